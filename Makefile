@@ -1,0 +1,31 @@
+# make tour   the main job: set up, run every step, compare them     (ARGS="--quick" and the like are passed on)
+# make test   set up, check the style, run the tests
+# make setup  only the environment: .venv/, in the versions of requirements.lock
+# make lock   choose new versions: writes requirements.lock (needs uv)
+
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: tour test setup lock
+tour: setup
+	@$(BIN)/python -m common tour $(ARGS)
+
+test: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/python -m pytest $(ARGS)
+
+setup: .venv/installed
+
+.venv/installed: requirements.txt requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' || { \
+	  echo "setup: $(PYTHON) is missing or not Python 3.10 to 3.14: install one, then make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "setup: Python's venv module is missing: on Debian and Ubuntu, apt install python3-venv" >&2; exit 2; }
+	@echo "setup: .venv/ gets about 6 GB of packages, a few minutes"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c requirements.lock
+	@touch $@
+
+lock:
+	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

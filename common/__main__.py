@@ -1,0 +1,120 @@
+"""The command line: `python -m common COMMAND`, or `walkthrough COMMAND`."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from common.errors import InputError, one_line_errors
+from common.machine import ROOT
+from common.options import OneLineParser, add_step_options, whole_number
+
+
+@one_line_errors()
+def main(argv=None):
+    """Run one command and exit with its code: 0 done, 2 the input cannot be used (one line on stderr), 1 a defect."""
+    args = _parser().parse_args(argv)
+    try:
+        code = args.command(args)
+        sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "common":
+            raise
+        raise InputError(
+            f"{error.name} is not installed: run `make setup`, or pip install -r requirements.txt"
+        ) from error
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    raise SystemExit(code)
+
+
+def _parser():
+    parser = OneLineParser(prog="walkthrough", description="PyTorch training, faster step by step.", allow_abbrev=False)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=OneLineParser)
+
+    def add(name, command, text):
+        added = commands.add_parser(
+            name, help=text, description=text, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        added.set_defaults(command=command)
+        return added
+
+    added = add("tour", _tour, "Run every step in order, then compare them.")
+    add_step_options(added)
+
+    added = add("compare", _compare, "Show the runs of a folder side by side.")
+    added.add_argument(
+        "logdir", nargs="?", type=Path, default=ROOT / "logs", metavar="LOGDIR", help="default: logs/ of this project"
+    )
+    added.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    added.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw throughput and memory per step: .svg, .png or .html"
+    )
+
+    added = add(
+        "record", _record, "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable."
+    )
+    add_step_options(added)
+    added.set_defaults(logdir=ROOT / "logs" / "reference")
+    added.add_argument(
+        "--runs", type=whole_number(1, 100), default=5, metavar="N", help="runs of the ladder (default: %(default)s)"
+    )
+
+    added = add("doctor", _doctor, "Say what this machine has, and what to do about what it lacks.")
+    added.add_argument("--logdir", type=Path, default=ROOT / "logs", metavar="DIR", help="where runs would go")
+    added.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
+    return parser
+
+
+# Each command imports what it needs, so that none waits for another's libraries.
+
+
+def _tour(args):
+    from common.tour import tour
+
+    return tour(args)
+
+
+def _compare(args):
+    from common import compare, record
+
+    results, problems = record.read_results(args.logdir)
+    for problem in problems:
+        print(f"skipped: {problem}", file=sys.stderr)
+    if not results:
+        raise InputError(
+            f"no results in {args.logdir}: it should hold a folder per step with {record.FILE} in it; run `make tour`"
+        )
+    found = compare.ladders(results)
+    if len(found) > 1:
+        print(f"{len(found)} ladders: the runs differ in device, data, model or image size", file=sys.stderr)
+    if args.plot:
+        from common.plot import plot
+
+        plot(found[0], args.plot)
+        print(f"drawn: {args.plot}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(compare.comparison(found), indent=2))
+    else:
+        from common.table import console, print_ladders
+
+        print_ladders(found, console())
+    return 0
+
+
+def _record(args):
+    from common.reference import record_ladder
+
+    return record_ladder(args)
+
+
+def _doctor(args):
+    from common.doctor import doctor
+
+    return doctor(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Runs side by side: how much faster each step is than the baseline, and what the machine's noise allows to say."""
+
+from dataclasses import asdict, dataclass
+
+from common.errors import InputError
+from common.record import Result
+
+# Images/s relative to the baseline in the walkthrough this course comes from: MobileNetV2, CIFAR-10 at 224 px, on a
+# Quadro RTX 4000 ("PyTorch Training Optimizations using Memory Analysis"). One run each, no spread published.
+ORIGINAL = {
+    "00_baseline": 1.00,
+    "01_amp": 1.44,
+    "02_bigger_batch": 2.01,
+    "03_reduced_h2d_copy": 2.30,
+    "04_multiprocess_loading": 3.20,
+    "05_pinned_memory": 5.05,
+}
+ORIGINAL_DEVICE = "Quadro RTX 4000"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times faster one run is than another: ratio of the median windows, and its range.
+
+    low: the lower end of the one's `spread` over the upper end of the other's; high: the other way round. So the
+    range is what the windows themselves allow, with no assumption about how they are distributed.
+    """
+
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def differs(self):
+        """False where the range holds 1: then the runs cannot be told apart."""
+        return not self.low <= 1 <= self.high
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run in a ladder: against the ladder's baseline and against the row before (None for the first)."""
+
+    result: Result
+    relative: Ratio
+    gain: Ratio | None
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Runs that may be compared (same device, data, model and image size), in the order of their names."""
+
+    rows: list[Row]
+
+    @property
+    def baseline(self):
+        return self.rows[0].result
+
+
+def ratio(faster, slower):
+    """The `Ratio` of two results' throughputs, `faster` over `slower`."""
+    if faster is slower:
+        return Ratio(1.0, 1.0, 1.0)
+    (low, high), (other_low, other_high) = spread(faster), spread(slower)
+    return Ratio(
+        faster.samples_per_second.median / slower.samples_per_second.median, low / other_high, high / other_low
+    )
+
+
+def spread(result):
+    """Slowest and fastest timed window, images/s, once a tenth of the windows is left out at either end.
+
+    Of the five windows of one run that is all of them; of a recorded step's many, the odd hiccup does not count.
+    """
+    windows = sorted(result.samples_per_second.windows)
+    cut = len(windows) // 10
+    return windows[cut], windows[-1 - cut]
+
+
+def ladders(results):
+    """Sort results into ladders; the one with the most steps first, among equals the newest.
+
+    Raises InputError where there is nothing to compare.
+    """
+    if not results:
+        raise InputError("no results to compare")
+    groups = {}
+    for result in sorted(results, key=lambda result: result.step):
+        groups.setdefault(result.ladder, []).append(result)
+    ordered = sorted(groups.values(), key=lambda group: (len(group), max(r.started for r in group)), reverse=True)
+    return [_ladder(group) for group in ordered]
+
+
+def _ladder(group):
+    before = [None, *group]
+    return Ladder(
+        [
+            Row(result, ratio(result, group[0]), None if previous is None else ratio(result, previous))
+            for result, previous in zip(group, before, strict=False)
+        ]
+    )
+
+
+def comparison(found):
+    """The object that `compare --json` prints, from `ladders`.
+
+    Rows of another ladder than the first have null for `relative`, `relative_low` and `relative_high`: their device,
+    data, model or image size is not the baseline's.
+    """
+    rows = []
+    for number, ladder in enumerate(found):
+        for row in ladder.rows:
+            relative = row.relative if number == 0 else None
+            rows.append(
+                asdict(row.result)
+                | {
+                    "relative": relative and relative.ratio,
+                    "relative_low": relative and relative.low,
+                    "relative_high": relative and relative.high,
+                }
+            )
+    return {"baseline": found[0].baseline.step, "rows": rows}

@@ -1,0 +1,137 @@
+"""`python -m common doctor`: what this machine has, and what to do about what it lacks."""
+
+import importlib.metadata
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+
+from common import machine
+from common.errors import InputError
+
+NEEDED_GB = 1  # a full ladder of traces takes some tens of MB; what a run stages, a few hundred
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line. `state`: "ok", "note" (works, with a limit) or "mend" (will not work; the text says what to do)."""
+
+    subject: str
+    state: str
+    text: str
+
+
+def examine(logdir, data):
+    """All findings, in the order they are printed."""
+    return [
+        _python(),
+        *_torch(),
+        *_gpus(),
+        _cpu(),
+        _cifar10(data),
+        _package("tensorboard", "2.21", "TensorBoard"),
+        _package("torch-tb-profiler", "0.4.3", "Profiler plugin"),
+        _disk(logdir),
+    ]
+
+
+def doctor(args):
+    """Print the findings; returns 0 where every step can run here, 2 where something needs mending."""
+    findings = examine(args.logdir, args.data)
+    for finding in findings:
+        print(f"{finding.state:<5}{finding.subject:<18}{finding.text}")
+    return 2 if any(finding.state == "mend" for finding in findings) else 0
+
+
+def _python():
+    return Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+
+
+def _torch():
+    try:
+        import torch
+        import torchvision
+    except Exception as error:  # a broken installation fails in many ways: OSError, RuntimeError, ImportError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        yield Finding("torch", "mend", f"{reason}: run `make setup`, or pip install -r requirements.txt")
+        return
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    text = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
+    if version < (2, 11):
+        yield Finding("torch", "mend", f"{text}: 2.11 or later is needed, run `make setup`")
+    else:
+        yield Finding("torch", "ok", text)
+
+
+def _gpus():
+    try:
+        import torch
+    except Exception:  # said above
+        return
+    driver = machine.driver_version()
+    if torch.version.cuda is None and torch.version.hip is None:
+        yield Finding(
+            "CUDA",
+            "note",
+            "this torch is built for CPUs only" + (f", though driver {driver} is here" if driver else ""),
+        )
+    elif not torch.cuda.is_available():
+        why = "no NVIDIA driver here" if driver is None else f"driver {driver} does not suit CUDA {torch.version.cuda}"
+        yield Finding("CUDA", "note", f"torch is built for CUDA {torch.version.cuda}, but {why}: steps run on the CPU")
+    else:
+        yield Finding("CUDA", "ok", f"{torch.version.cuda or torch.version.hip}, driver {driver or 'unknown'}")
+        for index in range(torch.cuda.device_count()):
+            yield _gpu(torch, index)
+        return
+    yield Finding("GPU", "note", "none: steps 03 and 05 cannot act, Tensor Cores and GPU memory are not to be seen")
+
+
+def _gpu(torch, index):
+    properties = torch.cuda.get_device_properties(index)
+    capability = (properties.major, properties.minor)
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    traits = [
+        f"{properties.total_memory / 1e9:.0f} GB",
+        "Tensor Cores" if capability >= (7, 0) or torch.version.hip else "no Tensor Cores",
+        "bf16" if bf16 else "no bf16, so step 01 uses fp16 with gradient scaling",
+    ]
+    return Finding(f"GPU cuda:{index}", "ok", f"{properties.name}: {', '.join(traits)}")
+
+
+def _cpu():
+    bf16 = machine.cpu_bf16_hardware()
+    text = f"{machine.cpu_name()}, {machine.usable_cores()} usable cores"
+    if bf16:
+        return Finding("CPU", "ok", f"{text}, bf16 by {bf16}")
+    return Finding("CPU", "note", f"{text}, no bf16 hardware: step 01 leaves autocast off on the CPU")
+
+
+def _cifar10(data):
+    try:
+        from common.data import has_cifar10
+
+        if has_cifar10(data):
+            return Finding("CIFAR-10", "ok", f"found in {data}")
+    except InputError as error:
+        return Finding("CIFAR-10", "mend", str(error))
+    except ImportError:  # no torchvision: said above
+        return Finding("CIFAR-10", "note", "not looked for: torchvision is missing")
+    return Finding("CIFAR-10", "note", f"not in {data}: steps use the stand-in; --download fetches it (170 MB)")
+
+
+def _package(name, wanted, title):
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(title, "mend", f"{name} is not installed: run `make setup`, or pip install -r requirements.txt")
+    return Finding(
+        title, "ok", f"{name} {version}" + ("" if version.startswith(wanted) else f" (tested with {wanted})")
+    )
+
+
+def _disk(logdir):
+    folder = next(path for path in (logdir, *logdir.resolve().parents) if path.exists())
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < NEEDED_GB:
+        return Finding("Disk", "mend", f"{free:.1f} GB free in {folder}: {NEEDED_GB} GB is needed for traces")
+    return Finding("Disk", "ok", f"{free:.0f} GB free in {folder}")

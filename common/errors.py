@@ -1,0 +1,37 @@
+"""Errors for the person at the keyboard: one line on stderr and exit code 2."""
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class InputError(Exception):
+    """The user's input cannot be used. The message is one line: what, where, what to do."""
+
+
+@contextmanager
+def one_line_errors():
+    """End the program as the user needs it: exit code 2 and one line for an `InputError`, 130 for Ctrl-C.
+
+    Works as `with one_line_errors():` and as a decorator, `@one_line_errors()`. Running out of device memory
+    before training starts (moving the model, say) counts as input too. Every other exception is a defect of ours
+    and keeps its traceback and exit code 1.
+    """
+    try:
+        yield
+    except InputError as error:
+        _exit(2, error)
+    except KeyboardInterrupt:
+        _exit(130, "interrupted; the results of earlier runs are as they were")
+    except Exception as error:
+        # By name: this module must not import torch.
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        _exit(2, "out of memory on the device before the first batch: free the GPU or choose a smaller --model")
+
+
+def _exit(code, message):
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.stem
+    print(f"{name}: {' '.join(str(message).split())}", file=sys.stderr)
+    raise SystemExit(code)

@@ -1,0 +1,70 @@
+"""Facts about the machine and the code, from the standard library alone."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Linux names of the instructions that multiply bf16 numbers in hardware on x86: AVX512-BF16 and AMX.
+BF16_FLAGS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}
+
+
+def usable_cores():
+    """CPU cores this process may use: its affinity mask, and its cgroup's CPU quota rounded up where there is one."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, -(-int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup v2, or "max": no quota
+        pass
+    return max(1, cores)
+
+
+def cpu_name():
+    """The processor's marketing name, as far as the system tells it."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown CPU"
+
+
+def cpu_bf16_hardware():
+    """Name of the bf16 instructions this CPU has, "AVX512-BF16" or "AMX"; None without, or where no one can tell."""
+    flags = (_cpuinfo("flags") or "").split()
+    return next((name for flag, name in BF16_FLAGS.items() if flag in flags), None)
+
+
+def _cpuinfo(field):
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.split(":")[0].strip() == field), None)
+
+
+def driver_version():
+    """The NVIDIA driver's version, or None."""
+    printed = _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return printed.splitlines()[0].strip() if printed else None
+
+
+def git_revision():
+    """The commit that `steps/` and `common/` are at, "-dirty" added where they hold uncommitted changes.
+
+    None outside a git checkout. Changes elsewhere (a note, a recorded run) do not touch what is measured.
+    """
+    commit = _run("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
+    changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", "steps", "common")
+    if not commit or changes is None:
+        return None
+    return commit.strip() + ("-dirty" if changes.strip() else "")
+
+
+def _run(*command):
+    try:
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

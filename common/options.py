@@ -1,0 +1,128 @@
+"""The options that every step takes, checked before anything is done with them."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from common.errors import InputError
+from common.machine import ROOT, usable_cores
+
+IMAGE_SIZE = {"cuda": 224, "cpu": 64}  # px; a CPU needs minutes a step at 224
+QUICK_IMAGE_SIZE = {"cuda": 224, "cpu": 32}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line and exit code 2, without the usage text."""
+
+    def error(self, message):
+        print(f"{self.prog}: {message} (see --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def whole_number(low, high):
+    """An argparse type: a whole number from `low` to `high`."""
+
+    def convert(text):
+        try:
+            number = int(text)
+        except ValueError:
+            number = None
+        if number is None or not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
+        return number
+
+    return convert
+
+
+def add_step_options(parser, ignores=()):
+    """Add the options that every step takes. `ignores`: those, as typed, that have no effect in this one."""
+
+    def add(flag, text, **kinds):
+        parser.add_argument(flag, help=text + (" (no effect in this step)" if flag in ignores else ""), **kinds)
+
+    add(
+        "--logdir",
+        "folder of all runs; this one goes into a folder of its own there (default: logs/ of this project)",
+        type=Path,
+        default=ROOT / "logs",
+        metavar="DIR",
+    )
+    add("--device", "cpu, cuda or cuda:N (default: the GPU if there is one)")
+    add(
+        "--data",
+        "folder that holds cifar-10-batches-py (default: data/ of this project)",
+        type=Path,
+        default=ROOT / "data",
+        metavar="DIR",
+    )
+    add("--download", "fetch CIFAR-10 into --data first, 170 MB", action="store_true")
+    add("--model", "any torchvision classifier (default: %(default)s)", default="mobilenet_v2", metavar="NAME")
+    add(
+        "--image-size",
+        "images are resized to PX x PX (default: 224 on a GPU, 64 on a CPU, 32 with --quick)",
+        type=whole_number(16, 1024),
+        metavar="PX",
+    )
+    add(
+        "--batch-size",
+        "images per step from step 02 on (default: %(default)s)",
+        type=whole_number(1, 65536),
+        default=128,
+        metavar="N",
+    )
+    add(
+        "--workers",
+        "loader processes from step 04 on (default: usable cores, at most 8: %(default)s here)",
+        type=whole_number(0, 256),
+        default=min(8, usable_cores()),
+        metavar="N",
+    )
+    add(
+        "--seed",
+        "of weights and shuffling (default: %(default)s)",
+        type=whole_number(0, 2**32 - 1),
+        default=0,
+        metavar="N",
+    )
+    add("--quick", "smoke run: few steps, still five windows and a trace", action="store_true")
+    add("--stacks", "record Python call stacks and modules in the trace: bigger and slower", action="store_true")
+
+
+def step_options(description, ignores=(), argv=None):
+    """Parse a step's command line. `description` is its docstring; `ignores` as in `add_step_options`.
+
+    Returns the options as a namespace; `device` and `image_size` hold their defaults for this machine.
+    Prints a line for each option given that this step does not use. A bad option ends the program (exit code 2);
+    InputError for a device that is not there.
+    """
+    from common.device import checked_device  # imports torch: not needed to print --help
+
+    parser = OneLineParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add_step_options(parser, ignores)
+    given = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(given)
+    args.device = checked_device(args.device)
+    args.image_size = image_size_for(args, args.device)
+    if args.logdir.exists() and not args.logdir.is_dir():
+        raise InputError(f"--logdir {args.logdir} is a file: name a folder")
+    for flag in ignores:
+        if any(word == flag or word.startswith(flag + "=") for word in given):
+            print(f"{flag} has no effect in this step")
+    args.ignores = tuple(ignores)
+    return args
+
+
+def image_size_for(args, device):
+    """The image size, px, that a run with these options has on that device ("cpu", "cuda" or "cuda:N")."""
+    return args.image_size or (QUICK_IMAGE_SIZE if args.quick else IMAGE_SIZE)[device.partition(":")[0]]
+
+
+def step_arguments(args):
+    """The options of a namespace as a step's command line, so that a program can hand them on."""
+    words = ["--logdir", str(args.logdir), "--data", str(args.data), "--model", args.model, "--seed", str(args.seed)]
+    words += ["--batch-size", str(args.batch_size), "--workers", str(args.workers)]
+    for flag, value in (("--device", args.device), ("--image-size", args.image_size)):
+        words += [] if value is None else [flag, str(value)]
+    return words + [flag for flag, on in (("--quick", args.quick), ("--stacks", args.stacks)) if on]

@@ -1,0 +1,124 @@
+"""A ladder as a figure: throughput and memory per step, as SVG, PNG, or a page that needs nothing else."""
+
+import html
+import io
+from pathlib import Path
+
+from common.compare import spread
+from common.errors import InputError
+from common.record import write_whole, writing
+
+FORMATS = (".svg", ".png", ".html")
+SPEED, MEMORY, GREY = (
+    "#0072b2",
+    "#e69f00",
+    "#767676",
+)  # Okabe and Ito's, told apart by the colour-blind; readable on black
+
+
+def plot(ladder, path):
+    """Draw a `compare.Ladder` into `path`; its ending says which format. Raises InputError for another ending."""
+    path = Path(path)
+    kind = path.suffix.lower()
+    if kind not in FORMATS:
+        raise InputError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
+    figure = _draw(ladder, titled=kind != ".html")
+    if kind == ".png":
+        beside = path.with_name(f".{path.name}.partial")
+        with writing(path):
+            figure.savefig(beside, format="png", dpi=150)
+            beside.replace(path)
+        return
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+    svg = text.getvalue()
+    write_whole(path, svg if kind == ".svg" else _page(ladder, svg[svg.index("<svg") :]))
+
+
+def _draw(ladder, titled):
+    from matplotlib.figure import Figure  # half a second to import
+
+    results = [row.result for row in ladder.rows]
+    names = [result.step.replace("_", " ") for result in results]
+    at = range(len(results))
+    figure = Figure(figsize=(9, 1.6 + 0.5 * len(results)), layout="constrained")
+    speed, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+
+    medians = [result.samples_per_second.median for result in results]
+    low, high = zip(*(spread(result) for result in results), strict=True)
+    errors = [[m - a for m, a in zip(medians, low, strict=True)], [b - m for m, b in zip(medians, high, strict=True)]]
+    speed.barh(at, medians, color=SPEED, height=0.62, xerr=errors, error_kw={"ecolor": GREY, "capsize": 3})
+    for y, row in enumerate(ladder.rows):
+        told = row.relative.differs or y == 0
+        speed.annotate(
+            f" {row.relative.ratio:.2f}x" if told else " no difference",
+            (high[y], y),
+            va="center",
+            color=GREY,
+            fontsize=9,
+        )
+    speed.set_title("images/s, with the range of the windows", fontsize=10)
+    speed.set_xlim(0, max(high) * 1.3)
+    speed.set_yticks(at, names)
+    speed.invert_yaxis()
+
+    sizes = [result.peak_memory_bytes.allocated / 1e6 for result in results]
+    memory.barh(at, sizes, color=MEMORY, height=0.62)
+    for y, size in enumerate(sizes):
+        memory.annotate(f" {size:,.0f}", (size, y), va="center", color=GREY, fontsize=9)
+    memory.set_title("peak memory, MB", fontsize=10)
+    memory.set_xlim(0, max([*sizes, 1]) * 1.22)
+    for axes in (speed, memory):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors=GREY)
+        axes.title.set_color(GREY)
+        for spine in axes.spines.values():
+            spine.set_color(GREY)
+    if titled:
+        figure.suptitle(_title(ladder), fontsize=11, color=GREY)
+    return figure
+
+
+def _title(ladder):
+    base = ladder.baseline
+    data = "CIFAR-10" if base.data == "cifar10" else "stand-in data"
+    return f"{base.model}, {data}, {base.image_size} px, on {base.device}"
+
+
+def _page(ladder, svg):
+    """One HTML page with the figure and its numbers as a table."""
+    rows = "\n".join(
+        f"<tr><td>{html.escape(row.result.step)}<td>{row.result.batch_size}"
+        f"<td>{row.result.samples_per_second.median:.1f}<td>{spread(row.result)[0]:.1f} to {spread(row.result)[1]:.1f}"
+        f"<td>{row.relative.ratio:.2f} ({row.relative.low:.2f} to {row.relative.high:.2f})"
+        f"<td>{row.result.step_ms.median:.1f}<td>{row.result.peak_memory_bytes.allocated / 1e6:.0f}"
+        f"<td>{html.escape('; '.join(row.result.notes))}"
+        for row in ladder.rows
+    )
+    title = html.escape(_title(ladder))
+    heads = "".join(
+        f"<th>{name}"
+        for name in ("step", "batch", "images/s", "windows", "vs baseline (range)", "step ms", "memory MB", "notes")
+    )
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>{STYLE}</style>
+<h1>{title}</h1>
+{svg}
+<table><thead><tr>{heads}</thead>
+<tbody>
+{rows}
+</tbody></table>
+</html>
+"""
+
+
+STYLE = """
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
+svg { width: 100%; height: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem }
+td, th { padding: .3rem .7rem; text-align: right; vertical-align: top; border-bottom: 1px solid #8884 }
+td:nth-child(-n+7) { white-space: nowrap }
+td:first-child, th:first-child, td:last-child, th:last-child { text-align: left }
+"""

@@ -1,0 +1,32 @@
+"""What a running step tells: a line for a person, or a line of JSON for the program that started it."""
+
+import json
+import os
+
+VARIABLE = "WALKTHROUGH_PROGRESS"  # set to "json" by a program that wants to follow the step
+
+
+def report(phase, done, of, samples_per_second=None):
+    """Tell that `done` of `of` equal parts of the run are over; `phase` names the part that ended."""
+    if os.environ.get(VARIABLE) == "json":
+        event = {"phase": phase, "done": done, "of": of, "samples_per_second": samples_per_second}
+        print(json.dumps({"progress": event}), flush=True)
+    else:
+        speed = "" if samples_per_second is None else f"{samples_per_second:10.1f} images/s"
+        print(f"  {phase:<14}{speed}".rstrip(), flush=True)
+
+
+def parse(line):
+    """The event of a JSON line that `report` printed; None for any other line."""
+    if not line.startswith('{"progress": '):
+        return None
+    try:
+        return json.loads(line)["progress"]
+    except (ValueError, KeyError):
+        return None
+
+
+def say(text):
+    """Print `text` for a person; a program that follows the step says such things in its own way."""
+    if os.environ.get(VARIABLE) != "json":
+        print(text, flush=True)

@@ -1,0 +1,181 @@
+"""`python -m common record`: the whole ladder several times over, kept as a record that others can check.
+
+    logs/reference/<device>/
+        record.json                      settings, environment and code of all runs: the same, or the record is refused
+        NN_name/runs/1.json …            `result.json` of each run, as it was written
+        NN_name/result.json              all runs of the step as one (see `record.merged`)
+        NN_name/<stamp>.pt.trace.json.gz the first run's trace, small and without this machine's names in it
+
+The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, neighbours) does it to every step alike.
+Needs nothing but torch, torchvision and tensorboard.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from dataclasses import asdict, replace
+
+from common import ladder, machine, record
+from common.errors import InputError
+from common.options import image_size_for, step_arguments
+from common.run_folder import locked
+
+FILE = "record.json"
+TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
+
+
+def record_ladder(args):
+    """Run every step `args.runs` times into `args.logdir/<device>/`, going on where an earlier call stopped.
+
+    Returns the exit code. Raises InputError where the code has uncommitted changes, where the record there was made
+    with another device, other settings, versions or code, and where another call is recording into it.
+    """
+    header = _header(args)
+    folder = args.logdir / slug(header["settings"]["device"])
+    with locked(folder / ".record.lock", f"another `record` is writing to {folder}: wait for it"):
+        try:
+            _same_record(folder / FILE, header)
+            return _run_all(args, folder)
+        finally:
+            shutil.rmtree(folder / ".running", ignore_errors=True)
+
+
+def slug(name):
+    """A device's name as a folder: "NVIDIA H200" -> "nvidia-h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", " ", name.lower())).strip("-") or "unknown"
+
+
+def _header(args):
+    """What all runs of a record share."""
+    import torch
+
+    from common.data import has_cifar10
+    from common.device import checked_device, device_name
+
+    ladder.check_input(args)
+    if (machine.git_revision() or "").endswith("-dirty"):
+        raise InputError(
+            "steps/ or common/ hold uncommitted changes: commit them first, so that the record names its code"
+        )
+    device = checked_device(args.device)
+    environment = asdict(record.environment(torch.__version__, torch.version.cuda))
+    del environment["git"]  # `code` below says more: a commit of docs in between changes nothing
+    return {
+        "schema": record.SCHEMA,
+        "settings": {
+            "device": device_name(device),
+            "data": "cifar10" if args.download or has_cifar10(args.data) else "stand-in",
+            "model": args.model,
+            "image_size": image_size_for(args, device),
+            "batch_size": args.batch_size,
+            "workers": args.workers,
+            "seed": args.seed,
+            "quick": args.quick,
+        },
+        "environment": environment,
+        "code": code_hash(),
+    }
+
+
+def code_hash():
+    """SHA-256 over the names and bytes of all Python files in `steps/` and `common/`."""
+    digest = hashlib.sha256()
+    for path in sorted([*machine.ROOT.glob("steps/*.py"), *machine.ROOT.glob("common/**/*.py")]):
+        digest.update(f"{path.relative_to(machine.ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _same_record(path, header):
+    if not path.exists():
+        record.write_whole(path, json.dumps(header, indent=2) + "\n")
+        return
+    try:
+        there = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is broken: delete its folder to record anew") from error
+    differs = [
+        f"{name} was {_part(there, part).get(name)!r} and is {value!r}"
+        for part in ("settings", "environment")
+        for name, value in header[part].items()
+        if _part(there, part).get(name) != value
+    ]
+    if there.get("code") != header["code"]:
+        differs.append("the code of steps/ or common/ has changed")
+    if differs:
+        raise InputError(
+            f"{path.parent} holds another record ({'; '.join(differs)}): move it away, or name another --logdir"
+        )
+
+
+def _part(there, part):
+    value = there.get(part) if isinstance(there, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _run_all(args, folder):
+    codes, seen = [], set()
+    staging = folder / ".running"
+    args.logdir = staging
+    words = step_arguments(args) + (["--download"] if args.download else [])
+    files = ladder.step_files()
+    for run in range(1, args.runs + 1):
+        for file in files:
+            kept = folder / file.stem
+            name = f"run {run}/{args.runs}  {file.stem:<26}"
+            if (kept / "runs" / f"{run}.json").exists():
+                continue
+
+            def show(line, own=f"{file.stem}: "):
+                if line not in seen and not line.startswith(own):
+                    seen.add(line)
+                    print(line, flush=True)
+
+            outcome = ladder.run(file, words, lambda event: None, show)
+            codes.append(outcome.code)
+            if outcome.code:
+                print(f"{name}failed: {outcome.reason}", file=sys.stderr, flush=True)
+                continue
+            result = record.read_result(staging / file.stem / record.FILE)
+            _keep(staging / file.stem, kept, run, result)
+            print(f"{name}{result.samples_per_second.median:10.1f} images/s", flush=True)
+    done = min((len(_runs(folder / file.stem)) for file in files), default=0)
+    print(f"{folder}: {done} whole runs. The table: python -m common compare {folder}")
+    failed = [code for code in codes if code]
+    return 0 if not failed else 2 if all(code == 2 for code in failed) else 1
+
+
+def _keep(made, kept, run, result):
+    """Take one run into the record: the trace if it is the first, then the run, then the step summed up."""
+    with record.writing(kept):
+        (kept / "runs").mkdir(parents=True, exist_ok=True)
+        if not any(kept.glob("*.pt.trace.json.gz")):
+            trace = result.step + result.trace[result.trace.index(".") :]  # its step in place of the host's name
+            _write_small(made / result.trace, kept / trace)
+    trace = next(kept.glob("*.pt.trace.json.gz")).name
+    record.write_result(kept / "runs" / f"{run}.json", replace(result, trace=trace))
+    record.write_result(kept / record.FILE, record.merged([record.read_result(path) for path in _runs(kept)]))
+
+
+def _runs(kept):
+    return sorted(kept.glob("runs/*.json"), key=lambda path: int(path.stem) if path.stem.isdecimal() else 0)
+
+
+def _write_small(source, target):
+    """Copy a trace without white space, host name and paths of this machine."""
+    with gzip.open(source, "rt", encoding="utf-8") as file:
+        trace = json.load(file)
+    trace.pop("host_name", None)
+    trace["traceName"] = target.name.removesuffix(".gz")
+    packed = gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
+    if len(packed) > TRACE_LIMIT:
+        print(
+            f"{target.name} is {len(packed) / 1e6:.1f} MB, over {TRACE_LIMIT / 1e6} MB: rather not commit it",
+            flush=True,
+        )
+    beside = target.with_name(f".{target.name}.partial")
+    beside.write_bytes(packed)
+    os.replace(beside, target)

@@ -1,0 +1,301 @@
+"""How every step is measured: warm-up, timed windows without a profiler, then one traced window.
+
+The two measurements are never mixed: tracing slows what it looks at, so throughput comes from the timed windows alone.
+"""
+
+import errno
+import gzip
+import json
+import math
+import os
+import re
+import shutil
+import statistics
+import time
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from common import progress, record
+from common.device import device_name
+from common.errors import InputError
+from common.run_folder import own_folder, publish, stamp
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to measure. Steps of a window: as many as fill `window_seconds`, and at least `window_steps`."""
+
+    warmup_steps: int
+    warmup_seconds: float
+    windows: int
+    window_steps: int
+    window_seconds: float
+
+
+FULL = Plan(warmup_steps=2, warmup_seconds=2.0, windows=5, window_steps=3, window_seconds=2.0)
+QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.25)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What one timed window saw: images/s over the whole of it, ms of each step, mean loss."""
+
+    samples_per_second: float
+    step_ms: list[float]
+    loss: float
+
+
+def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
+    """Measure a step and write `args.logdir/<name of file>/`: result.json, a trace, TensorBoard events.
+
+    file: the step's `__file__`. args: from `step_options`. loader: yields (images [N, 3, H, W], labels [N]) and
+    drops a last, smaller batch. train_step(images, labels): trains on one batch as it comes from the loader and
+    returns the loss, a tensor of one element. precision: the dtype that the model computes in. notes: what this
+    device could not do.
+
+    An earlier run in that folder is replaced once this one is whole. Raises InputError for what the user can mend:
+    a batch larger than the data, no memory, a loader worker killed, a folder that cannot be written, another run
+    of the same step in it.
+    """
+    step, device = Path(file).stem, torch.device(args.device)
+    if len(loader) == 0:
+        raise InputError(f"--batch-size {loader.batch_size} is larger than the data ({len(loader.dataset)} images)")
+    plan = QUICK if args.quick else FULL
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    progress.say(
+        f"{step}: {args.model}, {loader.dataset.source} data, {args.image_size} px, batch {loader.batch_size}, "
+        f"{loader.num_workers} workers, on {device_name(device)}"
+    )
+    with own_folder(args.logdir, step) as (folder, beside), _mendable(args, loader, device):
+        parts, batches = plan.windows + 2, _endless(loader)
+        images, labels = next(batches)
+        steps = warm_up(batches, train_step, device, plan, loader)
+        progress.report("warm-up", 1, parts)
+
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        windows = []
+        for number in range(plan.windows):
+            windows.append(timed_window(batches, train_step, device, steps))
+            progress.report(f"window {number + 1}/{plan.windows}", number + 2, parts, windows[-1].samples_per_second)
+        if device.type == "cuda":
+            peak = record.PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
+
+        trace, packed = beside / "trace.json", beside / "trace.json.gz"  # names that TensorBoard would not load
+        traced_window(batches, train_step, device, trace, args.stacks)
+        if device.type == "cpu":
+            peak = record.PeakMemory(cpu_peak_bytes(trace.read_text()), None)
+        with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as file:
+            shutil.copyfileobj(plain, file)
+
+        speeds = [window.samples_per_second for window in windows]
+        step_ms = [ms for window in windows for ms in window.step_ms]
+        deciles = statistics.quantiles(step_ms, n=10, method="inclusive")
+        result = record.Result(
+            schema=record.SCHEMA,
+            step=step,
+            device=device_name(device),
+            device_type=device.type,
+            model=args.model,
+            data=loader.dataset.source,
+            image_size=args.image_size,
+            batch_size=loader.batch_size,
+            samples_per_second=record.Throughput(statistics.median(speeds), speeds),
+            step_ms=record.StepTime(statistics.median(step_ms), deciles[0], deciles[-1]),
+            peak_memory_bytes=peak,
+            batch_bytes=images.nbytes + labels.nbytes,
+            trace=f"{stamp()}.pt.trace.json.gz",
+            notes=[*notes, *_cannot_act(loader, images, device), *_smoke(args)],
+            environment=record.environment(torch.__version__, torch.version.cuda),
+            started=started,
+        )
+        events = beside / "events"
+        _write_events(events, windows, steps, result, loader, images, precision)
+        publish(folder, packed, events, result)
+        progress.report("trace", parts, parts, result.samples_per_second.median)
+    progress.say(
+        f"  {result.samples_per_second.median:.1f} images/s (windows {min(speeds):.1f} to {max(speeds):.1f}), "
+        f"{result.step_ms.median:.1f} ms a step, peak memory {peak.allocated / 1e9:.2f} GB\n"
+        f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"
+    )
+    return result
+
+
+def warm_up(batches, train_step, device, plan, loader):
+    """Train untimed until caches, clocks and the loader's queue are as they will be; return the steps of a window."""
+    begin = time.perf_counter()
+    prefetched = loader.num_workers * (loader.prefetch_factor or 0)  # queued while the workers started: not its pace
+    for _ in range(plan.warmup_steps + prefetched):
+        train_step(*next(batches))
+    while True:
+        window = timed_window(batches, train_step, device, plan.window_steps)
+        if time.perf_counter() - begin >= plan.warmup_seconds:
+            step_seconds = statistics.fmean(window.step_ms) / 1e3
+            return max(plan.window_steps, math.ceil(plan.window_seconds / step_seconds))
+
+
+def timed_window(batches, train_step, device, steps):
+    """Train `steps` steps and time them. The device is synchronised at the two edges and nowhere in between."""
+    losses, marks, samples = [], [], 0
+    mark = partial(_cuda_mark, device) if device.type == "cuda" else time.perf_counter
+    _synchronize(device)
+    begin = time.perf_counter()
+    marks.append(mark())
+    for _ in range(steps):
+        images, labels = next(batches)
+        losses.append(train_step(images, labels).detach())
+        marks.append(mark())
+        samples += len(labels)
+    _synchronize(device)
+    seconds = time.perf_counter() - begin
+    pairs = pairwise(marks)
+    if device.type == "cuda":
+        step_ms = [before.elapsed_time(after) for before, after in pairs]
+    else:
+        step_ms = [(after - before) * 1e3 for before, after in pairs]
+    return Window(samples / seconds, step_ms, torch.stack(losses).float().mean().item())
+
+
+def _cuda_mark(device):
+    """An event in the device's own queue: times each step without making the host wait for it."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _synchronize(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def traced_window(batches, train_step, device, path, stacks=False):
+    """Record a torch.profiler trace of three steps (after one skipped and one warm-up step) into `path`.
+
+    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to.
+    """
+    if device.type == "cpu":
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
+    verbose = torch._C._profiler._ExperimentalConfig(verbose=True) if stacks else None  # modules need it
+    with torch.profiler.profile(
+        activities=activities,
+        schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
+        record_shapes=True,
+        profile_memory=True,
+        with_stack=stacks,
+        experimental_config=verbose,
+    ) as profiler:
+        for _ in range(5):
+            images, labels = next(batches)
+            train_step(images, labels)
+            profiler.step()
+
+
+def cpu_peak_bytes(trace):
+    """The profiler's peak on a CPU: the most bytes that torch's CPU allocator had handed out since tracing began.
+
+    trace: the text of a trace. What was allocated before (weights, momentum) is not in it, nor is what loader workers
+    hold. Read from the `[memory]` events, as the profiler plugin's Memory view does.
+    """
+    peak = 0
+    for event in trace.split('"[memory]"')[1:]:  # parsing these alone is ten times faster than parsing everything
+        values = json.loads(event[event.index("{", event.index('"args"')) : event.index("}") + 1])
+        if values["Device Type"] == 0:
+            peak = max(peak, values["Total Allocated"])
+    return peak
+
+
+def _endless(loader):
+    while True:
+        yield from loader
+
+
+def _cannot_act(loader, images, device):
+    """Optimisations in use that this device cannot profit from, one line each."""
+    if device.type == "cuda":
+        return []
+    notes = []
+    if images.dtype == torch.uint8:
+        notes.append("no GPU: nothing is copied to a device, so sending fewer bytes cannot help")
+    if loader.pin_memory:
+        notes.append("no GPU: without a copy to a device, pinned memory cannot help (torch leaves it unpinned)")
+    return notes
+
+
+def _smoke(args):
+    return ["smoke run (--quick): few steps, so the figures are rough"] if args.quick else []
+
+
+def _write_events(path, windows, steps, result, loader, images, precision):
+    from common.events import write_events  # TensorBoard takes a while to import: not before the measuring is over
+
+    scalars = []
+    for number, window in enumerate(windows, start=1):
+        at = number * steps
+        scalars += [("loss", at, window.loss), ("images_per_second", at, window.samples_per_second)]
+        scalars += [("step_ms", at, statistics.median(window.step_ms))]
+    peak = result.peak_memory_bytes.allocated
+    scalars.append(("peak_memory_bytes", len(windows) * steps, peak))
+    settings = {
+        "device": result.device,
+        "model": result.model,
+        "image_size": result.image_size,
+        "batch_size": result.batch_size,
+        "precision": str(precision).removeprefix("torch."),
+        "transfer": str(images.dtype).removeprefix("torch."),
+        "workers": loader.num_workers,
+        "pin_memory": loader.pin_memory,
+    }
+    medians = {
+        "median/images_per_second": result.samples_per_second.median,
+        "median/step_ms": result.step_ms.median,
+        "median/peak_memory_bytes": peak,
+    }
+    write_events(path, scalars, settings, medians)
+
+
+@contextmanager
+def _mendable(args, loader, device):
+    """Turn the failures that the user can do something about into InputError."""
+    batch = loader.batch_size
+    if batch == 1 or "--batch-size" in args.ignores:
+        smaller = "try a smaller --model or --image-size"
+    else:
+        smaller = f"try --batch-size {batch // 2}"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # said in the notes instead
+        try:
+            yield
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise InputError(f"out of memory on {device_name(device)} with batch size {batch}: {smaller}") from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+                raise
+            where = error.filename or args.logdir
+            raise InputError(
+                f"cannot write {where}: {error.strerror}; free space there or choose another --logdir"
+            ) from error
+        except (RuntimeError, ValueError) as error:
+            text = str(error)
+            if "can't allocate memory" in text:
+                raise InputError(f"out of memory on the CPU with batch size {batch}: {smaller}") from error
+            if killed := re.search(r"DataLoader worker .*?(killed by signal: [\w ]+|exited unexpectedly)", text):
+                raise InputError(
+                    f"a loader worker was {killed[1]}, most likely for lack of memory (or of /dev/shm in a container): "
+                    f"try fewer than --workers {loader.num_workers}, 0 loads in the main process"
+                ) from error
+            if "Expected more than 1 value per channel" in text:
+                raise InputError(
+                    f"batch norm needs more than one value per channel: a batch of {batch} at {args.image_size} px is "
+                    "too small, try a larger --batch-size or --image-size"
+                ) from error
+            raise

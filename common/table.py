@@ -1,0 +1,110 @@
+"""A ladder as a table in the terminal, understandable without the docs."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from common.compare import ORIGINAL, ORIGINAL_DEVICE, spread
+
+PLAIN_WIDTH = 116  # columns, where the output is a file or a pipe
+WIDE = 112  # columns that the whole table takes; in a narrower terminal it comes in two parts
+
+
+def console(**options):
+    """A rich console that does not fold lines at 80 columns where the output is a file or a pipe."""
+    made = Console(highlight=False, **options)
+    return made if made.is_terminal else Console(highlight=False, width=PLAIN_WIDTH, soft_wrap=True, **options)
+
+
+def print_ladders(ladders, to):
+    """Print every ladder with its notes to the console `to`."""
+    if len(ladders) > 1:
+        to.print(
+            f"\nThese runs make {len(ladders)} ladders: they differ in device, data, model or image size. "
+            "Each has a table of its own, and no figure compares one with another."
+        )
+    for ladder in ladders:
+        _print_ladder(ladder, to)
+
+
+def _print_ladder(ladder, to):
+    base = ladder.baseline
+    notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
+    everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
+    numbered = [note for note in notes if note not in everywhere]
+    names = [_marked(row.result, numbered) for row in ladder.rows]
+    measured = [_measured(row.result) for row in ladder.rows]
+    compared = [_compared(row, base) for row in ladder.rows]
+    data = "CIFAR-10" if base.data == "cifar10" else "stand-in data (not CIFAR-10)"
+    to.print(
+        f"\n[bold]{base.model}[/], {data}, {base.image_size} px, on [bold]{base.device}[/] "
+        f"({base.environment.cores} CPU cores), torch {base.environment.torch}\n"
+    )
+    if to.width >= WIDE:
+        to.print(_table(MEASURED + COMPARED, [[n, *m, *c] for n, m, c in zip(names, measured, compared, strict=True)]))
+    else:
+        to.print(_table(MEASURED, [[n, *m] for n, m in zip(names, measured, strict=True)]), "")
+        to.print(_table(COMPARED, [[n, *c] for n, c in zip(names, compared, strict=True)]))
+    to.print()
+    for note in everywhere:
+        to.print(Text(f"All: {note}.", "yellow"))
+    for number, note in enumerate(numbered, start=1):
+        to.print(Text(f"[{number}] {note}", "yellow"))
+    memory = "the GPU allocator's peak" if base.device_type == "cuda" else "the profiler's peak (weights not in it)"
+    to.print(
+        Text(
+            "images/s: median timed window, no profiler running, ± half the windows' range. "
+            f"batch MB: what a batch moves to the device. memory: {memory}.\n"
+            "1.39x (1.31-1.48): times as fast, and the range that the windows allow; no difference: that range holds 1.\n"
+            "How the machine drifts from one run to the next is not in that range: `record` measures it.\n"
+            f"original: as published for a {ORIGINAL_DEVICE} at 224 px, against its own baseline; not measured here.",
+            "dim",
+        )
+    )
+
+
+MEASURED = ["\nbatch", "batch\nMB", "memory\nMB", "step\nms", "\nimages/s"]
+COMPARED = ["vs step\nbefore", "vs\nbaseline", "\noriginal"]
+
+
+def _table(headers, rows):
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("\nstep", no_wrap=True)
+    for header in headers:
+        table.add_column(header, justify="right", no_wrap=True)
+    for cells in rows:
+        table.add_row(*cells)
+    return table
+
+
+def _marked(result, numbered):
+    marks = ",".join(str(numbered.index(note) + 1) for note in result.notes if note in numbered)
+    return Text.assemble(result.step, (f" [{marks}]" if marks else "", "dim"))
+
+
+def _measured(result):
+    return [
+        str(result.batch_size),
+        f"{result.batch_bytes / 1e6:.1f}",
+        f"{result.peak_memory_bytes.allocated / 1e6:.0f}",
+        f"{result.step_ms.median:.1f}",
+        f"{result.samples_per_second.median:.1f} ±{_half_spread(result):.0%}",
+    ]
+
+
+def _compared(row, base):
+    return [
+        "" if row.gain is None else verdict(row.gain),
+        "1.00x" if row.result is base else verdict(row.relative),
+        f"{ORIGINAL[row.result.step]:.2f}x" if row.result.step in ORIGINAL else "",
+    ]
+
+
+def verdict(ratio):
+    """A `Ratio` for people: "1.39x (1.31-1.48)", or "no difference" where the windows do not tell the runs apart."""
+    return f"{ratio.ratio:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})" if ratio.differs else "no difference"
+
+
+def _half_spread(result):
+    low, high = spread(result)
+    return (high - low) / 2 / result.samples_per_second.median

@@ -1,0 +1,63 @@
+"""`python -m common tour`: every step in order, each in a process of its own, then the comparison."""
+
+import sys
+from contextlib import contextmanager
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from common import ladder, record
+from common.compare import ladders
+from common.options import step_arguments
+from common.table import console, print_ladders
+
+
+def tour(args):
+    """Run every step with `args` (see `options.add_step_options`), print the comparison, return the exit code.
+
+    A step that fails is named and the others still run: then 1, or 2 if each that failed did so by its input.
+    Raises InputError, at once, where the input suits no step at all.
+    """
+    out, results, failures, seen = console(), [], [], set()
+    words = step_arguments(args) + (["--download"] if args.download else [])
+    for file in ladder.step_files():
+
+        def show(line, own=f"{file.stem}: "):
+            if line not in seen and not line.startswith(own):  # every step prints the same banner; its error is below
+                seen.add(line)
+                out.print(Text(line, "dim"))
+
+        with _bar(out, file.stem) as advance:
+            outcome = ladder.run(file, words, advance, show)
+        if outcome.code == 0:
+            results.append(record.read_result(args.logdir / file.stem / record.FILE))
+            speed = results[-1].samples_per_second.median
+            out.print(Text.assemble(("done   ", "green"), f"{file.stem:<26}{speed:10.1f} images/s"))
+            continue
+        if outcome.code == 2:
+            ladder.check_input(args)
+        failures.append((file.stem, outcome))
+        out.print(Text.assemble(("failed ", "red"), f"{file.stem:<26}{outcome.reason}"))
+    if results:
+        print_ladders(ladders(results), out)
+        out.print(
+            f"\nTraces: tensorboard --logdir {args.logdir}    This table again: python -m common compare {args.logdir}"
+        )
+    for step, outcome in failures:
+        print(f"tour: {step} failed: {outcome.reason}", file=sys.stderr)
+    return 0 if not failures else 2 if all(outcome.code == 2 for _, outcome in failures) else 1
+
+
+@contextmanager
+def _bar(out, step):
+    """A progress bar for one step while it runs, where the output is a terminal; yields `advance(event)`."""
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn()
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bars:
+        bar = bars.add_task(f"{step:<26}", total=None, now="starting")
+
+        def advance(event):
+            speed = event["samples_per_second"]
+            now = event["phase"] if speed is None else f"{event['phase']}  {speed:.1f} images/s"
+            bars.update(bar, completed=event["done"], total=event["of"], now=now)
+
+        yield advance

@@ -1,0 +1,51 @@
+"""Step 00: the baseline, a plain training loop with nothing done for speed.
+
+Idea       Have something true to compare with: fp32 in full, images prepared in the main process, one batch at a time.
+Change     None yet. TF32 is switched off: on Ampere and later GPUs cuDNN would otherwise use Tensor Cores in "fp32".
+Look for   Overview: GPU Utilization low, "DataLoader" a large part of the step time; GPU Kernel: Tensor Cores at 0 %.
+Caution    Not every step helps on every machine. Measure before you keep a change.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
+
+from common.data import cifar10, resized_float
+from common.errors import one_line_errors
+from common.model import classifier
+from common.options import step_options
+from common.session import run_step
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, ignores=["--batch-size", "--workers"])
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+    train_set = cifar10(args.data, transform=resized_float(args.image_size), download=args.download)
+    loader = DataLoader(train_set, batch_size=32, shuffle=True, drop_last=True)
+    model = classifier(args.model, args.image_size).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def train_step(images, labels):
+        images, labels = images.to(device), labels.to(device)
+        loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run_step(__file__, args, loader, train_step)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Step 01: automatic mixed precision.
+
+Idea       Convolutions and matrix products in 16 bits run on Tensor Cores and keep activations of half the size.
+Change     torch.autocast around forward and loss: bf16 where the hardware has it, otherwise fp16 with a GradScaler.
+Look for   GPU Kernel: Tensor Cores no longer at 0 %; Memory: a lower peak; Overview: less "Kernel" time a step.
+Caution    fp16 needs the scaler: small gradients underflow to zero without it. A CPU without bf16 hardware emulates
+           it many times slower, so autocast stays off there.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
+
+from common.data import cifar10, resized_float
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.model import classifier
+from common.options import step_options
+from common.session import run_step
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, ignores=["--batch-size", "--workers"])
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+    train_set = cifar10(args.data, transform=resized_float(args.image_size), download=args.download)
+    loader = DataLoader(train_set, batch_size=32, shuffle=True, drop_last=True)
+    model = classifier(args.model, args.image_size).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    amp_dtype, notes = autocast_dtype(device)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+
+    def train_step(images, labels):
+        images, labels = images.to(device), labels.to(device)
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+
+
+if __name__ == "__main__":
+    main()

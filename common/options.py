@@ -95,7 +95,7 @@ def step_options(description, ignores=(), argv=None):
     Prints a line for each option given that this step does not use. A bad option ends the program (exit code 2);
     InputError for a device that is not there.
     """
-    from common.device import checked_device  # imports torch: not needed to print --help
+    from common.device import checked_device  # here, since `python -m common` starts without torch
 
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -109,7 +109,7 @@ def step_options(description, ignores=(), argv=None):
         raise InputError(f"--logdir {args.logdir} is a file: name a folder")
     for flag in ignores:
         if any(word == flag or word.startswith(flag + "=") for word in given):
-            print(f"{flag} has no effect in this step")
+            print(f"{Path(sys.argv[0]).stem}: {flag} has no effect in this step")
     args.ignores = tuple(ignores)
     return args
 
@@ -120,9 +120,12 @@ def image_size_for(args, device):
 
 
 def step_arguments(args):
-    """The options of a namespace as a step's command line, so that a program can hand them on."""
-    words = ["--logdir", str(args.logdir), "--data", str(args.data), "--model", args.model, "--seed", str(args.seed)]
-    words += ["--batch-size", str(args.batch_size), "--workers", str(args.workers)]
-    for flag, value in (("--device", args.device), ("--image-size", args.image_size)):
-        words += [] if value is None else [flag, str(value)]
-    return words + [flag for flag, on in (("--quick", args.quick), ("--stacks", args.stacks)) if on]
+    """The step's options in a namespace, defaults left out, as a command line for a program that hands them on."""
+    parser = argparse.ArgumentParser()
+    add_step_options(parser)
+    words = []
+    for name, default in vars(parser.parse_args([])).items():
+        value = getattr(args, name)
+        if value != default:
+            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return words

@@ -120,7 +120,7 @@ def _run_all(args, folder):
     codes, seen = [], set()
     staging = folder / ".running"
     args.logdir = staging
-    words = step_arguments(args) + (["--download"] if args.download else [])
+    words = step_arguments(args)
     files = ladder.step_files()
     for run in range(1, args.runs + 1):
         for file in files:

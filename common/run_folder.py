@@ -52,8 +52,8 @@ def stamp():
     return f"{host}.{time.time_ns() // 1_000_000}"
 
 
-def publish(folder, trace, events, result):
-    """Make a run the content of `folder`, from the files `trace` (gzipped) and `events` beside it.
+def publish(folder, beside, trace, events, result):
+    """Make a run the content of `folder`, from the whole files `trace` (gzipped) and `events` in the folder `beside`.
 
     `result.json` comes last: until it is replaced, the earlier run stands, its own files untouched.
     """
@@ -61,9 +61,10 @@ def publish(folder, trace, events, result):
     events_name = f"events.out.tfevents.{int(time.time())}.{name}"
     with record.writing(folder):
         folder.mkdir(exist_ok=True)
-        os.replace(trace, folder / result.trace)
-        os.replace(events, folder / events_name)
-        record.write_result(folder / record.FILE, result)
+        record.write_result(beside / record.FILE, result)
+        os.replace(beside / trace, folder / result.trace)
+        os.replace(beside / events, folder / events_name)
+        os.replace(beside / record.FILE, folder / record.FILE)
         for old in [*folder.glob("*.pt.trace.json.gz"), *folder.glob("events.out.tfevents.*")]:
             if old.name not in (result.trace, events_name):
                 old.unlink()

@@ -117,9 +117,8 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
             environment=record.environment(torch.__version__, torch.version.cuda),
             started=started,
         )
-        events = beside / "events"
-        _write_events(events, windows, steps, result, loader, images, precision)
-        publish(folder, packed, events, result)
+        _write_events(beside / "events", windows, steps, result, loader, images, precision)
+        publish(folder, beside, packed.name, "events", result)
         progress.report("trace", parts, parts, result.samples_per_second.median)
     progress.say(
         f"  {result.samples_per_second.median:.1f} images/s (windows {min(speeds):.1f} to {max(speeds):.1f}), "

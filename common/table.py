@@ -55,7 +55,7 @@ def _print_ladder(ladder, to):
         Text(
             "images/s: median timed window, no profiler running, ± half the windows' range. "
             f"batch MB: what a batch moves to the device. memory: {memory}.\n"
-            "1.39x (1.31-1.48): times as fast, and the range that the windows allow; no difference: that range holds 1.\n"
+            "1.39x (1.31-1.48): times as fast, and the range the windows allow; no difference: that range holds 1.\n"
             "How the machine drifts from one run to the next is not in that range: `record` measures it.\n"
             f"original: as published for a {ORIGINAL_DEVICE} at 224 px, against its own baseline; not measured here.",
             "dim",

@@ -19,7 +19,7 @@ def tour(args):
     Raises InputError, at once, where the input suits no step at all.
     """
     out, results, failures, seen = console(), [], [], set()
-    words = step_arguments(args) + (["--download"] if args.download else [])
+    words = step_arguments(args)
     for file in ladder.step_files():
 
         def show(line, own=f"{file.stem}: "):

@@ -1,0 +1,125 @@
+"""What several tests share: steps loaded as modules or run as programs, small models and data, hand-made results."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from common import record
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
+NAMES = [path.stem for path in STEPS]
+
+
+def run_program(*command, cwd=None, **environment):
+    """Run a program with this Python; returns the finished process, output as text."""
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | {name: str(value) for name, value in environment.items()},
+        timeout=300,
+        check=False,
+    )
+
+
+def assert_refused(finished, *words):
+    """Exit code 2, one line on stderr that holds `words`, no traceback."""
+    assert finished.returncode == 2, finished.stderr
+    lines = [line for line in finished.stderr.splitlines() if not line.startswith("[W")]  # torch's own C++ warnings
+    assert len(lines) == 1, finished.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+class SmallNet(nn.Module):
+    """A classifier small enough to train in a test; `seen` keeps the last images it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 16, 5, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(),
+            nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(128, 10),
+        )  # fmt: skip
+        self.seen = None
+
+    def forward(self, images):
+        self.seen = images.detach().clone()
+        return self.layers(images)
+
+
+@pytest.fixture
+def capture_step(monkeypatch):
+    """capture_step(name, *options): what a step's `main` hands to `run_step`, with `SmallNet` as the model.
+
+    A namespace of args, loader, train_step, precision, notes and model. Nothing is measured or written.
+    """
+
+    def capture(name, *options):
+        file = ROOT / "steps" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(f"step_{name}", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        taken = SimpleNamespace(precision=torch.float32, notes=[])
+
+        def classifier(*_):
+            taken.model = SmallNet()
+            return taken.model
+
+        def run_step(file, args, loader, train_step, **more):
+            vars(taken).update(file=file, args=args, loader=loader, train_step=train_step, **more)
+
+        monkeypatch.setattr(module, "classifier", classifier)
+        monkeypatch.setattr(module, "run_step", run_step)
+        monkeypatch.setattr(sys, "argv", [str(file), "--device", "cpu", "--image-size", "32", *options])
+        module.main()
+        return taken
+
+    return capture
+
+
+@pytest.fixture(scope="session")
+def quick_tour(tmp_path_factory):
+    """One real `tour --quick`, made once: the finished process and its log folder."""
+    logdir = tmp_path_factory.mktemp("quick tour")  # with a space, as folders of people have
+    finished = run_program("-m", "common", "tour", "--quick", "--device", "cpu", "--logdir", logdir, "--data", logdir)
+    return SimpleNamespace(finished=finished, logdir=logdir)
+
+
+def make_result(step="00_baseline", windows=(100.0, 101.0, 102.0, 103.0, 104.0), **changes):
+    """A `Result` made by hand."""
+    values = dict(
+        schema=1,
+        step=step,
+        device="Test GPU",
+        device_type="cuda",
+        model="mobilenet_v2",
+        data="cifar10",
+        image_size=224,
+        batch_size=32,
+        samples_per_second=record.Throughput(sorted(windows)[len(windows) // 2], list(windows)),
+        step_ms=record.StepTime(320.0, 310.0, 330.0),
+        peak_memory_bytes=record.PeakMemory(2_510_000_000, 3_000_000_000),
+        batch_bytes=19_267_840,
+        trace="host.1.pt.trace.json.gz",
+        notes=[],
+        environment=record.Environment("2.11.0", "13.0", "580.1", "3.12.3", "Linux", "CPU", 16, "0123456789ab"),
+        started="2026-01-01T00:00:00+00:00",
+    )
+    return record.Result(**(values | changes))
+
+
+def write_run(logdir, result):
+    """Put a hand-made result where a run would have."""
+    folder = Path(logdir) / result.step
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write_result(folder / record.FILE, result)
+    return folder

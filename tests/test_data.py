@@ -1,0 +1,145 @@
+"""CIFAR-10 in its real format, and the stand-in that replaces it."""
+
+import hashlib
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from conftest import SmallNet
+from torchvision.datasets import CIFAR10
+
+from common.data import StandIn, cifar10, has_cifar10, resized_float, resized_uint8
+from common.errors import InputError
+
+
+@pytest.fixture
+def real_format(tmp_path, monkeypatch):
+    """A folder with a small CIFAR-10 in the real pickle format, whose check sums torchvision is told to expect."""
+    generator = np.random.default_rng(0)
+    folder = tmp_path / CIFAR10.base_folder
+    folder.mkdir()
+
+    def write(name, content):
+        raw = pickle.dumps(content)
+        (folder / name).write_bytes(raw)
+        return hashlib.md5(raw).hexdigest()
+
+    def batch(name):
+        data = generator.integers(0, 256, (20, 3072), dtype=np.uint8)
+        return write(name, {"batch_label": name, "data": data, "labels": list(range(10)) * 2, "filenames": ["x"] * 20})
+
+    train = [[f"data_batch_{n}", batch(f"data_batch_{n}")] for n in range(1, 6)]
+    test = [["test_batch", batch("test_batch")]]
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    meta = write("batches.meta", {"label_names": names})
+    monkeypatch.setattr(CIFAR10, "train_list", train)
+    monkeypatch.setattr(CIFAR10, "test_list", test)
+    monkeypatch.setattr(CIFAR10, "meta", CIFAR10.meta | {"md5": meta})
+    return tmp_path
+
+
+def test_reads_cifar10_in_the_real_format(real_format):
+    train = cifar10(real_format, transform=resized_uint8(32))
+    assert train.source == "cifar10"
+    assert len(train) == 100
+    assert len(cifar10(real_format, train=False)) == 20
+    images, label = train[3]
+    raw = pickle.loads((real_format / CIFAR10.base_folder / "data_batch_1").read_bytes())
+    assert label == raw["labels"][3]
+    assert torch.equal(images, torch.from_numpy(raw["data"][3].reshape(3, 32, 32)))
+
+
+def test_partial_cifar10_is_refused_and_names_what_is_missing(real_format):
+    (real_format / CIFAR10.base_folder / "data_batch_3").unlink()
+    with pytest.raises(InputError, match=r"partial \(data_batch_3 missing\)"):
+        cifar10(real_format)
+
+
+def test_corrupt_cifar10_is_refused(real_format):
+    (real_format / CIFAR10.base_folder / "data_batch_2").write_bytes(b"not what it was")
+    with pytest.raises(InputError, match="corrupt"):
+        cifar10(real_format)
+    with pytest.raises(InputError, match="corrupt"):
+        has_cifar10(real_format)
+
+
+def test_unreadable_cifar10_is_refused(real_format):
+    path = real_format / CIFAR10.base_folder / "data_batch_2"
+    path.unlink()
+    path.mkdir()  # as root no permission is ever missing, but a folder cannot be read as a file either
+    with pytest.raises(InputError, match=str(real_format)):
+        cifar10(real_format)
+
+
+def test_a_file_as_data_folder_is_refused(tmp_path):
+    (tmp_path / "data").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        cifar10(tmp_path / "data")
+
+
+def test_download_without_network_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens there
+    with pytest.raises(InputError, match="could not be downloaded"):
+        cifar10(tmp_path / "data", download=True)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_download_unpacks_an_archive_brought_by_hand_and_replaces_a_broken_copy(real_format, tmp_path, monkeypatch):
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+    archive = real_format / CIFAR10.filename
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(real_format / CIFAR10.base_folder, CIFAR10.base_folder)
+    monkeypatch.setattr(CIFAR10, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
+    (real_format / CIFAR10.base_folder / "data_batch_2").write_bytes(b"broken")
+    assert cifar10(real_format, download=True).source == "cifar10"
+    assert sorted(path.name for path in real_format.iterdir()) == sorted([CIFAR10.filename, CIFAR10.base_folder])
+
+
+def test_stand_in_has_the_shape_type_and_number_of_cifar10_and_says_so(tmp_path, capsys):
+    train = cifar10(tmp_path)
+    printed = capsys.readouterr().out
+    assert "STAND-IN" in printed
+    assert "--download" in printed
+    assert train.source == "stand-in"
+    assert train.data.shape == (50_000, 32, 32, 3)
+    assert train.data.dtype == np.uint8
+    assert train.data.nbytes < 400e6
+    assert not train.data.flags.c_contiguous  # laid out as CIFAR-10's own, so that an item costs the same
+    assert len(cifar10(tmp_path, train=False)) == 10_000
+    image, label = train[0]
+    assert (image.mode, image.size) == ("RGB", (32, 32))
+    assert isinstance(label, int)
+    assert np.bincount(train.targets).tolist() == [5_000] * 10
+
+
+def test_stand_in_is_the_same_every_time_and_its_splits_differ():
+    first, second, held_out = StandIn(), StandIn(), StandIn(train=False)
+    assert np.array_equal(first.data, second.data)
+    assert first.targets == second.targets
+    assert not np.array_equal(first.data[:10_000], held_out.data)
+
+
+def test_a_model_learns_the_stand_in_and_keeps_it_on_held_out_images():
+    torch.manual_seed(0)
+    train, held_out = StandIn(resized_float(32)), StandIn(resized_float(32), train=False)
+    model = SmallNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    for images, labels in torch.utils.data.DataLoader(torch.utils.data.Subset(train, range(9_600)), batch_size=64):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    model.eval()
+    images, labels = next(iter(torch.utils.data.DataLoader(held_out, batch_size=2_000)))
+    with torch.no_grad():
+        accuracy = (model(images).argmax(1) == labels).float().mean().item()
+    assert accuracy > 0.5  # chance is 0.1
+
+
+def test_transforms_agree_on_the_pixels():
+    plain, normalised = StandIn(resized_uint8(64), train=False), StandIn(resized_float(64), train=False)
+    mean, std = torch.tensor([0.4914, 0.4822, 0.4465]), torch.tensor([0.2470, 0.2435, 0.2616])
+    by_hand = (plain[5][0].float() / 255 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    assert plain[5][0].dtype == torch.uint8
+    torch.testing.assert_close(normalised[5][0], by_hand, rtol=1e-6, atol=1e-6)

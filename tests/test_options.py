@@ -1,0 +1,188 @@
+"""Options and devices: what is taken, and the one line for what is not."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import NAMES, ROOT, STEPS, assert_refused, run_program
+
+from common import device, machine
+from common.errors import InputError
+from common.model import classifier
+from common.options import step_arguments, step_options
+
+STEP = ROOT / "steps" / "02_bigger_batch.py"
+BAD = {
+    "unknown option": (["--fast"], "--fast"),
+    "no number": (["--batch-size", "many"], "'many' is not a whole number from 1 to 65536"),
+    "batch size 0": (["--batch-size", "0"], "--batch-size"),
+    "batch size too large": (["--batch-size", "65537"], "--batch-size"),
+    "negative workers": (["--workers", "-1"], "--workers"),
+    "too many workers": (["--workers", "1000"], "--workers"),
+    "image size too small": (["--image-size", "8"], "--image-size"),
+    "image size too large": (["--image-size", "4096"], "--image-size"),
+    "seed": (["--seed", "-1"], "--seed"),
+    "value missing": (["--model"], "--model"),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), BAD.values(), ids=BAD)
+def test_options_out_of_range_are_one_line_and_exit_code_2(words, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        step_options("A step.", argv=words)
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert told in lines[0]
+
+
+@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cuda:x", "cuda:-1", "CUDA", ""])
+def test_unknown_devices_are_refused(name):
+    with pytest.raises(InputError, match="--device takes cpu, cuda or cuda:N"):
+        device.checked_device(name)
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="use --device cpu"):
+        device.checked_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match="has 2 GPU"):
+        device.checked_device("cuda:2")
+    assert device.checked_device("cuda:1") == "cuda:1"
+    assert device.checked_device() == "cuda"
+
+
+PROGRAMS = {
+    "model": (["--model", "mobilenet_v9"], ["mobilenet_v9", "did you mean"]),
+    "image size the model cannot take": (["--model", "inception_v3", "--image-size", "32"], ["inception_v3", "32 px"]),
+    "device": (["--device", "tpu"], ["tpu"]),
+    "batch larger than the data": (["--batch-size", "60000", "--quick"], ["60000", "50000"]),
+    "log folder is a file": (["--logdir", __file__], ["is a file"]),
+    "log folder below a file": (["--logdir", __file__ + "/logs", "--quick"], ["cannot write"]),
+    "log folder unwritable": (["--logdir", "/proc/logs", "--quick"], ["/proc/logs"]),
+    "data is a file": (["--data", __file__], ["is a file"]),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), PROGRAMS.values(), ids=PROGRAMS)
+def test_a_step_refuses_bad_input_without_a_traceback_or_a_result(words, told, tmp_path):
+    given = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path / "data", *words]
+    assert_refused(run_program(STEP, *given, cwd=tmp_path), STEP.stem, *told)
+    assert not list(tmp_path.glob("logs/*/*"))
+
+
+def test_corrupt_cifar10_is_refused_by_a_step_and_by_the_tour_at_once(tmp_path):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")
+    given = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path]
+    assert_refused(run_program(STEP, *given), "partial", "data_batch_2")
+    finished = run_program("-m", "common", "tour", *given)
+    assert_refused(finished, "partial", "data_batch_2")
+
+
+@pytest.mark.parametrize("path", STEPS, ids=NAMES)
+def test_help_is_the_lesson_and_needs_no_gpu_or_data(path, capsys):
+    finished = run_program(path, "--help")
+    assert finished.returncode == 0
+    assert f"Step {path.stem[:2]}: " in finished.stdout
+    assert "Caution" in finished.stdout
+    for option in (
+        "logdir",
+        "device",
+        "data",
+        "download",
+        "model",
+        "image-size",
+        "batch-size",
+        "workers",
+        "seed",
+        "quick",
+    ):
+        assert f"--{option} " in finished.stdout
+
+
+def test_options_handed_on_parse_to_the_same_options(tmp_path):
+    words = ["--logdir", str(tmp_path), "--device", "cpu", "--image-size", "48", "--quick", "--stacks", "--seed", "7"]
+    words += ["--workers", "0", "--batch-size", "64", "--model", "resnet18", "--download"]
+    args = step_options("A step.", argv=words)
+    again = step_options("A step.", argv=step_arguments(args))
+    assert vars(again) == vars(args)
+
+
+def test_image_sizes_default_by_device(monkeypatch):
+    assert step_options("A step.", argv=["--device", "cpu"]).image_size == 64
+    assert step_options("A step.", argv=["--device", "cpu", "--quick"]).image_size == 32
+    monkeypatch.setattr("common.device.checked_device", lambda name: "cuda:1")
+    assert step_options("A step.", argv=[]).image_size == 224
+
+
+AUTOCAST = {
+    "Ampere and later": (True, torch.bfloat16, [], "computes it in hardware"),
+    "Turing": (False, torch.float16, ["no bf16 hardware"], "gradient scaling"),
+}
+
+
+@pytest.mark.parametrize(("bf16", "dtype", "noted", "told"), AUTOCAST.values(), ids=AUTOCAST)
+def test_autocast_on_a_gpu_is_bf16_in_hardware_and_else_fp16_with_scaling(
+    monkeypatch, capsys, bf16, dtype, noted, told
+):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
+    chosen, notes = device.autocast_dtype("cuda")
+    printed = capsys.readouterr().out
+    assert chosen == dtype
+    assert len(notes) == len(noted)
+    assert all(word in note for word, note in zip(noted, notes, strict=True))
+    assert printed.count("\n") == 1
+    assert told in printed
+
+
+def test_autocast_on_a_cpu_is_on_only_with_bf16_hardware(monkeypatch, capsys):
+    monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: "AMX")
+    assert device.autocast_dtype("cpu") == (torch.bfloat16, [])
+    monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: None)
+    dtype, notes = device.autocast_dtype("cpu")
+    assert dtype == torch.float32
+    assert "autocast is off" in notes[0]
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+def test_bf16_hardware_is_read_from_the_cpu_flags(monkeypatch):
+    for flags, name in (
+        ("fpu avx512_bf16", "AVX512-BF16"),
+        ("amx_bf16 sse", "AMX"),
+        ("avx2 avx512f", None),
+        (None, None),
+    ):
+        monkeypatch.setattr(machine, "_cpuinfo", lambda field, flags=flags: flags)
+        assert machine.cpu_bf16_hardware() == name
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "googlenet", "vit_b_32", "regnet_x_400mf", "squeezenet1_0", "shufflenet_v2_x0_5", "swin_t"]
+)
+def test_any_torchvision_classifier_trains_on_ten_classes(name):
+    model = classifier(name, image_size=64)
+    output = model(torch.randn(2, 3, 64, 64))
+    assert output.shape == (2, 10)
+    assert model.training
+    output.sum().backward()
+
+
+def test_the_command_line_refuses_unknown_commands_and_knows_its_own(capsys):
+    assert_refused(run_program("-m", "common", "dance"), "dance")
+    assert_refused(run_program("-m", "common"), "COMMAND")
+    finished = run_program("-m", "common", "--help")
+    assert finished.returncode == 0
+    for command in ("tour", "compare", "record", "doctor"):
+        assert command in finished.stdout
+
+
+def test_output_into_a_closed_pipe_is_not_an_error(tmp_path):
+    command = f"{sys.executable} -m common doctor --logdir {tmp_path} | head -n 1"
+    finished = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in finished.stderr
+    assert "BrokenPipe" not in finished.stderr

@@ -1,0 +1,95 @@
+"""Results written whole, read back with care, and several runs summed up as one."""
+
+import json
+import os
+from dataclasses import asdict
+
+import pytest
+from conftest import make_result, write_run
+
+from common import record
+from common.errors import InputError
+
+
+def test_a_result_reads_back_as_it_was_written(tmp_path):
+    result = make_result(notes=["Größe ½"], peak_memory_bytes=record.PeakMemory(5, None))
+    assert record.read_result(write_run(tmp_path, result) / "result.json") == result
+
+
+def broken(change):
+    value = asdict(make_result())
+    change(value)
+    return json.dumps(value)
+
+
+BROKEN = {
+    "not JSON": ('{"schema": 1', "not JSON"),
+    "not an object": ("[1]", "schema None"),
+    "another schema": (broken(lambda value: value.update(schema=2)), "schema 2"),
+    "field missing": (broken(lambda value: value.pop("batch_bytes")), "batch_bytes is missing"),
+    "wrong type": (broken(lambda value: value.update(batch_size="many")), "batch_size is 'many'"),
+    "true is no number": (broken(lambda value: value.update(image_size=True)), "image_size is True"),
+    "nested": (broken(lambda value: value["step_ms"].update(p90=None)), "step_ms.p90 is None"),
+    "no windows": (broken(lambda value: value["samples_per_second"].update(windows=[])), "windows"),
+    "not a number": (broken(lambda value: value["step_ms"].update(p10=float("nan"))), "step_ms.p10 is nan"),
+    "zero": (broken(lambda value: value["samples_per_second"].update(windows=[0, 1])), "positive"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_result_is_refused_by_name_and_reason(tmp_path, text, message):
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(InputError, match=r"result\.json") as refused:
+        record.read_result(tmp_path / "result.json")
+    assert message in str(refused.value)
+
+
+def test_broken_results_are_skipped_and_named_and_the_others_read(tmp_path):
+    good = make_result()
+    write_run(tmp_path, good)
+    (tmp_path / "01_amp").mkdir()
+    (tmp_path / "01_amp" / "result.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / ".02_bigger_batch.partial").mkdir()
+    (tmp_path / ".02_bigger_batch.partial" / "result.json").write_text("{}")
+    results, problems = record.read_results(tmp_path)
+    assert results == [good]
+    assert len(problems) == 1
+    assert "01_amp" in problems[0]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    record.write_whole(tmp_path / "file", "old")
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(InputError, match="No space left on device"):
+        record.write_whole(tmp_path / "file", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_merged_runs_pool_their_windows_and_take_medians_of_the_rest():
+    runs = [
+        make_result(windows=(10.0, 20.0, 30.0), step_ms=record.StepTime(5.0, 1.0, 9.0), notes=["a"]),
+        make_result(windows=(40.0, 50.0, 60.0), step_ms=record.StepTime(7.0, 2.0, 8.0), notes=["a", "b"]),
+        make_result(windows=(70.0, 80.0, 90.0), step_ms=record.StepTime(6.0, 3.0, 10.0), notes=["c"]),
+    ]
+    merged = record.merged(runs)
+    assert merged.samples_per_second == record.Throughput(50.0, [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0])
+    assert merged.step_ms == record.StepTime(6.0, 2.0, 9.0)
+    assert merged.notes == ["a", "b", "c"]
+    assert merged.peak_memory_bytes == runs[0].peak_memory_bytes
+    assert merged.started == runs[0].started
+    unreserved = [make_result(peak_memory_bytes=record.PeakMemory(size, None)) for size in (4, 8, 6)]
+    assert record.merged(unreserved).peak_memory_bytes == record.PeakMemory(6, None)
+
+
+def test_the_environment_of_this_machine_is_complete():
+    found = record.environment("2.11.0", None)
+    assert (found.torch, found.cuda) == ("2.11.0", None)
+    assert found.cores >= 1
+    for text in (found.python, found.platform, found.cpu):
+        assert text

@@ -1,0 +1,215 @@
+"""Recording a ladder: interleaved, resumable, and only runs that belong together."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+
+import pytest
+from conftest import ROOT, make_result, run_program, write_run
+
+from common import ladder, machine, record, reference
+from common.__main__ import main
+
+NAMES = ["00_baseline", "01_amp", "02_bigger_batch"]
+
+
+@pytest.fixture
+def fake_runs(monkeypatch, tmp_path):
+    """In place of real steps: each run writes a hand-made result. Returns the log of runs and the steps to fail."""
+    log, failing = [], set()
+
+    def run(file, arguments, on_progress, on_line):
+        log.append(file.stem)
+        if file.stem in failing:
+            return ladder.Outcome(1, "it broke", [])
+        speed = 100.0 + len(log)
+        folder = write_run(
+            arguments[arguments.index("--logdir") + 1],
+            make_result(file.stem, windows=[speed] * 5, trace=f"secret-host.{len(log)}.pt.trace.json.gz"),
+        )
+        trace = {"host_name": "secret-host", "traceName": "/home/secret/x.json", "traceEvents": [{"name": "aten::mm"}]}
+        (folder / f"secret-host.{len(log)}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
+        return ladder.Outcome(0, "", [])
+
+    monkeypatch.setattr(ladder, "run", run)
+    monkeypatch.setattr(ladder, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in NAMES])
+    monkeypatch.setattr(ladder, "check_input", lambda args: None)
+    monkeypatch.setattr(machine, "git_revision", lambda: "0123456789ab")
+    monkeypatch.setattr("common.device.cpu_name", lambda: "Test CPU (R) 2.0")
+    return log, failing
+
+
+def record_runs(tmp_path, *options):
+    with pytest.raises(SystemExit) as ended:
+        main(["record", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path), *options])
+    return ended.value.code
+
+
+FOLDER = "test-cpu-2-0"
+
+
+def test_runs_are_interleaved_and_every_window_is_kept(fake_runs, tmp_path):
+    log, _ = fake_runs
+    assert record_runs(tmp_path, "--runs", "3") == 0
+    assert log == NAMES * 3
+    folder = tmp_path / FOLDER / "01_amp"
+    assert [record.read_result(folder / "runs" / f"{n}.json").samples_per_second.median for n in (1, 2, 3)] == [
+        102.0, 105.0, 108.0
+    ]  # fmt: skip
+    whole = record.read_result(folder / "result.json")
+    assert whole.samples_per_second == record.Throughput(105.0, [102.0] * 5 + [105.0] * 5 + [108.0] * 5)
+    assert (folder / whole.trace).exists()
+    assert not (tmp_path / FOLDER / ".running").exists()
+
+
+def test_one_trace_a_step_is_kept_without_host_name_or_path(fake_runs, tmp_path):
+    record_runs(tmp_path, "--runs", "2")
+    for path in (tmp_path / FOLDER).rglob("*"):
+        assert "secret" not in path.name
+        if path.suffix == ".gz":
+            assert b"secret" not in gzip.decompress(path.read_bytes())
+        elif path.is_file():
+            assert "secret" not in path.read_text()
+    assert len(list((tmp_path / FOLDER).rglob("*.pt.trace.json.gz"))) == len(NAMES)
+
+
+def test_an_interrupted_record_goes_on_where_it_stopped(fake_runs, tmp_path):
+    log, _ = fake_runs
+    record_runs(tmp_path, "--runs", "2")
+    (tmp_path / FOLDER / "01_amp" / "runs" / "2.json").unlink()
+    log.clear()
+    assert record_runs(tmp_path, "--runs", "3") == 0
+    assert log == ["01_amp", *NAMES]
+    assert len(record.read_result(tmp_path / FOLDER / "01_amp" / "result.json").samples_per_second.windows) == 15
+
+
+def test_a_step_that_fails_is_named_and_tried_again_next_time(fake_runs, tmp_path, capsys):
+    log, failing = fake_runs
+    failing.add("01_amp")
+    assert record_runs(tmp_path, "--runs", "1") == 1
+    assert "01_amp" in capsys.readouterr().err
+    assert log == NAMES
+    failing.clear()
+    log.clear()
+    assert record_runs(tmp_path, "--runs", "1") == 0
+    assert log == ["01_amp"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["--seed", "5"], "seed was 0 and is 5"), (["--batch-size", "64"], "batch_size was 128"), (["--quick"], "quick")],
+)
+def test_other_settings_are_not_mixed_into_a_record(fake_runs, tmp_path, capsys, options, told):
+    record_runs(tmp_path, "--runs", "1")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    assert record_runs(tmp_path, "--runs", "2", *options) == 2
+    assert told in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_another_device_environment_or_code_is_not_mixed_into_a_record(fake_runs, tmp_path, capsys, monkeypatch):
+    record_runs(tmp_path, "--runs", "1")
+    path = tmp_path / FOLDER / "record.json"
+    header = json.loads(path.read_text())
+    for change, told in (
+        ({"settings": header["settings"] | {"device": "Other"}}, "device was 'Other'"),
+        ({"environment": header["environment"] | {"torch": "1.0"}}, "torch was '1.0'"),
+        ({"code": "0"}, "the code of steps/ or common/ has changed"),
+    ):
+        path.write_text(json.dumps(header | change))
+        assert record_runs(tmp_path, "--runs", "2") == 2
+        assert told in capsys.readouterr().err
+
+
+def test_uncommitted_code_is_not_recorded(fake_runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(machine, "git_revision", lambda: "0123456789ab-dirty")
+    assert record_runs(tmp_path) == 2
+    assert "uncommitted" in capsys.readouterr().err
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_machine_without_git_can_record(fake_runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "git_revision", lambda: None)
+    assert record_runs(tmp_path, "--runs", "1") == 0
+    assert re.fullmatch("[0-9a-f]{64}", json.loads((tmp_path / FOLDER / "record.json").read_text())["code"])
+
+
+def test_two_records_into_one_folder_at_once_are_refused(fake_runs, tmp_path, capsys):
+    from common.run_folder import locked
+
+    with locked(tmp_path / FOLDER / ".record.lock", "no"):
+        assert record_runs(tmp_path) == 2
+    assert "another `record`" in capsys.readouterr().err
+
+
+def test_a_broken_record_is_refused(fake_runs, tmp_path, capsys):
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "record.json").write_text("{")
+    assert record_runs(tmp_path) == 2
+    assert "record.json is broken" in capsys.readouterr().err
+
+
+def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
+
+    for folder in ("steps", "common", "logs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("1")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    assert machine.git_revision() is None
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
+    assert re.fullmatch("[0-9a-f]{12}", machine.git_revision())
+    (tmp_path / "logs" / "file").write_text("2")
+    assert not machine.git_revision().endswith("-dirty")
+    (tmp_path / "steps" / "file").write_text("2")
+    assert machine.git_revision().endswith("-dirty")
+
+
+def test_devices_become_folder_names():
+    assert reference.slug("NVIDIA H200") == "nvidia-h200"
+    assert reference.slug("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz") == "intel-core-i7-8650u-cpu-1-90ghz"
+    assert reference.slug("()") == "unknown"
+
+
+def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "00_a.py").write_text("1")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    first = reference.code_hash()
+    (tmp_path / "README.md").write_text("words")
+    assert reference.code_hash() == first
+    (tmp_path / "steps" / "00_a.py").write_text("2")
+    assert reference.code_hash() != first
+
+
+def test_a_real_step_is_recorded_where_only_torch_torchvision_and_tensorboard_are(tmp_path):
+    """One real run, with every other package hidden and the code's state as it would be in a clone."""
+    blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "pytest"]
+    program = tmp_path / "record_one.py"
+    program.write_text(
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from common import ladder, machine\n"
+        "files = ladder.step_files()[:1]\n"
+        "ladder.step_files = lambda: files\n"
+        "machine.git_revision = lambda: None\n"
+        "from common.__main__ import main\n"
+        f"folder = {str(tmp_path)!r}\n"
+        "options = ['--runs', '1', '--quick', '--device', 'cpu', '--logdir', folder, '--data', folder]\n"
+        "main(['record', *options])\n"
+    )
+    finished = run_program(program, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    result = record.read_result(folder / "00_baseline" / "result.json")
+    trace = folder / "00_baseline" / result.trace
+    assert trace.stat().st_size < reference.TRACE_LIMIT
+    events = json.loads(gzip.decompress(trace.read_bytes()))
+    assert sum(event["name"].startswith("ProfilerStep#") for event in events["traceEvents"]) == 3
+    assert os.uname().nodename not in {events.get("host_name"), trace.name.split(".")[0]}

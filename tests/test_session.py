@@ -1,0 +1,356 @@
+"""The session: what is measured and when, and that a run is replaced by a whole one or not at all."""
+
+import errno
+import gzip
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT, SmallNet, run_program
+from filelock import FileLock
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from torch.utils.data import DataLoader, Dataset
+
+from common import record, session
+from common.errors import InputError
+
+
+class Images(Dataset):
+    """40 random images, `kill_worker`: whose loader worker is killed at the first."""
+
+    source = "stand-in"
+
+    def __init__(self, kill_worker=False):
+        self.kill_worker = kill_worker
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if self.kill_worker:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.full((3, 32, 32), index / 40), index % 10
+
+
+def options(logdir, **changes):
+    values = dict(
+        logdir=logdir, device="cpu", model="small", image_size=32, quick=True, stacks=False, seed=0, ignores=()
+    )
+    return SimpleNamespace(**(values | changes))
+
+
+def small_step(failing=None):
+    model = SmallNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def train_step(images, labels):
+        if failing:
+            raise failing
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return train_step
+
+
+def read_events(trace):
+    return json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+
+
+def run_small(logdir, failing=None, loader=None, **changes):
+    if loader is None:
+        loader = DataLoader(Images(), batch_size=4, drop_last=True)
+    return session.run_step("steps/09_small.py", options(logdir, **changes), loader, small_step(failing))
+
+
+def test_a_run_writes_what_the_interface_promises(tmp_path):
+    result = run_small(tmp_path)
+    folder = tmp_path / "09_small"
+    written = json.loads((folder / "result.json").read_text())
+    assert list(written) == [
+        "schema", "step", "device", "device_type", "model", "data", "image_size", "batch_size", "samples_per_second",
+        "step_ms", "peak_memory_bytes", "batch_bytes", "trace", "notes", "environment", "started",
+    ]  # fmt: skip
+    assert list(written["environment"]) == ["torch", "cuda", "driver", "python", "platform", "cpu", "cores", "git"]
+    assert len(written["samples_per_second"]["windows"]) >= 5
+    assert written["samples_per_second"]["median"] == sorted(written["samples_per_second"]["windows"])[2]
+    assert written["step_ms"]["p10"] <= written["step_ms"]["median"] <= written["step_ms"]["p90"]
+    assert written["batch_bytes"] == 4 * 3 * 32 * 32 * 4 + 4 * 8
+    assert written["peak_memory_bytes"]["reserved"] is None
+    assert record.read_result(folder / "result.json") == result
+
+
+def test_the_trace_has_three_steps_with_shapes_and_memory_under_a_name_the_plugin_takes(tmp_path):
+    from torch_tb_profiler.consts import WORKER_PATTERN
+
+    result = run_small(tmp_path)
+    assert WORKER_PATTERN.match(result.trace)
+    assert not set(result.trace) & set("[] ")
+    events = read_events(tmp_path / "09_small" / result.trace)
+    names = [event["name"] for event in events]
+    assert sum(name.startswith("ProfilerStep#") for name in names) == 3
+    assert any("Input Dims" in event.get("args", {}) for event in events if event["name"] == "aten::convolution")
+    assert "[memory]" in names
+    assert any(name.startswith("enumerate(DataLoader)") for name in names)
+    assert not any("Python" in str(event.get("cat")) for event in events)
+
+
+def test_stacks_are_recorded_on_request(tmp_path):
+    result = run_small(tmp_path, stacks=True)
+    events = read_events(tmp_path / "09_small" / result.trace)
+    names = {event["name"] for event in events if event.get("cat") == "python_function"}
+    assert any(name.startswith("nn.Module: SmallNet") for name in names)
+
+
+def test_the_peak_on_a_cpu_is_the_highest_running_total_of_its_allocations():
+    def memory(total, device_type=0):
+        args = {"Total Allocated": total, "Device Type": device_type, "Bytes": 4, "Addr": 1}
+        return {"ph": "i", "name": "[memory]", "args": args}
+
+    events = [
+        memory(100),
+        {"name": "aten::mm", "args": {"Total Allocated": 9_999}},
+        memory(700),
+        memory(999, 1),
+        memory(3),
+    ]
+    assert session.cpu_peak_bytes(json.dumps({"traceEvents": events}, indent=2)) == 700
+    assert session.cpu_peak_bytes(json.dumps({"traceEvents": []})) == 0
+
+
+def test_timed_windows_run_without_a_profiler_and_synchronise_at_their_edges_only(monkeypatch):
+    log = []
+    monkeypatch.setattr(session, "_synchronize", lambda device: log.append("synchronize"))
+
+    def train_step(images, labels):
+        assert not torch.autograd._profiler_enabled()
+        log.append("step")
+        return torch.tensor([2.0], requires_grad=True) * len(log)
+
+    batches = iter([(torch.zeros(4, 3), torch.zeros(4))] * 3)
+    window = session.timed_window(batches, train_step, torch.device("cpu"), 3)
+    assert log == ["synchronize", "step", "step", "step", "synchronize"]
+    assert len(window.step_ms) == 3
+    assert window.loss == pytest.approx((2 * 2 + 2 * 3 + 2 * 4) / 3)
+    assert window.samples_per_second > 0
+
+
+def test_the_loader_runs_on_through_windows_and_epochs():
+    batches = session._endless(DataLoader(Images(), batch_size=16, drop_last=True))
+    firsts = [next(batches)[1][0].item() for _ in range(5)]
+    assert firsts == [0, 6, 0, 6, 0]
+
+
+def test_tensorboard_gets_scalars_and_hyper_parameters(tmp_path):
+    result = run_small(tmp_path)
+    events = EventAccumulator(str(tmp_path / "09_small"))
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    for tag in ("loss", "images_per_second", "step_ms", "peak_memory_bytes", "median/images_per_second"):
+        assert tag in tags
+    speeds = [point.value for point in events.Scalars("images_per_second")]
+    assert speeds == pytest.approx(result.samples_per_second.windows)
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    for name in (b"batch_size", b"precision", b"workers", b"pin_memory", b"transfer"):
+        assert name in content
+
+
+def test_a_second_run_replaces_the_first_and_leaves_other_files_alone(tmp_path):
+    first = run_small(tmp_path)
+    folder = tmp_path / "09_small"
+    (folder / "my notes.txt").write_text("kept")
+    time.sleep(0.002)  # traces are named by the millisecond
+    second = run_small(tmp_path)
+    assert first.trace != second.trace
+    assert [path.name for path in folder.glob("*.pt.trace.json.gz")] == [second.trace]
+    assert len(list(folder.glob("events.out.tfevents.*"))) == 1
+    assert (folder / "my notes.txt").read_text() == "kept"
+
+
+def test_a_run_that_fails_leaves_the_earlier_one_as_it_was(tmp_path):
+    run_small(tmp_path)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "09_small").iterdir()}
+    with pytest.raises(ZeroDivisionError):
+        run_small(tmp_path, failing=ZeroDivisionError())
+    assert {path.name: path.read_bytes() for path in (tmp_path / "09_small").iterdir()} == before
+    assert not (tmp_path / ".09_small.partial").exists()
+
+
+def test_a_second_run_of_the_same_step_at_the_same_time_is_refused(tmp_path):
+    with FileLock(tmp_path / ".09_small.lock"), pytest.raises(InputError, match="another run of 09_small"):
+        run_small(tmp_path)
+    run_small(tmp_path)
+
+
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["gpu", "python", "cpu"])
+def test_out_of_memory_names_the_batch_size_and_the_next_to_try(tmp_path, error):
+    with pytest.raises(InputError, match=r"out of memory .*batch size 4: try --batch-size 2"):
+        run_small(tmp_path, failing=error)
+    assert not (tmp_path / "09_small").exists()
+
+
+def test_out_of_memory_does_not_suggest_an_option_that_the_step_ignores(tmp_path):
+    with pytest.raises(InputError, match="batch size 4: try a smaller --model or --image-size"):
+        run_small(tmp_path, failing=MemoryError(), ignores=("--batch-size",))
+
+
+def test_a_worker_killed_by_the_system_is_explained(tmp_path):
+    loader = DataLoader(Images(kill_worker=True), batch_size=4, num_workers=1, drop_last=True)
+    with pytest.raises(InputError, match=r"a loader worker was .*--workers 1"):
+        run_small(tmp_path, loader=loader)
+    assert not (tmp_path / "09_small").exists()
+
+
+def test_a_batch_larger_than_the_data_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"--batch-size 41 is larger than the data \(40 images\)"):
+        run_small(tmp_path, loader=DataLoader(Images(), batch_size=41, drop_last=True))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES], ids=["full disk", "no permission"])
+def test_a_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatch, code):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("common.run_folder.os.replace", refuse)
+    with pytest.raises(InputError, match=os.strerror(code)):
+        run_small(tmp_path)
+    assert not (tmp_path / "09_small" / "result.json").exists()
+
+
+def test_a_disk_that_fills_up_while_the_trace_is_written_is_explained(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(session.shutil, "copyfileobj", full)
+    with pytest.raises(InputError, match="No space left"):
+        run_small(tmp_path)
+
+
+def test_a_log_folder_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        run_small(tmp_path / "file" / "logs")
+
+
+def test_what_a_cpu_cannot_show_is_noted(tmp_path):
+    class Bytes(Images):
+        def __getitem__(self, index):
+            return torch.zeros(3, 32, 32, dtype=torch.uint8), 0
+
+    model = SmallNet()
+    loader = DataLoader(Bytes(), batch_size=4, drop_last=True, pin_memory=True)
+
+    def train_step(images, labels):
+        return model(images.float()).sum()
+
+    result = session.run_step("09_small.py", options(tmp_path), loader, train_step, notes=["from the step"])
+    assert result.notes[0] == "from the step"
+    assert any("sending fewer bytes cannot help" in note for note in result.notes)
+    assert any("pinned memory cannot help" in note for note in result.notes)
+    assert any("smoke run" in note for note in result.notes)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = [{root!r}, {tests!r}]
+from test_session import run_small
+
+def dying(operation, calls):
+    def call(*arguments, **options):
+        calls.append(1)
+        if len(calls) == {moment}:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return operation(*arguments, **options)
+    return call
+
+calls = []
+os.replace = dying(os.replace, calls)
+Path.unlink = dying(Path.unlink, calls)
+run_small(Path({logdir!r}))
+os.kill(os.getpid(), signal.SIGTERM)  # it has outlived all its moments
+"""
+
+
+def test_a_run_killed_at_any_moment_leaves_nothing_torn(tmp_path):
+    """SIGKILL just before each operation that changes what others see: after each, one whole run is there."""
+    run_small(tmp_path)
+    folder = tmp_path / "09_small"
+    for moment in itertools.count(1):
+        program = KILLED.format(root=str(ROOT), tests=str(ROOT / "tests"), logdir=str(tmp_path), moment=moment)
+        finished = run_program("-c", program)
+        result = record.read_result(folder / "result.json")
+        assert read_events(folder / result.trace)
+        for trace in folder.glob("*.pt.trace.json.gz"):
+            assert read_events(trace)
+        for events in folder.glob("events.out.tfevents.*"):
+            assert list(EventFileLoader(str(events)).Load())
+        if finished.returncode == -signal.SIGTERM:
+            break
+        assert finished.returncode == -signal.SIGKILL, finished.stderr
+    assert moment > 6  # result beside, trace, events, result, the old run's two files
+    assert {path.name for path in tmp_path.iterdir()} <= {"09_small", ".09_small.lock"}
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_a_run_killed_while_it_measures_leaves_nothing(tmp_path):
+    program = ROOT / "steps" / "00_baseline.py"
+    process = subprocess.Popen(
+        [sys.executable, str(program), "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.strip().startswith("window 1"):
+            process.kill()
+            break
+    process.communicate(timeout=60)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
+
+
+def test_ctrl_c_says_so_and_leaves_nothing(tmp_path):
+    program = ROOT / "steps" / "00_baseline.py"
+    process = subprocess.Popen(
+        [sys.executable, str(program), "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.strip().startswith("window 1"):
+            process.send_signal(signal.SIGINT)
+            break
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].startswith("00_baseline: interrupted")
+    assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_a_step_runs_with_nothing_but_torch_torchvision_and_tensorboard(tmp_path):
+    """As on somebody's GPU machine: `common` not installed, and none of the other packages there."""
+    blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "pytest"]
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "sys.path[:] = [path for path in sys.path if '__editable__' not in path]\n"
+        f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
+    )
+    finished = run_program(
+        ROOT / "steps" / "00_baseline.py", "--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path,
+        cwd=tmp_path, PYTHONPATH=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert (tmp_path / "00_baseline" / "result.json").exists()

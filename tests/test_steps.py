@@ -1,0 +1,154 @@
+"""The steps as lessons: their size, their differences, and what they do to images, bytes and loss."""
+
+import ast
+import difflib
+import itertools
+
+import pytest
+import torch
+from conftest import NAMES, ROOT, STEPS, run_program
+
+from common import record
+
+PAIRS = list(itertools.pairwise(STEPS))
+
+
+def code_lines(path):
+    """The lines of a script's code: no docstring, no comments, no blank lines."""
+    text = path.read_text()
+    docstring = ast.parse(text).body[0]
+    lines = text.splitlines()[docstring.end_lineno :]
+    return [line for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
+@pytest.mark.parametrize("path", STEPS, ids=NAMES)
+def test_a_step_is_a_whole_program_of_at_most_80_lines(path):
+    assert 20 < len(code_lines(path)) <= 80
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS, ids=NAMES[1:])
+def test_consecutive_steps_differ_in_at_most_15_lines(before, after):
+    difference = list(difflib.ndiff(code_lines(before), code_lines(after)))
+    added = sum(line.startswith("+ ") for line in difference)
+    removed = sum(line.startswith("- ") for line in difference)
+    assert 0 < max(added, removed) <= 15
+
+
+@pytest.mark.parametrize("path", STEPS, ids=NAMES)
+def test_a_step_opens_with_idea_change_look_for_and_caution(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring.startswith(f"Step {path.stem[:2]}: ")
+    for part in ("\nIdea ", "\nChange ", "\nLook for ", "\nCaution "):
+        assert docstring.count(part) == 1
+
+
+def settings(taken):
+    images, _ = next(iter(taken.loader))
+    return {
+        "batch_size": taken.loader.batch_size,
+        "precision": taken.precision,
+        "transfer": images.dtype,
+        "workers": taken.loader.num_workers,
+        "pin_memory": taken.loader.pin_memory,
+    }
+
+
+@pytest.fixture
+def bf16_cpu(monkeypatch):
+    """A CPU that claims to have bf16 hardware, so that step 01 acts."""
+    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: "AVX512-BF16")
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
+def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, tmp_path):
+    ladder = [settings(capture_step(name, "--data", str(tmp_path), "--workers", "1")) for name in NAMES[:6]]
+    changed = [{key for key in after if after[key] != before[key]} for before, after in itertools.pairwise(ladder)]
+    assert changed == [{"precision"}, {"batch_size"}, {"transfer"}, {"workers"}, {"pin_memory"}]
+    assert ladder[0] == {
+        "batch_size": 32, "precision": torch.float32, "transfer": torch.float32, "workers": 0, "pin_memory": False
+    }  # fmt: skip
+
+
+def test_the_baseline_switches_tf32_off(capture_step, tmp_path):
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    capture_step("00_baseline", "--data", str(tmp_path))
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_autocast_computes_in_the_chosen_dtype_and_keeps_the_loss_in_fp32(capture_step, bf16_cpu, tmp_path):
+    taken = capture_step("01_amp", "--data", str(tmp_path))
+    seen = []
+    taken.model.layers[0].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    loss = taken.train_step(*next(iter(taken.loader)))
+    assert seen == [torch.bfloat16]
+    assert taken.precision == torch.bfloat16
+    assert torch.isfinite(loss)
+    assert taken.notes == []
+
+
+def test_uint8_batches_are_a_quarter_of_the_bytes_and_the_model_sees_the_same_values(capture_step, tmp_path):
+    seen, sizes = {}, {}
+    for name in ("02_bigger_batch", "03_reduced_h2d_copy"):
+        taken = capture_step(name, "--data", str(tmp_path), "--image-size", "224", "--seed", "3")
+        images, labels = next(iter(taken.loader))
+        taken.train_step(images, labels)
+        seen[name], sizes[name] = taken.model.seen, (images.nbytes, labels.nbytes)
+    assert sizes["02_bigger_batch"] == (128 * 3 * 224 * 224 * 4, 128 * 8)  # 77.1 MB
+    assert sizes["03_reduced_h2d_copy"] == (128 * 3 * 224 * 224, 128 * 8)  # 19.3 MB
+    # The same operations in the same order, on the device instead of in the loader: within one rounding of fp32.
+    torch.testing.assert_close(seen["03_reduced_h2d_copy"], seen["02_bigger_batch"], rtol=1e-6, atol=1e-6)
+    assert seen["02_bigger_batch"].std() > 0.5  # normalised images, not nearly-black ones divided by 255 twice
+
+
+STEPS_TRAINED = 300
+
+
+def train(taken):
+    """The loss of each of the first training steps."""
+    batches = itertools.islice(iter(taken.loader), STEPS_TRAINED)
+    return torch.tensor([taken.train_step(images, labels).item() for images, labels in batches])
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
+def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, tmp_path):
+    """Same seed and batch size: the steps see the same images in the same order, so their losses must agree."""
+    losses = {}
+    for name in NAMES[:6]:
+        losses[name] = train(capture_step(name, "--data", str(tmp_path), "--batch-size", "32", "--workers", "1"))
+    for name, loss in losses.items():
+        assert loss[-10:].mean() < 0.9 * loss[:10].mean(), name
+        # Noise of a run is what reordered sums make of it: far below one step's progress.
+        torch.testing.assert_close(loss[-10:].mean(), losses["00_baseline"][-10:].mean(), rtol=5e-3, atol=0, msg=name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16 with scaling"])
+def test_reduced_precision_learns_as_the_baseline_does(capture_step, monkeypatch, tmp_path, dtype):
+    baseline = train(capture_step("00_baseline", "--data", str(tmp_path)))
+    monkeypatch.setattr("common.device.autocast_dtype", lambda device: (dtype, []))
+    amp = train(capture_step("01_amp", "--data", str(tmp_path)))
+    assert amp[-10:].mean() < 0.9 * amp[:10].mean()
+    # fp16's first scale, 65536, may overflow and skip a step or two until it is halved.
+    torch.testing.assert_close(amp[-10:].mean(), baseline[-10:].mean(), rtol=0.05, atol=0)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_start_under_every_start_method(method, tmp_path):
+    """As the platform's default would be: Linux forks up to Python 3.13, macOS and Windows spawn."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import multiprocessing\nmultiprocessing.set_start_method({method!r}, force=True)\n"
+    )
+    finished = run_program(
+        ROOT / "steps" / "04_multiprocess_loading.py", "--quick", "--workers", "1", "--batch-size", "8",
+        "--logdir", tmp_path, "--data", tmp_path, "--device", "cpu", cwd=tmp_path, PYTHONPATH=tmp_path,
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    assert len(record.read_result(tmp_path / "04_multiprocess_loading" / "result.json").samples_per_second.windows) >= 5
+
+
+def test_a_step_says_which_options_it_does_not_use(capture_step, capsys, tmp_path):
+    taken = capture_step("00_baseline", "--data", str(tmp_path), "--batch-size", "64", "--workers=3")
+    printed = capsys.readouterr().out
+    assert "--batch-size has no effect in this step" in printed
+    assert "--workers has no effect in this step" in printed
+    assert (taken.loader.batch_size, taken.loader.num_workers) == (32, 0)

@@ -244,15 +244,12 @@ def _write_events(path, windows, steps, result, loader, images, precision):
         scalars += [("step_ms", at, statistics.median(window.step_ms))]
     peak = result.peak_memory_bytes.allocated
     scalars.append(("peak_memory_bytes", len(windows) * steps, peak))
-    settings = {
-        "device": result.device,
-        "model": result.model,
-        "image_size": result.image_size,
+    settings = {  # what the steps change, and no more: the HParams tab shows five columns unasked
         "batch_size": result.batch_size,
         "precision": str(precision).removeprefix("torch."),
         "transfer": str(images.dtype).removeprefix("torch."),
         "workers": loader.num_workers,
-        "pin_memory": loader.pin_memory,
+        "pin_memory": str(loader.pin_memory),  # as text: the tab would print 1.0000
     }
     medians = {
         "median/images_per_second": result.samples_per_second.median,

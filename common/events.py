@@ -8,7 +8,8 @@ from common.record import writing
 def write_events(path, scalars, settings, medians):
     """Write one whole TensorBoard event file.
 
-    scalars: (tag, training step, value) of each point. settings: {name: number or text}, what the HParams tab lists. medians: {tag: number}, what it compares the settings by. Raises InputError where `path` cannot be written.
+    scalars: (tag, training step, value) of each point. settings: {name: number or text}, what the HParams tab lists.
+    medians: {tag: number}, what it compares the settings by. Raises InputError where `path` cannot be written.
     """
     # Only here: a quarter of a second to import, and none of it is needed while a step is being measured.
     from tensorboard.compat.proto.event_pb2 import Event

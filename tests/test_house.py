@@ -4,7 +4,9 @@ import ast
 import sys
 
 import pytest
-from conftest import ROOT, STEPS, run_program
+from conftest import NAMES, ROOT, STEPS, run_program
+
+from common.compare import ORIGINAL
 
 COMMON = sorted((ROOT / "common").glob("**/*.py"))
 
@@ -63,3 +65,9 @@ def test_every_requirement_has_its_reason_and_its_tested_version():
     names = [line.split("#")[0].strip().split(">")[0].split("=")[0] for line in lines if not line.startswith("-e")]
     locked = {line.split("=")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
     assert set(names) <= locked
+
+
+def test_the_readme_lists_the_steps_with_the_published_figures():
+    rows = [line.split("|") for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `")]
+    assert [row[1].strip(" `") for row in rows] == NAMES
+    assert [row[4].strip() for row in rows] == [f"{ORIGINAL[name]:.2f}x" for name in NAMES]

@@ -178,7 +178,8 @@ def _synchronize(device):
 def traced_window(batches, train_step, device, path, stacks=False):
     """Record a torch.profiler trace of three steps (after one skipped and one warm-up step) into `path`.
 
-    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to.
+    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. Raises InputError
+    where the trace could not be written whole.
     """
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
@@ -197,6 +198,21 @@ def traced_window(batches, train_step, device, path, stacks=False):
             images, labels = next(batches)
             train_step(images, labels)
             profiler.step()
+    _require_whole(path)
+
+
+def _require_whole(trace):
+    """The profiler writes on a full disk without a word, and cuts the trace short: its last entry is looked for."""
+    size = trace.stat().st_size if trace.exists() else 0
+    if size:
+        with open(trace, "rb") as file:
+            file.seek(max(0, size - 4096))
+            end = file.read().rstrip()
+        if end.endswith(b"}") and b'"traceName"' in end:
+            return
+    raise InputError(
+        f"the trace could not be written whole to {trace.parent.parent}: is the disk full? free some space"
+    )
 
 
 def cpu_peak_bytes(trace):

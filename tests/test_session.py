@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -241,6 +242,18 @@ def test_a_disk_that_fills_up_while_the_trace_is_written_is_explained(tmp_path, 
     monkeypatch.setattr(session.shutil, "copyfileobj", full)
     with pytest.raises(InputError, match="No space left"):
         run_small(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", '{"traceEvents": [{"name": "a"}', '{"traceEvents": [{"name": "a"}, {"args": {}}'])
+def test_a_trace_cut_short_by_a_full_disk_is_not_taken_for_a_run(tmp_path, monkeypatch, text):
+    """The profiler itself says nothing when it cannot write on."""
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda self, path: Path(path).write_text(text))
+    with pytest.raises(InputError, match="could not be written whole"):
+        run_small(tmp_path)
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", lambda self, path: None)
+    with pytest.raises(InputError, match="could not be written whole"):
+        run_small(tmp_path)
+    assert not (tmp_path / "09_small").exists()
 
 
 def test_a_log_folder_below_a_file_is_refused(tmp_path):

@@ -29,8 +29,8 @@ def examine(logdir, data):
         *_gpus(),
         _cpu(),
         _cifar10(data),
-        _package("tensorboard", "2.21", "TensorBoard"),
-        _package("torch-tb-profiler", "0.4.3", "Profiler plugin"),
+        _package("tensorboard", "2.21", "TensorBoard", "mend"),
+        _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note"),
         _disk(logdir),
     ]
 
@@ -119,11 +119,11 @@ def _cifar10(data):
     return Finding("CIFAR-10", "note", f"not in {data}: steps use the stand-in; --download fetches it (170 MB)")
 
 
-def _package(name, wanted, title):
+def _package(name, wanted, title, without):
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(title, "mend", f"{name} is not installed: run `make setup`, or pip install -r requirements.txt")
+        return Finding(title, without, f"{name} is not installed: run `make setup`, or pip install -r requirements.txt")
     return Finding(
         title, "ok", f"{name} {version}" + ("" if version.startswith(wanted) else f" (tested with {wanted})")
     )

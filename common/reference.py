@@ -143,7 +143,7 @@ def _run_all(args, folder):
             _keep(staging / file.stem, kept, run, result)
             print(f"{name}{result.samples_per_second.median:10.1f} images/s", flush=True)
     done = min((len(_runs(folder / file.stem)) for file in files), default=0)
-    print(f"{folder}: {done} whole runs. The table: python -m common compare {folder}")
+    print(f"{folder} holds {done} run(s) of every step. The table: python -m common compare {folder}")
     failed = [code for code in codes if code]
     return 0 if not failed else 2 if all(code == 2 for code in failed) else 1
 

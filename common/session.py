@@ -193,6 +193,7 @@ def traced_window(batches, train_step, device, path, stacks=False):
         profile_memory=True,
         with_stack=stacks,
         experimental_config=verbose,
+        acc_events=True,  # there is one cycle only; without it torch 2.11 warns about the others
     ) as profiler:
         for _ in range(5):
             images, labels = next(batches)

@@ -333,7 +333,7 @@ def test_a_run_killed_while_it_measures_leaves_nothing(tmp_path):
         if line.strip().startswith("window 1"):
             process.kill()
             break
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
 
 
@@ -347,7 +347,7 @@ def test_ctrl_c_says_so_and_leaves_nothing(tmp_path):
         if line.strip().startswith("window 1"):
             process.send_signal(signal.SIGINT)
             break
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert errors.splitlines()[-1].startswith("00_baseline: interrupted")
     assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []

@@ -3,7 +3,9 @@
 import argparse
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 from common.errors import InputError, one_line_errors
@@ -15,6 +17,8 @@ from common.options import OneLineParser, add_step_options, whole_number
 def main(argv=None):
     """Run one command and exit with its code: 0 done, 2 the input cannot be used (one line on stderr), 1 a defect."""
     args = _parser().parse_args(argv)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
     try:
         code = args.command(args)
         sys.stdout.flush()
@@ -90,6 +94,8 @@ def _compare(args):
     found = compare.ladders(results)
     if len(found) > 1:
         print(f"{len(found)} ladders: the runs differ in device, data, model or image size", file=sys.stderr)
+        if args.plot:
+            print(f"only the first is drawn, from {found[0].baseline.device}", file=sys.stderr)
     if args.plot:
         from common.plot import plot
 

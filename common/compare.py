@@ -30,6 +30,10 @@ class Ratio:
     low: float
     high: float
 
+    def __str__(self):
+        """For people: "1.39x (1.31-1.48)", or "no difference" where the windows do not tell the runs apart."""
+        return f"{self.ratio:.2f}x ({self.low:.2f}-{self.high:.2f})" if self.differs else "no difference"
+
     @property
     def differs(self):
         """False where the range holds 1: then the runs cannot be told apart."""
@@ -47,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Runs that may be compared (same device, data, model and image size), in the order of their names."""
+    """Runs that may be compared (see `Result.ladder`), in the order of their names; the first is the baseline."""
 
     rows: list[Row]
 
@@ -74,6 +78,11 @@ def spread(result):
     windows = sorted(result.samples_per_second.windows)
     cut = len(windows) // 10
     return windows[cut], windows[-1 - cut]
+
+
+def is_first_step(result):
+    """True for a run of step 00, the baseline that the course is about."""
+    return result.step.startswith("00_")
 
 
 def ladders(results):

@@ -1,5 +1,6 @@
 """The one data set that every step trains on: CIFAR-10, or a deterministic stand-in where it is not at hand."""
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -33,9 +34,9 @@ def cifar10(root, transform=None, train=True, download=False):
 
     Raises InputError for a CIFAR-10 that is partial, corrupt or unreadable, and for a download that fails.
     """
-    if download and not has_cifar10(root, broken_is_missing=True):
-        _fetch(Path(root))
-    if has_cifar10(root, look_inside=False):
+    if download:
+        fetch_cifar10(root)
+    if holds_cifar10(root):
         dataset = _open(root, transform, train)
         dataset.source = "cifar10"
         return dataset
@@ -46,35 +47,44 @@ def cifar10(root, transform=None, train=True, download=False):
     return StandIn(transform, train)
 
 
-def has_cifar10(root, look_inside=True, broken_is_missing=False):
-    """True where `root` holds CIFAR-10, False where it holds none.
-
-    With `look_inside` its files are read and their check sums compared: InputError for a CIFAR-10 that is partial,
-    corrupt or unreadable (False instead, with `broken_is_missing`).
-    """
-    if Path(root).exists() and not Path(root).is_dir():
+def holds_cifar10(root):
+    """True where `root` has a folder of CIFAR-10, whole or not. Raises InputError where it cannot look into `root`."""
+    if os.path.isfile(root):
         raise InputError(f"--data {root} is a file: name the folder that holds {CIFAR10.base_folder}")
-    if not (Path(root) / CIFAR10.base_folder).exists():
+    try:
+        return CIFAR10.base_folder in os.listdir(root)
+    except FileNotFoundError:
         return False
-    if look_inside or broken_is_missing:
+    except OSError as error:
+        raise InputError(f"cannot look into --data {root}: {error.strerror or error}") from error
+
+
+def check_cifar10(root):
+    """True where `root` holds a whole CIFAR-10, False where it holds none. Raises InputError for a broken one."""
+    return holds_cifar10(root) and bool(_open(root))
+
+
+def fetch_cifar10(root):
+    """Download CIFAR-10 into `root` unless a whole one is there. Raises InputError where that fails."""
+    if holds_cifar10(root):
         try:
             _open(root)
-        except InputError:
-            if not broken_is_missing:
-                raise
-            return False
-    return True
+            return
+        except InputError as error:
+            print(f"{error}; fetching it now")
+    _fetch(Path(root))
 
 
 def _open(root, transform=None, train=True):
     folder = Path(root) / CIFAR10.base_folder
     try:
+        os.listdir(folder)  # torchvision takes a folder without permission for one without files
         return CIFAR10(root, train=train, transform=transform)
     except OSError as error:
         raise InputError(f"cannot read CIFAR-10 in {folder}: {error.strerror or error}") from error
     except Exception as error:  # torchvision compares check sums first (RuntimeError); a pickle can fail in any way
         names = [name for name, _ in CIFAR10.train_list + CIFAR10.test_list] + [CIFAR10.meta["filename"]]
-        missing = [name for name in names if not (folder / name).is_file()]
+        missing = [name for name in names if not os.path.isfile(folder / name)]
         what = f"partial ({', '.join(missing)} missing)" if missing else "corrupt (check sums differ)"
         raise InputError(
             f"CIFAR-10 in {folder} is {what}: run with --download to fetch it again, or delete it to use the stand-in"

@@ -1,5 +1,7 @@
 """The device a step trains on, and the precision it can compute in."""
 
+import re
+
 import torch
 
 from common.errors import InputError
@@ -14,7 +16,7 @@ def checked_device(name=None):
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and (kind == "cpu" or not index.isdecimal())):
+    if not re.fullmatch(r"cpu|cuda(:(0|[1-9]\d*))?", name):
         raise InputError(f"unknown device {name!r}: --device takes cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable GPU"
@@ -29,6 +31,11 @@ def device_name(device):
     return torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else cpu_name()
 
 
+def gpu_has_bf16(device):
+    """True where this GPU multiplies bf16 in hardware: NVIDIA's from compute capability 8.0 on, and AMD's."""
+    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def autocast_dtype(device):
     """The dtype that `torch.autocast` should compute in on this device, and what the device could not do.
 
@@ -40,7 +47,7 @@ def autocast_dtype(device):
     device = torch.device(device)
     name = device_name(device)
     if device.type == "cuda":
-        if torch.cuda.is_bf16_supported(including_emulation=False):
+        if gpu_has_bf16(device):
             dtype, note, why = torch.bfloat16, None, f"{name} computes it in hardware"
         else:
             dtype, note = torch.float16, f"{name} has no bf16 hardware: autocast uses fp16 with gradient scaling"

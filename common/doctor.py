@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import platform
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ def examine(logdir, data):
 
 
 def doctor(args):
-    """Print the findings; returns 0 where every step can run here, 2 where something needs mending."""
+    """Print the findings; returns 0, or 2 where something needs mending."""
     findings = examine(args.logdir, args.data)
     for finding in findings:
         print(f"{finding.state:<5}{finding.subject:<18}{finding.text}")
@@ -87,12 +88,15 @@ def _gpus():
 
 
 def _gpu(torch, index):
+    from common.device import gpu_has_bf16
+
     properties = torch.cuda.get_device_properties(index)
     capability = (properties.major, properties.minor)
-    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    bf16 = gpu_has_bf16(index)
+    tensor_cores = torch.version.hip or (capability >= (7, 0) and "GTX 16" not in properties.name)
     traits = [
         f"{properties.total_memory / 1e9:.0f} GB",
-        "Tensor Cores" if capability >= (7, 0) or torch.version.hip else "no Tensor Cores",
+        "Tensor Cores" if tensor_cores else "no Tensor Cores",
         "bf16" if bf16 else "no bf16, so step 01 uses fp16 with gradient scaling",
     ]
     return Finding(f"GPU cuda:{index}", "ok", f"{properties.name}: {', '.join(traits)}")
@@ -108,9 +112,9 @@ def _cpu():
 
 def _cifar10(data):
     try:
-        from common.data import has_cifar10
+        from common.data import check_cifar10
 
-        if has_cifar10(data):
+        if check_cifar10(data):
             return Finding("CIFAR-10", "ok", f"found in {data}")
     except InputError as error:
         return Finding("CIFAR-10", "mend", str(error))
@@ -120,13 +124,19 @@ def _cifar10(data):
 
 
 def _package(name, wanted, title, without):
+    """wanted: the oldest version that works. without: the state where there is none."""
+    mend = "run `make setup`, or pip install -r requirements.txt"
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(title, without, f"{name} is not installed: run `make setup`, or pip install -r requirements.txt")
-    return Finding(
-        title, "ok", f"{name} {version}" + ("" if version.startswith(wanted) else f" (tested with {wanted})")
-    )
+        return Finding(title, without, f"{name} is not installed: {mend}")
+    if _numbers(version) < _numbers(wanted):
+        return Finding(title, "mend", f"{name} {version}: {wanted} or later is needed, {mend}")
+    return Finding(title, "ok", f"{name} {version}")
+
+
+def _numbers(version):
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def _disk(logdir):

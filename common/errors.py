@@ -9,6 +9,13 @@ class InputError(Exception):
     """The user's input cannot be used. The message is one line: what, where, what to do."""
 
 
+def is_out_of_memory(error):
+    """True for the ways in which Python and torch say that the memory of the machine or of the GPU is used up."""
+    named = type(error).__name__ == "OutOfMemoryError"  # by name: this module must not import torch
+    told = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+    return named or isinstance(error, MemoryError) or any(text in str(error) for text in told)
+
+
 @contextmanager
 def one_line_errors():
     """End the program as the user needs it: exit code 2 and one line for an `InputError`, 130 for Ctrl-C.
@@ -24,8 +31,7 @@ def one_line_errors():
     except KeyboardInterrupt:
         _exit(130, "interrupted; the results of earlier runs are as they were")
     except Exception as error:
-        # By name: this module must not import torch.
-        if type(error).__name__ != "OutOfMemoryError":
+        if not is_out_of_memory(error):
             raise
         _exit(2, "out of memory on the device before the first batch: free the GPU or choose a smaller --model")
 

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from common import progress
 from common.errors import InputError
 from common.machine import ROOT
 from common.options import image_size_for
+from common.record import writing
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,6 @@ class Outcome:
 
     code: int
     reason: str
-    output: list[str]
 
 
 def step_files(folder=None):
@@ -34,55 +34,91 @@ def step_files(folder=None):
     return files
 
 
+def prepare(args):
+    """What all steps need and one process should do: a log folder to write to, and the download if it is asked for.
+
+    Takes `download` out of `args`, so that the steps do not repeat it. Raises InputError.
+    """
+    with writing(args.logdir):
+        args.logdir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=args.logdir):
+            pass
+    if args.download:
+        from common.data import fetch_cifar10  # torchvision: seconds to import
+
+        fetch_cifar10(args.data)
+        args.download = False
+
+
 def check_input(args):
     """Raise InputError for what no step can use: device, model, image size or data that is not there or broken."""
-    from common.data import has_cifar10  # torch and torchvision: seconds to import, and needed only after a failure
+    from common.data import check_cifar10  # torch and torchvision: seconds to import
     from common.device import checked_device
     from common.model import classifier
 
     classifier(args.model, image_size_for(args, checked_device(args.device)))
-    has_cifar10(args.data)
+    check_cifar10(args.data)
 
 
 def run(file, arguments, on_progress, on_line):
     """Run a step and follow it. on_progress(event): see `progress.report`. on_line(text): any other line it prints.
 
-    Returns an `Outcome`. Ctrl-C reaches the step too, which then cleans up; this waits for it before it goes on.
+    Its own error line, "NN_name: …", goes into the `Outcome` instead. However this is left (Ctrl-C, SIGTERM), the step
+    is stopped first, and cleans up after itself.
     """
     environment = os.environ | {progress.VARIABLE: "json", "PYTHONUNBUFFERED": "1"}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
-    command = [sys.executable, str(file), *arguments]
-    lines = deque(maxlen=100)
+    own, last, error = f"{file.stem}: ", "no message", None
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        [sys.executable, str(file), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as process:
         try:
-            for line in process.stdout:
-                event = progress.parse(line)
-                if event:
+            for line in map(str.rstrip, process.stdout):
+                if event := progress.parse(line):
                     on_progress(event)
-                elif line.strip():
-                    lines.append(line.rstrip())
-                    on_line(line.rstrip())
+                elif line.startswith(own):
+                    error = line.removeprefix(own)
+                elif line:
+                    last = line
+                    on_line(line)
             code = process.wait()
         except BaseException:
             _stop(process)
             raise
-    return Outcome(code, _reason(code, lines, file.stem), list(lines))
+    return Outcome(code, _reason(code, error or last))
+
+
+def once(on_line):
+    """An `on_line` for several runs that passes each line on only the first time: every step prints the same banner."""
+    seen = set()
+
+    def show(line):
+        if line not in seen:
+            seen.add(line)
+            on_line(line)
+
+    return show
 
 
 def _stop(process):
-    try:
-        process.wait(timeout=10)  # after Ctrl-C it is ending by itself
-    except subprocess.TimeoutExpired:
-        process.kill()
+    for ask in (lambda: process.send_signal(signal.SIGINT), process.kill):  # a second Ctrl-C does no harm
+        ask()
+        try:
+            process.wait(timeout=20)
+            return
+        except subprocess.TimeoutExpired:
+            continue
 
 
-def _reason(code, lines, step):
+def _reason(code, told):
     if code == 0:
         return ""
     if code < 0:
         name = signal.Signals(-code).name
         return f"killed by {name}" + (" (most likely for lack of memory)" if name == "SIGKILL" else "")
-    last = next((line for line in reversed(lines) if not line.startswith(" ")), "no message")
-    return last.removeprefix(f"{step}: ")
+    return told

@@ -1,6 +1,7 @@
 """The options that every step takes, checked before anything is done with them."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -95,7 +96,9 @@ def step_options(description, ignores=(), argv=None):
     Prints a line for each option given that this step does not use. A bad option ends the program (exit code 2);
     InputError for a device that is not there.
     """
-    from common.device import checked_device  # here, since `python -m common` starts without torch
+    import torch  # here, since `python -m common` starts without it
+
+    from common.device import checked_device
 
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -105,7 +108,9 @@ def step_options(description, ignores=(), argv=None):
     args = parser.parse_args(given)
     args.device = checked_device(args.device)
     args.image_size = image_size_for(args, args.device)
-    if args.logdir.exists() and not args.logdir.is_dir():
+    if torch.device(args.device).index is not None:
+        torch.cuda.set_device(args.device)  # the profiler and the pinning thread look at the current device
+    if os.path.isfile(args.logdir):
         raise InputError(f"--logdir {args.logdir} is a file: name a folder")
     for flag in ignores:
         if any(word == flag or word.startswith(flag + "=") for word in given):

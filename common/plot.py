@@ -6,7 +6,7 @@ from pathlib import Path
 
 from common.compare import spread
 from common.errors import InputError
-from common.record import write_whole, writing
+from common.record import write_whole
 
 FORMATS = (".svg", ".png", ".html")
 SPEED, MEMORY, GREY = (
@@ -24,10 +24,9 @@ def plot(ladder, path):
         raise InputError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
     figure = _draw(ladder, titled=kind != ".html")
     if kind == ".png":
-        beside = path.with_name(f".{path.name}.partial")
-        with writing(path):
-            figure.savefig(beside, format="png", dpi=150)
-            beside.replace(path)
+        image = io.BytesIO()
+        figure.savefig(image, format="png", dpi=150)
+        write_whole(path, image.getvalue())
         return
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
@@ -90,7 +89,7 @@ def _page(ladder, svg):
     rows = "\n".join(
         f"<tr><td>{html.escape(row.result.step)}<td>{row.result.batch_size}"
         f"<td>{row.result.samples_per_second.median:.1f}<td>{spread(row.result)[0]:.1f} to {spread(row.result)[1]:.1f}"
-        f"<td>{row.relative.ratio:.2f} ({row.relative.low:.2f} to {row.relative.high:.2f})"
+        f"<td>{row.relative if row.result is not ladder.baseline else '1.00x'}"
         f"<td>{row.result.step_ms.median:.1f}<td>{row.result.peak_memory_bytes.allocated / 1e6:.0f}"
         f"<td>{html.escape('; '.join(row.result.notes))}"
         for row in ladder.rows

@@ -80,7 +80,8 @@ class Result:
     @property
     def ladder(self):
         """What runs must share to be compared step by step."""
-        return self.device, self.data, self.model, self.image_size
+        cores = self.environment.cores if self.device_type == "cpu" else None  # a CPU's name does not tell its size
+        return self.device, cores, self.data, self.model, self.image_size
 
 
 def environment(torch, cuda):
@@ -128,14 +129,14 @@ def write_result(path, result):
     write_whole(path, json.dumps(asdict(result), indent=2) + "\n")
 
 
-def write_whole(path, text):
-    """Write beside, then rename, so that nobody ever sees half a file under its name. Raises InputError."""
+def write_whole(path, content):
+    """Write text or bytes beside, then rename: nobody ever sees half a file under its name. Raises InputError."""
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with writing(path):
         try:
-            with open(beside, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(beside, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, path)
@@ -168,8 +169,9 @@ def read_result(path):
         result = _typed(Result, value, "")
     except ValueError as error:
         raise InputError(f"{path} is broken: {error}") from error
-    if not result.samples_per_second.windows or min(result.samples_per_second.windows) <= 0:
-        raise InputError(f"{path} is broken: samples_per_second.windows must hold positive numbers")
+    speeds = result.samples_per_second
+    if not speeds.windows or min(speeds.median, *speeds.windows) <= 0:
+        raise InputError(f"{path} is broken: samples_per_second must hold windows, and positive numbers")
     return result
 
 
@@ -179,9 +181,9 @@ def read_results(logdir):
     Raises InputError where there is no such folder.
     """
     logdir = Path(logdir)
-    if not logdir.is_dir():
+    if not os.path.isdir(logdir):
         raise InputError(
-            f"{logdir} is {'a file' if logdir.exists() else 'not there'}: name a folder of runs, such as logs"
+            f"{logdir} is {'a file' if os.path.isfile(logdir) else 'not there'}: name a folder of runs, such as logs"
         )
     results, problems = [], []
     for path in sorted(logdir.glob(f"*/{FILE}")):

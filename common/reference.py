@@ -13,11 +13,11 @@ Needs nothing but torch, torchvision and tensorboard.
 import gzip
 import hashlib
 import json
-import os
 import re
 import shutil
 import sys
 from dataclasses import asdict, replace
+from functools import partial
 
 from common import ladder, machine, record
 from common.errors import InputError
@@ -39,7 +39,7 @@ def record_ladder(args):
     with locked(folder / ".record.lock", f"another `record` is writing to {folder}: wait for it"):
         try:
             _same_record(folder / FILE, header)
-            return _run_all(args, folder)
+            return _run_all(args, folder, header)
         finally:
             shutil.rmtree(folder / ".running", ignore_errors=True)
 
@@ -53,14 +53,17 @@ def _header(args):
     """What all runs of a record share."""
     import torch
 
-    from common.data import has_cifar10
+    from common.data import holds_cifar10
     from common.device import checked_device, device_name
 
-    ladder.check_input(args)
+    if args.stacks:
+        raise InputError("record keeps small traces without paths of this machine: run it without --stacks")
     if (machine.git_revision() or "").endswith("-dirty"):
         raise InputError(
             "steps/ or common/ hold uncommitted changes: commit them first, so that the record names its code"
         )
+    ladder.prepare(args)
+    ladder.check_input(args)
     device = checked_device(args.device)
     environment = asdict(record.environment(torch.__version__, torch.version.cuda))
     del environment["git"]  # `code` below says more: a commit of docs in between changes nothing
@@ -68,7 +71,7 @@ def _header(args):
         "schema": record.SCHEMA,
         "settings": {
             "device": device_name(device),
-            "data": "cifar10" if args.download or has_cifar10(args.data) else "stand-in",
+            "data": "cifar10" if holds_cifar10(args.data) else "stand-in",
             "model": args.model,
             "image_size": image_size_for(args, device),
             "batch_size": args.batch_size,
@@ -116,34 +119,30 @@ def _part(there, part):
     return value if isinstance(value, dict) else {}
 
 
-def _run_all(args, folder):
-    codes, seen = [], set()
-    staging = folder / ".running"
-    args.logdir = staging
-    words = step_arguments(args)
-    files = ladder.step_files()
+def _run_all(args, folder, header):
+    codes, show = [], ladder.once(partial(print, flush=True))
+    args.logdir = folder / ".running"
+    words, files = step_arguments(args), ladder.step_files()
     for run in range(1, args.runs + 1):
         for file in files:
             kept = folder / file.stem
-            name = f"run {run}/{args.runs}  {file.stem:<26}"
             if (kept / "runs" / f"{run}.json").exists():
                 continue
-
-            def show(line, own=f"{file.stem}: "):
-                if line not in seen and not line.startswith(own):
-                    seen.add(line)
-                    print(line, flush=True)
-
+            if code_hash() != header["code"]:
+                raise InputError("steps/ or common/ changed while recording: put the code back, and run this again")
+            name = f"run {run}/{args.runs}  {file.stem:<26}"
             outcome = ladder.run(file, words, lambda event: None, show)
             codes.append(outcome.code)
             if outcome.code:
                 print(f"{name}failed: {outcome.reason}", file=sys.stderr, flush=True)
                 continue
-            result = record.read_result(staging / file.stem / record.FILE)
-            _keep(staging / file.stem, kept, run, result)
+            result = record.read_result(args.logdir / file.stem / record.FILE)
+            _keep(args.logdir / file.stem, kept, run, result)
             print(f"{name}{result.samples_per_second.median:10.1f} images/s", flush=True)
-    done = min((len(_runs(folder / file.stem)) for file in files), default=0)
-    print(f"{folder} holds {done} run(s) of every step. The table: python -m common compare {folder}")
+    for file in files:  # again, for a call that was stopped between a run and its sum
+        _sum_up(folder / file.stem)
+    done = min(len(_runs(folder / file.stem)) for file in files)
+    print(f"{folder} holds {done} run(s) of every step. The table: {sys.executable} -m common compare {folder}")
     failed = [code for code in codes if code]
     return 0 if not failed else 2 if all(code == 2 for code in failed) else 1
 
@@ -157,7 +156,13 @@ def _keep(made, kept, run, result):
             _write_small(made / result.trace, kept / trace)
     trace = next(kept.glob("*.pt.trace.json.gz")).name
     record.write_result(kept / "runs" / f"{run}.json", replace(result, trace=trace))
-    record.write_result(kept / record.FILE, record.merged([record.read_result(path) for path in _runs(kept)]))
+    _sum_up(kept)
+
+
+def _sum_up(kept):
+    results = [record.read_result(path) for path in _runs(kept)]
+    if results:
+        record.write_result(kept / record.FILE, record.merged(results))
 
 
 def _runs(kept):
@@ -165,17 +170,28 @@ def _runs(kept):
 
 
 def _write_small(source, target):
-    """Copy a trace without white space, host name and paths of this machine."""
+    """Copy a trace without white space, host name and paths of this machine; with fewer steps if it is too large."""
     with gzip.open(source, "rt", encoding="utf-8") as file:
         trace = json.load(file)
     trace.pop("host_name", None)
     trace["traceName"] = target.name.removesuffix(".gz")
-    packed = gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
-    if len(packed) > TRACE_LIMIT:
-        print(
-            f"{target.name} is {len(packed) / 1e6:.1f} MB, over {TRACE_LIMIT / 1e6} MB: rather not commit it",
-            flush=True,
-        )
-    beside = target.with_name(f".{target.name}.partial")
-    beside.write_bytes(packed)
-    os.replace(beside, target)
+    packed = _packed(trace)
+    for steps in (2, 1):
+        if len(packed) > TRACE_LIMIT:
+            print(f"{target.name} is over {TRACE_LIMIT / 1e6} MB: only its first {steps} step(s) are kept", flush=True)
+            packed = _packed(trace | {"traceEvents": first_steps(trace["traceEvents"], steps)})
+    record.write_whole(target, packed)
+
+
+def _packed(trace):
+    return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
+
+
+def first_steps(events, count):
+    """The events of a trace's first `count` profiler steps, with the device's work that was launched in them."""
+    steps = [e for e in events if e.get("name", "").startswith("ProfilerStep#") and e.get("cat") == "user_annotation"]
+    end = max(e["ts"] + e["dur"] for e in sorted(steps, key=lambda e: e["ts"])[:count])
+    kept = [e for e in events if e.get("ph") == "M" or ("ts" in e and e["ts"] < end)]
+    launched = {e["args"]["correlation"] for e in kept if "correlation" in e.get("args", {})}
+    late = (e for e in events if e.get("ph") != "M" and e.get("ts", 0) >= end)
+    return kept + [e for e in late if e.get("args", {}).get("correlation") in launched]

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity
 
 from common import progress, record
 from common.device import device_name
-from common.errors import InputError
+from common.errors import InputError, is_out_of_memory
 from common.run_folder import own_folder, publish, stamp
 
 
@@ -74,7 +74,7 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
         f"{step}: {args.model}, {loader.dataset.source} data, {args.image_size} px, batch {loader.batch_size}, "
         f"{loader.num_workers} workers, on {device_name(device)}"
     )
-    with own_folder(args.logdir, step) as (folder, beside), _mendable(args, loader, device):
+    with own_folder(args.logdir, step) as (folder, beside), _explained(args, loader, device):
         parts, batches = plan.windows + 2, _endless(loader)
         images, labels = next(batches)
         steps = warm_up(batches, train_step, device, plan, loader)
@@ -90,11 +90,11 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
             peak = record.PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
 
         trace, packed = beside / "trace.json", beside / "trace.json.gz"  # names that TensorBoard would not load
-        traced_window(batches, train_step, device, trace, args.stacks)
+        trace_events = traced_window(batches, train_step, device, trace, args.stacks)
         if device.type == "cpu":
-            peak = record.PeakMemory(cpu_peak_bytes(trace.read_text()), None)
-        with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as file:
-            shutil.copyfileobj(plain, file)
+            peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
+        with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
+            shutil.copyfileobj(plain, compressed)
 
         speeds = [window.samples_per_second for window in windows]
         step_ms = [ms for window in windows for ms in window.step_ms]
@@ -134,11 +134,10 @@ def warm_up(batches, train_step, device, plan, loader):
     prefetched = loader.num_workers * (loader.prefetch_factor or 0)  # queued while the workers started: not its pace
     for _ in range(plan.warmup_steps + prefetched):
         train_step(*next(batches))
-    while True:
-        window = timed_window(batches, train_step, device, plan.window_steps)
-        if time.perf_counter() - begin >= plan.warmup_seconds:
-            step_seconds = statistics.fmean(window.step_ms) / 1e3
-            return max(plan.window_steps, math.ceil(plan.window_seconds / step_seconds))
+    step_ms = []
+    while not step_ms or time.perf_counter() - begin < plan.warmup_seconds:
+        step_ms += timed_window(batches, train_step, device, plan.window_steps).step_ms
+    return max(plan.window_steps, math.ceil(plan.window_seconds * 1e3 / statistics.fmean(step_ms)))
 
 
 def timed_window(batches, train_step, device, steps):
@@ -178,8 +177,8 @@ def _synchronize(device):
 def traced_window(batches, train_step, device, path, stacks=False):
     """Record a torch.profiler trace of three steps (after one skipped and one warm-up step) into `path`.
 
-    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. Raises InputError
-    where the trace could not be written whole.
+    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. Returns its events;
+    raises InputError where the trace could not be written whole.
     """
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
@@ -193,41 +192,33 @@ def traced_window(batches, train_step, device, path, stacks=False):
         profile_memory=True,
         with_stack=stacks,
         experimental_config=verbose,
-        acc_events=True,  # there is one cycle only; without it torch 2.11 warns about the others
     ) as profiler:
         for _ in range(5):
             images, labels = next(batches)
             train_step(images, labels)
             profiler.step()
-    _require_whole(path)
+    return read_trace(path)
 
 
-def _require_whole(trace):
-    """The profiler writes on a full disk without a word, and cuts the trace short: its last entry is looked for."""
-    size = trace.stat().st_size if trace.exists() else 0
-    if size:
-        with open(trace, "rb") as file:
-            file.seek(max(0, size - 4096))
-            end = file.read().rstrip()
-        if end.endswith(b"}") and b'"traceName"' in end:
-            return
-    raise InputError(
-        f"the trace could not be written whole to {trace.parent.parent}: is the disk full? free some space"
-    )
+def read_trace(path):
+    """The events of a trace that was just written. Raises InputError where it is not whole.
+
+    On a full disk the profiler cuts a trace short without a word.
+    """
+    try:
+        return json.loads(path.read_bytes())["traceEvents"]
+    except (OSError, ValueError) as error:
+        raise InputError(f"the trace could not be written whole to {path.parent.parent}: is the disk full?") from error
 
 
-def cpu_peak_bytes(trace):
+def cpu_peak_bytes(events):
     """The profiler's peak on a CPU: the most bytes that torch's CPU allocator had handed out since tracing began.
 
-    trace: the text of a trace. What was allocated before (weights, momentum) is not in it, nor is what loader workers
+    events: those of a trace. What was allocated before (weights, momentum) is not in it, nor is what loader workers
     hold. Read from the `[memory]` events, as the profiler plugin's Memory view does.
     """
-    peak = 0
-    for event in trace.split('"[memory]"')[1:]:  # parsing these alone is ten times faster than parsing everything
-        values = json.loads(event[event.index("{", event.index('"args"')) : event.index("}") + 1])
-        if values["Device Type"] == 0:
-            peak = max(peak, values["Total Allocated"])
-    return peak
+    memory = (event["args"] for event in events if event.get("name") == "[memory]")
+    return max((values["Total Allocated"] for values in memory if values["Device Type"] == 0), default=0)
 
 
 def _endless(loader):
@@ -277,38 +268,46 @@ def _write_events(path, windows, steps, result, loader, images, precision):
 
 
 @contextmanager
-def _mendable(args, loader, device):
+def _explained(args, loader, device):
     """Turn the failures that the user can do something about into InputError."""
-    batch = loader.batch_size
-    if batch == 1 or "--batch-size" in args.ignores:
-        smaller = "try a smaller --model or --image-size"
-    else:
-        smaller = f"try --batch-size {batch // 2}"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # said in the notes instead
+        warnings.filterwarnings("ignore", message=".*Profiler clears events")  # there is one cycle only
         try:
             yield
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            raise InputError(f"out of memory on {device_name(device)} with batch size {batch}: {smaller}") from error
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-                raise
-            where = error.filename or args.logdir
-            raise InputError(
-                f"cannot write {where}: {error.strerror}; free space there or choose another --logdir"
-            ) from error
-        except (RuntimeError, ValueError) as error:
-            text = str(error)
-            if "can't allocate memory" in text:
-                raise InputError(f"out of memory on the CPU with batch size {batch}: {smaller}") from error
-            if killed := re.search(r"DataLoader worker .*?(killed by signal: [\w ]+|exited unexpectedly)", text):
-                raise InputError(
-                    f"a loader worker was {killed[1]}, most likely for lack of memory (or of /dev/shm in a container): "
-                    f"try fewer than --workers {loader.num_workers}, 0 loads in the main process"
-                ) from error
-            if "Expected more than 1 value per channel" in text:
-                raise InputError(
-                    f"batch norm needs more than one value per channel: a batch of {batch} at {args.image_size} px is "
-                    "too small, try a larger --batch-size or --image-size"
-                ) from error
+        except InputError:
             raise
+        except Exception as error:
+            explained = _explain(error, args, loader, device)
+            if explained is None:
+                raise
+            raise InputError(explained) from error
+
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+NO_PROCESS = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE}
+
+
+def _explain(error, args, loader, device):
+    """What the user can do about an error, in a line; None if it is none of theirs."""
+    batch, workers, text = loader.batch_size, loader.num_workers, str(error)
+    fewer = f"try fewer than --workers {workers}; 0 loads in the main process"
+    if "shared memory" in text or "Bus error" in text:
+        return f"the loader's workers ran out of shared memory: {fewer}, and in a container give it a larger --shm-size"
+    if killed := re.search(r"DataLoader worker .*?(killed by signal: [\w ]+|exited unexpectedly)", text):
+        return f"a loader worker was {killed[1].strip()}, most likely for lack of memory: {fewer}"
+    if "Too many open files" in text or (isinstance(error, OSError) and error.errno in NO_PROCESS and workers):
+        return f"the system refuses to start the loader's workers ({text}): {fewer}"
+    if is_out_of_memory(error):
+        fixed = batch == 1 or "--batch-size" in args.ignores
+        smaller = "try a smaller --model or --image-size" if fixed else f"try --batch-size {batch // 2}"
+        return f"out of memory on {device_name(device)} with batch size {batch}: {smaller}"
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        where = error.filename or args.logdir
+        return f"cannot write {where}: {error.strerror}; free space there or choose another --logdir"
+    if "Expected more than 1 value per channel" in text:
+        return (
+            f"batch norm needs more than one value per channel: a batch of {batch} at {args.image_size} px is too "
+            "small, try a larger --batch-size or --image-size"
+        )
+    return None

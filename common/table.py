@@ -1,19 +1,19 @@
 """A ladder as a table in the terminal, understandable without the docs."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from common.compare import ORIGINAL, ORIGINAL_DEVICE, spread
+from common.compare import ORIGINAL, ORIGINAL_DEVICE, is_first_step, spread
 
-PLAIN_WIDTH = 116  # columns, where the output is a file or a pipe
-WIDE = 112  # columns that the whole table takes; in a narrower terminal it comes in two parts
+PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and nothing need be folded
 
 
-def console(**options):
+def console():
     """A rich console that does not fold lines at 80 columns where the output is a file or a pipe."""
-    made = Console(highlight=False, **options)
-    return made if made.is_terminal else Console(highlight=False, width=PLAIN_WIDTH, soft_wrap=True, **options)
+    made = Console(highlight=False)
+    return made if made.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def print_ladders(ladders, to):
@@ -37,15 +37,18 @@ def _print_ladder(ladder, to):
     compared = [_compared(row, base) for row in ladder.rows]
     data = "CIFAR-10" if base.data == "cifar10" else "stand-in data (not CIFAR-10)"
     to.print(
-        f"\n[bold]{base.model}[/], {data}, {base.image_size} px, on [bold]{base.device}[/] "
-        f"({base.environment.cores} CPU cores), torch {base.environment.torch}\n"
+        f"\n[bold]{escape(base.model)}[/], {data}, {base.image_size} px, on [bold]{escape(base.device)}[/] "
+        f"({base.environment.cores} CPU cores), torch {escape(base.environment.torch)}\n"
     )
-    if to.width >= WIDE:
-        to.print(_table(MEASURED + COMPARED, [[n, *m, *c] for n, m, c in zip(names, measured, compared, strict=True)]))
+    whole = _table(MEASURED + COMPARED, [[n, *m, *c] for n, m, c in zip(names, measured, compared, strict=True)])
+    if to.measure(whole, options=to.options.update(max_width=1000)).maximum <= to.width:
+        to.print(whole)
     else:
         to.print(_table(MEASURED, [[n, *m] for n, m in zip(names, measured, strict=True)]), "")
         to.print(_table(COMPARED, [[n, *c] for n, c in zip(names, compared, strict=True)]))
     to.print()
+    if not is_first_step(base):
+        to.print(Text(f"No run of 00_baseline is here: everything is relative to {base.step}.", "yellow"))
     for note in everywhere:
         to.print(Text(f"All: {note}.", "yellow"))
     for number, note in enumerate(numbered, start=1):
@@ -69,9 +72,9 @@ COMPARED = ["vs step\nbefore", "vs\nbaseline", "\noriginal"]
 
 def _table(headers, rows):
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("\nstep", no_wrap=True)
+    table.add_column("\nstep", overflow="fold")
     for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
+        table.add_column(header, justify="right", overflow="fold")
     for cells in rows:
         table.add_row(*cells)
     return table
@@ -94,15 +97,10 @@ def _measured(result):
 
 def _compared(row, base):
     return [
-        "" if row.gain is None else verdict(row.gain),
-        "1.00x" if row.result is base else verdict(row.relative),
-        f"{ORIGINAL[row.result.step]:.2f}x" if row.result.step in ORIGINAL else "",
+        "" if row.gain is None else str(row.gain),
+        "1.00x" if row.result is base else str(row.relative),
+        f"{ORIGINAL[row.result.step]:.2f}x" if row.result.step in ORIGINAL and is_first_step(base) else "",
     ]
-
-
-def verdict(ratio):
-    """A `Ratio` for people: "1.39x (1.31-1.48)", or "no difference" where the windows do not tell the runs apart."""
-    return f"{ratio.ratio:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})" if ratio.differs else "no difference"
 
 
 def _half_spread(result):

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -18,15 +19,10 @@ def tour(args):
     A step that fails is named and the others still run: then 1, or 2 if each that failed did so by its input.
     Raises InputError, at once, where the input suits no step at all.
     """
-    out, results, failures, seen = console(), [], [], set()
-    words = step_arguments(args)
+    out, results, failures = console(), [], []
+    ladder.prepare(args)
+    words, show = step_arguments(args), ladder.once(lambda line: out.print(Text(line, "dim")))
     for file in ladder.step_files():
-
-        def show(line, own=f"{file.stem}: "):
-            if line not in seen and not line.startswith(own):  # every step prints the same banner; its error is below
-                seen.add(line)
-                out.print(Text(line, "dim"))
-
         with _bar(out, file.stem) as advance:
             outcome = ladder.run(file, words, advance, show)
         if outcome.code == 0:
@@ -34,15 +30,16 @@ def tour(args):
             speed = results[-1].samples_per_second.median
             out.print(Text.assemble(("done   ", "green"), f"{file.stem:<26}{speed:10.1f} images/s"))
             continue
-        if outcome.code == 2:
+        if outcome.code == 2 and not results and not failures:
             ladder.check_input(args)
         failures.append((file.stem, outcome))
         out.print(Text.assemble(("failed ", "red"), f"{file.stem:<26}{outcome.reason}"))
     if results:
         print_ladders(ladders(results), out)
-        out.print(
-            f"\nTraces: tensorboard --logdir {args.logdir}    This table again: python -m common compare {args.logdir}"
-        )
+        python = Path(sys.executable)
+        board = python.with_name("tensorboard")
+        out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {args.logdir}")
+        out.print(f"This table again:  {python} -m common compare {args.logdir}")
     for step, outcome in failures:
         print(f"tour: {step} failed: {outcome.reason}", file=sys.stderr)
     return 0 if not failures else 2 if all(outcome.code == 2 for _, outcome in failures) else 1

@@ -1,6 +1,7 @@
 """Runs side by side: ratios with a range, ladders that do not mix, and what the command makes of bad folders."""
 
 import json
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -34,12 +35,12 @@ def test_overlapping_windows_are_no_difference():
     ratio = compare.ratio(make_result(windows=near), make_result(windows=SLOW))
     assert ratio.ratio == 1.03
     assert not ratio.differs
-    assert table.verdict(ratio) == "no difference"
+    assert str(ratio) == "no difference"
 
 
 def test_a_slower_step_is_told_too():
     ratio = compare.ratio(make_result(windows=SLOW), make_result(windows=FAST))
-    assert table.verdict(ratio) == "0.50x (0.48-0.52)"
+    assert str(ratio) == "0.50x (0.48-0.52)"
 
 
 def test_of_many_windows_a_tenth_at_either_end_is_left_out():
@@ -188,3 +189,44 @@ def test_a_recorded_ladder_compares_like_any_other(two_runs):
     assert not problems
     merged = [record.merged([result, result]) for result in results]
     assert compare.ladders(merged)[0].rows[1].relative.ratio == 2.0
+
+
+def test_large_numbers_are_never_cut(tmp_path):
+    fast = make_result(
+        "04_multiprocess_loading", windows=[12510.2, 12520.1, 12600.3, 12700.5, 12800.9], notes=["a", "b", "c"],
+        step_ms=record.StepTime(13200.4, 1.0, 2.0), peak_memory_bytes=record.PeakMemory(123_510_000_000, None),
+    )  # fmt: skip
+    found = compare.ladders([make_result(windows=SLOW), fast])
+    for width in (70, 100, 120, 250):
+        text = printed(found, width)
+        assert "…" not in text
+        if width >= 100:
+            for number in ("12600.3", "13200.4", "123510", "126.00x (122.65-130.62)", "3.20x"):
+                assert number in text
+
+
+def test_a_ladder_without_its_baseline_says_what_it_is_relative_to():
+    text = printed(compare.ladders([make_result("01_amp", windows=SLOW), make_result("02_bigger_batch", windows=FAST)]))
+    assert "No run of 00_baseline is here: everything is relative to 01_amp" in text
+    assert "1.44x" not in text
+
+
+def test_names_with_brackets_are_printed_as_they_are():
+    assert "Odd [/GPU]" in printed(compare.ladders([make_result(device="Odd [/GPU]")]))
+
+
+def test_cpus_of_one_name_and_different_size_do_not_share_a_ladder():
+    small, large = (
+        make_result(step, device_type="cpu", environment=replace(make_result().environment, cores=cores))
+        for step, cores in (("00_baseline", 2), ("01_amp", 64))
+    )
+    assert len(compare.ladders([small, large])) == 2
+
+
+def test_a_page_shows_no_gain_where_there_is_none(tmp_path):
+    write_run(tmp_path / "logs", make_result(windows=SLOW))
+    write_run(tmp_path / "logs", make_result("01_amp", windows=(99.0, 102.0, 103.0, 104.0, 105.0)))
+    draw(tmp_path / "logs", tmp_path / "ladder.html")
+    page = (tmp_path / "ladder.html").read_text()
+    assert "<td>no difference" in page
+    assert "1.03" not in page

@@ -10,7 +10,7 @@ import torch
 from conftest import SmallNet
 from torchvision.datasets import CIFAR10
 
-from common.data import StandIn, cifar10, has_cifar10, resized_float, resized_uint8
+from common.data import StandIn, check_cifar10, cifar10, resized_float, resized_uint8
 from common.errors import InputError
 
 
@@ -62,7 +62,7 @@ def test_corrupt_cifar10_is_refused(real_format):
     with pytest.raises(InputError, match="corrupt"):
         cifar10(real_format)
     with pytest.raises(InputError, match="corrupt"):
-        has_cifar10(real_format)
+        check_cifar10(real_format)
 
 
 def test_unreadable_cifar10_is_refused(real_format):

@@ -58,7 +58,7 @@ def test_a_gpu_is_described_with_what_matters_to_the_steps(tmp_path, monkeypatch
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     cards = [properties("Quadro RTX 4000", 7, 5, 8e9), properties("NVIDIA GeForce GTX 1080", 6, 1, 8e9)]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: cards[index])
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: cards[index][1:3])
     monkeypatch.setattr(machine, "driver_version", lambda: "580.1")
     findings = examined(tmp_path)
     assert "GPU" not in findings

@@ -8,6 +8,7 @@ import torch
 from conftest import NAMES, ROOT, STEPS, assert_refused, run_program
 
 from common import device, machine
+from common.__main__ import main
 from common.errors import InputError
 from common.model import classifier
 from common.options import step_arguments, step_options
@@ -37,7 +38,7 @@ def test_options_out_of_range_are_one_line_and_exit_code_2(words, told, capsys):
     assert told in lines[0]
 
 
-@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cuda:x", "cuda:-1", "CUDA", ""])
+@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cpu:", "cuda:", "cuda:01", "cuda:x", "cuda:-1", "CUDA", ""])
 def test_unknown_devices_are_refused(name):
     with pytest.raises(InputError, match="--device takes cpu, cuda or cuda:N"):
         device.checked_device(name)
@@ -79,8 +80,16 @@ def test_corrupt_cifar10_is_refused_by_a_step_and_by_the_tour_at_once(tmp_path):
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")
     given = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path]
     assert_refused(run_program(STEP, *given), "partial", "data_batch_2")
-    finished = run_program("-m", "common", "tour", *given)
-    assert_refused(finished, "partial", "data_batch_2")
+    assert_refused(run_program("-m", "common", "tour", *given), "partial", "data_batch_2")
+
+
+def test_a_tour_that_cannot_write_or_download_says_so_once(tmp_path, monkeypatch, capsys):
+    assert_refused(run_program("-m", "common", "tour", "--logdir", "/proc/logs"), "/proc/logs")
+    monkeypatch.setattr("torchvision.datasets.CIFAR10.url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+    with pytest.raises(SystemExit) as ended:
+        main(["tour", "--download", "--data", str(tmp_path), "--logdir", str(tmp_path / "logs")])
+    assert ended.value.code == 2
+    assert "could not be downloaded" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("path", STEPS, ids=NAMES)
@@ -115,21 +124,24 @@ def test_options_handed_on_parse_to_the_same_options(tmp_path):
 def test_image_sizes_default_by_device(monkeypatch):
     assert step_options("A step.", argv=["--device", "cpu"]).image_size == 64
     assert step_options("A step.", argv=["--device", "cpu", "--quick"]).image_size == 32
+    current = []
     monkeypatch.setattr("common.device.checked_device", lambda name: "cuda:1")
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert step_options("A step.", argv=[]).image_size == 224
+    assert current == ["cuda:1"]  # the profiler and the pinning thread look at the current device
 
 
 AUTOCAST = {
-    "Ampere and later": (True, torch.bfloat16, [], "computes it in hardware"),
-    "Turing": (False, torch.float16, ["no bf16 hardware"], "gradient scaling"),
+    "Ampere and later": ((8, 0), torch.bfloat16, [], "computes it in hardware"),
+    "Turing": ((7, 5), torch.float16, ["no bf16 hardware"], "gradient scaling"),
 }
 
 
-@pytest.mark.parametrize(("bf16", "dtype", "noted", "told"), AUTOCAST.values(), ids=AUTOCAST)
+@pytest.mark.parametrize(("capability", "dtype", "noted", "told"), AUTOCAST.values(), ids=AUTOCAST)
 def test_autocast_on_a_gpu_is_bf16_in_hardware_and_else_fp16_with_scaling(
-    monkeypatch, capsys, bf16, dtype, noted, told
+    monkeypatch, capsys, capability, dtype, noted, told
 ):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
     chosen, notes = device.autocast_dtype("cuda")
     printed = capsys.readouterr().out

@@ -32,6 +32,7 @@ BROKEN = {
     "nested": (broken(lambda value: value["step_ms"].update(p90=None)), "step_ms.p90 is None"),
     "no windows": (broken(lambda value: value["samples_per_second"].update(windows=[])), "windows"),
     "not a number": (broken(lambda value: value["step_ms"].update(p10=float("nan"))), "step_ms.p10 is nan"),
+    "median zero": (broken(lambda value: value["samples_per_second"].update(median=0)), "positive"),
     "zero": (broken(lambda value: value["samples_per_second"].update(windows=[0, 1])), "positive"),
 }
 

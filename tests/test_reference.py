@@ -23,7 +23,7 @@ def fake_runs(monkeypatch, tmp_path):
     def run(file, arguments, on_progress, on_line):
         log.append(file.stem)
         if file.stem in failing:
-            return ladder.Outcome(1, "it broke", [])
+            return ladder.Outcome(1, "it broke")
         speed = 100.0 + len(log)
         folder = write_run(
             arguments[arguments.index("--logdir") + 1],
@@ -31,7 +31,7 @@ def fake_runs(monkeypatch, tmp_path):
         )
         trace = {"host_name": "secret-host", "traceName": "/home/secret/x.json", "traceEvents": [{"name": "aten::mm"}]}
         (folder / f"secret-host.{len(log)}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
-        return ladder.Outcome(0, "", [])
+        return ladder.Outcome(0, "")
 
     monkeypatch.setattr(ladder, "run", run)
     monkeypatch.setattr(ladder, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in NAMES])
@@ -83,6 +83,61 @@ def test_an_interrupted_record_goes_on_where_it_stopped(fake_runs, tmp_path):
     assert record_runs(tmp_path, "--runs", "3") == 0
     assert log == ["01_amp", *NAMES]
     assert len(record.read_result(tmp_path / FOLDER / "01_amp" / "result.json").samples_per_second.windows) == 15
+
+
+def test_a_record_stopped_between_a_run_and_its_sum_is_summed_up_next_time(fake_runs, tmp_path):
+    record_runs(tmp_path, "--runs", "2")
+    folder = tmp_path / FOLDER / "01_amp"
+    record.write_result(folder / "result.json", record.read_result(folder / "runs" / "1.json"))
+    record_runs(tmp_path, "--runs", "2")
+    assert len(record.read_result(folder / "result.json").samples_per_second.windows) == 10
+
+
+def test_code_that_changes_while_recording_stops_it(fake_runs, tmp_path, capsys, monkeypatch):
+    hashes = iter("aab")
+    monkeypatch.setattr(reference, "code_hash", lambda: next(hashes))
+    assert record_runs(tmp_path) == 2
+    assert "changed while recording" in capsys.readouterr().err
+
+
+def test_a_trace_that_is_too_large_keeps_its_first_steps_and_the_work_they_launched():
+    def step(number):
+        at = number * 100
+        return [
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 100},
+            {"ph": "X", "cat": "cuda_runtime", "name": "launch", "ts": at + 90, "args": {"correlation": number}},
+            {"ph": "X", "cat": "kernel", "name": f"kernel {number}", "ts": at + 120, "args": {"correlation": number}},
+        ]
+
+    events = [{"ph": "M", "name": "process_name", "ts": 999}, *step(1), *step(2), *step(3)]
+    kept = [event["name"] for event in reference.first_steps(events, 2)]
+    assert sorted(kept) == sorted(
+        ["process_name", "ProfilerStep#1", "launch", "kernel 1", "ProfilerStep#2", "launch", "kernel 2"]
+    )
+
+
+def test_a_trace_over_the_limit_is_cut(fake_runs, tmp_path, monkeypatch, capsys):
+    steps = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{n}",
+            "ts": n,
+            "dur": 1,
+            "x": os.urandom(900).hex(),
+        }
+        for n in range(3)
+    ]
+    monkeypatch.setattr(reference, "TRACE_LIMIT", 2_500)
+    (tmp_path / "in.json.gz").write_bytes(gzip.compress(json.dumps({"traceEvents": steps}).encode()))
+    reference._write_small(tmp_path / "in.json.gz", tmp_path / "out.json.gz")
+    assert (tmp_path / "out.json.gz").stat().st_size <= 2_500
+    assert "only its first 2 step(s)" in capsys.readouterr().out
+
+
+def test_stacks_are_not_recorded(fake_runs, tmp_path, capsys):
+    assert record_runs(tmp_path, "--stacks") == 2
+    assert "--stacks" in capsys.readouterr().err
 
 
 def test_a_step_that_fails_is_named_and_tried_again_next_time(fake_runs, tmp_path, capsys):

@@ -115,18 +115,39 @@ def test_stacks_are_recorded_on_request(tmp_path):
 
 def test_the_peak_on_a_cpu_is_the_highest_running_total_of_its_allocations():
     def memory(total, device_type=0):
-        args = {"Total Allocated": total, "Device Type": device_type, "Bytes": 4, "Addr": 1}
-        return {"ph": "i", "name": "[memory]", "args": args}
+        return {"name": "[memory]", "args": {"Total Allocated": total, "Device Type": device_type}}
 
-    events = [
-        memory(100),
-        {"name": "aten::mm", "args": {"Total Allocated": 9_999}},
-        memory(700),
-        memory(999, 1),
-        memory(3),
-    ]
-    assert session.cpu_peak_bytes(json.dumps({"traceEvents": events}, indent=2)) == 700
-    assert session.cpu_peak_bytes(json.dumps({"traceEvents": []})) == 0
+    other = {"name": "aten::mm", "args": {"Total Allocated": 9_999}}
+    assert session.cpu_peak_bytes([memory(100), other, memory(700), memory(999, 1), memory(3)]) == 700
+    assert session.cpu_peak_bytes([]) == 0
+
+
+class FakeEvent:
+    """A CUDA event on a device whose clock ticks 10 ms a call."""
+
+    now = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self, stream):
+        assert stream == "stream of cuda:1"
+        FakeEvent.now += 10
+        self.at = FakeEvent.now
+
+    def elapsed_time(self, later):
+        return later.at - self.at
+
+
+def test_steps_on_a_gpu_are_timed_by_events_in_its_own_stream(monkeypatch):
+    log = []
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "synchronize", log.append)
+    batches = iter([(torch.zeros(4, 3), torch.zeros(4))] * 3)
+    window = session.timed_window(batches, lambda *_: torch.tensor(1.0), torch.device("cuda:1"), 3)
+    assert window.step_ms == [10, 10, 10]
+    assert log == [torch.device("cuda:1")] * 2
 
 
 def test_timed_windows_run_without_a_profiler_and_synchronise_at_their_edges_only(monkeypatch):
@@ -197,10 +218,12 @@ OUT_OF_MEMORY = [
     torch.OutOfMemoryError("CUDA out of memory"),
     MemoryError(),
     RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 ]
 
 
-@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["gpu", "python", "cpu"])
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=["gpu", "python", "cpu", "driver", "cublas"])
 def test_out_of_memory_names_the_batch_size_and_the_next_to_try(tmp_path, error):
     with pytest.raises(InputError, match=r"out of memory .*batch size 4: try --batch-size 2"):
         run_small(tmp_path, failing=error)
@@ -217,6 +240,23 @@ def test_a_worker_killed_by_the_system_is_explained(tmp_path):
     with pytest.raises(InputError, match=r"a loader worker was .*--workers 1"):
         run_small(tmp_path, loader=loader)
     assert not (tmp_path / "09_small").exists()
+
+
+REFUSED = {
+    "small /dev/shm": RuntimeError(
+        "unable to allocate shared memory(shm) for file </torch_1>: No space left on device"
+    ),
+    "bus error": RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ..."),
+    "open files": RuntimeError("Too many open files. Communication with the workers is no longer possible."),
+    "no more processes": BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+}
+
+
+@pytest.mark.parametrize("error", REFUSED.values(), ids=REFUSED)
+def test_workers_that_the_system_refuses_are_explained(tmp_path, error):
+    loader = DataLoader(Images(), batch_size=4, num_workers=1, drop_last=True)
+    with pytest.raises(InputError, match="--workers 1"):
+        run_small(tmp_path, failing=error, loader=loader)
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):

@@ -101,7 +101,7 @@ def test_uint8_batches_are_a_quarter_of_the_bytes_and_the_model_sees_the_same_va
     assert seen["02_bigger_batch"].std() > 0.5  # normalised images, not nearly-black ones divided by 255 twice
 
 
-STEPS_TRAINED = 300
+STEPS_TRAINED = 200
 
 
 def train(taken):
@@ -144,6 +144,31 @@ def test_workers_start_under_every_start_method(method, tmp_path):
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     assert len(record.read_result(tmp_path / "04_multiprocess_loading" / "result.json").samples_per_second.windows) >= 5
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
+def test_step_05_copies_without_blocking_and_step_04_does_not(capture_step, monkeypatch, tmp_path):
+    asked = []
+    original = torch.Tensor.to
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, *a, **k: asked.append(k.get("non_blocking", False)) or original(self, *a, **k)
+    )
+    for name, expected in (("04_multiprocess_loading", False), ("05_pinned_memory", True)):
+        taken = capture_step(name, "--data", str(tmp_path), "--workers", "0")
+        asked.clear()
+        taken.train_step(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4, dtype=torch.long))
+        assert asked[:2] == [expected, expected]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_fp16_scales_its_loss_and_bf16_does_not(capture_step, monkeypatch, tmp_path, dtype):
+    monkeypatch.setattr("common.device.autocast_dtype", lambda device: (dtype, []))
+    scales = []
+    original = torch.Tensor.backward
+    monkeypatch.setattr(torch.Tensor, "backward", lambda self: scales.append(self.item()) or original(self))
+    taken = capture_step("01_amp", "--data", str(tmp_path))
+    loss = taken.train_step(*next(iter(taken.loader))).item()
+    assert scales[0] / loss == pytest.approx(65536 if dtype == torch.float16 else 1)
 
 
 def test_a_step_says_which_options_it_does_not_use(capture_step, capsys, tmp_path):

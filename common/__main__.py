@@ -25,9 +25,9 @@ def main(argv=None):
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "common":
             raise
-        raise InputError(
-            f"{error.name} is not installed: run `make setup`, or pip install -r requirements.txt"
-        ) from error
+        ready = ROOT / ".venv" / "bin" / "python"
+        mend = f"use {ready}" if ready.exists() else "run `make setup`, or pip install -r requirements.txt"
+        raise InputError(f"{sys.executable} has no {error.name}: {mend}") from error
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
@@ -60,8 +60,7 @@ def _parser():
     added = add(
         "record", _record, "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable."
     )
-    add_step_options(added)
-    added.set_defaults(logdir=ROOT / "logs" / "reference")
+    add_step_options(added, logdir=ROOT / "logs" / "reference")
     added.add_argument(
         "--runs", type=whole_number(1, 100), default=5, metavar="N", help="runs of the ladder (default: %(default)s)"
     )

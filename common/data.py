@@ -51,6 +51,8 @@ def holds_cifar10(root):
     """True where `root` has a folder of CIFAR-10, whole or not. Raises InputError where it cannot look into `root`."""
     if os.path.isfile(root):
         raise InputError(f"--data {root} is a file: name the folder that holds {CIFAR10.base_folder}")
+    if Path(root).name == CIFAR10.base_folder:
+        raise InputError(f"--data {root} is the data set's own folder: name the folder that it is in")
     try:
         return CIFAR10.base_folder in os.listdir(root)
     except FileNotFoundError:

@@ -35,7 +35,14 @@ def whole_number(low, high):
     return convert
 
 
-def add_step_options(parser, ignores=()):
+def folder(text):
+    """An argparse type: a folder's path. An empty one, an unset variable most likely, is refused."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return Path(text)
+
+
+def add_step_options(parser, ignores=(), logdir=ROOT / "logs"):
     """Add the options that every step takes. `ignores`: those, as typed, that have no effect in this one."""
 
     def add(flag, text, **kinds):
@@ -43,16 +50,16 @@ def add_step_options(parser, ignores=()):
 
     add(
         "--logdir",
-        "folder of all runs; this one goes into a folder of its own there (default: logs/ of this project)",
-        type=Path,
-        default=ROOT / "logs",
+        f"folder of all runs; this one goes into a folder of its own there (default: {logdir})",
+        type=folder,
+        default=logdir,
         metavar="DIR",
     )
     add("--device", "cpu, cuda or cuda:N (default: the GPU if there is one)")
     add(
         "--data",
         "folder that holds cifar-10-batches-py (default: data/ of this project)",
-        type=Path,
+        type=folder,
         default=ROOT / "data",
         metavar="DIR",
     )

@@ -1,5 +1,6 @@
 """The result of a run: what it holds, written whole or not at all, and read back with care."""
 
+import errno
 import json
 import os
 import platform
@@ -150,8 +151,9 @@ def writing(path):
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot write {path}: {reason}; free space there or choose another folder") from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        mend = "free some space there" if full else "choose another folder"
+        raise InputError(f"cannot write {path}: {error.strerror or error}; {mend}") from error
 
 
 def read_result(path):
@@ -160,7 +162,7 @@ def read_result(path):
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is broken: not JSON") from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         schema = value.get("schema") if isinstance(value, dict) else None

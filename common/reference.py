@@ -93,13 +93,15 @@ def code_hash():
 
 
 def _same_record(path, header):
-    if not path.exists():
+    if not any(path.parent.glob("*/runs/*.json")):  # nothing is recorded yet: whatever stands there binds nobody
         record.write_whole(path, json.dumps(header, indent=2) + "\n")
         return
     try:
         there = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is broken: delete its folder to record anew") from error
+        if not isinstance(there, dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is broken or missing: move its folder away to record anew") from error
     differs = [
         f"{name} was {_part(there, part).get(name)!r} and is {value!r}"
         for part in ("settings", "environment")

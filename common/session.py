@@ -119,7 +119,7 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
         )
         _write_events(beside / "events", windows, steps, result, loader, images, precision)
         publish(folder, beside, packed.name, "events", result)
-        progress.report("trace", parts, parts, result.samples_per_second.median)
+        progress.report("trace", parts, parts)
     progress.say(
         f"  {result.samples_per_second.median:.1f} images/s (windows {min(speeds):.1f} to {max(speeds):.1f}), "
         f"{result.step_ms.median:.1f} ms a step, peak memory {peak.allocated / 1e9:.2f} GB\n"

@@ -10,10 +10,20 @@ from common.compare import ORIGINAL, ORIGINAL_DEVICE, is_first_step, spread
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and nothing need be folded
 
 
+UNSTEADY = 0.25  # half the range of a run's windows over their median: beyond it the figures mean little
+
+
+class PipeConsole(Console):
+    """A console that leaves it to its caller when the reader of a pipe has gone."""
+
+    def on_broken_pipe(self):
+        raise BrokenPipeError
+
+
 def console():
     """A rich console that does not fold lines at 80 columns where the output is a file or a pipe."""
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+    made = PipeConsole(highlight=False)
+    return made if made.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
 
 
 def print_ladders(ladders, to):
@@ -47,6 +57,13 @@ def _print_ladder(ladder, to):
         to.print(_table(MEASURED, [[n, *m] for n, m in zip(names, measured, strict=True)]), "")
         to.print(_table(COMPARED, [[n, *c] for n, c in zip(names, compared, strict=True)]))
     to.print()
+    if max(_half_spread(row.result) for row in ladder.rows) > UNSTEADY:
+        to.print(
+            Text(
+                "UNSTEADY: windows of one run differ widely, so something else kept this machine busy. Run it again.",
+                "red",
+            )
+        )
     if not is_first_step(base):
         to.print(Text(f"No run of 00_baseline is here: everything is relative to {base.step}.", "yellow"))
     for note in everywhere:

@@ -10,6 +10,7 @@ from rich.text import Text
 from common import ladder, record
 from common.compare import ladders
 from common.options import step_arguments
+from common.run_folder import locked
 from common.table import console, print_ladders
 
 
@@ -19,8 +20,15 @@ def tour(args):
     A step that fails is named and the others still run: then 1, or 2 if each that failed did so by its input.
     Raises InputError, at once, where the input suits no step at all.
     """
-    out, results, failures = console(), [], []
     ladder.prepare(args)
+    with locked(
+        args.logdir / ".tour.lock", f"another tour is writing to {args.logdir}: wait for it, or use another --logdir"
+    ):
+        return _run_all(args)
+
+
+def _run_all(args):
+    out, results, failures = console(), [], []
     words, show = step_arguments(args), ladder.once(lambda line: out.print(Text(line, "dim")))
     for file in ladder.step_files():
         with _bar(out, file.stem) as advance:

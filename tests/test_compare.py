@@ -1,6 +1,8 @@
 """Runs side by side: ratios with a range, ladders that do not mix, and what the command makes of bad folders."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -230,3 +232,16 @@ def test_a_page_shows_no_gain_where_there_is_none(tmp_path):
     page = (tmp_path / "ladder.html").read_text()
     assert "<td>no difference" in page
     assert "1.03" not in page
+
+
+def test_a_machine_that_was_busy_is_called_unsteady():
+    calm = printed(compare.ladders([make_result(windows=SLOW)]))
+    busy = printed(compare.ladders([make_result(windows=(10.0, 60.0, 100.0, 110.0, 120.0))]))
+    assert "UNSTEADY" not in calm
+    assert "UNSTEADY" in busy
+
+
+def test_a_table_into_a_closed_pipe_is_not_an_error(two_runs):
+    command = f"{sys.executable} -m common compare {two_runs} | true; exit ${{PIPESTATUS[0]}}"
+    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=600, check=False)
+    assert (finished.returncode, finished.stderr) == (0, "")

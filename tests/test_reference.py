@@ -200,10 +200,20 @@ def test_two_records_into_one_folder_at_once_are_refused(fake_runs, tmp_path, ca
 
 
 def test_a_broken_record_is_refused(fake_runs, tmp_path, capsys):
-    (tmp_path / FOLDER).mkdir()
-    (tmp_path / FOLDER / "record.json").write_text("{")
-    assert record_runs(tmp_path) == 2
-    assert "record.json is broken" in capsys.readouterr().err
+    record_runs(tmp_path, "--runs", "1")
+    for text in ("{", "[]", "[" * 100_000):
+        (tmp_path / FOLDER / "record.json").write_text(text)
+        assert record_runs(tmp_path) == 2
+        assert "record.json is broken" in capsys.readouterr().err
+
+
+def test_a_record_without_runs_binds_nobody(fake_runs, tmp_path):
+    _, failing = fake_runs
+    failing.update(NAMES)
+    assert record_runs(tmp_path, "--runs", "1") == 1
+    failing.clear()
+    assert record_runs(tmp_path, "--runs", "1", "--seed", "3") == 0
+    assert json.loads((tmp_path / FOLDER / "record.json").read_text())["settings"]["seed"] == 3
 
 
 def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,11 @@ def run_program(*command, cwd=None, **environment):
         timeout=1200,
         check=False,
     )
+
+
+def listen_to_ctrl_c():
+    """For `preexec_fn`: a program started by one that ignores SIGINT, as shells start background jobs, would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def assert_refused(finished, *words):

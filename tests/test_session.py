@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, SmallNet, run_program
+from conftest import ROOT, SmallNet, listen_to_ctrl_c, run_program
 from filelock import FileLock
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -381,7 +381,7 @@ def test_ctrl_c_says_so_and_leaves_nothing(tmp_path):
     program = ROOT / "steps" / "00_baseline.py"
     process = subprocess.Popen(
         [sys.executable, str(program), "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen_to_ctrl_c,
     )  # fmt: skip
     for line in process.stdout:
         if line.strip().startswith("window 1"):

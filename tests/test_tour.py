@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from conftest import NAMES, ROOT, run_program
+from conftest import NAMES, ROOT, listen_to_ctrl_c, run_program
 
 from common import ladder, record
 from common.__main__ import main
@@ -169,7 +169,13 @@ def test_ctrl_c_ends_the_tour_and_its_step_and_leaves_nothing_half_written(tmp_p
         str(tmp_path),
     ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=ROOT,
+        preexec_fn=listen_to_ctrl_c,
     )
     deadline = time.monotonic() + 600
     while not (tmp_path / ".00_baseline.partial").exists() and time.monotonic() < deadline:

@@ -93,6 +93,12 @@ def run(file, arguments, on_progress, on_line):
     return Outcome(code, _reason(code, error or last))
 
 
+def exit_code(codes):
+    """The exit code of several steps together: 0, 2 if each that failed did so by its input, otherwise 1."""
+    failed = [code for code in codes if code]
+    return 0 if not failed else 2 if all(code == 2 for code in failed) else 1
+
+
 def once(on_line):
     """An `on_line` for several runs that passes each line on only the first time: every step prints the same banner."""
     seen = set()

@@ -117,7 +117,7 @@ def _same_record(path, header):
 
 
 def _part(there, part):
-    value = there.get(part) if isinstance(there, dict) else None
+    value = there.get(part)
     return value if isinstance(value, dict) else {}
 
 
@@ -145,8 +145,7 @@ def _run_all(args, folder, header):
         _sum_up(folder / file.stem)
     done = min(len(_runs(folder / file.stem)) for file in files)
     print(f"{folder} holds {done} run(s) of every step. The table: {sys.executable} -m common compare {folder}")
-    failed = [code for code in codes if code]
-    return 0 if not failed else 2 if all(code == 2 for code in failed) else 1
+    return ladder.exit_code(codes)
 
 
 def _keep(made, kept, run, result):

@@ -50,7 +50,7 @@ def _run_all(args):
         out.print(f"This table again:  {python} -m common compare {args.logdir}")
     for step, outcome in failures:
         print(f"tour: {step} failed: {outcome.reason}", file=sys.stderr)
-    return 0 if not failures else 2 if all(outcome.code == 2 for _, outcome in failures) else 1
+    return ladder.exit_code(outcome.code for _, outcome in failures)
 
 
 @contextmanager

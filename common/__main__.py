@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.errors import InputError, one_line_errors
 from common.machine import ROOT
-from common.options import OneLineParser, add_step_options, whole_number
+from common.options import OneLineParser, add_step_options, size, whole_number
 
 
 @one_line_errors()
@@ -57,6 +57,24 @@ def _parser():
         "--plot", type=Path, metavar="FILE", help="draw throughput and memory per step: .svg, .png or .html"
     )
 
+    added = add("explain", _explain, EXPLAIN)
+    added.add_argument(
+        "path",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="a trace, a run's folder, a folder with one trace a rank, or of all runs; two traces: before and after",
+    )
+    added.add_argument("--json", action="store_true", help="print one JSON object")
+    added.add_argument("--markdown", action="store_true", help="a folder of runs as a Markdown table")
+    added.add_argument(
+        "--max-size",
+        type=size,
+        default=4 * 2**30,
+        metavar="SIZE",
+        help="refuse a trace of more JSON than this once unpacked, such as 8GB (default: 4GiB)",
+    )
+
     added = add(
         "record", _record, "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable."
     )
@@ -70,6 +88,8 @@ def _parser():
     added.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
     return parser
 
+
+EXPLAIN = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
 
 # Each command imports what it needs, so that none waits for another's libraries.
 
@@ -105,8 +125,17 @@ def _compare(args):
     else:
         from common.table import console, print_ladders
 
-        print_ladders(found, console())
+        used, problems = compare.gpu_use(args.logdir, results)
+        for problem in problems:
+            print(f"no figures from a trace: {problem}", file=sys.stderr)
+        print_ladders(found, console(), used)
     return 0
+
+
+def _explain(args):
+    from common.explain import explain
+
+    return explain(args)
 
 
 def _record(args):

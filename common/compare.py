@@ -1,6 +1,7 @@
 """Runs side by side: how much faster each step is than the baseline, and what the machine's noise allows to say."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from common.errors import InputError
 from common.record import Result
@@ -38,6 +39,18 @@ class Ratio:
     def differs(self):
         """False where the range holds 1: then the runs cannot be told apart."""
         return not self.low <= 1 <= self.high
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """What a run's trace tells of its GPUs, the mean over them, as shares 0..1; None where it cannot tell.
+
+    utilization: see `trace.gpus.Gpu`. tensor_cores: of the kernel time. Both from the traced steps, which the profiler
+    slows: they say how the time is spent, not how much of it.
+    """
+
+    utilization: float | None
+    tensor_cores: float | None
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,31 @@ def _ladder(group):
             for result, previous in zip(group, before, strict=False)
         ]
     )
+
+
+def gpu_use(logdir, results):
+    """The `GpuUse` of the runs on a GPU among `results`, by step, and the problems met: ({step: …}, messages).
+
+    logdir: the folder that the results were read from; each trace lies in its step's folder.
+    """
+    from common.trace.summary import summarize  # msgspec and numpy: not for those who have no GPU's run to show
+
+    used, problems = {}, []
+    for result in results:
+        if result.device_type != "cuda":
+            continue
+        try:
+            gpus = summarize(Path(logdir) / result.step / result.trace).gpus
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        used[result.step] = GpuUse(_mean(gpu.utilization for gpu in gpus), _mean(gpu.tensor_core_share for gpu in gpus))
+    return used, problems
+
+
+def _mean(values):
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def comparison(found):

@@ -16,6 +16,17 @@ def is_out_of_memory(error):
     return named or isinstance(error, MemoryError) or any(text in str(error) for text in told)
 
 
+def printable(text, width=None):
+    """`text` on one line with nothing in it that a terminal would obey; cut to `width` characters, if given.
+
+    Control characters, terminal escapes, marks that turn the writing direction and broken characters become "\ufffd".
+    For everything that comes out of a file: names in a trace are whatever its maker, or an attacker, put there.
+    """
+    line = " ".join(str(text).split())
+    line = "".join(letter if letter.isprintable() else "\ufffd" for letter in line)
+    return line if width is None or len(line) <= width else line[: width - 1] + "…"
+
+
 @contextmanager
 def one_line_errors():
     """End the program as the user needs it: exit code 2 and one line for an `InputError`, 130 for Ctrl-C.
@@ -39,5 +50,5 @@ def one_line_errors():
 def _exit(code, message):
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.stem
-    print(f"{name}: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"{name}: {printable(message)}", file=sys.stderr)
     raise SystemExit(code)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def whole_number(low, high):
         return number
 
     return convert
+
+
+def size(text):
+    """An argparse type: a number of bytes, such as 500MB, 8GB or 8GiB; at least 1 MB."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text)
+    scale = (1024 if found[3] else 1000) ** " kMGT".index(found[2].replace("K", "k") or " ") if found else 0
+    number = int(float(found[1]) * scale) if found else 0
+    if number < 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size from 1MB up, such as 500MB or 8GB")
+    return number
 
 
 def folder(text):

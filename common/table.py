@@ -26,18 +26,18 @@ def console():
     return made if made.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
 
 
-def print_ladders(ladders, to):
-    """Print every ladder with its notes to the console `to`."""
+def print_ladders(ladders, to, used=None):
+    """Print every ladder with its notes to the console `to`. used: what traces tell, from `compare.gpu_use`."""
     if len(ladders) > 1:
         to.print(
             f"\nThese runs make {len(ladders)} ladders: they differ in device, data, model or image size. "
             "Each has a table of its own, and no figure compares one with another."
         )
     for ladder in ladders:
-        _print_ladder(ladder, to)
+        _print_ladder(ladder, to, used or {})
 
 
-def _print_ladder(ladder, to):
+def _print_ladder(ladder, to, used):
     base = ladder.baseline
     notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
@@ -50,12 +50,21 @@ def _print_ladder(ladder, to):
         f"\n[bold]{escape(base.model)}[/], {data}, {base.image_size} px, on [bold]{escape(base.device)}[/] "
         f"({base.environment.cores} CPU cores), torch {escape(base.environment.torch)}\n"
     )
-    whole = _table(MEASURED + COMPARED, [[n, *m, *c] for n, m, c in zip(names, measured, compared, strict=True)])
+    parts = [(MEASURED, measured), (COMPARED, compared)]
+    if base.device_type == "cuda":
+        parts.insert(1, (TRACED, [_traced(used.get(row.result.step)) for row in ladder.rows]))
+    headers, cells = [], [[name] for name in names]
+    for header, rows in parts:
+        headers += header
+        cells = [[*before, *row] for before, row in zip(cells, rows, strict=True)]
+    whole = _table(headers, cells)
     if to.measure(whole, options=to.options.update(max_width=1000)).maximum <= to.width:
         to.print(whole)
     else:
-        to.print(_table(MEASURED, [[n, *m] for n, m in zip(names, measured, strict=True)]), "")
-        to.print(_table(COMPARED, [[n, *c] for n, c in zip(names, compared, strict=True)]))
+        for number, (header, rows) in enumerate(parts):
+            if number:
+                to.print()
+            to.print(_table(header, [[name, *row] for name, row in zip(names, rows, strict=True)]))
     to.print()
     if max(_half_spread(row.result) for row in ladder.rows) > UNSTEADY:
         to.print(
@@ -77,6 +86,7 @@ def _print_ladder(ladder, to):
             f"batch MB: what a batch moves to the device. memory: {memory}.\n"
             "1.39x (1.31-1.48): times as fast, and the range the windows allow; no difference: that range holds 1.\n"
             "How the machine drifts from one run to the next is not in that range: `record` measures it.\n"
+            f"{_of_traces(base)}\n"
             f"original: as published for a {ORIGINAL_DEVICE} at 224 px, against its own baseline; not measured here.",
             "dim",
         )
@@ -84,6 +94,7 @@ def _print_ladder(ladder, to):
 
 
 MEASURED = ["\nbatch", "batch\nMB", "memory\nMB", "step\nms", "\nimages/s"]
+TRACED = ["GPU\nbusy", "Tensor\nCores"]
 COMPARED = ["vs step\nbefore", "vs\nbaseline", "\noriginal"]
 
 
@@ -110,6 +121,17 @@ def _measured(result):
         f"{result.step_ms.median:.1f}",
         f"{result.samples_per_second.median:.1f} ±{_half_spread(result):.0%}",
     ]
+
+
+def _traced(used):
+    shares = (used.utilization, used.tensor_cores) if used else (None, None)
+    return ["-" if share is None else f"{share:.0%}" for share in shares]
+
+
+def _of_traces(base):
+    if base.device_type == "cuda":
+        return "GPU busy, Tensor Cores: of the traced steps and of their kernels' time; `explain` tells more."
+    return "No GPU, so nothing to say of how busy it was or of Tensor Cores; `explain` says where the time went."
 
 
 def _compared(row, base):

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from common import ladder, record
-from common.compare import ladders
+from common.compare import gpu_use, ladders
 from common.options import step_arguments
 from common.run_folder import locked
 from common.table import console, print_ladders
@@ -43,7 +43,10 @@ def _run_all(args):
         failures.append((file.stem, outcome))
         out.print(Text.assemble(("failed ", "red"), f"{file.stem:<26}{outcome.reason}"))
     if results:
-        print_ladders(ladders(results), out)
+        used, problems = gpu_use(args.logdir, results)
+        for problem in problems:
+            print(f"tour: no figures from a trace: {problem}", file=sys.stderr)
+        print_ladders(ladders(results), out, used)
         python = Path(sys.executable)
         board = python.with_name("tensorboard")
         out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {args.logdir}")

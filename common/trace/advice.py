@@ -1,0 +1,213 @@
+"""What to do next: each cost that a step of the walkthrough treats, how large it is here, and the most it can return.
+
+The predicted gain is Amdahl's bound: how many times faster the mean step would be with that cost gone, or hidden behind
+other work. Nothing comes for free, so what is measured afterwards is at most that.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.trace.copies import direction, step_bytes
+from common.trace.intervals import Cover
+from common.trace.operators import launches
+from common.trace.steps import is_loading
+
+WORTHWHILE = 0.02  # of the step: less is not worth a change
+FEWER_BYTES = 0.75  # of an image's bytes are saved where it crosses as uint8 and not as float32
+
+
+@dataclass(frozen=True)
+class Advice:
+    """step: the script in steps/ that treats this, or None where none does yet. title: what to do. why: the evidence.
+
+    share_of_step: the cost in a mean step, 0..1. predicted_gain: at most so many times faster; None where the trace
+    cannot tell.
+    """
+
+    step: str | None
+    title: str
+    why: str
+    share_of_step: float
+    predicted_gain: float | None
+
+
+def levers(trace, steps, idle, tensor, talk):
+    """An `Advice` for everything that this module knows to look for, found or not (then its share is 0)."""
+    if len(trace.kernels):
+        return [
+            _loading(trace, steps, _waits(idle, "dataloader", steps)),
+            _untapped(trace, steps, tensor),
+            _launching(trace, steps, _waits(idle, "launch", steps)),
+            *_copying(trace, steps, idle),
+            _synchronising(trace, steps, _waits(idle, "synchronisation", steps)),
+            _setting_up(trace, steps, _waits(idle, "setup", steps)),
+            _communicating(steps, talk),
+            _idling(steps, _waits(idle, "other", steps)),
+        ]
+    waiting = steps.mean_breakdown_us["dataloader"] / steps.mean_us if steps.mean_us > 0 else 0.0
+    outside = steps.mean_breakdown_us["other"] / steps.mean_us if steps.mean_us > 0 else 0.0
+    none = "no GPU in this trace: nothing is copied to a device"
+    unsure = "whether bf16 is faster depends on this CPU's instructions, which no trace shows"
+    return [
+        _loading(trace, steps, waiting),
+        Advice("01_amp", "mixed precision", unsure, 0.0, None),
+        _advice(
+            "02_bigger_batch",
+            "do more work per step",
+            f"{_time(outside * steps.mean_us)} of a step are spent outside of operators and loading, so in Python",
+            outside,
+        ),
+        Advice("03_reduced_h2d_copy", "copy fewer bytes", none, 0.0, 1.0),
+        Advice("05_pinned_memory", "pinned memory", none, 0.0, 1.0),
+    ]
+
+
+def ranked(found):
+    """The advice worth following, the largest cost first."""
+    worth = [each for each in found if each.share_of_step >= WORTHWHILE]
+    return sorted(worth, key=lambda each: -each.share_of_step)
+
+
+def verdict(trace, steps, found, tensor):
+    """One sentence on what bounds this training, and the next lever where no advice is left."""
+    parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
+    if not len(trace.kernels):
+        share = (parts["cpu_exec"] + parts["runtime"]) / total
+        bound = f"{share:.0%} of the step is operators on the CPU"
+        lever = "the next lever is a GPU, a smaller model, or fewer or smaller images"
+        return f"compute-bound: {bound}; {lever}" if not ranked(found) else f"{bound}, and there is something to gain"
+    share = parts["kernel"] / total
+    if ranked(found):
+        return f"kernels fill {share:.0%} of the step, and there is something to gain"
+    matrix = tensor.eligible_share or 0.0
+    lever = (
+        "a model that computes less, or lower precision still"
+        if matrix > 0.5
+        else "fewer passes over memory: fused kernels (torch.compile) and channels_last"
+    )
+    return f"compute-bound: {share:.0%} of the step is kernels, {matrix:.0%} of their time matrix work; next is {lever}"
+
+
+def _advice(step, title, why, share, kept=0.0):
+    """kept: the share of the cost that stays."""
+    share = min(max(share, 0.0), 1.0)
+    left = 1 - share * (1 - kept)
+    return Advice(step, title, why, share, 1 / left if left > 1e-9 else None)
+
+
+def _waits(idle, cause, steps):
+    """Share of the step's time that the GPUs, on average, wait for this cause."""
+    total = steps.duration.sum()
+    return float(np.mean([each.causes_us[cause] for each in idle]) / total) if idle and total > 0 else 0.0
+
+
+def _loading(trace, steps, share):
+    names = [trace.names[number] for number in np.unique(trace.operators.name).tolist()]
+    workers = any("MultiProcessing" in name for name in names if is_loading(name))
+    each = _time(share * steps.mean_us)
+    if workers:
+        why = f"although worker processes load, each step still waits {each} for its batch: more workers, or less to do"
+    else:
+        why = f"each step waits {each} for the DataLoader, which decodes and resizes in the training process"
+    return _advice("04_multiprocess_loading", "load in more processes" if workers else "load in processes", why, share)
+
+
+def _untapped(trace, steps, tensor):
+    kernels = trace.kernels
+    cost = Cover(kernels.start[tensor.untapped], kernels.end[tensor.untapped]).within(steps.start, steps.end)
+    share = float(cost.sum() / max(steps.duration.sum(), 1e-9))
+    devices = [trace.properties.get(number, {}) for number in np.unique(kernels.device).tolist()]
+    majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
+    if majors and max(majors) < 7:
+        return Advice("01_amp", "mixed precision", "this GPU has no Tensor Cores", 0.0, 1.0)
+    why = (
+        f"{_time(share * steps.mean_us)} of a step are matrix products and convolutions in kernels without Tensor Cores"
+    )
+    return _advice("01_amp", "mixed precision, on Tensor Cores", why, share)
+
+
+def _launching(trace, steps, share):
+    kernels = trace.kernels
+    inside = Cover(steps.start, steps.end).holds(kernels.start)
+    each = kernels.duration[inside].mean() if inside.any() else 0.0
+    why = (
+        f"{inside.sum() / len(steps.names):.0f} kernels a step, {each:.0f} us on average: for "
+        f"{_time(share * steps.mean_us)} of it the GPU waits for the CPU to launch the next one"
+    )
+    return _advice("02_bigger_batch", "give each launch more work", why, share)
+
+
+def _copying(trace, steps, idle):
+    """Advice for copies to the device and from it, by what each direction keeps the GPU from computing."""
+    copies, runtime = trace.copies, trace.runtime
+    call, size = launches(trace, copies), np.nan_to_num(copies.bytes)
+    waits = Cover(
+        np.concatenate([each.start for each in idle]) if idle else (),
+        np.concatenate([each.end for each in idle]) if idle else (),
+    )
+    shares = {}
+    for name in ("h2d", "d2h"):
+        these = direction(trace, name)
+        calls = call[these & (call >= 0)]
+        taken = Cover(copies.start[these], copies.end[these]) | Cover(runtime.start[calls], runtime.end[calls])
+        cost = taken.total + waits.total - (taken | waits).total  # what both cover
+        shares[name] = cost / max(float(steps.duration.sum()), 1e-9)
+    to_device = direction(trace, "h2d")
+    inside = to_device & Cover(steps.start, steps.end).holds(copies.start)
+    batch = step_bytes(trace, steps)
+    pageable = size[inside & trace.named(copies, lambda name: "Pageable" in name)].sum() / len(steps.names)
+    cost = _time(shares["h2d"] * steps.mean_us)
+    crossing = f"{batch / 1e6:.1f} MB a step cross to the GPU, which computes nothing for {cost} meanwhile"
+    fewer = _advice(
+        "03_reduced_h2d_copy",
+        "copy images as uint8",
+        f"{crossing}; images sent as uint8 instead of float32 are a quarter of that",
+        shares["h2d"],
+        kept=1 - FEWER_BYTES,
+    )
+    if pageable > batch / 2 or not batch:
+        pinned = _advice("05_pinned_memory", "pinned memory", f"{crossing}, from pageable memory", shares["h2d"])
+    else:
+        pinned = _advice(None, "copy the next batch early", f"{crossing}, though from pinned memory", shares["h2d"])
+    back = _advice(
+        None,
+        "leave results on the GPU",
+        f"copies back to the CPU (.item(), .cpu(), print) hold the GPU up for {_time(shares['d2h'] * steps.mean_us)}",
+        shares["d2h"],
+    )
+    return [fewer, pinned, back]
+
+
+def _synchronising(trace, steps, share):
+    waiting = trace.named(trace.runtime, lambda name: "ynchronize" in name)
+    inside = waiting & Cover(steps.start, steps.end).holds(trace.runtime.start)
+    why = (
+        f"the CPU waits for the GPU {inside.sum() / len(steps.names):.0f} times a step (.item(), .cpu(), synchronize), "
+        f"and then the GPU for the CPU: {_time(share * steps.mean_us)}"
+    )
+    return _advice(None, "do not synchronise", why, share)
+
+
+def _setting_up(trace, steps, share):
+    why = (
+        f"{_time(share * steps.mean_us)} of a step go into allocating GPU memory, loading code or starting the GPU up: "
+        "trace after a warm-up, and see that no step has larger tensors than those before"
+    )
+    return _advice(None, "warm up first", why, share)
+
+
+def _communicating(steps, talk):
+    share = talk.exposed_us / max(float(steps.duration.sum()), 1e-9) if talk else 0.0
+    alone = f"collectives run {_time(share * steps.mean_us)} of a step with nothing beside them"
+    why = f"{alone}: larger buckets, or fewer of them (accumulate gradients)"
+    return _advice(None, "overlap communication", why, share)
+
+
+def _idling(steps, share):
+    why = f"for {_time(share * steps.mean_us)} of a step neither the GPU nor any operator works: that is Python's"
+    return _advice(None, "find the Python between operators", f"{why}; trace with stacks to see whose", share)
+
+
+def _time(us):
+    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 100 else f"{us:.0f} us"

@@ -1,0 +1,247 @@
+"""From bytes to events: typed, a few thousand at a time, and as much as can be saved of a damaged file.
+
+A trace is one object whose "traceEvents" is a list of small objects, or that list alone. It is decoded in runs of whole
+events, so that memory holds one run at a time however large the trace. Where a run is not what it should be (literals
+such as N/A, raw control characters, bad UTF-8, wrong types, a missing end) the slower half of this module takes over.
+"""
+
+import re
+
+import msgspec
+
+from common.errors import InputError
+
+Number = float | int | str | None
+
+
+KEYS = {
+    "external": "External id",
+    "external_2021": "external id",
+    "blocks_per_sm": "blocks per SM",
+    "occupancy": "est. achieved occupancy %",
+    "address": "Addr",
+    "allocation": "Bytes",
+    "allocated": "Total Allocated",
+    "reserved": "Total Reserved",
+    "device_type": "Device Type",
+    "device_id": "Device Id",
+}
+
+
+class Args(msgspec.Struct, gc=False, rename=KEYS):
+    """The arguments of an event that some number here is computed from; all others are skipped unread."""
+
+    external: Number = None
+    external_2021: Number = None
+    correlation: Number = None
+    device: Number = None
+    stream: Number = None
+    bytes: Number = None
+    blocks_per_sm: Number = None
+    occupancy: Number = None
+    address: Number = None
+    allocation: Number = None
+    allocated: Number = None
+    reserved: Number = None
+    device_type: Number = None
+    device_id: Number = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event in Chrome's trace format; times in µs."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    ts: Number = None
+    dur: Number = None
+    pid: Number = None
+    tid: Number = None
+    args: Args | None = None
+
+
+class Header(msgspec.Struct, kw_only=True):
+    """What stands beside the events: `deviceProperties` and `distributedInfo`, of any type."""
+
+    deviceProperties: object = None
+    distributedInfo: object = None
+
+
+class _Rest(Header, kw_only=True):
+    traceEvents: list[Event]
+
+
+_events = msgspec.json.Decoder(list[Event])
+_header = msgspec.json.Decoder(Header)
+_rest = msgspec.json.Decoder(_Rest)
+_event = msgspec.json.Decoder(Event)
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_anything = msgspec.json.Decoder()
+
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_RUN = 4 * 2**20  # bytes to decode at a time
+_PATIENCE = 64 * 2**20  # bytes to gather before a run that does not decode is taken for damaged
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def events(pieces, name, header, warnings):
+    """Yield lists of `Event` from the pieces of a trace file; fill `header` (a dict) and `warnings` (a list of lines).
+
+    Raises InputError, naming the file `name`, where there is no trace in it.
+    """
+    pieces = iter(pieces)
+    text, opening = _opened(pieces, name, header)
+    dropped = 0
+    wanted = _RUN
+    for piece in pieces:
+        text += piece
+        if len(text) < wanted:
+            continue
+        run, text = _run(text)
+        if run is None and wanted < _PATIENCE:
+            wanted *= 2
+            continue
+        if run is None:
+            cut = text.rfind(b"}")
+            run, lost = _saved(text[: cut + 1])
+            text, dropped = text[cut + 1 :].lstrip(b" \t\r\n,"), dropped + lost
+        wanted = _RUN
+        yield run
+    yield from _ended(text, opening, name, header, warnings, dropped)
+
+
+def _opened(pieces, name, header):
+    """Read up to the first event: (the text from there on, what must stand before it to be JSON)."""
+    text = b""
+    for piece in pieces:
+        text += piece
+        if len(text) > _PATIENCE:
+            raise InputError(f'{name} has no list "traceEvents" in its first {_PATIENCE >> 20} MiB: not a trace')
+        begin = text.lstrip(b"\xef\xbb\xbf \t\r\n")
+        if begin.startswith(b"["):
+            return begin[1:].lstrip(), b"["
+        if begin and not begin.startswith(b"{"):
+            break
+        for opening in _OPENING.finditer(begin):
+            try:
+                found = _header.decode(_clean(begin[: opening.end()]) + b"]}")
+            except _BROKEN:
+                continue  # those words stood inside something else
+            header.update(msgspec.structs.asdict(found))
+            return begin[opening.end() :], b'{"traceEvents":['
+    try:
+        _anything.decode(text)
+    except RecursionError as error:
+        raise InputError(f"{name} is nested too deeply to be a trace") from error
+    except _BROKEN as error:
+        raise InputError(f"{name} is not JSON: {_reason(error)}") from error
+    raise InputError(f'{name} has no list "traceEvents": it is not a trace of torch.profiler')
+
+
+def _run(text):
+    """Decode as many whole events as `text` holds: (events, the text after them), or (None, text)."""
+    cut = len(text)
+    for _ in range(8):  # the last places where one event may end and the next begin
+        cut = text.rfind(b"}", 0, cut)
+        while cut >= 0 and not _BETWEEN.match(text, cut):
+            cut = text.rfind(b"}", 0, cut)
+        if cut < 0:
+            break
+        try:
+            return _events.decode(b"[" + text[: cut + 1] + b"]"), text[text.index(b"{", cut) :]
+        except msgspec.ValidationError:
+            break
+        except _BROKEN:
+            continue  # inside a nested list, or damaged
+    return None, text
+
+
+def _ended(text, opening, name, header, warnings, dropped):
+    """Decode what is left: the last events, the list's end and what follows it."""
+    for mend in (bytes, _clean):
+        try:
+            if opening == b"[":
+                yield _events.decode(b"[" + mend(text))
+            else:
+                rest = _rest.decode(opening + mend(text))
+                yield rest.traceEvents
+                for key in ("deviceProperties", "distributedInfo"):
+                    if getattr(rest, key) is not None:
+                        header[key] = getattr(rest, key)
+            break
+        except _BROKEN:
+            continue
+    else:
+        run, lost = _saved(text)
+        dropped += lost
+        try:
+            _anything.decode(opening + _clean(text))
+        except RecursionError as error:
+            raise InputError(f"{name} is nested too deeply to be a trace") from error
+        except _BROKEN as error:
+            warnings.append(f"{name} is cut off or damaged ({_reason(error)}): the events that are whole are used")
+        yield run
+    if dropped:
+        warnings.append(f"{name}: {dropped} events that cannot be read are left out")
+
+
+def _saved(text):
+    """The events in a piece of JSON text that is not what it should be, and how many were lost: (events, lost)."""
+    text = _clean(text).strip(b" \t\r\n,")
+    if not text:
+        return [], 0
+    try:
+        raws = _raws.decode(b"[" + text + b"]")
+    except _BROKEN:
+        middle = _split(text)
+        if middle is None:
+            return [], int(b'"ph"' in text)
+        (first, lost), (second, lost_too) = _saved(text[:middle]), _saved(text[middle:])
+        return first + second, lost + lost_too
+    found, lost = [], 0
+    for raw in raws:
+        try:
+            found.append(_event.decode(raw))
+        except _BROKEN:
+            event = _loose(_anything.decode(raw))
+            found += [event] if event else []
+            lost += event is None
+    return found, lost
+
+
+def _split(text):
+    """A place between two objects, near the middle of `text`; None where there is none."""
+    half = len(text) // 2
+    between = _BETWEEN.search(text, half) or next(iter(_BETWEEN.finditer(text, 0, half + 2)), None)
+    return between and between.start() + 1
+
+
+def _loose(value):
+    """An Event of an object that has values of wrong types: such an argument counts as missing. None if hopeless."""
+    if not isinstance(value, dict):
+        return None
+    args = value.get("args")
+    args = args if isinstance(args, dict) else {}
+    fields = {field.name: args.get(field.encode_name) for field in msgspec.structs.fields(Args)}
+    texts = {key: value[key] for key in ("ph", "cat", "name") if isinstance(value.get(key), str)}
+    numbers = {key: _number(value.get(key)) for key in ("ts", "dur", "pid", "tid")}
+    return Event(**texts, **numbers, args=Args(**{key: _number(number) for key, number in fields.items()}))
+
+
+def _number(value):
+    return value if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+
+
+_CONTROL = bytes(32 if code < 32 else code for code in range(256))  # control characters become spaces
+_LITERAL = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<=[:\[,\s])([+-]?(?:NaN|nan|Infinity|inf|N/A)(?:\(ind\))?)(?=[\s,\]}])')
+
+
+def _clean(text):
+    """The text as the JSON it was meant to be: valid UTF-8, no control characters, `null` for NaN, inf and N/A."""
+    text = text.decode("utf-8", "replace").encode().translate(_CONTROL)
+    return _LITERAL.sub(lambda found: b"null" if found[1] else found[0], text)
+
+
+def _reason(error):
+    return str(error).removeprefix("JSON is malformed: ")

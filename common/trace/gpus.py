@@ -1,0 +1,62 @@
+"""What each GPU did inside the steps.
+
+Definitions: torch-tb-profiler 0.4.3, gpu_metrics_parser.py; steps count from the first one's start to the last one's
+end, as in its Overview.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.trace.intervals import Cover, integral
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Shares 0..1, None where the trace cannot tell.
+
+    utilization: of the time, with at least one kernel running. sm_efficiency: of the SMs that had work, estimated:
+    blocks per SM of the running kernels, at most 1, over time. occupancy_percent: est. achieved occupancy of the
+    kernels, weighted by their time. tensor_core_share: see `tensor_cores.py`.
+    """
+
+    id: int
+    name: str | None
+    utilization: float
+    sm_efficiency: float | None
+    occupancy_percent: float | None
+    tensor_core_share: float | None
+
+
+def gpu_ids(trace):
+    """The devices on which kernels ran, by number."""
+    ids = np.unique(trace.kernels.device)
+    return [int(number) for number in ids.tolist() if np.isfinite(number)]
+
+
+def utilization(kernels, start, end):
+    """Share of [start, end) in which at least one of the kernels ran."""
+    return float(Cover(kernels.start, kernels.end).within(start, end)) / (end - start) if end > start else 0.0
+
+
+def sm_efficiency(kernels, start, end):
+    """Mean over [start, end) of the blocks per SM of all kernels running, at most 1; None where not recorded."""
+    known = kernels.blocks_per_sm > 0
+    if not known.any() or not end > start:
+        return None
+    return integral(kernels.start[known], kernels.end[known], kernels.blocks_per_sm[known], start, end, 1.0) / (
+        end - start
+    )
+
+
+def occupancy_percent(kernels, start, end):
+    """Mean estimated achieved occupancy of the kernels, weighted by their time in [start, end); None if none known."""
+    known = kernels.occupancy >= 0
+    time = np.clip(np.minimum(kernels.end, end) - np.maximum(kernels.start, start), 0, None)[known]
+    return float(np.average(kernels.occupancy[known], weights=time)) if time.sum() > 0 else None
+
+
+def gpu_name(trace, number):
+    """The GPU's name as the trace gives it, or None."""
+    name = trace.properties.get(number, {}).get("name")
+    return name if isinstance(name, str) else None

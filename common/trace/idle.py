@@ -1,0 +1,62 @@
+"""Where the GPU waits: what the CPU was doing while no kernel ran. The plugin has no such view."""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.trace.intervals import Cover, shares
+from common.trace.steps import is_loading, is_step
+
+CAUSES = ("copy", "dataloader", "synchronisation", "setup", "launch", "other")
+_SETUP = re.compile(r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|StreamPriorityRange|GetDeviceProp")
+
+
+@dataclass(frozen=True)
+class Idle:
+    """The time inside the steps in which one GPU ran no kernel. Causes as in `CAUSES`, in order of precedence:
+
+    copy: the GPU was copying or setting memory, or the CPU was inside a call that copies. dataloader: the training loop
+    waited for a batch. synchronisation: the CPU was inside a call that waits for the GPU. setup: inside a call that
+    allocates memory, loads code or starts the GPU up. launch: the CPU was running operators or calling the runtime, too
+    slowly to keep the GPU busy. other: nothing of that, so Python or what was not recorded.
+
+    total_us and causes_us (by cause, summing to it): over all steps. start, end: µs, float64 [gaps], the stretches
+    without a kernel, in order; by_gap: µs, float64 [causes, gaps].
+    """
+
+    device: int
+    total_us: float
+    causes_us: dict[str, float]
+    start: np.ndarray
+    end: np.ndarray
+    by_gap: np.ndarray
+
+
+def idle(trace, steps, device):
+    """The `Idle` of one GPU (its number) inside `steps`."""
+    kernels, runtime, operators = trace.kernels, trace.runtime, trace.operators
+    busy = Cover(*_edges(kernels, kernels.device == device))
+    gaps = busy.gaps(steps.start, steps.end)
+    copying = trace.named(runtime, lambda name: "emcpy" in name)
+    waiting = trace.named(runtime, lambda name: "ynchronize" in name)
+    setting_up = trace.named(runtime, _SETUP.search) & ~copying & ~waiting
+    loading = trace.named(operators, is_loading)
+    marks = trace.named(operators, lambda name: is_step(name) or name.startswith("Optimizer."))  # Python, in part
+    causes = [
+        Cover(*_edges(trace.copies, trace.copies.device == device))
+        | Cover(*_edges(trace.sets, trace.sets.device == device))
+        | Cover(*_edges(runtime, copying)),
+        Cover(*_edges(operators, loading)),
+        Cover(*_edges(runtime, waiting)),
+        Cover(*_edges(runtime, setting_up)),
+        Cover(*_edges(runtime, ~waiting & ~copying & ~setting_up)) | Cover(*_edges(operators, ~loading & ~marks)),
+        Cover(gaps.start, gaps.end),
+    ]
+    by_gap = shares(causes, gaps.start, gaps.end)
+    causes_us = dict(zip(CAUSES, by_gap.sum(axis=1).tolist(), strict=True))
+    return Idle(device, gaps.total, causes_us, gaps.start, gaps.end, by_gap)
+
+
+def _edges(spans, mask):
+    return spans.start[mask], spans.end[mask]

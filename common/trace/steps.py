@@ -1,0 +1,156 @@
+"""The training steps of a trace, and what each of them spent its time on.
+
+Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and overall_parser.py (the breakdown).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.trace.intervals import Cover, shares
+from common.trace.operators import launches
+
+ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_exec", "other")
+COLLECTIVES = {
+    f"{library}:{name}"
+    for library in ("nccl", "gloo")
+    for name in (
+        *("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter"),  # those that the plugin knows
+        *("_all_gather_base", "_reduce_scatter_base", "all_to_all", "send", "recv", "coalesced", "barrier"),  # newer
+    )
+}
+
+
+@dataclass(frozen=True)
+class Steps:
+    """names: what stands after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
+
+    breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
+    marked: False where the trace marks no steps and counts as one.
+    """
+
+    names: list[str]
+    start: np.ndarray
+    end: np.ndarray
+    breakdown: np.ndarray
+    marked: bool
+
+    @property
+    def duration(self):
+        return self.end - self.start
+
+    @property
+    def mean_us(self):
+        return float(self.duration.mean())
+
+    @property
+    def mean_breakdown_us(self):
+        """µs of a mean step by role."""
+        return dict(zip(ROLES, self.breakdown.mean(axis=1).tolist(), strict=True))
+
+
+def is_step(name):
+    return name.startswith("ProfilerStep#")
+
+
+def is_loading(name):
+    """True for the time in which the training loop waits for its DataLoader's next batch."""
+    loader = name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
+    return loader or name.startswith("enumerate(DataPipe)#")
+
+
+def steps(trace):
+    """The `Steps` of a trace.
+
+    A step begins where its ProfilerStep mark begins, or where the step before it ends, if that is later; it ends when
+    the last device work that was launched inside the mark ends, or with the mark. Last steps are left out where the
+    profiler missed part of their device work: all that launched none, and then one that launched less than 80 % of
+    what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
+    """
+    names, start, end, marked = _marks(trace)
+    start, end, launched = _with_device_work(trace, start, end)
+    kept = _complete(launched)
+    names, start, end = names[:kept], start[:kept], end[:kept]
+    return Steps(names, start, end, shares([*roles(trace), Cover(start, end)], start, end), marked)
+
+
+def roles(trace):
+    """The covers of all roles but "other", in order of precedence: a moment counts for the first that covers it.
+
+    Communication is what the plugin calls so: the time inside collectives' marks on the CPU, and kernels that carry
+    the id of one; today's NCCL kernels carry another id and count as kernels here (`communication.py` tells them).
+    """
+    operators, annotations = trace.operators, trace.annotations
+    loading = trace.named(operators, is_loading)
+    collective = trace.named(operators, COLLECTIVES.__contains__)
+    marks = trace.named(annotations, COLLECTIVES.__contains__)
+    ids = np.concatenate([operators.external[collective], annotations.external[marks]])
+    communicating = np.isin(trace.kernels.external, ids[ids >= 0])
+    working = ~loading & ~collective & ~trace.named(operators, is_step)
+
+    def cover(spans, mask=slice(None)):
+        return Cover(spans.start[mask], spans.end[mask])
+
+    return [
+        cover(trace.kernels, ~communicating),
+        cover(trace.copies),
+        cover(trace.sets),
+        cover(trace.kernels, communicating) | cover(operators, collective) | cover(annotations, marks),
+        cover(trace.runtime),
+        cover(operators, loading),
+        cover(operators, working),
+    ]
+
+
+def _marks(trace):
+    found = [spans.where(trace.named(spans, is_step)) for spans in (trace.operators, trace.annotations)]
+    start, end = (np.concatenate([getattr(spans, edge) for spans in found]) for edge in ("start", "end"))
+    if len(start):
+        names = [trace.names[name].split("#", 1)[1] for spans in found for name in spans.name.tolist()]
+        order = np.argsort(start, kind="stable")
+        return [names[index] for index in order.tolist()], start[order], end[order], True
+    tables = (trace.runtime, trace.annotations, trace.kernels, trace.copies, trace.sets)
+    whole = [trace.operators] if len(trace.operators) else [table for table in tables if len(table)]
+    if not whole:  # memory events alone
+        return ["0"], trace.memory.time[:1], trace.memory.time[-1:], False
+    first, last = min(table.start.min() for table in whole), max(table.end.max() for table in whole)
+    return ["0"], np.array([first]), np.array([last]), False
+
+
+def _with_device_work(trace, start, end):
+    """Steps' starts and ends with the device work that they launched, and how many events each launched (or None)."""
+    work = [spans for spans in (trace.kernels, trace.copies, trace.sets) if len(spans)]
+    if not work:
+        return start, end, None
+    begun, ended = (np.concatenate([getattr(spans, edge) for spans in work]) for edge in ("start", "end"))
+    call = np.concatenate([launches(trace, spans) for spans in work])
+    step = np.where(call >= 0, _inside(trace.runtime, start, end)[call], -1) if len(trace.runtime) else call
+    launched = np.bincount(step[step >= 0], minlength=len(start))
+    if not launched.any():
+        return start, end, None
+    first, last = np.full(len(start), np.inf), np.full(len(start), -np.inf)
+    np.minimum.at(first, step[step >= 0], begun[step >= 0])
+    np.maximum.at(last, step[step >= 0], ended[step >= 0])
+    before = start[0]
+    if launched[0]:  # work from before the trace, done before this step's own begins
+        earlier = ended[(step < 0) & (ended < first[0])]
+        before = max(before, earlier.max(initial=-np.inf))
+    start, end = start.copy(), end.copy()
+    for index in range(len(start)):
+        start[index] = max(before, start[index])
+        end[index] = before = max(end[index], last[index], start[index])
+    return start, end, launched
+
+
+def _inside(spans, start, end):
+    """The step that each span lies in as a whole, -1 for none."""
+    step = np.searchsorted(start, spans.start, "right") - 1
+    return np.where((step >= 0) & (spans.end <= end[step]), step, -1)
+
+
+def _complete(launched):
+    """How many steps to keep."""
+    if launched is None or len(launched) < 2:
+        return None
+    last = int(np.flatnonzero(launched)[-1])
+    return last if last > 0 and launched[last - 1] * 0.8 > launched[last] else last + 1

@@ -1,0 +1,140 @@
+"""Everything that is computed from one trace, and the object that `explain --json` prints."""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from common.trace import advice, copies, gpus, idle, memory, reader, source, steps, tensor_cores
+from common.trace.communication import Communication, communication
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """All kernels of one name: how many, their summed µs, and whether they use Tensor Cores (None: cannot tell)."""
+
+    name: str
+    count: int
+    us: float
+    tensor_cores: bool | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a trace says; see the classes of the fields. kernels: by name, the longest first, over the whole trace."""
+
+    trace: reader.Trace
+    steps: steps.Steps
+    gpus: list[gpus.Gpu]
+    tensor_cores: tensor_cores.TensorCores
+    kernels: list[Kernel]
+    copies: dict[str, copies.Copies]
+    step_bytes: float
+    memory: list[memory.Memory]
+    idle: list[idle.Idle]
+    communication: Communication | None
+    levers: list[advice.Advice]
+    verdict: str
+
+    @property
+    def advice(self):
+        return advice.ranked(self.levers)
+
+    def as_json(self):
+        """The object of `explain --json`: plain types only, None where the trace cannot tell."""
+        first = self.memory[0] if self.memory else None
+        same = [each for each in self.memory if first and (each.device == memory.CPU) == (first.device == memory.CPU)]
+        return _finite(
+            {
+                "file": str(self.trace.file),
+                "steps": {
+                    "count": len(self.steps.names),
+                    "names": self.steps.names,
+                    "mean_us": self.steps.mean_us,
+                    "breakdown_us": self.steps.mean_breakdown_us,
+                },
+                "gpus": [asdict(gpu) for gpu in self.gpus],
+                "kernels": {
+                    "count": sum(kernel.count for kernel in self.kernels),
+                    "total_us": sum(kernel.us for kernel in self.kernels),
+                },
+                "eligible_kernel_share": self.tensor_cores.eligible_share,
+                "copies": {name: asdict(each) for name, each in self.copies.items()},
+                "memory": {
+                    "peak_allocated_bytes": _largest(each.peak_allocated for each in same),
+                    "peak_reserved_bytes": _largest(each.peak_reserved for each in same),
+                },
+                "advice": [
+                    {
+                        "step": each.step,
+                        "why": f"{each.title}: {each.why}",
+                        "share_of_step": each.share_of_step,
+                        "predicted_gain": each.predicted_gain,
+                    }
+                    for each in self.advice
+                ],
+            }
+        )
+
+
+def summarize(path, max_size=source.MAX_SIZE):
+    """Read the trace file `path` and compute its `Summary`. Raises InputError; see `reader.read`."""
+    trace = reader.read(path, max_size)
+    cut = steps.steps(trace)
+    tensor = tensor_cores.tensor_cores(trace)
+    begin, end = float(cut.start[0]), float(cut.end[-1])
+    found = []
+    for number in gpus.gpu_ids(trace):
+        kernels = trace.kernels.where(trace.kernels.device == number)
+        found.append(
+            gpus.Gpu(
+                id=number,
+                name=gpus.gpu_name(trace, number),
+                utilization=gpus.utilization(kernels, begin, end),
+                sm_efficiency=gpus.sm_efficiency(kernels, begin, end),
+                occupancy_percent=gpus.occupancy_percent(kernels, begin, end),
+                tensor_core_share=tensor.share.get(number),
+            )
+        )
+    waits = [idle.idle(trace, cut, gpu.id) for gpu in found]
+    talk = communication(trace, cut)
+    levers = advice.levers(trace, cut, waits, tensor, talk)
+    return Summary(
+        trace=trace,
+        steps=cut,
+        gpus=found,
+        tensor_cores=tensor,
+        kernels=_by_name(trace),
+        copies=copies.copies(trace),
+        step_bytes=copies.step_bytes(trace, cut),
+        memory=memory.memory(trace),
+        idle=waits,
+        communication=talk,
+        levers=levers,
+        verdict=advice.verdict(trace, cut, levers, tensor),
+    )
+
+
+def _by_name(trace):
+    kernels, count = trace.kernels, len(trace.names)
+    times = np.bincount(kernels.name, weights=kernels.duration, minlength=count)
+    counts = np.bincount(kernels.name, minlength=count)
+    found = [
+        Kernel(name, int(counts[number]), float(times[number]), tensor_cores.uses_tensor_cores(name))
+        for number in np.flatnonzero(counts).tolist()
+        for name in [trace.names[number]]
+    ]
+    return sorted(found, key=lambda kernel: (-kernel.us, kernel.name))
+
+
+def _largest(values):
+    known = [value for value in values if value is not None]
+    return max(known, default=None)
+
+
+def _finite(value):
+    """The same with None for numbers that JSON cannot say."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

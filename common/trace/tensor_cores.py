@@ -1,0 +1,163 @@
+"""Which kernels use Tensor Cores, told by their names, and how much of the kernel time does.
+
+Shares are the profiler plugin's (torch-tb-profiler 0.4.3, tensor_cores_parser.py): of the time of the kernels that
+operators launched. Its list of names is from 2020; the rules here go beyond it, and "cannot tell" is an answer too.
+Sources: CUTLASS's and cuDNN's naming of kernels, NVIDIA PyProf's tc.py, and torch's mem_eff_attention for fmha_cutlass.
+"""
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.trace.operators import Nesting, launches, launching_operators
+
+# In this order; the first that matches decides. Upper and lower case count alike.
+_RULES = [
+    # What torch does element by element, whatever it is applied to; Triton code of kinds that hold no tl.dot.
+    (False, r"elementwise_kernel|::reduce_kernel|multi_tensor_apply|^triton_(poi|red|per|spl|for)_"),
+    # Arithmetic on the ordinary units, by name.
+    (False, r"simt|ffma|sgemm|dgemm|cgemm|zgemm|scudnn(?!.*1688)|gemv|gemmk1|gemmSN|dot_kernel|fft|winograd"),
+    (False, r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct|conv_depthwise"),
+    # Parts of matrix products and of attention that only prepare, add up or scale.
+    (False, r"split_?k_?reduce|reduce_?split_?k|reduce_wgrad|compute\w*Offsets|im2col|col2im|epilogue::impl"),
+    (False, r"splitkv_combine|bwd_dot_do_o|bwd_preprocess|bwd_postprocess|convert_dq|convert_dkv"),
+    # Attention in torch's own CUTLASS kernels: fp16 needs compute capability 7.0, fp32 and bf16 need 8.0.
+    (False, r"fmha_cutlass[FB]_f32_\w*_sm(50|60|70|75)|fmha_cutlass[FB]_f16_\w*_sm(50|60)"),
+    (True, r"fmha_cutlass[FB]_(f32|f16|bf16)_\w*_sm\d+"),
+    # Instructions and their shapes: mma.m8n8k4 to tcgen05.
+    (True, r"[hsd]884|[hsc]1688|16816|16832|i8816|i8832|[hib]mma_?|dmma|tcgen05|m16n8k\d+|tensor(16x8x|8x8x)\d+"),
+    # CUTLASS's, Hopper's and Blackwell's: s64x128x16gemm, warp-specialised, cuBLAS's nvjet.
+    (True, r"tensorop|s64x\d+x\d+gemm|gmma|nvjet_|warpgroupsize|warp_?specialized|TensorOpMultiplicand"),
+    (True, r"sm(80|86|89|90|100|103|120)_xmma|xmma_(implicit_)?gemm|xmma_sparse|xmma_(fprop|dgrad|wgrad)"),
+    (True, r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash_(fprop|bprop)|sdpa_sm\d+_flash"),
+    # Compiled Triton matrix products that name a type for which tl.dot has no other way.
+    (True, r"^triton_.*(mm|conv|attention).*(bf16|fp16|f16|tf32|fp8|e4m3)"),
+]
+_RULES = [(answer, re.compile(pattern, re.IGNORECASE)) for answer, pattern in _RULES]
+# A name with a matrix word that no rule knows leaves it open. Without one, these only move or combine elements.
+_MATRIX = re.compile(r"gemm|conv|(?<!a)mma|attention|attn|matmul|[^a-z][ab]?mm|dot|[dw]grad|fprop|lstm|gru|rnn", re.I)
+_ELEMENTS = re.compile(
+    r"at::native|elementwise|CatArray|index|gather|scatter|softmax|norm|bn_(fw|bw)|pool|upsample|nccl|rccl|embedding"
+    r"|dropout|nll|criterion|cub::|thrust::|sort|fill|distribution_|nchwToNhwc|nhwcToNchw|transpose|tensorTransform|arange"
+    r"|cudnn::ops|op_generic_tensor|add_tensor|scalePackedTensor|copy|CUDAFunctor|topk|cumsum|memset|adam|sgd",
+    re.IGNORECASE,
+)
+_OLD_GPU = 7  # compute capability from which there are Tensor Cores
+
+# Operators that autocast runs in lower precision and their backward ones: the plugin's list (tensor_core.py), then
+# what torch has added since.
+ELIGIBLE = frozenset(
+    """
+    aten::_convolution aten::conv1d aten::conv2d aten::conv3d aten::conv_tbc aten::conv_transpose1d
+    aten::conv_transpose2d aten::conv_transpose3d aten::convolution aten::cudnn_convolution
+    aten::cudnn_convolution_transpose aten::prelu aten::addmm aten::addmv aten::addr aten::matmul aten::mm aten::mv
+    aten::linear aten::addbmm aten::baddbmm aten::bmm aten::chain_matmul aten::linalg_multi_dot
+    aten::_thnn_fused_lstm_cell aten::_thnn_fused_gru_cell aten::lstm_cell aten::gru_cell aten::rnn_tanh_cell
+    aten::rnn_relu_cell CudnnConvolutionBackward BmmBackward0 aten::cudnn_convolution_transpose_backward
+    CudnnConvolutionTransposeBackward MmBackward aten::cudnn_convolution_backward_weight aten::addmm_ AddmvBackward
+    MvBackward aten::cudnn_convolution_transpose_backward_weight aten::cudnn_convolution_transpose_backward_input
+    AddmmBackward aten::cudnn_convolution_backward_input AddbmmBackward aten::cudnn_convolution_backward
+    """.split()
+)
+ELIGIBLE_SINCE = frozenset(
+    """
+    aten::convolution_backward aten::convolution_overrideable aten::convolution_backward_overrideable
+    aten::miopen_convolution aten::cudnn_convolution_relu aten::cudnn_convolution_add_relu aten::_addmm_activation
+    aten::_scaled_mm aten::_grouped_mm aten::baddbmm_ aten::_cudnn_rnn aten::_cudnn_rnn_backward
+    aten::scaled_dot_product_attention aten::_scaled_dot_product_flash_attention
+    aten::_scaled_dot_product_flash_attention_backward aten::_scaled_dot_product_efficient_attention
+    aten::_scaled_dot_product_efficient_attention_backward aten::_scaled_dot_product_cudnn_attention
+    aten::_scaled_dot_product_cudnn_attention_backward aten::_flash_attention_forward
+    aten::_flash_attention_backward aten::_efficient_attention_forward aten::_efficient_attention_backward
+    aten::_cudnn_attention_forward aten::_cudnn_attention_backward
+    """.split()
+)
+
+
+def uses_tensor_cores(name):
+    """True or False where a kernel's name tells, None where it does not.
+
+    None is the answer for kernels of unknown make, and for Triton's matrix products where the name leaves the data
+    type open: with float32 they may run on either.
+    """
+    for answer, pattern in _RULES:
+        if pattern.search(name):
+            return answer
+    return False if _ELEMENTS.search(name) and not _MATRIX.search(name) else None
+
+
+@dataclass(frozen=True)
+class TensorCores:
+    """share: per GPU id, of its kernel time, None where no name tells. unknown: per GPU id, the share that is unsure.
+
+    eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. untapped: the
+    kernels that such operators launched and that surely use none, as a mask over `Trace.kernels`.
+    """
+
+    share: dict[int, float | None]
+    unknown: dict[int, float]
+    eligible_share: float | None
+    untapped: np.ndarray
+
+
+def tensor_cores(trace, eligible=ELIGIBLE | ELIGIBLE_SINCE, classify=uses_tensor_cores):
+    """The `TensorCores` of a trace.
+
+    Over the kernels that operators launched, as the plugin counts (Optimizer.* marks and the wrappers of parallel
+    training are none); over all kernels where the trace links none of them. An operator that launches Tensor Core
+    kernels is eligible whatever its name, and the time counts for the innermost eligible one.
+    """
+    kernels, operators = trace.kernels, trace.operators
+    if not len(kernels):
+        return TensorCores({}, {}, None, np.zeros(0, bool))
+    answers = {number: classify(trace.names[number]) for number in np.unique(kernels.name).tolist()}
+    sure = np.array([answers[number] is True for number in kernels.name.tolist()])
+    unsure = np.array([answers[number] is None for number in kernels.name.tolist()])
+    old = [device for device in np.unique(kernels.device).tolist() if _without(trace.properties.get(device))]
+    sure &= ~np.isin(kernels.device, old)
+    unsure &= ~np.isin(kernels.device, old)
+
+    operator = launching_operators(trace, launches(trace, kernels))
+    launched = operator >= 0
+    if len(operators):
+        launched &= trace.named(operators, _is_operator)[operator]
+    counted = launched if launched.any() else np.ones(len(kernels), bool)
+    time = kernels.duration
+
+    share, unknown = {}, {}
+    for device in np.unique(kernels.device[np.isfinite(kernels.device)]).tolist():
+        here = counted & (kernels.device == device)
+        total, unknown[int(device)] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
+        amd = _is_amd(trace.properties.get(device))
+        share[int(device)] = None if amd or (unsure | ~here).all() else _part(time[here & sure].sum(), total)
+
+    if not launched.any():
+        return TensorCores(share, unknown, None, np.zeros(len(kernels), bool))
+    able = trace.named(operators, eligible.__contains__)
+    able[operator[launched & sure]] = True
+    bottom = able & ~Nesting(operators).holding(able)
+    in_bottom = launched & bottom[operator]
+    able_share = _part(time[in_bottom].sum(), time[launched].sum())
+    return TensorCores(share, unknown, able_share, in_bottom & ~sure & ~unsure)
+
+
+def _part(part, whole):
+    return float(part / whole) if whole > 0 else 0.0
+
+
+def _is_operator(name):
+    return not name.startswith(("Optimizer.", "enumerate(Data", "ProfilerStep#")) and name not in (
+        "DataParallel.forward",
+        "DistributedDataParallel.forward",
+    )
+
+
+def _without(properties):
+    """True for an NVIDIA GPU from before Tensor Cores."""
+    major = (properties or {}).get("computeMajor")
+    return isinstance(major, int) and 0 < major < _OLD_GPU and not _is_amd(properties)
+
+
+def _is_amd(properties):
+    return bool(re.search(r"AMD|Radeon|Instinct|gfx\d", str((properties or {}).get("name", ""))))

@@ -66,6 +66,7 @@ def print_summary(summary, to):
     _print_gpus(summary, to)
     _print_idle(summary, to)
     _print_kernels(summary, to)
+    _print_operators(summary, to)
     _print_transfers(summary, to)
     _print_memory(summary, to)
     _print_advice(summary, to)
@@ -114,9 +115,9 @@ def _print_gpus(summary, to):
     to.print(Text(f"  {legend}{could}", "dim"))
     if talk := summary.communication:
         count = len(summary.steps.names)
-        to.print(
-            f"  collectives: {_time(talk.us / count)} a step, {_time(talk.hidden_us / count)} beside other kernels ({talk.count} in all; TensorBoard counts them as kernels)"
-        )
+        talking, hidden = _time(talk.us / count), _time(talk.hidden_us / count)
+        text = f"collectives: {talking} a step, {hidden} of it beside other kernels ({talk.count} in all)"
+        to.print(Text(f"  {text}; TensorBoard counts them as kernels"))
 
 
 def _print_idle(summary, to):
@@ -136,6 +137,18 @@ def _print_idle(summary, to):
         cause = CAUSES[int(np.argmax(each.by_gap[:, longest]))]
         length = each.end[longest] - each.start[longest]
         to.print(Text(f"  {len(each.start)} gaps; the longest is {_time(length)}, mostly {cause}", "dim"))
+
+
+def _print_operators(summary, to):
+    if not summary.operators:
+        return
+    total = sum(operator.us for operator in summary.operators)
+    to.print(Text(f"\nOperators on the CPU: {_time(total)} in all, each without what runs inside it", "bold"))
+    table = _table("time", "share", "count", "mean", "name")
+    for operator in summary.operators[:TOP]:
+        cells = _time(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
+        table.add_row(*cells, _time(operator.us / operator.count), printable(operator.name, max(30, to.width - 42)))
+    to.print(table)
 
 
 def _print_kernels(summary, to):

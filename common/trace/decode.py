@@ -5,6 +5,7 @@ events, so that memory holds one run at a time however large the trace. Where a 
 such as N/A, raw control characters, bad UTF-8, wrong types, a missing end) the slower half of this module takes over.
 """
 
+import json
 import re
 
 import msgspec
@@ -204,7 +205,7 @@ def _saved(text):
         try:
             found.append(_event.decode(raw))
         except _BROKEN:
-            event = _loose(_anything.decode(raw))
+            event = _loose(raw)
             found += [event] if event else []
             lost += event is None
     return found, lost
@@ -217,8 +218,12 @@ def _split(text):
     return between and between.start() + 1
 
 
-def _loose(value):
-    """An Event of an object that has values of wrong types: such an argument counts as missing. None if hopeless."""
+def _loose(raw):
+    """An Event of JSON with values of wrong types or beyond all range: these count as missing. None if hopeless."""
+    try:
+        value = json.loads(bytes(raw))  # for once not msgspec, which knows no number like 1e999
+    except (ValueError, RecursionError):
+        return None
     if not isinstance(value, dict):
         return None
     args = value.get("args")

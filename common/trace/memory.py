@@ -3,6 +3,7 @@
 Read from the `[memory]` events, as in torch-tb-profiler 0.4.3, memory_parser.py.
 """
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from common.trace.operators import Nesting
 
 CPU = -1  # instead of a GPU's number
+_ALLOCATES = re.compile(r"aten::(empty|new_|zeros|ones|full|resize_|clone|contiguous|_to_copy|to$)")  # for another
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class Memory:
     time: µs, float64 [events]; allocated, reserved: bytes, float64 [events], NaN where not recorded (traces before
     1.10 have no totals; a CPU reserves nothing). peak_allocated, peak_reserved: bytes or None. growth: bytes from
     what was allocated when tracing began to the most there was, told by every trace. at_peak: bytes by operator of
-    the blocks that were allocated while tracing and alive at the peak, largest first.
+    the blocks that were allocated while tracing and alive at the peak, largest first: the innermost one that does more
+    than allocate.
     """
 
     device: int
@@ -75,9 +78,12 @@ def _alive(trace, index):
     kept = np.array(list(alive.values()), np.int64)
     if not len(kept):
         return {}
-    operator = Nesting(trace.operators).innermost(events.thread[kept], events.time[kept])
+    nesting = Nesting(trace.operators)
+    operator = nesting.innermost(events.thread[kept], events.time[kept])
     held = {}
     for each, size in zip(operator.tolist(), events.allocation[kept].tolist(), strict=True):
+        while each >= 0 and _ALLOCATES.match(trace.names[trace.operators.name[each]]):
+            each = nesting.parent[each]
         name = trace.names[trace.operators.name[each]] if each >= 0 else "outside of any operator"
         held[name] = held.get(name, 0) + int(size)
     return dict(sorted(held.items(), key=lambda item: -item[1]))

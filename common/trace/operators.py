@@ -66,6 +66,12 @@ class Nesting:
             self._parent = parent
         return self._parent
 
+    def own_time(self):
+        """µs that each operator ran without those directly inside it, float64 [operators]."""
+        own, inner = self.operators.duration.copy(), self.parent >= 0
+        np.subtract.at(own, self.parent[inner], self.operators.duration[inner])
+        return np.maximum(own, 0.0)
+
     def innermost(self, thread, time):
         """Index of the innermost operator on each thread at each time, -1 where none runs. Arrays of equal length."""
         found = np.full(len(time), -1)

@@ -48,7 +48,7 @@ def pieces(path, max_size=MAX_SIZE, warnings=None):
                 )
             yield piece
     if size == 0:
-        raise InputError(f"{path} is empty")
+        raise InputError(f"{path} is {'damaged: nothing in it could be unpacked' if warnings else 'empty'}")
 
 
 def _unpacked(path, warnings):
@@ -67,19 +67,33 @@ def _unpacked(path, warnings):
 
 def _inflated(file, packed, path, warnings):
     inflate = zlib.decompressobj(31)
-    try:
-        while packed:
+    while packed:
+        before = inflate.copy()
+        try:
             piece = inflate.decompress(packed, PIECE)
-            if piece:
-                yield piece
-            packed = inflate.unconsumed_tail
-            if inflate.eof:  # another member may follow; anything else after the end is padding
-                packed = inflate.unused_data or file.read(PIECE // 4)
-                if packed[:2] != b"\x1f\x8b":
-                    return
-                inflate = zlib.decompressobj(31)
-            packed = packed or file.read(PIECE // 4)
-        if not inflate.eof:
-            warnings.append(f"{path.name} is cut off: what could be unpacked is used")
-    except zlib.error as error:
-        warnings.append(f"{path.name} is damaged ({error}): what could be unpacked is used")
+        except zlib.error as error:
+            warnings.append(f"{path.name} is damaged ({error}): what could be unpacked is used")
+            yield from _until_damage(before, packed)
+            return
+        if piece:
+            yield piece
+        packed = inflate.unconsumed_tail
+        if inflate.eof:  # another member may follow; anything else after the end is padding
+            packed = inflate.unused_data or file.read(PIECE // 4)
+            if packed[:2] != b"\x1f\x8b":
+                return
+            inflate = zlib.decompressobj(31)
+        packed = packed or file.read(PIECE // 4)
+    if not inflate.eof:
+        warnings.append(f"{path.name} is cut off: what could be unpacked is used")
+
+
+def _until_damage(inflate, packed):
+    """Unpack in small parts, up to the one that cannot be."""
+    for begin in range(0, len(packed), 256):
+        try:
+            piece = inflate.decompress(packed[begin : begin + 256])
+        except zlib.error:
+            return
+        if piece:
+            yield piece

@@ -6,6 +6,7 @@ import numpy as np
 
 from common.trace import advice, copies, gpus, idle, memory, reader, source, steps, tensor_cores
 from common.trace.communication import Communication, communication
+from common.trace.operators import Nesting
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,27 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Operator:
+    """All operators of one name: how many, and their summed µs on the CPU without those inside them."""
+
+    name: str
+    count: int
+    us: float
+
+
+@dataclass(frozen=True)
 class Summary:
-    """What a trace says; see the classes of the fields. kernels: by name, the longest first, over the whole trace."""
+    """What a trace says; see the classes of the fields.
+
+    kernels, operators: by name, the longest first, over the whole trace; operators are there for traces without a GPU.
+    """
 
     trace: reader.Trace
     steps: steps.Steps
     gpus: list[gpus.Gpu]
     tensor_cores: tensor_cores.TensorCores
     kernels: list[Kernel]
+    operators: list[Operator]
     copies: dict[str, copies.Copies]
     step_bytes: float
     memory: list[memory.Memory]
@@ -103,7 +117,8 @@ def summarize(path, max_size=source.MAX_SIZE):
         steps=cut,
         gpus=found,
         tensor_cores=tensor,
-        kernels=_by_name(trace),
+        kernels=_kernels(trace),
+        operators=[] if len(trace.kernels) else _operators(trace),
         copies=copies.copies(trace),
         step_bytes=copies.step_bytes(trace, cut),
         memory=memory.memory(trace),
@@ -114,16 +129,21 @@ def summarize(path, max_size=source.MAX_SIZE):
     )
 
 
-def _by_name(trace):
-    kernels, count = trace.kernels, len(trace.names)
-    times = np.bincount(kernels.name, weights=kernels.duration, minlength=count)
-    counts = np.bincount(kernels.name, minlength=count)
-    found = [
-        Kernel(name, int(counts[number]), float(times[number]), tensor_cores.uses_tensor_cores(name))
-        for number in np.flatnonzero(counts).tolist()
-        for name in [trace.names[number]]
-    ]
-    return sorted(found, key=lambda kernel: (-kernel.us, kernel.name))
+def _kernels(trace):
+    found = _by_name(trace, trace.kernels.name, trace.kernels.duration)
+    return [Kernel(name, count, us, tensor_cores.uses_tensor_cores(name)) for name, count, us in found]
+
+
+def _operators(trace):
+    found = trace.operators.where(~trace.named(trace.operators, lambda name: steps.is_step(name) or steps.is_loading(name)))
+    return [Operator(*each) for each in _by_name(trace, found.name, Nesting(found).own_time())]
+
+
+def _by_name(trace, name, us):
+    """(name, how many, summed µs), the longest first."""
+    times, counts = np.bincount(name, weights=us), np.bincount(name)
+    found = [(trace.names[number], int(counts[number]), float(times[number])) for number in np.flatnonzero(counts).tolist()]
+    return sorted(found, key=lambda each: (-each[2], each[0]))
 
 
 def _largest(values):

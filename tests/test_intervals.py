@@ -1,0 +1,88 @@
+"""Interval arithmetic: known answers, and properties against counting cells one by one."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.trace.intervals import Cover, integral, shares
+
+CELLS = 30
+edge = st.integers(0, CELLS)
+intervals = st.lists(st.tuples(edge, edge), max_size=12)
+
+
+def cover(pairs):
+    return Cover([low for low, _ in pairs], [high for _, high in pairs])
+
+
+def cells(pairs):
+    """The same set, as a mask over [0, 1), [1, 2), …"""
+    mask = np.zeros(CELLS, bool)
+    for low, high in pairs:
+        mask[low:high] = True
+    return mask
+
+
+def test_a_union_is_disjoint_and_in_order():
+    union = cover([(5, 7), (0, 2), (1, 3), (3, 4), (6, 6), (9, 8)])
+    assert list(zip(union.start, union.end, strict=True)) == [(0, 4), (5, 7)]
+    assert union.total == 6
+
+
+def test_nothing_covers_nothing():
+    assert Cover().total == 0
+    assert Cover().within(0, 10) == 0
+    assert Cover().gaps([1], [3]).total == 2
+
+
+def test_what_is_within_an_interval_is_cut_at_its_edges():
+    assert cover([(0, 4), (6, 9)]).within([3, 4, 5, 9, 7], [7, 6, 20, 10, 2]).tolist() == [2, 0, 3, 0, 0]
+
+
+def test_a_moment_counts_for_the_first_role_alone():
+    added = shares([cover([(0, 4)]), cover([(2, 6)]), cover([(5, 10)])], [0, 3], [10, 6])
+    assert added.tolist() == [[4, 1], [2, 2], [4, 0]]
+
+
+@given(intervals, edge, edge)
+def test_within_counts_the_covered_cells(pairs, low, high):
+    assert cover(pairs).within(low, high) == cells(pairs)[low:high].sum()
+
+
+@given(intervals, intervals)
+def test_gaps_are_the_cells_left_over(pairs, frame):
+    gaps = cover(pairs).gaps([low for low, _ in frame], [high for _, high in frame])
+    wanted = cells(frame) & ~cells(pairs)
+    assert [bool(gaps.holds(cell + 0.5)) for cell in range(CELLS)] == wanted.tolist()
+    assert gaps.total == wanted.sum()
+
+
+@given(st.lists(intervals, min_size=1, max_size=5), edge, edge)
+def test_the_parts_sum_to_the_union(roles, low, high):
+    added = shares([cover(pairs) for pairs in roles], [low], [high])
+    union = cover([pair for pairs in roles for pair in pairs])
+    assert (added >= 0).all()
+    assert added.sum() == union.within(low, high)
+
+
+@given(intervals, st.randoms(use_true_random=False))
+def test_order_and_splitting_and_merging_change_nothing(pairs, random):
+    split = []
+    for low, high in pairs:
+        middle = random.randint(min(low, high), max(low, high))
+        split += [(low, middle), (middle, high)] if low < high else [(low, high)]
+    random.shuffle(split)
+    first, second = cover(pairs), cover(split)
+    assert (first.start.tolist(), first.end.tolist()) == (second.start.tolist(), second.end.tolist())
+
+
+@given(st.lists(st.tuples(edge, edge, st.integers(1, 8)), max_size=8), edge, edge)
+def test_the_integral_of_a_capped_sum(weighted, low, high):
+    weighted = [(a, b, w / 4) for a, b, w in weighted if a < b]
+    height = np.zeros(CELLS)
+    for a, b, w in weighted:
+        height[a:b] += w
+    start, end, value = (np.array([each[n] for each in weighted], float) for n in range(3))
+    expected = np.minimum(height, 1.0)[low:high].sum() if low < high else 0
+    assert integral(start, end, value, low, max(low, high), 1.0) == pytest.approx(expected)

@@ -1,0 +1,147 @@
+"""Kernel names as cuBLAS, cuDNN, CUTLASS, torch and Triton give them, and whether such a kernel uses Tensor Cores.
+
+The truth of each is in its name, its library's sources or NVIDIA's lists; those that were checked with hardware counters
+would say so (none yet: no GPU was at hand).
+"""
+
+import pytest
+
+from common.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
+
+YES = """
+volta_h884gemm_64x64_ldg8_nn
+volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn
+volta_s884gemm_fp16_128x128_ldg8_f2f_tn
+volta_h884cudnn_256x64_ldg8_relu_exp_small_nhwc_tn_v1
+volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc2nchw_tn_v1
+turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_interior_nhwc_tn_v1
+turing_h1688gemm_128x128_ldg8_stages_32x1_nn
+turing_fp16_s1688gemm_fp16_64x64_sliced1x2_ldg8_f2f_nn
+turing_int8_i8816cudnn_int8_128x128_ldg16_relu_t1r1s1_nt_v1
+ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_64x3_nn
+ampere_h16816gemm_256x128_ldg8_stages_64x3_tn
+ampere_bf16_s16816gemm_bf16_256x128_ldg8_f2f_stages_64x3_tn
+ampere_s16816gemm_bf16_128x128_ldg8_stages_32x5_nn
+sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x256x32_stage3_warpsize2x4x1_tensor16x8x16_kernel
+sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x128x32_stage3_warpsize2x2x1_tensor16x8x8_execute_kernel__51_cublas
+sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x64x16_stage4_warpsize2x2x1_tensor8x8x4_kernel
+sm80_xmma_fprop_implicit_gemm_indexed_tf32f32_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4_warpsize2x2x1_g1_tensor16x8x8_alignc4_execute_kernel
+sm80_xmma_dgrad_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1_g1_tensor16x8x8_execute_kernel_cudnn_infer
+sm80_xmma_wgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_stage3_warpsize2x2x1_g1_tensor16x8x16_execute_kernel__5x_cudnn
+sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_warpgroupsize1x1x1_g1_execute_segment_k_off_kernel__5x_cudnn
+sm90_xmma_dgrad_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x64x64_warpgroupsize1x1x1_g1_strided_execute_kernel__5x_cudnn
+sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas
+nvjet_hsh_128x128_64x5_2x1_v_bz_coopB_NNN
+nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NTT
+nvjet_sm90_tst_mma_192x192x64_3_64x192x64_tmaAB_bz_TNT
+void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4::Params)
+void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_64x4_tn_align8>(Params)
+void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8>(Params)
+void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop_optimized_bf16_64x64_64x4_nhwc_align8>(Params)
+void cutlass_cudnn_train::Kernel<cutlass_tensorop_s1688wgrad_optimized_tf32_256x128_16x3_nhwc_align4>(Params)
+cutlass3x_sm90_tensorop_s64x128x16gemm_f16_f16_f32_f16_f16_128x128x64_2x1x1_0_tnn_align8_warpspecialized_cooperative_epi_tma
+void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<MainloopSm90TmaGmmaWarpSpecialized<4>, SM90_64x128x16_F32BF16BF16_SS>>
+_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS6_4warp11MmaTensorOpINS7_ILi64ELi64ELi32EEES
+void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4, false, false, cutlass::half_t>>
+void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<pytorch_flash::Flash_bwd_kernel_traits<64, 128, 128, 8>>
+void cutlass::device_kernel<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2>>>
+fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)
+fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)
+fmha_cutlassB_f32_aligned_64x64_k64_sm80(PyTorchMemEffAttention::AttentionBackwardKernel::Params)
+fmha_cutlassF_f16_aligned_64x64_rf_sm70(PyTorchMemEffAttention::AttentionKernel::Params)
+cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_6_64x64x64_4x1x1_kernel0_0
+cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x64x64_4x1x1_kernel0_0
+void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<(at::native::KReductionType)0>>
+triton_tem_fused_mm_bf16_0
+"""
+
+NO = """
+volta_sgemm_128x64_nn
+volta_sgemm_32x128_tn
+ampere_sgemm_32x128_tn
+maxwell_scudnn_128x64_relu_interior_nn
+volta_scudnn_128x64_relu_interior_nn_v1
+volta_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1
+volta_cgemm_32x32_tn
+volta_dgemm_64x64_nt
+void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nn_align1>(cutlass_80_simt_sgemm_128x128_8x4_nn_align1::Params)
+sm80_xmma_fprop_implicit_gemm_indexed_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_warpsize1x2x1_g1_ffma_aligna4_alignc4_execute_kernel__5x_cudnn
+sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4_execute_kernel__51_cublas
+_ZN7cutlass6KernelINS_4conv6kernel23ImplicitGemmConvolutionINS_4gemm4warp7MmaSimtINS_9GemmShapeILi64ELi32ELi8EEE
+void cudnn::cnn::implicit_convolve_sgemm<float, float, 128, 6, 7, 3, 3, 5, 1, false, true, true>(int, int, int, float const*)
+void implicit_convolve_sgemm<float, float, 1024, 6, 7, 3, 3, 5, 1, false, true, true>(int, int, int, float const*)
+void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int, int, int, float const*, int, float const*)
+void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int, int, int, float const*, int, float*)
+void cudnn::cnn::wgrad2d_grouped_direct_kernel<float, float, int, float, float, false, true, 0, 0, 0>(cudnnTensorStruct)
+void cudnn::cnn::conv2d_grouped_direct_kernel<float, float, float, float, float, true, false, 0, 0, 0>(cudnnTensorStruct)
+void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>(at::PackedTensorAccessor)
+void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(cudnn::winograd_nonfused::WinogradDataParams)
+void fft2d_r2c_32x32<float, false, 1u, false>(float2*, float const*, int, int, int, int, int, int)
+void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false, cublasGemvParamsEx>
+void gemvNSP_kernel<float, float, float, float, 1, 32, 4, 1024, cublasGemvParamsEx>
+void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true, cublasGemvTensorStridedBatched<float const>>
+void dot_kernel<float, 128, 0, cublasDotParams<cublasGemvTensor<float const>, cublasGemvTensorStridedBatched<float>>>
+void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float, __nv_bfloat16, true, false, false>
+void cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK<cutlass_cudnn_train::MatrixShape<4, 128>>>
+cask_cudnn::computeOffsetsKernel(cask_cudnn::ComputeOffsetsParams)
+cask_cudnn_infer::computeBOffsetsKernel(cask_cudnn_infer::ComputeBOffsetsParams)
+void epilogue::impl::globalKernel<float, float, float, true, true>(int, int, long, float*, cublasLtEpilogue_t)
+void cudnn::cnn::im2col4d_kernel<float, long>(cudnn::cnn::im2col4d_params, cudnnConvolutionStruct)
+void pytorch_flash::flash_bwd_dot_do_o_kernel<true, pytorch_flash::Flash_bwd_kernel_traits<64, 128, 128, 8>>
+void pytorch_flash::flash_bwd_convert_dq_kernel<pytorch_flash::Flash_bwd_kernel_traits<64, 128, 128, 8>>
+void pytorch_flash::flash_fwd_splitkv_combine_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 64, 128, 4>>
+fmha_cutlassF_f32_aligned_64x64_rf_sm75(PyTorchMemEffAttention::AttentionKernel::Params)
+fmha_cutlassF_f16_aligned_64x64_rf_sm50(PyTorchMemEffAttention::AttentionKernel::Params)
+void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>, at::detail::Array<char*, 3> >
+void at::native::vectorized_elementwise_kernel<4, at::native::lgamma_kernel_cuda(at::TensorIteratorBase&)>
+void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, float, float>>>
+void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::TensorListMetadata<2>>
+void at::native::(anonymous namespace)::CatArrayBatchedCopy_aligned16_contig<at::native::(anonymous namespace)::OpaqueType<4u>>
+void at::native::(anonymous namespace)::max_pool_forward_nchw<float, float>(int, float const*, int, int)
+void (anonymous namespace)::softmax_warp_forward<float, float, float, 4, true, false>(float*, float const*, int, int, int)
+void cunn_ClassNLLCriterion_updateOutput_kernel<float, float>(float*, float*, float*, long*, float*, int, int)
+void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 512, true, 1>(float, float, float, float, cudnnTensorStruct)
+void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>
+ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)
+ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)
+triton_poi_fused_add_cos_sin_0
+triton_red_fused_native_layer_norm_3
+triton_per_fused__softmax_convolution_backward_2
+"""
+
+CANNOT_TELL = """
+triton_tem_fused_mm_0
+triton_tem_fused_convolution_1
+matmul_kernel
+_attn_fwd
+my_fused_gemm
+somebodys_kernel
+void cudnn::cnn::conv2d_c1_k1_nhwc_kernel<__half, float, 3>
+dgrad2d_c1_k1_nhwc_kernel
+void elementwise_free_attention_kernel<float>
+Cijk_Ailk_Bljk_HHS_BH_MT128x128x16_MI32x32x8x1
+"""
+
+
+def names(text):
+    return text.strip().splitlines()
+
+
+@pytest.mark.parametrize("name", names(YES))
+def test_a_tensor_core_kernel_is_told(name):
+    assert uses_tensor_cores(name) is True
+
+
+@pytest.mark.parametrize("name", names(NO))
+def test_a_kernel_without_tensor_cores_is_told(name):
+    assert uses_tensor_cores(name) is False
+
+
+@pytest.mark.parametrize("name", names(CANNOT_TELL))
+def test_what_a_name_cannot_tell_is_left_open(name):
+    assert uses_tensor_cores(name) is None
+
+
+def test_the_operators_of_today_are_eligible_as_well():
+    assert "aten::convolution_backward" in ELIGIBLE_SINCE
+    assert not ELIGIBLE & ELIGIBLE_SINCE

@@ -1,36 +1,10 @@
 """`explain`: one trace at first sight, two side by side, the ranks of one training, or a whole ladder."""
 
 import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 
-from common import compare, record
 from common.errors import InputError
-from common.trace import reader, source
-from common.trace.advice import Advice
-from common.trace.steps import ROLES
-from common.trace.summary import summarize
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One step of a ladder: what the trace of the step before it promised at most, and what was then measured.
-
-    advice: None where that trace cannot be read. gain: of the timed windows, over the step before.
-    """
-
-    before: str
-    step: str
-    advice: Advice | None
-    gain: compare.Ratio
-
-    @property
-    def outcome(self):
-        """ "within": at most what was promised; "miss": more than that; "cannot tell": no bound to compare with."""
-        promised = self.advice and self.advice.predicted_gain
-        if promised is None:
-            return "cannot tell"
-        return "miss" if self.gain.low > promised * 1.005 else "within"  # what rounds to the bound is not over it
+from common.trace import source
 
 
 def explain(args):
@@ -65,6 +39,8 @@ def trace_at(path):
 
 def ranks_in(folder):
     """The newest trace of each rank in a folder: {rank: path}; {} where the traces name no ranks."""
+    from common.trace import reader
+
     found = source.traces_in(folder)
     ranks = {}
     if len(found) > 1:
@@ -75,35 +51,30 @@ def ranks_in(folder):
     return dict(sorted(ranks.items()))
 
 
-def predictions(logdir, results, max_size=source.MAX_SIZE):
-    """A list of `Prediction`s for each ladder among `results` (from `record.read_results`), and the problems met."""
-    found, problems = [], []
-    for ladder in compare.ladders(results):
-        rows = []
-        for before, after in zip(ladder.rows, ladder.rows[1:], strict=False):
-            advice = None
-            try:
-                levers = summarize(Path(logdir) / before.result.step / before.result.trace, max_size).levers
-                advice = next((each for each in levers if each.step == after.result.step), None)
-            except InputError as error:
-                problems.append(str(error))
-            rows.append(Prediction(before.result.step, after.result.step, advice, after.gain))
-        found.append((ladder, rows))
-    return found, problems
-
-
 def moved(before, after):
     """What differs between two summaries, µs of a mean step: [(name, before, after)], the largest change first."""
+    from common.trace.steps import ROLES
+
     parts = [(role, before.steps.mean_breakdown_us[role], after.steps.mean_breakdown_us[role]) for role in ROLES]
     return sorted(parts, key=lambda part: -abs(part[2] - part[1]))
 
 
 def _recorded(path):
+    from common import record
+
     return record.read_results(path)[0]
 
 
+def _summary(args, path):
+    pieces = source.Pieces(path, args.max_size)  # is being unpacked while numpy is imported
+
+    from common.trace.summary import summarize
+
+    return summarize(pieces)
+
+
 def _one(args, path):
-    summary = summarize(path, args.max_size)
+    summary = _summary(args, path)
     if args.json:
         return _print_json(summary.as_json())
     from common.explain_view import console, print_summary
@@ -113,7 +84,7 @@ def _one(args, path):
 
 
 def _change(args):
-    before, after = (summarize(trace_at(path), args.max_size) for path in args.path)
+    before, after = (_summary(args, trace_at(path)) for path in args.path)
     if args.json:
         changes = [{"name": name, "before_us": old, "after_us": new} for name, old, new in moved(before, after)]
         return _print_json({"before": before.as_json(), "after": after.as_json(), "moved": changes})
@@ -124,7 +95,7 @@ def _change(args):
 
 
 def _ranks(args, ranks):
-    summaries = {rank: summarize(path, args.max_size) for rank, path in ranks.items()}
+    summaries = {rank: _summary(args, path) for rank, path in ranks.items()}
     if args.json:
         step_us = [summary.steps.mean_us for summary in summaries.values()]
         spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
@@ -138,6 +109,7 @@ def _ranks(args, ranks):
 
 def _ladders(args, logdir, results):
     from common import explain_view as view
+    from common.predicted import predictions
 
     found, problems = predictions(logdir, results, args.max_size)
     for problem in problems:

@@ -228,7 +228,13 @@ def test_copies_are_counted_by_direction_and_kind_of_memory(summary):
     made.copy(-500, 10, -400, 10, 2_000_000)  # before the step
     found = summary(made)
     h2d = found.copies["h2d"]
-    assert (h2d.count, h2d.bytes, h2d.us, h2d.pinned_bytes, h2d.pageable_bytes) == (3, 3_500_000, 160, 500_000, 3_000_000)
+    assert (h2d.count, h2d.bytes, h2d.us, h2d.pinned_bytes, h2d.pageable_bytes) == (
+        3,
+        3_500_000,
+        160,
+        500_000,
+        3_000_000,
+    )
     assert h2d.gigabytes_per_second == pytest.approx(3_500_000 / 160e-6 / 1e9)
     assert found.step_bytes == 1_500_000
     assert found.copies["d2h"].pageable_bytes == 4

@@ -133,7 +133,9 @@ def test_a_damaged_gzip_is_used_up_to_the_damage(figures):
 
 
 def test_events_that_cannot_be_read_are_left_out_and_counted(figures, whole):
-    text = GOOD.replace(b'{"ph": "X", "cat": "cpu_op", "name": "aten::item"', b'{"ph": !!"X", "cat": "cpu_op", "name": "aten::item"')
+    text = GOOD.replace(
+        b'{"ph": "X", "cat": "cpu_op", "name": "aten::item"', b'{"ph": !!"X", "cat": "cpu_op", "name": "aten::item"'
+    )
     found, warnings = figures(text)
     assert found["kernels"] == whole["kernels"]
     assert any("2 events" in warning for warning in warnings)
@@ -244,7 +246,7 @@ def test_a_gzip_bomb_is_stopped_at_the_limit(tmp_path):
         + squeeze.flush()
     )
     with pytest.raises(InputError, match="--max-size"):
-        read(path, max_size=20_000_000)
+        read(source.Pieces(path, max_size=20_000_000))
 
 
 def test_a_name_of_fifty_megabytes_is_read(tmp_path):

@@ -43,7 +43,9 @@ class TraceBuilder:
     def loading(self, ts, dur, loader="_SingleProcessDataLoaderIter"):
         return self.op(f"enumerate(DataLoader)#{loader}.__next__", ts, dur, kind="annotation")
 
-    def launch(self, name, ts, dur, at, length, *, op=None, kind="kernel", call="cudaLaunchKernel", device=0, tid=1, **args):
+    def launch(
+        self, name, ts, dur, at, length, *, op=None, kind="kernel", call="cudaLaunchKernel", device=0, tid=1, **args
+    ):
         """A runtime call on the CPU at `ts`, and the device work it starts at `at`; returns the two events."""
         self.ids += 1
         external = op["args"]["External id"] if op else 0

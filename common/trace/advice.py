@@ -4,9 +4,8 @@ The predicted gain is Amdahl's bound: how many times faster the mean step would 
 other work. Nothing comes for free, so what is measured afterwards is at most that.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from common.trace.copies import direction, step_bytes
 from common.trace.intervals import Cover
@@ -17,8 +16,7 @@ WORTHWHILE = 0.02  # of the step: less is not worth a change
 FEWER_BYTES = 0.75  # of an image's bytes are saved where it crosses as uint8 and not as float32
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """step: the script in steps/ that treats this, or None where none does yet. title: what to do. why: the evidence.
 
     share_of_step: the cost in a mean step, 0..1. predicted_gain: at most so many times faster; None where the trace

@@ -3,13 +3,12 @@
 Goes beyond the plugin, which takes today's NCCL kernels for ordinary ones (see `steps.roles`).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from common.trace.intervals import Cover
 
 
-@dataclass(frozen=True)
-class Communication:
+class Communication(Struct, frozen=True):
     """NCCL's and RCCL's kernels. count: in the trace. µs over all steps: some ran (`us`), others too (`hidden_us`)."""
 
     count: int

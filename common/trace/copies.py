@@ -1,17 +1,16 @@
 """What was copied to the device, from it, and on it. The plugin has no such figures; these are read off the copies."""
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from common.trace.intervals import Cover
 
 DIRECTIONS = {"h2d": r"HtoD|HostToDevice", "d2h": r"DtoH|DeviceToHost", "d2d": r"DtoD|PtoP|DeviceToDevice|PeerToPeer"}
 
 
-@dataclass(frozen=True)
-class Copies:
+class Copies(Struct, frozen=True):
     """Copies in one direction over the whole trace. us: their summed time.
 
     pinned_bytes, pageable_bytes: by the kind of host memory, as the copy's name tells it.

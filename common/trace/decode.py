@@ -36,7 +36,6 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
     external_2021: Number = None
     correlation: Number = None
     device: Number = None
-    stream: Number = None
     bytes: Number = None
     blocks_per_sm: Number = None
     occupancy: Number = None
@@ -81,7 +80,7 @@ _anything = msgspec.json.Decoder()
 
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
-_RUN = 4 * 2**20  # bytes to decode at a time
+_RUN = 2 * 2**20  # bytes to decode at a time
 _PATIENCE = 64 * 2**20  # bytes to gather before a run that does not decode is taken for damaged
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -92,9 +91,8 @@ def events(pieces, name, header, warnings):
     Raises InputError, naming the file `name`, where there is no trace in it.
     """
     pieces = iter(pieces)
-    text, opening = _opened(pieces, name, header)
-    dropped = 0
-    wanted = _RUN
+    text, bare = _opened(pieces, name, header)  # from here on always "[" and what is not decoded yet
+    dropped, wanted = 0, _RUN
     for piece in pieces:
         text += piece
         if len(text) < wanted:
@@ -104,33 +102,34 @@ def events(pieces, name, header, warnings):
             wanted *= 2
             continue
         if run is None:
-            cut = text.rfind(b"}")
-            run, lost = _saved(text[: cut + 1])
-            text, dropped = text[cut + 1 :].lstrip(b" \t\r\n,"), dropped + lost
+            cut = text.rfind(b"}") + 1
+            run, lost = _saved(bytes(text[1:cut]))
+            text, dropped = bytearray(b"[") + text[cut:].lstrip(b" \t\r\n,"), dropped + lost
         wanted = _RUN
         yield run
-    yield from _ended(text, opening, name, header, warnings, dropped)
+    yield from _ended(bytes(text), bare, name, header, warnings, dropped)
 
 
 def _opened(pieces, name, header):
-    """Read up to the first event: (the text from there on, what must stand before it to be JSON)."""
+    """Read up to the first event: ("[" and the text from there on, whether the trace is a bare list)."""
     text = b""
     for piece in pieces:
         text += piece
         if len(text) > _PATIENCE:
             raise InputError(f'{name} has no list "traceEvents" in its first {_PATIENCE >> 20} MiB: not a trace')
-        begin = text.lstrip(b"\xef\xbb\xbf \t\r\n")
-        if begin.startswith(b"["):
-            return begin[1:].lstrip(), b"["
-        if begin and not begin.startswith(b"{"):
+        begin = text[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+        if begin == b"[":
+            return bytearray(text[text.index(b"[") :]), True
+        if begin not in (b"", b"{"):
             break
-        for opening in _OPENING.finditer(begin):
+        for opening in _OPENING.finditer(text):
+            head = text[text.index(b"{") : opening.end()] + b"]}"
             try:
-                found = _header.decode(_clean(begin[: opening.end()]) + b"]}")
+                found = _header.decode(_clean(head))
             except _BROKEN:
                 continue  # those words stood inside something else
             header.update(msgspec.structs.asdict(found))
-            return begin[opening.end() :], b'{"traceEvents":['
+            return bytearray(text[opening.end() - 1 :]), False
     try:
         _anything.decode(text)
     except RecursionError as error:
@@ -141,31 +140,34 @@ def _opened(pieces, name, header):
 
 
 def _run(text):
-    """Decode as many whole events as `text` holds: (events, the text after them), or (None, text)."""
+    """Decode as many whole events as `text`, a bytearray, holds: (events, "[" and the text after), or (None, text)."""
     cut = len(text)
     for _ in range(8):  # the last places where one event may end and the next begin
         cut = text.rfind(b"}", 0, cut)
-        while cut >= 0 and not _BETWEEN.match(text, cut):
+        while cut >= 0 and not (between := _BETWEEN.match(text, cut)):
             cut = text.rfind(b"}", 0, cut)
         if cut < 0:
             break
+        comma = text.index(b",", cut)
+        text[comma] = ord("]")  # in place: copying the text would take as long as decoding it
         try:
-            return _events.decode(b"[" + text[: cut + 1] + b"]"), text[text.index(b"{", cut) :]
+            return _events.decode(memoryview(text)[: comma + 1]), bytearray(b"[") + text[between.end() - 1 :]
         except msgspec.ValidationError:
+            text[comma] = ord(",")
             break
-        except _BROKEN:
-            continue  # inside a nested list, or damaged
+        except _BROKEN:  # inside a nested list, or damaged
+            text[comma] = ord(",")
     return None, text
 
 
-def _ended(text, opening, name, header, warnings, dropped):
+def _ended(text, bare, name, header, warnings, dropped):
     """Decode what is left: the last events, the list's end and what follows it."""
     for mend in (bytes, _clean):
         try:
-            if opening == b"[":
-                yield _events.decode(b"[" + mend(text))
+            if bare:
+                yield _events.decode(mend(text))
             else:
-                rest = _rest.decode(opening + mend(text))
+                rest = _rest.decode(b'{"traceEvents":' + mend(text))
                 yield rest.traceEvents
                 for key in ("deviceProperties", "distributedInfo"):
                     if getattr(rest, key) is not None:
@@ -174,10 +176,10 @@ def _ended(text, opening, name, header, warnings, dropped):
         except _BROKEN:
             continue
     else:
-        run, lost = _saved(text)
+        run, lost = _saved(text[1:])
         dropped += lost
         try:
-            _anything.decode(opening + _clean(text))
+            _anything.decode(_clean(text) if bare else b'{"traceEvents":' + _clean(text))
         except RecursionError as error:
             raise InputError(f"{name} is nested too deeply to be a trace") from error
         except _BROKEN as error:

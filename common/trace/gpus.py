@@ -4,15 +4,13 @@ Definitions: torch-tb-profiler 0.4.3, gpu_metrics_parser.py; steps count from th
 end, as in its Overview.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from common.trace.intervals import Cover, integral
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """Shares 0..1, None where the trace cannot tell.
 
     utilization: of the time, with at least one kernel running. sm_efficiency: of the SMs that had work, estimated:

@@ -1,9 +1,9 @@
 """Where the GPU waits: what the CPU was doing while no kernel ran. The plugin has no such view."""
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from common.trace.intervals import Cover, shares
 from common.trace.steps import is_loading, is_step
@@ -12,8 +12,7 @@ CAUSES = ("copy", "dataloader", "synchronisation", "setup", "launch", "other")
 _SETUP = re.compile(r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|StreamPriorityRange|GetDeviceProp")
 
 
-@dataclass(frozen=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """The time inside the steps in which one GPU ran no kernel. Causes as in `CAUSES`, in order of precedence:
 
     copy: the GPU was copying or setting memory, or the CPU was inside a call that copies. dataloader: the training loop

@@ -4,9 +4,9 @@ Read from the `[memory]` events, as in torch-tb-profiler 0.4.3, memory_parser.py
 """
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from common.trace.operators import Nesting
 
@@ -14,8 +14,7 @@ CPU = -1  # instead of a GPU's number
 _ALLOCATES = re.compile(r"aten::(empty|new_|zeros|ones|full|resize_|clone|contiguous|_to_copy|to$)")  # for another
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """One device's allocator over the trace. device: a GPU's number, or `CPU`.
 
     time: µs, float64 [events]; allocated, reserved: bytes, float64 [events], NaN where not recorded (traces before

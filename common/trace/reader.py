@@ -1,10 +1,13 @@
 """From events to columns: a `Trace` holds what was recorded, one table for each kind of event, as numpy arrays."""
 
 import gc
-from dataclasses import dataclass, field
+from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from common.errors import InputError
 from common.trace import decode, source
@@ -28,13 +31,11 @@ KINDS = {
 }
 FARTHEST = 1e16  # µs, 300 years: what lies beyond is no time, and would cost the others their precision
 
-NUMBERS = {"device", "stream", "bytes", "blocks_per_sm", "occupancy"}
-IDS = {"external", "correlation"}
+NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
 MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserved")
 
 
-@dataclass
-class Spans:
+class Spans(Struct):
     """Events with a duration, in order of their start.
 
     start, end: µs since `Trace.origin`, float64. name: index into `Trace.names`. thread: index into `Trace.threads`.
@@ -49,7 +50,6 @@ class Spans:
     external: np.ndarray
     correlation: np.ndarray
     device: np.ndarray = field(default_factory=lambda: np.empty(0))
-    stream: np.ndarray = field(default_factory=lambda: np.empty(0))
     bytes: np.ndarray = field(default_factory=lambda: np.empty(0))
     blocks_per_sm: np.ndarray = field(default_factory=lambda: np.empty(0))
     occupancy: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -63,11 +63,10 @@ class Spans:
 
     def where(self, mask):
         """The spans that a boolean mask or an index array picks."""
-        return Spans(**{name: column[mask] if len(column) else column for name, column in vars(self).items()})
+        return Spans(**{name: column[mask] if len(column) else column for name, column in asdict(self).items()})
 
 
-@dataclass
-class MemoryEvents:
+class MemoryEvents(Struct):
     """What allocators reported, in order of time (µs since `Trace.origin`, float64).
 
     device_type 0 is the CPU. allocation: bytes, negative where they were given back. allocated, reserved: the totals
@@ -87,8 +86,7 @@ class MemoryEvents:
         return len(self.time)
 
 
-@dataclass
-class Trace:
+class Trace(Struct):
     """What one trace file holds.
 
     operators: cpu_op events, with the user annotations of data loaders and optimizers, as the profiler plugin had
@@ -114,26 +112,28 @@ class Trace:
 
     def named(self, spans, test):
         """A mask over `spans`: whose names pass `test`, asked once for each name."""
-        passed = {}
-        for number in np.unique(spans.name).tolist():
+        passed = np.zeros(len(self.names), bool)
+        for number in np.flatnonzero(np.bincount(spans.name)).tolist():
             passed[number] = bool(test(self.names[number]))
-        return np.array([passed[number] for number in spans.name.tolist()], bool)
+        return passed[spans.name]
 
 
-def read(path, max_size=source.MAX_SIZE):
+def read(trace):
     """Read a trace of torch.profiler, of any year and device, into a `Trace`.
 
-    path: a file, JSON or gzipped JSON. Raises InputError where it cannot be read, holds no trace, or unpacks to more
-    than `max_size` bytes. What is damaged is left out, and `Trace.warnings` says so.
+    trace: the path of a file, JSON or gzipped JSON, or the `source.Pieces` of one. Raises InputError where it cannot be
+    read, holds no trace, or is larger than allowed. What is damaged is left out, and `Trace.warnings` says so.
     """
-    path, header, warnings = Path(path), {}, []
+    pieces = trace if isinstance(trace, source.Pieces) else source.Pieces(trace)
+    path, header, warnings = pieces.path, {}, pieces.warnings
     columns = _Columns()
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
     try:
-        for run in decode.events(source.pieces(path, max_size, warnings), path, header, warnings):
+        for run in decode.events(pieces, path, header, warnings):
             columns.add(run)
     finally:
+        pieces.close()
         if collecting:
             gc.enable()
     if not columns.seen:
@@ -144,18 +144,15 @@ def read(path, max_size=source.MAX_SIZE):
 def rank_of(path):
     """The rank that a trace's opening lines name, or None. Reads no further than its first events."""
     header = {}
-    try:
-        for _ in decode.events(source.pieces(path), path, header, []):
-            break
-    except InputError:
-        return None
+    with source.Pieces(path) as pieces, suppress(InputError):
+        next(decode.events(pieces, path, header, []), None)
     return _rank(header)
 
 
 class _Columns:
     def __init__(self):
         self.seen = 0
-        self.names, self.threads, self.addresses = {}, {}, {}
+        self.names, self.threads, self.addresses = _Numbered(), _Numbered(), _Numbered()
         self.runs = {kind: [] for kind in (OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION, MEMORY)}
         self.odd = 0  # events without a usable time
 
@@ -179,26 +176,24 @@ class _Columns:
     def _columns(self, kind, events):
         names, threads = self.names, self.threads
         start = _numbers([event.ts for event in events])
-        columns = {"start": start, "thread": [threads.setdefault((e.pid, e.tid), len(threads)) for e in events]}
+        columns = {"start": start, "thread": [threads[e.pid, e.tid] for e in events]}
         args = [event.args or NO_ARGS for event in events]
         usable = np.abs(start) < FARTHEST
         if kind == MEMORY:
             addresses = self.addresses
-            columns["address"] = [
-                -1 if a.address is None else addresses.setdefault(a.address, len(addresses)) for a in args
-            ]
+            columns["address"] = [-1 if a.address is None else addresses[a.address] for a in args]
             for name in MEMORY_NUMBERS:
-                columns[name] = _numbers([getattr(a, name) for a in args])
+                columns[name] = _numbers(list(map(attrgetter(name), args)))
         else:
             length = _numbers([event.dur for event in events])
             usable &= (length >= 0) & (length < FARTHEST)
             columns["duration"] = length
-            columns["name"] = [names.setdefault(event.name or "", len(names)) for event in events]
+            columns["name"] = [names[event.name] for event in events]
             columns["external"] = _ids([a.external if a.external_2021 is None else a.external_2021 for a in args])
             columns["correlation"] = _ids([a.correlation for a in args])
             if kind in (KERNEL, COPY, SET):
                 for name in NUMBERS:
-                    columns[name] = _numbers([getattr(a, name) for a in args])
+                    columns[name] = _numbers(list(map(attrgetter(name), args)))
         self.odd += int(len(usable) - usable.sum())
         return {name: np.asarray(column)[usable] for name, column in columns.items()}
 
@@ -210,7 +205,8 @@ class _Columns:
         starts = [table["start"] for table in tables.values() if table]
         if not starts or not sum(map(len, starts)):
             raise InputError(f"{path} holds no event of a kind that torch.profiler records: nothing to explain")
-        origin = float(np.floor(np.median(np.concatenate(starts))))
+        starts = np.concatenate(starts)
+        origin = float(np.floor(np.partition(starts, len(starts) // 2)[len(starts) // 2]))
         for table in tables.values():
             if table:
                 table["start"] -= origin
@@ -225,7 +221,7 @@ class _Columns:
         return Trace(
             file=path,
             origin=origin,
-            names=list(self.names),
+            names=[name or "" for name in self.names],
             threads=list(threads),
             operators=_spans(tables[OPERATOR]),
             runtime=_spans(tables[RUNTIME]),
@@ -244,6 +240,14 @@ class _Columns:
 
 
 NO_ARGS = decode.Args()
+
+
+class _Numbered(dict):
+    """From a value to its number, in order of appearance."""
+
+    def __missing__(self, value):
+        self[value] = number = len(self)
+        return number
 
 
 class _Picks(dict):

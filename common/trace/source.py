@@ -1,14 +1,16 @@
 """From a path to the bytes of a trace: which file is meant, unpacked piece by piece, and never more than allowed."""
 
+import queue
 import re
+import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.errors import InputError
 
 MAX_SIZE = 4 * 2**30  # bytes of JSON: four times the largest trace worth opening, and what a gzip bomb is stopped at
-PIECE = 4 * 2**20  # bytes of JSON handed on at a time
+PIECE = 2 * 2**20  # bytes of JSON handed on at a time
+AHEAD = 4  # pieces unpacked before they are asked for
 SUFFIXES = (".json", ".json.gz")
 
 
@@ -28,27 +30,54 @@ def traces_in(folder):
     return sorted(filter(is_trace, Path(folder).iterdir()), key=age, reverse=True)
 
 
-def pieces(path, max_size=MAX_SIZE, warnings=None):
-    """Yield the JSON text of a trace file, plain or gzipped (told by its content, not its name), as bytes.
+class Pieces:
+    """The JSON text of a trace file, plain or gzipped (told by its content, not its name), as an iterator of bytes.
 
-    The next piece is unpacked by a thread while the caller works on this one. A packed file that is cut off or
-    damaged yields what can be unpacked, and adds a line to `warnings`. Raises InputError where the file cannot be
-    read, is empty, or holds more than `max_size` bytes.
+    A thread begins to unpack it at once and stays a few pieces ahead. A packed file that is cut off or damaged yields
+    what can be unpacked, and adds a line to `warnings`. Iterating raises InputError where the file cannot be read, is
+    empty, or holds more than `max_size` bytes. `close` it, or use it as a context manager.
     """
-    path, warnings = Path(path), [] if warnings is None else warnings
-    unpacked, size = _unpacked(path, warnings), 0
-    with ThreadPoolExecutor(1) as ahead:
-        following = ahead.submit(next, unpacked, None)
-        while piece := following.result():
-            following = ahead.submit(next, unpacked, None)
-            size += len(piece)
-            if size > max_size:
-                raise InputError(
-                    f"{path} holds more than {max_size / 2**30:.3g} GiB of JSON; --max-size raises the limit"
-                )
+
+    def __init__(self, path, max_size=MAX_SIZE):
+        self.path, self.warnings, self._max_size = Path(path), [], max_size
+        self._ready, self._closed = queue.Queue(AHEAD), False
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def __iter__(self):
+        while piece := self._ready.get():
+            if isinstance(piece, BaseException):
+                raise piece
             yield piece
-    if size == 0:
-        raise InputError(f"{path} is {'damaged: nothing in it could be unpacked' if warnings else 'empty'}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        """Let the thread end, whatever is left to unpack."""
+        self._closed = True
+        while not self._ready.empty():
+            self._ready.get_nowait()
+
+    def _work(self):
+        try:
+            size = 0
+            for piece in _unpacked(self.path, self.warnings):
+                if self._closed:
+                    return
+                size += len(piece)
+                if size > self._max_size:
+                    limit = f"{self._max_size / 2**30:.3g} GiB"
+                    raise InputError(f"{self.path} holds more than {limit} of JSON; --max-size raises the limit")
+                self._ready.put(piece)
+            if size == 0:
+                nothing = "damaged: nothing in it could be unpacked" if self.warnings else "empty"
+                raise InputError(f"{self.path} is {nothing}")
+            self._ready.put(None)
+        except BaseException as error:
+            self._ready.put(error)
 
 
 def _unpacked(path, warnings):

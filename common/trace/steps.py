@@ -3,9 +3,8 @@
 Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and overall_parser.py (the breakdown).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from common.trace.intervals import Cover, shares
 from common.trace.operators import launches
@@ -21,8 +20,7 @@ COLLECTIVES = {
 }
 
 
-@dataclass(frozen=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """names: what stands after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
 
     breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.

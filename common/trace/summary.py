@@ -1,16 +1,15 @@
 """Everything that is computed from one trace, and the object that `explain --json` prints."""
 
-from dataclasses import asdict, dataclass
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
-from common.trace import advice, copies, gpus, idle, memory, reader, source, steps, tensor_cores
+from common.trace import advice, copies, gpus, idle, memory, reader, steps, tensor_cores
 from common.trace.communication import Communication, communication
 from common.trace.operators import Nesting
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """All kernels of one name: how many, their summed µs, and whether they use Tensor Cores (None: cannot tell)."""
 
     name: str
@@ -19,8 +18,7 @@ class Kernel:
     tensor_cores: bool | None
 
 
-@dataclass(frozen=True)
-class Operator:
+class Operator(Struct, frozen=True):
     """All operators of one name: how many, and their summed µs on the CPU without those inside them."""
 
     name: str
@@ -28,8 +26,7 @@ class Operator:
     us: float
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """What a trace says; see the classes of the fields.
 
     kernels, operators: by name, the longest first, over the whole trace; operators are there for traces without a GPU.
@@ -90,9 +87,9 @@ class Summary:
         )
 
 
-def summarize(path, max_size=source.MAX_SIZE):
-    """Read the trace file `path` and compute its `Summary`. Raises InputError; see `reader.read`."""
-    trace = reader.read(path, max_size)
+def summarize(trace):
+    """The `Summary` of a trace: its path, or `source.Pieces`. Raises InputError; see `reader.read`."""
+    trace = reader.read(trace)
     cut = steps.steps(trace)
     tensor = tensor_cores.tensor_cores(trace)
     begin, end = float(cut.start[0]), float(cut.end[-1])
@@ -135,14 +132,18 @@ def _kernels(trace):
 
 
 def _operators(trace):
-    found = trace.operators.where(~trace.named(trace.operators, lambda name: steps.is_step(name) or steps.is_loading(name)))
+    found = trace.operators.where(
+        ~trace.named(trace.operators, lambda name: steps.is_step(name) or steps.is_loading(name))
+    )
     return [Operator(*each) for each in _by_name(trace, found.name, Nesting(found).own_time())]
 
 
 def _by_name(trace, name, us):
     """(name, how many, summed µs), the longest first."""
     times, counts = np.bincount(name, weights=us), np.bincount(name)
-    found = [(trace.names[number], int(counts[number]), float(times[number])) for number in np.flatnonzero(counts).tolist()]
+    found = [
+        (trace.names[number], int(counts[number]), float(times[number])) for number in np.flatnonzero(counts).tolist()
+    ]
     return sorted(found, key=lambda each: (-each[2], each[0]))
 
 

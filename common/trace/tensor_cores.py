@@ -6,9 +6,10 @@ Sources: CUTLASS's and cuDNN's naming of kernels, NVIDIA PyProf's tc.py, and tor
 """
 
 import re
-from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from msgspec import Struct
 
 from common.trace.operators import Nesting, launches, launching_operators
 
@@ -75,6 +76,7 @@ ELIGIBLE_SINCE = frozenset(
 )
 
 
+@cache
 def uses_tensor_cores(name):
     """True or False where a kernel's name tells, None where it does not.
 
@@ -87,8 +89,7 @@ def uses_tensor_cores(name):
     return False if _ELEMENTS.search(name) and not _MATRIX.search(name) else None
 
 
-@dataclass(frozen=True)
-class TensorCores:
+class TensorCores(Struct, frozen=True):
     """share: per GPU id, of its kernel time, None where no name tells. unknown: per GPU id, the share that is unsure.
 
     eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. untapped: the
@@ -111,9 +112,8 @@ def tensor_cores(trace, eligible=ELIGIBLE | ELIGIBLE_SINCE, classify=uses_tensor
     kernels, operators = trace.kernels, trace.operators
     if not len(kernels):
         return TensorCores({}, {}, None, np.zeros(0, bool))
-    answers = {number: classify(trace.names[number]) for number in np.unique(kernels.name).tolist()}
-    sure = np.array([answers[number] is True for number in kernels.name.tolist()])
-    unsure = np.array([answers[number] is None for number in kernels.name.tolist()])
+    sure = trace.named(kernels, lambda name: classify(name) is True)
+    unsure = trace.named(kernels, lambda name: classify(name) is None)
     old = [device for device in np.unique(kernels.device).tolist() if _without(trace.properties.get(device))]
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)

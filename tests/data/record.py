@@ -39,7 +39,9 @@ def record(name, stacks):
     traced_window(batches(), train_step, torch.device("cpu"), beside, stacks)
     trace = json.loads(PRIVATE.sub("", beside.read_text()))
     beside.unlink()
-    kept = {key: value for key, value in trace.items() if key in ("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds")}
+    kept = {
+        key: value for key, value in trace.items() if key in ("schemaVersion", "displayTimeUnit", "baseTimeNanoseconds")
+    }
     events = [event for event in trace["traceEvents"] if event.get("ph") != "M"]  # names of processes and threads
     packed = gzip.compress(json.dumps(kept | {"traceEvents": events}, separators=(",", ":")).encode(), 9, mtime=0)
     (HERE / f"{name}.pt.trace.json.gz").write_bytes(packed)

@@ -1,0 +1,119 @@
+"""How fast `explain` reads a trace, beside a general decoder, the profiler plugin and Holistic Trace Analysis.
+
+    python benchmarks/trace_speed.py [TRACE] [--rounds N] [--hta PYTHON]     side by side on one file
+    python benchmarks/trace_speed.py --scale                                 100 thousand, 1 million, 5 million events
+
+Whole process against whole process, in turn, N times; medians, and ratios of medians. TRACE: any trace (default: one of
+76,000 made-up events). PYTHON: one that has HolisticTraceAnalysis, which this project does not install. The memory is the
+peak resident set of the process.
+"""
+
+import argparse
+import gzip
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import big_trace  # noqa: E402
+
+EXPLAIN = [sys.executable, "-m", "common", "explain", "--json"]
+DECODER = "import gzip, json, sys; json.loads(gzip.open(sys.argv[1]).read())"
+PLUGIN = """
+import logging, sys, tempfile
+logging.disable(logging.CRITICAL)
+from torch_tb_profiler.profiler.data import RunProfileData
+RunProfileData.parse("worker", "span", sys.argv[1], tempfile.gettempdir())
+"""
+HTA = """
+import shutil, sys, tempfile
+from hta.trace_analysis import TraceAnalysis
+with tempfile.TemporaryDirectory() as folder:
+    shutil.copy(sys.argv[1], folder)
+    TraceAnalysis(trace_dir=folder).get_temporal_breakdown(visualize=False)
+"""
+
+
+def measured(command):
+    """Seconds and peak MB of a process; ends this program if it fails."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    error = process.stderr.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - begin
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)[:80]} failed:\n{error[-2000:]}")
+    return seconds, usage.ru_maxrss / 1e3
+
+
+def side_by_side(path, rounds, hta):
+    contenders = {
+        "explain --json": [*EXPLAIN, str(path)],
+        "gzip + json, decode only": [sys.executable, "-c", DECODER, str(path)],
+        "torch-tb-profiler 0.4.3": [sys.executable, "-c", PLUGIN, str(path)],
+    }
+    if hta:
+        contenders["Holistic Trace Analysis"] = [hta, "-c", HTA, str(path)]
+    found = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, command in contenders.items():
+            found[name].append(measured(command))
+    size = len(gzip.decompress(path.read_bytes())) / 1e6
+    ours = statistics.median(seconds for seconds, _ in found["explain --json"])
+    print(f"{path.name}: {size:.1f} MB of JSON, {rounds} rounds")
+    for name, runs in found.items():
+        times = sorted(seconds for seconds, _ in runs)
+        median, memory = statistics.median(times), max(peak for _, peak in runs)
+        print(
+            f"{name:26}{median:7.2f} s ({times[0]:.2f}-{times[-1]:.2f}) = {median / ours:5.2f} x explain; "
+            f"{memory:6.0f} MB = {memory / size:5.2f} x the JSON"
+        )
+    start = statistics.median(measured([*EXPLAIN[:-1], "--help"])[0] for _ in range(rounds))
+    print(f"explain, start-up without a trace: {start:.3f} s")
+
+
+def scale(rounds):
+    before = None
+    with tempfile.TemporaryDirectory() as folder:
+        for events in (100_000, 1_000_000, 5_000_000):
+            path = Path(folder) / f"{events}.trace.json"
+            size = big_trace.write(path, events) / 1e6
+            runs = [measured([*EXPLAIN, str(path)]) for _ in range(rounds)]
+            path.unlink()
+            seconds, memory = statistics.median(run[0] for run in runs), max(run[1] for run in runs)
+            growth = (
+                "" if before is None else f" = {seconds / before[1]:.1f} x for {events / before[0]:.0f} x the events"
+            )
+            print(
+                f"{events:9,} events, {size:6.0f} MB: {seconds:6.2f} s{growth}; {memory:5.0f} MB = {memory / size:.2f} x"
+            )
+            before = events, seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", nargs="?", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hta", metavar="PYTHON")
+    parser.add_argument("--scale", action="store_true")
+    args = parser.parse_args()
+    if args.scale:
+        scale(args.rounds)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = args.trace
+        if path is None:
+            path = Path(folder) / "made_up.trace.json.gz"
+            big_trace.write(path, 76_000)
+        side_by_side(path, args.rounds, args.hta)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""A ladder's promises: what each step was to gain by the trace of the step before it, beside what it gained."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import compare
+from common.errors import InputError
+from common.trace.advice import Advice
+from common.trace.source import MAX_SIZE, Pieces
+from common.trace.summary import summarize
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One step of a ladder: what the trace of the step before it promised at most, and what was then measured.
+
+    advice: None where that trace cannot be read. gain: of the timed windows, over the step before.
+    """
+
+    before: str
+    step: str
+    advice: Advice | None
+    gain: compare.Ratio
+
+    @property
+    def outcome(self):
+        """ "within": at most what was promised; "miss": more than that; "cannot tell": no bound to compare with."""
+        promised = self.advice and self.advice.predicted_gain
+        if promised is None:
+            return "cannot tell"
+        return "miss" if self.gain.low > promised * 1.005 else "within"  # what rounds to the bound is not over it
+
+
+def predictions(logdir, results, max_size=MAX_SIZE):
+    """A list of `Prediction`s for each ladder among `results` (from `record.read_results`), and the problems met."""
+    found, problems = [], []
+    for ladder in compare.ladders(results):
+        rows = []
+        for before, after in zip(ladder.rows, ladder.rows[1:], strict=False):
+            advice = None
+            try:
+                trace = Path(logdir) / before.result.step / before.result.trace
+                levers = summarize(Pieces(trace, max_size)).levers
+                advice = next((each for each in levers if each.step == after.result.step), None)
+            except InputError as error:
+                problems.append(str(error))
+            rows.append(Prediction(before.result.step, after.result.step, advice, after.gain))
+        found.append((ladder, rows))
+    return found, problems

@@ -51,7 +51,7 @@ def _print_ladder(ladder, to, used):
         f"({base.environment.cores} CPU cores), torch {escape(base.environment.torch)}\n"
     )
     parts = [(MEASURED, measured), (COMPARED, compared)]
-    if base.device_type == "cuda":
+    if any(row.result.step in used for row in ladder.rows):
         parts.insert(1, (TRACED, [_traced(used.get(row.result.step)) for row in ladder.rows]))
     headers, cells = [], [[name] for name in names]
     for header, rows in parts:
@@ -86,7 +86,7 @@ def _print_ladder(ladder, to, used):
             f"batch MB: what a batch moves to the device. memory: {memory}.\n"
             "1.39x (1.31-1.48): times as fast, and the range the windows allow; no difference: that range holds 1.\n"
             "How the machine drifts from one run to the next is not in that range: `record` measures it.\n"
-            f"{_of_traces(base)}\n"
+            f"{_of_traces(base, len(parts) == 3)}"
             f"original: as published for a {ORIGINAL_DEVICE} at 224 px, against its own baseline; not measured here.",
             "dim",
         )
@@ -128,10 +128,12 @@ def _traced(used):
     return ["-" if share is None else f"{share:.0%}" for share in shares]
 
 
-def _of_traces(base):
-    if base.device_type == "cuda":
-        return "GPU busy, Tensor Cores: of the traced steps and of their kernels' time; `explain` tells more."
-    return "No GPU, so nothing to say of how busy it was or of Tensor Cores; `explain` says where the time went."
+def _of_traces(base, shown):
+    if shown:
+        return "GPU busy, Tensor Cores: of the traced steps and of their kernels' time; `explain` tells more.\n"
+    if base.device_type == "cpu":
+        return "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` says where the time went.\n"
+    return ""
 
 
 def _compared(row, base):

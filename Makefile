@@ -1,13 +1,14 @@
 # make tour   the main job: set up, run every step, compare them     (ARGS="--quick" and the like are passed on)
 # make test   set up, check the style, run the tests
 # make setup  only the environment: .venv/, in the versions of requirements.lock
+# make docs-tables   write the tables of docs/ anew, from logs/reference/
 # make lock   choose new versions: writes requirements.lock (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: tour test setup lock
+.PHONY: tour test setup docs-tables lock
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -26,6 +27,10 @@ setup: .venv/installed
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c requirements.lock
 	@touch $@
+
+docs-tables: setup
+	@$(BIN)/python -m common explain logs/reference --markdown > docs/.predicted.partial
+	@mv docs/.predicted.partial docs/predicted.md
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

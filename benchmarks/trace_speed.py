@@ -3,9 +3,9 @@
     python benchmarks/trace_speed.py [TRACE] [--rounds N] [--hta PYTHON]     side by side on one file
     python benchmarks/trace_speed.py --scale                                 100 thousand, 1 million, 5 million events
 
-Whole process against whole process, in turn, N times; medians, and ratios of medians. TRACE: any trace (default: one of
-76,000 made-up events). PYTHON: one that has HolisticTraceAnalysis, which this project does not install. The memory is the
-peak resident set of the process.
+Whole process against whole process, in turn, N times; medians, and ratios of medians. TRACE: any trace (default: one
+of 76,000 made-up events). PYTHON: one that has HolisticTraceAnalysis, which this project does not install. The memory
+is the peak resident set of the process.
 """
 
 import argparse
@@ -88,12 +88,9 @@ def scale(rounds):
             runs = [measured([*EXPLAIN, str(path)]) for _ in range(rounds)]
             path.unlink()
             seconds, memory = statistics.median(run[0] for run in runs), max(run[1] for run in runs)
-            growth = (
-                "" if before is None else f" = {seconds / before[1]:.1f} x for {events / before[0]:.0f} x the events"
-            )
-            print(
-                f"{events:9,} events, {size:6.0f} MB: {seconds:6.2f} s{growth}; {memory:5.0f} MB = {memory / size:.2f} x"
-            )
+            growth = f" = {seconds / before[1]:.1f} x for {events // before[0]} x the events" if before else ""
+            peak = f"{memory:.0f} MB = {memory / size:.2f} x the JSON"
+            print(f"{events:9,} events, {size:5.0f} MB: {seconds:6.2f} s{growth}; {peak}")
             before = events, seconds
 
 

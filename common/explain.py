@@ -11,14 +11,15 @@ def explain(args):
     """Run the command with its parsed options (`path`: one or two, `json`, `markdown`, `max_size`); the exit code."""
     if len(args.path) > 2:
         raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what moved")
-    if args.markdown and not (len(args.path) == 1 and args.path[0].is_dir() and _recorded(args.path[0])):
+    path, *another = args.path
+    recorded = _recorded(path) if path.is_dir() and not another else {}
+    if args.markdown and not recorded:
         raise InputError("--markdown is for a folder of recorded runs: name one, such as logs")
-    if len(args.path) == 2:
+    if another:
         return _change(args)
-    [path] = args.path
+    if recorded:
+        return _ladders(args, recorded)
     if path.is_dir():
-        if results := _recorded(path):
-            return _ladders(args, path, results)
         ranks = ranks_in(path)
         if len(ranks) > 1:
             return _ranks(args, ranks)
@@ -60,9 +61,12 @@ def moved(before, after):
 
 
 def _recorded(path):
+    """Results by the folder they lie in: `path` itself, else those of its folders that hold runs of several steps."""
     from common import record
 
-    return record.read_results(path)[0]
+    folders = [path, *sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))]
+    found = {folder: record.read_results(folder)[0] for folder in folders}
+    return {path: found[path]} if found[path] else {folder: results for folder, results in found.items() if results}
 
 
 def _summary(args, path):
@@ -77,7 +81,8 @@ def _one(args, path):
     summary = _summary(args, path)
     if args.json:
         return _print_json(summary.as_json())
-    from common.explain_view import console, print_summary
+    from common.explain_view import print_summary
+    from common.table import console
 
     print_summary(summary, console())
     return 0
@@ -88,7 +93,8 @@ def _change(args):
     if args.json:
         changes = [{"name": name, "before_us": old, "after_us": new} for name, old, new in moved(before, after)]
         return _print_json({"before": before.as_json(), "after": after.as_json(), "moved": changes})
-    from common.explain_view import console, print_change
+    from common.side_by_side import print_change
+    from common.table import console
 
     print_change(before, after, moved(before, after), console())
     return 0
@@ -101,19 +107,27 @@ def _ranks(args, ranks):
         spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
         rows = [{"rank": rank, **summary.as_json()} for rank, summary in summaries.items()]
         return _print_json({"ranks": rows, "mean_step_us": spread})
-    from common.explain_view import console, print_ranks
+    from common.side_by_side import print_ranks
+    from common.table import console
 
     print_ranks(summaries, console())
     return 0
 
 
-def _ladders(args, logdir, results):
-    from common import explain_view as view
+def _ladders(args, recorded):
+    from common import side_by_side
+    from common.explain_view import warn
     from common.predicted import predictions
+    from common.table import console
 
-    found, problems = predictions(logdir, results, args.max_size)
-    for problem in problems:
-        view.warn(problem)
+    found = []
+    for logdir, results in recorded.items():
+        ladders, problems = predictions(logdir, results, args.max_size)
+        found += ladders
+        for problem in problems:
+            warn(problem)
+    if not any(rows for _, rows in found):
+        raise InputError(f"{args.path[0]} holds runs of one step only: run the next as well, or name a trace")
     if args.json:
         rows = [
             {
@@ -129,9 +143,9 @@ def _ladders(args, logdir, results):
         ]
         return _print_json({"ladder": rows})
     if args.markdown:
-        print(view.markdown(found))
+        print(side_by_side.markdown(found))
     else:
-        view.print_predictions(found, view.console())
+        side_by_side.print_predictions(found, console())
     return 0
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from common import progress
 from common.errors import InputError
 from common.machine import ROOT
 from common.options import image_size_for
-from common.record import writing
+from common.record import check_writable, writing
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,7 @@ def prepare(args):
     """
     with writing(args.logdir):
         args.logdir.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=args.logdir):
-            pass
+    check_writable(args.logdir)
     if args.download:
         from common.data import fetch_cifar10  # torchvision: seconds to import
 

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import statistics
+import tempfile
 import types
 import typing
 from contextlib import contextmanager
@@ -154,6 +155,12 @@ def writing(path):
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         mend = "free some space there" if full else "choose another folder"
         raise InputError(f"cannot write {path}: {error.strerror or error}; {mend}") from error
+
+
+def check_writable(folder):
+    """Raise InputError where nothing can be written into the folder."""
+    with writing(folder), tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def read_result(path):

@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import shutil
-import tempfile
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,9 +41,8 @@ def own_folder(logdir, step):
             with record.writing(logdir):
                 shutil.rmtree(beside, ignore_errors=True)  # left by a run that was killed
                 beside.mkdir()
-                if folder.exists():
-                    with tempfile.TemporaryFile(dir=folder):  # better refused now than once all is measured
-                        pass
+            if folder.exists():
+                record.check_writable(folder)  # better refused now than once all is measured
             yield folder, beside
         finally:
             shutil.rmtree(beside, ignore_errors=True)

@@ -80,6 +80,13 @@ def test_the_json_of_a_run_folder_is_that_of_its_newest_trace(run, tmp_path):
     assert found["file"].endswith("host.1800000000000.pt.trace.json")
 
 
+def test_traces_of_other_names_are_found_beside_a_result(tmp_path):
+    write_run(tmp_path, make_result())
+    folder = tmp_path / "00_baseline"
+    two_steps().write(folder / "trace_rank_0.json.gz")
+    assert explain.trace_at(folder).name == "trace_rank_0.json.gz"
+
+
 def test_before_and_after_show_what_moved(run, tmp_path):
     before = two_steps().write(tmp_path / "before.json")
     after = TraceBuilder()
@@ -124,7 +131,19 @@ def test_a_ladder_shows_what_each_step_was_promised_and_what_it_gained(run, tmp_
         ("04_multiprocess_loading", "within"), ("05_pinned_memory", "miss")
     ]  # fmt: skip
     table = run(tmp_path, "--markdown")[1].splitlines()
-    assert "| 04_multiprocess_loading | 1.25x | 1.20x (1.20-1.20) | within |" in table[-3]
+    assert any(line.startswith("| 04_multiprocess_loading | 1.25x | 1.20x (1.20-1.20) | within |") for line in table)
+    assert run(tmp_path.parent, "--markdown")[1].splitlines() == table  # a folder of ladders, here of one
+
+
+def test_one_step_alone_promises_nothing(run, tmp_path):
+    write_run(tmp_path, make_result())
+    assert_refused(run_program("-m", "common", "explain", tmp_path), "one step only")
+
+
+def test_the_table_in_the_docs_is_that_of_the_recorded_ladders(run):
+    code, out, err = run(ROOT / "logs" / "reference", "--markdown")
+    assert (code, err) == (0, "")
+    assert out == (ROOT / "docs" / "predicted.md").read_text(), "run `make docs-tables`"
 
 
 def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(run, tmp_path):

@@ -31,6 +31,15 @@ def test_common_imports_no_step_and_only_the_board_imports_the_plugin(path):
         assert not any(name.startswith("torch_tb_profiler") for name in names)
 
 
+def test_the_trace_engine_needs_msgspec_and_numpy_only():
+    for path in (ROOT / "common" / "trace").glob("*.py"):
+        names = imported(path)
+        outside = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names)
+        assert outside <= {"msgspec", "numpy", "common"}, path.name
+        assert all(name.startswith(("common.trace", "common.errors")) for name in names if name.startswith("common"))
+        assert len(path.read_text().splitlines()) <= 300, path.name
+
+
 @pytest.mark.parametrize("name", ["record", "machine", "errors", "progress", "ladder"])
 def test_the_leaves_need_the_standard_library_only(name):
     outside = {top.split(".")[0] for top in imported(ROOT / "common" / f"{name}.py")} - set(sys.stdlib_module_names)

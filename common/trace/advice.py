@@ -107,7 +107,7 @@ def _loading(trace, steps, share):
     if workers:
         why = f"although worker processes load, each step still waits {each} for its batch: more workers, or less to do"
     else:
-        why = f"each step waits {each} for the DataLoader, which decodes and resizes in the training process"
+        why = f"each step waits {each} for the DataLoader, which does its work in the training process"
     return _advice("04_multiprocess_loading", "load in more processes" if workers else "load in processes", why, share)
 
 

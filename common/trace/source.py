@@ -15,7 +15,10 @@ SUFFIXES = (".json", ".json.gz")
 
 
 def traces_in(folder):
-    """The trace files of a folder, newest first (by the time in the name that torch gives them, else by their own)."""
+    """The trace files of a folder, newest first (by the time in the name that torch gives them, else by their own).
+
+    Those named *.trace.json or *.trace.json.gz; where there are none, every other JSON file that may be a trace.
+    """
 
     def age(path):
         stamp = re.search(r"\.(\d{10,})\.", path.name)
@@ -24,10 +27,10 @@ def traces_in(folder):
             digits //= 1000
         return (digits or int(path.stat().st_mtime * 1000), path.name)
 
-    def is_trace(path):
-        return path.name.endswith(tuple(f".trace{suffix}" for suffix in SUFFIXES)) and not path.name.startswith(".")
-
-    return sorted(filter(is_trace, Path(folder).iterdir()), key=age, reverse=True)
+    files = [path for path in Path(folder).iterdir() if path.name.endswith(SUFFIXES) and not path.name.startswith(".")]
+    named = [path for path in files if path.name.endswith(tuple(f".trace{suffix}" for suffix in SUFFIXES))]
+    others = [path for path in files if path.name not in ("result.json", "record.json")]  # of a run, not its trace
+    return sorted(named or others, key=age, reverse=True)
 
 
 class Pieces:

@@ -5,6 +5,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from common.trace import advice, copies, gpus, idle, memory, reader, steps, tensor_cores
+from common.trace.columns import Trace
 from common.trace.communication import Communication, communication
 from common.trace.operators import Nesting
 
@@ -32,7 +33,7 @@ class Summary(Struct, frozen=True):
     kernels, operators: by name, the longest first, over the whole trace; operators are there for traces without a GPU.
     """
 
-    trace: reader.Trace
+    trace: Trace
     steps: steps.Steps
     gpus: list[gpus.Gpu]
     tensor_cores: tensor_cores.TensorCores

@@ -104,8 +104,8 @@ def markdown(found):
         "What each step was promised by the trace of the step before it, and what it then gained. *Predicted* is",
         "Amdahl's bound: the mean step with the cost that the next step treats gone, so a gain of at most that.",
         "*Measured* is the ratio of the timed windows, without a profiler, and the range they allow; *no difference*",
-        "where that range holds 1. A *miss* gained more than the bound: the trace, or our reading of it, left something",
-        "out.",
+        "where that range holds 1. A *miss* gained more than the bound: the trace, or our reading of it, did not tell",
+        "all.",
         "",
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in found):

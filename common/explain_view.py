@@ -206,6 +206,7 @@ def _print_advice(summary, to):
     to.print(Text(f"\nWhat to do: {summary.verdict}", "bold"))
     for number, each in enumerate(summary.advice, start=1):
         gain = "gain unknown" if each.predicted_gain is None else f"at most {each.predicted_gain:.2f}x as fast"
+        gain = gain if (each.predicted_gain or 0) < 100 else "the step is nothing else"
         treats = f"steps/{each.step}.py" if each.step else "beyond the walkthrough's steps"
         to.print(Text.assemble(f"  {number}. ", (each.title, "bold green"), f": {gain}; {treats}"))
         to.print(Text(f"     {each.why}."))

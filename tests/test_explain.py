@@ -121,18 +121,19 @@ def test_ranks_have_a_row_each_and_their_spread(run, tmp_path):
 
 
 def test_a_ladder_shows_what_each_step_was_promised_and_what_it_gained(run, tmp_path):
-    code, out, _ = run(ladder_in(tmp_path))
+    ladder = ladder_in(tmp_path / "device")
+    code, out, _ = run(ladder)
     assert code == 0
     rows = {row[0]: row[1:] for row in (line.split() for line in out.splitlines()) if row}
     assert rows["04_multiprocess_loading"] == ["1.25x", "1.20x", "(1.20-1.20)", "within"]
     assert rows["05_pinned_memory"] == ["1.05x", "1.67x", "(1.67-1.67)", "miss"]
-    found = json.loads(run(tmp_path, "--json")[1])["ladder"]
+    found = json.loads(run(ladder, "--json")[1])["ladder"]
     assert [(row["step"], row["outcome"]) for row in found] == [
         ("04_multiprocess_loading", "within"), ("05_pinned_memory", "miss")
     ]  # fmt: skip
-    table = run(tmp_path, "--markdown")[1].splitlines()
+    table = run(ladder, "--markdown")[1].splitlines()
     assert any(line.startswith("| 04_multiprocess_loading | 1.25x | 1.20x (1.20-1.20) | within |") for line in table)
-    assert run(tmp_path.parent, "--markdown")[1].splitlines() == table  # a folder of ladders, here of one
+    assert run(tmp_path, "--markdown")[1].splitlines() == table  # a folder of ladders, here of one
 
 
 def test_one_step_alone_promises_nothing(run, tmp_path):

@@ -121,7 +121,7 @@ def test_a_step_that_refuses_its_input_is_named_and_the_exit_code_is_2(fake_step
     fake_steps(_00_fine=FINE, _01_picky="print('01_picky: no, because', file=sys.stderr); sys.exit(2)")
     code, out, err = tour(tmp_path, capsys)
     assert code == 2
-    assert err.splitlines() == ["tour: 01_picky failed: no, because"]
+    assert err.splitlines()[-1] == "tour: 01_picky failed: no, because"
     assert "00_fine" in out
 
 

@@ -131,7 +131,8 @@ def _launching(trace, steps, share):
     each = kernels.duration[inside].mean() if inside.any() else 0.0
     why = (
         f"{inside.sum() / len(steps.names):.0f} kernels a step, {each:.0f} us on average: for "
-        f"{_time(share * steps.mean_us)} of it the GPU waits for the CPU to launch the next one"
+        f"{_time(share * steps.mean_us)} of it the GPU waits for the CPU to launch the next one; a bigger batch gives "
+        "each launch more work, torch.compile needs fewer of them"
     )
     return _advice("02_bigger_batch", "give each launch more work", why, share)
 

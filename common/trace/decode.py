@@ -7,6 +7,8 @@ such as N/A, raw control characters, bad UTF-8, wrong types, a missing end) the 
 
 import json
 import re
+from collections import deque
+from itertools import islice
 
 import msgspec
 
@@ -71,10 +73,15 @@ class _Rest(Header, kw_only=True):
     traceEvents: list[Event]
 
 
+class _RawRest(Header, kw_only=True):
+    traceEvents: list[msgspec.Raw]
+
+
 _events = msgspec.json.Decoder(list[Event])
 _header = msgspec.json.Decoder(Header)
 _rest = msgspec.json.Decoder(_Rest)
 _event = msgspec.json.Decoder(Event)
+_raw_rest = msgspec.json.Decoder(_RawRest)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _anything = msgspec.json.Decoder()
 
@@ -112,17 +119,18 @@ def events(pieces, name, header, warnings):
 
 def _opened(pieces, name, header):
     """Read up to the first event: ("[" and the text from there on, whether the trace is a bare list)."""
-    text = b""
+    text, searched, tries = b"", 0, 8
     for piece in pieces:
         text += piece
-        if len(text) > _PATIENCE:
+        if len(text) > _PATIENCE or not tries:
             raise InputError(f'{name} has no list "traceEvents" in its first {_PATIENCE >> 20} MiB: not a trace')
         begin = text[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
         if begin == b"[":
             return bytearray(text[text.index(b"[") :]), True
         if begin not in (b"", b"{"):
             break
-        for opening in _OPENING.finditer(text):
+        for opening in islice(_OPENING.finditer(text, searched), tries):
+            tries, searched = tries - 1, opening.end()
             head = text[text.index(b"{") : opening.end()] + b"]}"
             try:
                 found = _header.decode(_clean(head))
@@ -130,6 +138,7 @@ def _opened(pieces, name, header):
                 continue  # those words stood inside something else
             header.update(msgspec.structs.asdict(found))
             return bytearray(text[opening.end() - 1 :]), False
+        searched = max(searched, len(text) - 4096)
     try:
         _anything.decode(text)
     except RecursionError as error:
@@ -141,14 +150,13 @@ def _opened(pieces, name, header):
 
 def _run(text):
     """Decode as many whole events as `text`, a bytearray, holds: (events, "[" and the text after), or (None, text)."""
-    cut = len(text)
+    end = len(text)
     for _ in range(8):  # the last places where one event may end and the next begin
-        cut = text.rfind(b"}", 0, cut)
-        while cut >= 0 and not (between := _BETWEEN.match(text, cut)):
-            cut = text.rfind(b"}", 0, cut)
-        if cut < 0:
+        between = _last_between(text, end)
+        if between is None:
             break
-        comma = text.index(b",", cut)
+        end = between.start()
+        comma = text.index(b",", end)
         text[comma] = ord("]")  # in place: copying the text would take as long as decoding it
         try:
             return _events.decode(memoryview(text)[: comma + 1]), bytearray(b"[") + text[between.end() - 1 :]
@@ -160,33 +168,41 @@ def _run(text):
     return None, text
 
 
+def _last_between(text, end):
+    """The match of `_BETWEEN` that ends last before `end`; None where there is none."""
+    width, found = 4096, None
+    while found is None and width < 16 * max(end, 4096):
+        found = next(iter(deque(_BETWEEN.finditer(text, max(0, end - width), end), maxlen=1)), None)
+        width *= 16
+    return found
+
+
 def _ended(text, bare, name, header, warnings, dropped):
     """Decode what is left: the last events, the list's end and what follows it."""
-    for mend in (bytes, _clean):
+    lost = 0
+    for mend, listed, rest in ((bytes, _events, _rest), (_clean, _events, _rest), (_clean, _raws, _raw_rest)):
         try:
             if bare:
-                yield _events.decode(mend(text))
+                run = listed.decode(mend(text))
             else:
-                rest = _rest.decode(b'{"traceEvents":' + mend(text))
-                yield rest.traceEvents
+                found = rest.decode(b'{"traceEvents":' + mend(text))
+                run = found.traceEvents
                 for key in ("deviceProperties", "distributedInfo"):
-                    if getattr(rest, key) is not None:
-                        header[key] = getattr(rest, key)
+                    if getattr(found, key) is not None:
+                        header[key] = getattr(found, key)
             break
-        except _BROKEN:
-            continue
-    else:
-        run, lost = _saved(text[1:])
-        dropped += lost
-        try:
-            _anything.decode(_clean(text) if bare else b'{"traceEvents":' + _clean(text))
         except RecursionError as error:
             raise InputError(f"{name} is nested too deeply to be a trace") from error
         except _BROKEN as error:
-            warnings.append(f"{name} is cut off or damaged ({_reason(error)}): the events that are whole are used")
-        yield run
-    if dropped:
-        warnings.append(f"{name}: {dropped} events that cannot be read are left out")
+            reason = _reason(error)
+    else:
+        run, lost = _saved(text[1:])
+        warnings.append(f"{name} is cut off or damaged ({reason}): the events that are whole are used")
+    if run and isinstance(run[0], msgspec.Raw):
+        run, lost = _each(run)
+    yield run
+    if dropped + lost:
+        warnings.append(f"{name}: {dropped + lost} events that cannot be read are left out")
 
 
 def _saved(text):
@@ -194,14 +210,21 @@ def _saved(text):
     text = _clean(text).strip(b" \t\r\n,")
     if not text:
         return [], 0
-    try:
-        raws = _raws.decode(b"[" + text + b"]")
-    except _BROKEN:
-        middle = _split(text)
-        if middle is None:
-            return [], int(b'"ph"' in text)
-        (first, lost), (second, lost_too) = _saved(text[:middle]), _saved(text[middle:])
-        return first + second, lost + lost_too
+    for listed in (_events, _raws):
+        try:
+            found = listed.decode(b"[" + text + b"]")
+            return (found, 0) if listed is _events else _each(found)
+        except _BROKEN:
+            continue
+    middle = _split(text)
+    if middle is None:
+        return [], int(b'"ph"' in text)
+    (first, lost), (second, lost_too) = _saved(text[:middle]), _saved(text[middle:])
+    return first + second, lost + lost_too
+
+
+def _each(raws):
+    """Decode events one by one: (events, how many are lost)."""
     found, lost = [], 0
     for raw in raws:
         try:
@@ -216,7 +239,7 @@ def _saved(text):
 def _split(text):
     """A place between two objects, near the middle of `text`; None where there is none."""
     half = len(text) // 2
-    between = _BETWEEN.search(text, half) or next(iter(_BETWEEN.finditer(text, 0, half + 2)), None)
+    between = _BETWEEN.search(text, half) or _last_between(text, len(text))
     return between and between.start() + 1
 
 
@@ -230,10 +253,11 @@ def _loose(raw):
         return None
     args = value.get("args")
     args = args if isinstance(args, dict) else {}
-    fields = {field.name: args.get(field.encode_name) for field in msgspec.structs.fields(Args)}
     texts = {key: value[key] for key in ("ph", "cat", "name") if isinstance(value.get(key), str)}
     numbers = {key: _number(value.get(key)) for key in ("ts", "dur", "pid", "tid")}
-    return Event(**texts, **numbers, args=Args(**{key: _number(number) for key, number in fields.items()}))
+    return Event(
+        **texts, **numbers, args=Args(**{key: _number(args.get(KEYS.get(key, key))) for key in Args.__struct_fields__})
+    )
 
 
 def _number(value):
@@ -241,13 +265,19 @@ def _number(value):
 
 
 _CONTROL = bytes(32 if code < 32 else code for code in range(256))  # control characters become spaces
-_LITERAL = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<=[:\[,\s])([+-]?(?:NaN|nan|Infinity|inf|N/A)(?:\(ind\))?)(?=[\s,\]}])')
+_LITERAL = re.compile(rb"(?<=[:\[,\s])[+-]?(?:NaN|nan|Infinity|inf|N/A)(?:\(ind\))?(?=[\s,\]}])")
 
 
 def _clean(text):
     """The text as the JSON it was meant to be: valid UTF-8, no control characters, `null` for NaN, inf and N/A."""
     text = text.decode("utf-8", "replace").encode().translate(_CONTROL)
-    return _LITERAL.sub(lambda found: b"null" if found[1] else found[0], text)
+    parts, begin, quotes = [], 0, 0
+    for found in _LITERAL.finditer(text):
+        before = text[begin : found.start()]
+        quotes += before.replace(rb"\\", b"").replace(rb"\"", b"").count(b'"')
+        parts += [before, found[0] if quotes % 2 else b"null"]  # inside a string it is part of a name
+        begin = found.end()
+    return b"".join([*parts, text[begin:]])
 
 
 def _reason(error):

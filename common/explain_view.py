@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -109,7 +110,7 @@ def _print_gpus(summary, to):
     eligible = summary.tensor_cores.eligible_share
     could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could."
     legend = "busy: some kernel runs. SMs and occupancy are estimates. Tensor Cores: of the kernel time."
-    to.print(Text(f"  {legend}{could}", "dim"))
+    to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
     if talk := summary.communication:
         count = len(summary.steps.names)
         talking, hidden = time_text(talk.us / count), time_text(talk.hidden_us / count)
@@ -209,7 +210,7 @@ def _print_advice(summary, to):
         gain = gain if (each.predicted_gain or 0) < 100 else "the step is nothing else"
         treats = f"steps/{each.step}.py" if each.step else "beyond the walkthrough's steps"
         to.print(Text.assemble(f"  {number}. ", (each.title, "bold green"), f": {gain}; {treats}"))
-        to.print(Text(f"     {each.why}."))
+        to.print(Padding(Text(f"{each.why}."), (0, 0, 0, 5), expand=False))
 
 
 def _first_to_last(names):

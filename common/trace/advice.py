@@ -62,9 +62,9 @@ def levers(trace, steps, idle, tensor, talk):
 
 
 def ranked(found):
-    """The advice worth following, the largest cost first."""
+    """The advice worth following, the largest gain first; where it is unknown, last."""
     worth = [each for each in found if each.share_of_step >= WORTHWHILE]
-    return sorted(worth, key=lambda each: -each.share_of_step)
+    return sorted(worth, key=lambda each: (-(each.predicted_gain or 0.0), -each.share_of_step))
 
 
 def verdict(trace, steps, found, tensor):

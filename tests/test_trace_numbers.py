@@ -313,8 +313,8 @@ def test_advice_is_amdahls_bound_and_names_the_step(summary):
     assert by_step["02_bigger_batch"].predicted_gain == pytest.approx(1000 / 910)
     assert by_step["05_pinned_memory"].predicted_gain == pytest.approx(1000 / 950)
     assert by_step["03_reduced_h2d_copy"].predicted_gain == pytest.approx(1 / (1 - 0.05 * 0.75))
-    shares = [each.share_of_step for each in found.advice]
-    assert shares == sorted(shares, reverse=True)
+    gains = [each.predicted_gain for each in found.advice]
+    assert gains == sorted(gains, reverse=True)
     assert found.advice[0].step == "01_amp"
 
 

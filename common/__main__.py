@@ -1,6 +1,7 @@
 """The command line: `python -m common COMMAND`, or `walkthrough COMMAND`."""
 
 import argparse
+import errno
 import json
 import os
 import signal
@@ -31,6 +32,12 @@ def main(argv=None):
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ENOSPC):
+            raise
+        if error.filename is None:  # it was stdout: what is left in its buffer can go nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError(f"{error.filename or 'the output'}: {error.strerror}") from error
     raise SystemExit(code)
 
 
@@ -66,7 +73,7 @@ def _parser():
         help="a trace, a run's folder, a folder with one trace a rank, or of all runs; two traces: before and after",
     )
     added.add_argument("--json", action="store_true", help="print one JSON object")
-    added.add_argument("--markdown", action="store_true", help="a folder of runs as a Markdown table")
+    added.add_argument("--markdown", action="store_true", help="a folder of runs: the page of the docs with its table")
     added.add_argument(
         "--max-size",
         type=size,
@@ -107,8 +114,10 @@ def _compare(args):
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)
     if not results:
+        below = sorted({file.parent.parent.name for file in args.logdir.glob(f"*/*/{record.FILE}")})
+        mend = f"its folders do: {', '.join(below[:6])}" if below else "run `make tour`"
         raise InputError(
-            f"no results in {args.logdir}: it should hold a folder per step with {record.FILE} in it; run `make tour`"
+            f"no results in {args.logdir}: it should hold a folder per step with {record.FILE} in it; {mend}"
         )
     found = compare.ladders(results)
     if len(found) > 1:

@@ -1,9 +1,10 @@
 """`explain`: one trace at first sight, two side by side, the ranks of one training, or a whole ladder."""
 
 import json
+import sys
 from dataclasses import asdict
 
-from common.errors import InputError
+from common.errors import InputError, printable
 from common.trace import source
 
 
@@ -11,7 +12,13 @@ def explain(args):
     """Run the command with its parsed options (`path`: one or two, `json`, `markdown`, `max_size`); the exit code."""
     if len(args.path) > 2:
         raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what moved")
-    path, *another = args.path
+    try:
+        return _explain(args, *args.path)
+    except PermissionError as error:
+        raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _explain(args, path, another=None):
     recorded = _recorded(path) if path.is_dir() and not another else {}
     if args.markdown and not recorded:
         raise InputError("--markdown is for a folder of recorded runs: name one, such as logs")
@@ -23,17 +30,23 @@ def explain(args):
         ranks = ranks_in(path)
         if len(ranks) > 1:
             return _ranks(args, ranks)
+        if len(source.traces_in(path)) > 1:
+            _warn(f"{path} holds {len(source.traces_in(path))} traces, which name no ranks: this is the newest")
     return _one(args, trace_at(path))
 
 
 def trace_at(path):
     """The trace file that a path means: itself, or the newest in a run's folder. InputError where there is none."""
     if not path.is_dir():
+        if not path.exists():
+            raise InputError(f"{path} does not exist: name a trace, or a folder with one; `make tour` fills logs/")
         return path
     found = source.traces_in(path)
     if not found:
         inside = sorted({each.parent.name for each in path.glob("*/*.trace.json*")})
-        hint = f"; its folders do: {', '.join(inside[:6])}" if inside else ": it should hold a *.pt.trace.json.gz"
+        hint = (
+            f"; its folders do: {', '.join(inside[:6])}" if inside else " (*.pt.trace.json.gz): `make tour` makes some"
+        )
         raise InputError(f"{path} holds no trace itself{hint}")
     return found[0]
 
@@ -65,7 +78,11 @@ def _recorded(path):
     from common import record
 
     folders = [path, *sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))]
-    found = {folder: record.read_results(folder)[0] for folder in folders}
+    found = {}
+    for folder in folders:
+        found[folder], problems = record.read_results(folder)
+        for problem in problems:
+            _warn(problem)
     return {path: found[path]} if found[path] else {folder: results for folder, results in found.items() if results}
 
 
@@ -74,7 +91,14 @@ def _summary(args, path):
 
     from common.trace.summary import summarize
 
-    return summarize(pieces)
+    summary = summarize(pieces)
+    for line in summary.trace.warnings:
+        _warn(line)
+    return summary
+
+
+def _warn(line):
+    print(printable(line), file=sys.stderr)
 
 
 def _one(args, path):
@@ -96,12 +120,37 @@ def _change(args):
     from common.side_by_side import print_change
     from common.table import console
 
-    print_change(before, after, moved(before, after), console())
+    print_change(before, after, moved(before, after), console(), [_batch(before), _batch(after)])
     return 0
 
 
+def _batch(summary):
+    """Images in a step, by the result beside a trace of this project; None for others."""
+    from common import record
+
+    file = summary.trace.file.parent / record.FILE
+    try:
+        result = record.read_result(file)
+    except InputError:
+        return None
+    return result.batch_size if result.trace == summary.trace.file.name else None
+
+
 def _ranks(args, ranks):
-    summaries = {rank: _summary(args, path) for rank, path in ranks.items()}
+    summaries, problem = {}, None
+    for rank, path in ranks.items():
+        try:
+            summary = _summary(args, path)
+        except InputError as error:
+            problem = f"rank {rank} is left out: {error}"
+        else:
+            if not summary.trace.partial:
+                summaries[rank] = summary
+                continue
+            problem = f"rank {rank} is left out: a part of its trace is missing"
+        _warn(problem)
+    if not summaries:
+        raise InputError(problem)
     if args.json:
         step_us = [summary.steps.mean_us for summary in summaries.values()]
         spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
@@ -116,7 +165,6 @@ def _ranks(args, ranks):
 
 def _ladders(args, recorded):
     from common import side_by_side
-    from common.explain_view import warn
     from common.predicted import predictions
     from common.table import console
 
@@ -125,7 +173,7 @@ def _ladders(args, recorded):
         ladders, problems = predictions(logdir, results, args.max_size)
         found += ladders
         for problem in problems:
-            warn(problem)
+            _warn(problem)
     if not any(rows for _, rows in found):
         raise InputError(f"{args.path[0]} holds runs of one step only: run the next as well, or name a trace")
     if args.json:
@@ -134,7 +182,7 @@ def _ladders(args, recorded):
                 "step": row.step,
                 "before": row.before,
                 "predicted_gain": row.advice and row.advice.predicted_gain,
-                "why": row.advice and row.advice.why,
+                "why": row.why,
                 "measured_gain": asdict(row.gain),
                 "outcome": row.outcome,
             }

@@ -1,7 +1,5 @@
 """What `explain` prints for people. Names out of a trace never reach the terminal as they are: see `printable`."""
 
-import sys
-
 import numpy as np
 from rich.padding import Padding
 from rich.table import Table
@@ -26,7 +24,7 @@ MEANING = {
     "kernel": "a GPU kernel runs",
     "memcpy": "the GPU only copies",
     "memset": "the GPU only sets memory",
-    "communication": "only a collective runs",
+    "communication": "only a collective that the trace marks; NCCL's kernels count as kernel",
     "runtime": "the GPU is idle, the CPU in a CUDA call",
     "dataloader": "the loop waits for its next batch",
     "cpu_exec": "the CPU runs operators",
@@ -44,22 +42,16 @@ BAR = 64  # columns
 TOP = 8  # kernels, and operators at the memory peak
 
 
-def warn(line):
-    """One line on stderr."""
-    print(printable(line), file=sys.stderr)
-
-
 def print_summary(summary, to):
     """A first look at one trace: what a step is made of, the GPUs, why they wait, and what to do."""
-    for line in summary.trace.warnings:
-        warn(line)
     steps = summary.steps
-    names = ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.gpus)) or "CPU only"
+    names = ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.gpus))
+    names = names or ("no event of a GPU" if summary.trace.properties else "CPU only")
     count = f"{len(steps.names)} step{'s' * (len(steps.names) > 1)} ({_first_to_last(steps.names)})"
     if not steps.marked:
         count = "no step marks, so the whole trace counts as one step"
     to.print(Text(printable(summary.trace.file.name, 200), "bold"))
-    to.print(f"{names}; {count}; {time_text(steps.mean_us)} a step\n", markup=False)
+    to.print(f"{names}; {count}; {time_text(steps.mean_us)} a step{_range(steps.duration)}\n", markup=False)
     _print_breakdown(steps, to, bool(summary.gpus))
     _print_gpus(summary, to)
     _print_idle(summary, to)
@@ -109,13 +101,13 @@ def _print_gpus(summary, to):
     to.print(table)
     eligible = summary.tensor_cores.eligible_share
     could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could."
-    legend = "busy: some kernel runs. SMs and occupancy are estimates. Tensor Cores: of the kernel time."
+    legend = "busy: some kernel runs. SMs and occupancy are estimates. Tensor Cores: share of the time of kernels."
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
     if talk := summary.communication:
         count = len(summary.steps.names)
         talking, hidden = time_text(talk.us / count), time_text(talk.hidden_us / count)
-        text = f"collectives: {talking} a step, {hidden} of it beside other kernels ({talk.count} in all)"
-        to.print(Text(f"  {text}; TensorBoard counts them as kernels"))
+        text = f"collectives: {talking} a step, {hidden} of it beside other kernels ({talk.count} in {_steps(summary)})"
+        to.print(Padding(Text(f"{text}; TensorBoard counts them as kernels"), (0, 0, 0, 2), expand=False))
 
 
 def _print_idle(summary, to):
@@ -134,14 +126,16 @@ def _print_idle(summary, to):
         longest = int(np.argmax(each.end - each.start))
         cause = CAUSES[int(np.argmax(each.by_gap[:, longest]))]
         length = each.end[longest] - each.start[longest]
-        to.print(Text(f"  {len(each.start)} gaps; the longest is {time_text(length)}, mostly {cause}", "dim"))
+        gaps = f"{len(each.start)} gap{'s' * (len(each.start) > 1)} in {_steps(summary)}"
+        to.print(Text(f"  {gaps}; the longest is {time_text(length)}, mostly {cause}", "dim"))
 
 
 def _print_operators(summary, to):
     if not summary.operators:
         return
     total = sum(operator.us for operator in summary.operators)
-    to.print(Text(f"\nOperators on the CPU: {time_text(total)} in all, each without what runs inside it", "bold"))
+    inside = "each without what runs inside it"
+    to.print(Text(f"\nOperators on the CPU: {time_text(total)} in {_steps(summary)}, {inside}", "bold"))
     table = headed_table("time", "share", "count", "mean", "name")
     for operator in summary.operators[:TOP]:
         cells = time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
@@ -154,20 +148,20 @@ def _print_kernels(summary, to):
         return
     total = sum(kernel.us for kernel in summary.kernels)
     count = sum(kernel.count for kernel in summary.kernels)
-    to.print(Text(f"\nKernels: {count}, {time_text(total)} in all", "bold"))
+    to.print(Text(f"\nKernels: {count} in {_steps(summary)}, {time_text(total)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "TC", "name")
     said = {True: "yes", False: "no", None: "?"}
     width = max(30, to.width - 46)
     for kernel in summary.kernels[:TOP]:
         mean = time_text(kernel.us / kernel.count)
         cells = time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
-        table.add_row(*cells, said[kernel.tensor_cores], Text(printable(kernel.name, width), no_wrap=True))
+        table.add_row(*cells, said[kernel.tensor_cores], Text(kernel_text(kernel.name, width), no_wrap=True))
     to.print(table)
 
 
 def _print_transfers(summary, to):
     lines = []
-    for name, label in (("h2d", "to the GPU"), ("d2h", "from it"), ("d2d", "on it")):
+    for name, label in (("h2d", "to the GPU"), ("d2h", "from it"), ("d2d", "within the GPU")):
         each = summary.copies[name]
         if each.count:
             speed = each.gigabytes_per_second
@@ -176,7 +170,7 @@ def _print_transfers(summary, to):
                 for kind, size in (("pinned", each.pinned_bytes), ("pageable", each.pageable_bytes))
                 if size
             ]
-            text = f"  {label}: {each.count} copies, {size_text(each.bytes)}, {time_text(each.us)}"
+            text = f"  {label}: {each.count} copies in {_steps(summary)}, {size_text(each.bytes)}, {time_text(each.us)}"
             text += f", {speed:.1f} GB/s" if speed else ""
             lines.append(text + (f"; {', '.join(kinds)}" if kinds else ""))
     if lines:
@@ -199,6 +193,8 @@ def _print_memory(summary, to):
         to.print(
             f"  {label}: peak {size_text(each.peak_allocated)}{reserved}; grew {size_text(each.growth)} while tracing"
         )
+        if each.at_peak:
+            to.print(Text("  allocated while tracing and alive at the peak, by operator:", "dim"))
         for name, size in list(each.at_peak.items())[:4]:
             to.print(Text(f"    {size_text(size):>9}  {printable(name, 60)}"))
 
@@ -209,13 +205,25 @@ def _print_advice(summary, to):
         gain = "gain unknown" if each.predicted_gain is None else f"at most {each.predicted_gain:.2f}x as fast"
         gain = gain if (each.predicted_gain or 0) < 100 else "the step is nothing else"
         treats = f"steps/{each.step}.py" if each.step else "beyond the walkthrough's steps"
-        to.print(Text.assemble(f"  {number}. ", (each.title, "bold green"), f": {gain}; {treats}"))
+        line = Text.assemble(f"{number}. ", (each.title, "bold green"), f": {gain}; {treats}")
+        to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{each.why}."), (0, 0, 0, 5), expand=False))
 
 
 def _first_to_last(names):
     shown = [printable(name, 20) for name in names]
     return shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}"
+
+
+def _range(durations):
+    """The shortest and the longest step, where they differ by more than a twentieth."""
+    low, high = (min(durations), max(durations)) if len(durations) else (0, 0)
+    return f" ({time_text(low)} to {time_text(high)})" if high > 1.05 * low else ""
+
+
+def _steps(summary):
+    count = len(summary.steps.names)
+    return f"{count} steps" if count > 1 else "one step" if summary.steps.marked else "the whole trace"
 
 
 def bare_table(*justified):
@@ -237,6 +245,13 @@ def headed_table(*headers):
 def share_text(value):
     """ "12.3%", or "-" for None."""
     return "-" if value is None else f"{value:.1%}"
+
+
+def kernel_text(name, width):
+    """A kernel's name on one line, without what all of them share; where it is too long, its middle goes."""
+    line = printable(name).removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
+    keep = (width - 1) // 2
+    return line if len(line) <= width else f"{line[: width - 1 - keep]}…{line[len(line) - keep :]}"
 
 
 def time_text(us):

@@ -21,14 +21,24 @@ class Prediction:
     step: str
     advice: Advice | None
     gain: compare.Ratio
+    notes: tuple[str, ...] = ()
+
+    @property
+    def why(self):
+        """The evidence; where it promises nothing, also what the step itself noted about this machine. "" for none."""
+        said = [self.advice.why] if self.advice else []
+        return "; ".join(said if self.advice and self.advice.predicted_gain else [*said, *self.notes])
 
     @property
     def outcome(self):
-        """ "within": at most what was promised; "miss": more than that; "cannot tell": no bound to compare with."""
+        """ "within": at most what was promised; "miss": more; "cannot tell": no promise, or too wide a range."""
         promised = self.advice and self.advice.predicted_gain
         if promised is None:
             return "cannot tell"
-        return "miss" if self.gain.low > promised * 1.005 else "within"  # what rounds to the bound is not over it
+        promised *= 1.005  # what rounds to the bound is not over it
+        if self.gain.low > promised:
+            return "miss"
+        return "within" if self.gain.differs or self.gain.high <= promised else "cannot tell"
 
 
 def predictions(logdir, results, max_size=MAX_SIZE):
@@ -40,10 +50,12 @@ def predictions(logdir, results, max_size=MAX_SIZE):
             advice = None
             try:
                 trace = Path(logdir) / before.result.step / before.result.trace
-                levers = summarize(Pieces(trace, max_size)).levers
-                advice = next((each for each in levers if each.step == after.result.step), None)
+                summary = summarize(Pieces(trace, max_size))
+                problems += summary.trace.warnings
+                advice = next((each for each in summary.levers if each.step == after.result.step), None)
             except InputError as error:
                 problems.append(str(error))
-            rows.append(Prediction(before.result.step, after.result.step, advice, after.gain))
+            notes = tuple(note for note in after.result.notes if note not in before.result.notes)
+            rows.append(Prediction(before.result.step, after.result.step, advice, after.gain, notes))
         found.append((ladder, rows))
     return found, problems

@@ -1,22 +1,20 @@
 """What `explain` prints of several traces: before and after, ranks, and a ladder's promises beside its gains."""
 
+from rich.padding import Padding
 from rich.text import Text
 
 from common.errors import printable
-from common.explain_view import headed_table, share_text, size_text, time_text, warn
+from common.explain_view import headed_table, share_text, size_text, time_text
 
 
-def print_change(before, after, moved, to):
-    """Two traces side by side: first what moved, then the figures of both."""
+def print_change(before, after, moved, to, batches=(None, None)):
+    """Two traces side by side: first what moved, then the figures of both. batches: images in a step, if known."""
     for label, summary in (("before", before), ("after", after)):
-        for line in summary.trace.warnings:
-            warn(line)
-        to.print(Text.assemble((f"{label:7}", "bold"), printable(str(summary.trace.file), 200)))
+        to.print(Text.assemble((f"{label:7}", "bold"), printable(str(summary.trace.file), 200)), soft_wrap=True)
+    if bool(before.gpus) != bool(after.gpus):
+        to.print(Text("one of them ran on a GPU, the other on a CPU: two machines, not a change", "yellow"))
     old, new = before.steps.mean_us, after.steps.mean_us
-    speed = f"{old / new:.2f}x" if new > 0 else "?"
-    to.print(
-        f"\na step: {time_text(old)} before, {time_text(new)} after: {speed} the steps a second, under the profiler\n"
-    )
+    to.print(f"\na step: {time_text(old)} before, {time_text(new)} after: {_speed(old, new, *batches)}\n")
     table = headed_table("", "before", "after", "change")
     for name, was, now in moved:
         if was or now:
@@ -27,6 +25,16 @@ def print_change(before, after, moved, to):
             table.add_row(name, _or_dash(was, show), _or_dash(now, show), "")
     to.print(table)
     to.print(Text(f"\nNow: {after.verdict}", "bold"))
+
+
+def _speed(old, new, batch, new_batch):
+    """How many times faster, in images where the batches are known, else in steps."""
+    if old <= 0 or new <= 0:
+        return "no time to compare"
+    if batch and new_batch:
+        images = f", of {batch} images before and {new_batch} after" if batch != new_batch else ""
+        return f"{old / new * new_batch / batch:.2f}x the images a second{images}, under the profiler"
+    return f"{old / new:.2f}x the steps a second, under the profiler"
 
 
 def _mean(values):
@@ -46,12 +54,8 @@ _FIGURES = [
 
 def print_ranks(summaries, to):
     """A row for each rank of one training, and how far they lie apart."""
-    table = headed_table(
-        "rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "dataloader", "waits for the CPU"
-    )
+    table = headed_table("rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "dataloader", "no kernel")
     for rank, summary in summaries.items():
-        for line in summary.trace.warnings:
-            warn(line)
         steps, talk, count = summary.steps, summary.communication, len(summary.steps.names)
         parts = steps.mean_breakdown_us
         waits = _mean(each.total_us / count for each in summary.idle)
@@ -70,8 +74,11 @@ def print_ranks(summaries, to):
     times = {rank: summary.steps.mean_us for rank, summary in summaries.items()}
     slowest, fastest = max(times, key=times.get), min(times, key=times.get)
     spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
-    to.print(f"\n{len(times)} ranks; rank {slowest} takes {spread:.1%} longer a step than rank {fastest}")
-    to.print(f"rank {slowest}: {summaries[slowest].verdict}", markup=False)
+    apart = (
+        f"rank {slowest} takes {spread:.1%} longer a step than rank {fastest}" if spread >= 0.005 else "no difference"
+    )
+    to.print(f"\n{len(times)} ranks; {apart}")
+    to.print(f"rank {slowest}: {summaries[slowest].verdict}; `explain` its trace to see more", markup=False)
     to.print(Text("A rank that others wait for shows little time in collectives; those that wait show much.", "dim"))
 
 
@@ -80,17 +87,18 @@ def print_predictions(found, to):
     for ladder, rows in found:
         base = ladder.baseline
         to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
-        table = headed_table("step", "predicted", "measured", "")
+        table = headed_table("step", "predicted", "measured", "outcome")
         for row in rows:
             table.add_row(*_prediction(row))
         to.print(table)
         for row in rows:
-            if row.advice:
-                to.print(Text(f"  {row.step}: {row.advice.why}", "dim"))
+            if row.why:
+                to.print(Padding(Text(f"{row.step}: {row.why}", "dim"), (0, 0, 0, 2), expand=False))
     to.print(
         Text(
             "\npredicted: at most, from the trace of the step before (the cost that the step treats, gone). "
-            "measured: from the timed windows, which no profiler slowed; no difference: they cannot be told apart.",
+            "measured: from the timed windows, which no profiler slowed; no difference: they cannot be told apart. "
+            "outcome: within what was promised; a miss gained more; cannot tell: no promise, or too wide a range.",
             "dim",
         )
     )
@@ -105,7 +113,7 @@ def markdown(found):
         "Amdahl's bound: the mean step with the cost that the next step treats gone, so a gain of at most that.",
         "*Measured* is the ratio of the timed windows, without a profiler, and the range they allow; *no difference*",
         "where that range holds 1. A *miss* gained more than the bound: the trace, or our reading of it, did not tell",
-        "all.",
+        "all. *Cannot tell*: there was no bound, or the range holds both it and 1.",
         "",
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in found):
@@ -120,9 +128,9 @@ def markdown(found):
         lines += [f"## {base.model}, {base.image_size} px, on {base.device}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
         lines += [f"{machine}, {windows} timed windows a step.", ""]
-        lines += ["| step | predicted, at most | measured | | why |", "|---|--:|--:|---|---|"]
+        lines += ["| step | predicted, at most | measured | outcome | why |", "|---|--:|--:|---|---|"]
         for row in rows:
-            cells = [*_prediction(row), row.advice.why if row.advice else ""]
+            cells = [*_prediction(row), row.why]
             lines.append(f"| {' | '.join(printable(cell).replace('|', '/') for cell in cells)} |")
         lines.append("")
     lines.append("Made by `make docs-tables` from `logs/reference/`.")

@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from conftest import ROOT, assert_refused, make_result, run_program, write_run
 from trace_builder import TraceBuilder, two_steps
 
-from common import compare, explain, predicted, record
+from common import compare, explain, explain_view, predicted, record
 from common.__main__ import main
 from common.errors import InputError, printable
 from common.options import size
@@ -166,6 +168,85 @@ def test_gains_within_the_bound_are_no_miss():
     assert predicted.Prediction("a", "b", None, compare.Ratio(1, 1, 1)).outcome == "cannot tell"
 
 
+def test_a_range_that_holds_both_no_gain_and_the_promise_tells_nothing():
+    promised = predicted.Advice("04_x", "t", "w", 0.2, 1.25)
+    none = predicted.Advice("04_x", "t", "w", 0.0, 1.0)
+    outcomes = [
+        predicted.Prediction("a", "b", advice, compare.Ratio(1.02, 0.9, high)).outcome
+        for advice, high in ((promised, 1.2), (promised, 1.3), (none, 1.1))
+    ]
+    assert outcomes == ["within", "cannot tell", "cannot tell"]
+
+
+def test_a_part_of_a_trace_gives_no_advice_and_is_not_called_a_cpus(run, tmp_path):
+    path = two_steps().write(tmp_path / "cut.pt.trace.json")
+    text = path.read_bytes()
+    path.write_bytes(text[: text.index(b'"cudaMemcpyAsync"')])  # before the first event of the device
+    code, out, err = run(path)
+    assert code == 0
+    assert len(err.splitlines()) == 1
+    assert "cut off" in err
+    assert "CPU only" not in out
+    assert "at most" not in out
+    assert "record it again" in out
+    code, out, err = run(path, "--json")
+    assert json.loads(out)["advice"] == []
+    assert "cut off" in err
+
+
+def test_a_rank_whose_trace_is_cut_off_is_left_out(run, tmp_path):
+    for rank in range(3):
+        made = TraceBuilder(rank=rank)
+        made.step(1, 0, 1000)
+        made.launch("k", 0, 1, 100, 300)
+        path = made.write(tmp_path / f"host_{rank}.1700000000{rank}00.pt.trace.json")
+    path.write_bytes(path.read_bytes()[:-20])
+    code, out, err = run(tmp_path)
+    assert code == 0
+    assert "rank 2 is left out" in err
+    assert "2 ranks; no difference" in out
+
+
+def test_steps_of_this_project_are_compared_by_their_images(run, tmp_path):
+    for step, batch in (("00_baseline", 32), ("02_bigger_batch", 128)):
+        result = make_result(step, batch_size=batch)
+        two_steps().write(write_run(tmp_path, result) / result.trace)
+    code, out, _ = run(tmp_path / "00_baseline", tmp_path / "02_bigger_batch")
+    assert code == 0
+    assert "4.00x the images a second, of 32 images before and 128 after" in out
+
+
+def test_several_traces_without_ranks_are_counted(run, tmp_path):
+    two_steps().write(tmp_path / "a.1700000000000.pt.trace.json")
+    two_steps().write(tmp_path / "b.1700000000001.pt.trace.json")
+    code, out, err = run(tmp_path)
+    assert code == 0
+    assert "2 traces" in err
+    assert out.startswith("b.1700000000001")
+
+
+def test_kernels_are_told_apart_in_a_narrow_terminal():
+    name = "void at::native::vectorized_elementwise_kernel<4, at::native::{}Functor<float>>(int)"
+    short = {explain_view.kernel_text(name.format(kind), 48) for kind in ("Add", "Mul")}
+    assert len(short) == 2
+    assert {len(each) for each in short} == {48}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
+def test_a_full_disk_under_the_output_is_one_line():
+    with open("/dev/full", "wb") as full:
+        finished = subprocess.run(
+            [sys.executable, "-m", "common", "explain", RECORDED],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert finished.returncode == 2
+    assert finished.stderr.count("\n") == 1
+    assert "No space left" in finished.stderr
+
+
 def test_names_of_a_trace_cannot_give_orders_to_a_terminal(run, tmp_path):
     made = TraceBuilder(devices=[{"id": 0, "name": "\x1b]0;title\x07GPU\u202e"}])
     made.step("1\x1b[2J", 0, 100)
@@ -206,14 +287,15 @@ def test_what_cannot_be_read_ends_with_one_line_and_exit_code_2(tmp_path):
     bulky.write_text('{"traceEvents": [' + " " * 1_100_000 + "]}")
     (tmp_path / "empty").mkdir()
     for words, said in (
-        ([tmp_path / "missing.json"], "cannot read"),
+        ([tmp_path / "missing.json"], "does not exist"),
         ([broken], "not JSON"),
         ([tmp_path / "empty"], "holds no trace"),
         ([broken, broken, broken], "3 paths"),
         ([bulky, "--max-size", "1MB"], "--max-size"),
         ([RECORDED, "--markdown"], "--markdown"),
         ([RECORDED, broken], "not JSON"),
-        ([tmp_path / "\x1b[31m.json"], "cannot read"),
+        ([tmp_path / "\x1b[31m.json"], "does not exist"),
+        (["a" * 300], "File name too long"),
     ):
         for more in ([], ["--json"]):
             finished = run_program("-m", "common", "explain", *words, *more, cwd=ROOT)

@@ -72,6 +72,16 @@ def test_each_cause_of_waiting_has_its_time_and_they_sum_to_the_whole(trace, era
     assert waits.by_gap.sum(axis=0).tolist() == [330, 600, 270]
 
 
+def test_a_launch_that_loads_code_is_setting_up_and_not_launch_bound(trace):
+    made = TraceBuilder()
+    made.step(1, 0, 50_000)
+    made.launch("k", 0, 30_000, 30_000, 100)
+    made.launch("k", 40_000, 10, 40_020, 100)
+    read_back = trace(made)
+    causes = idle(read_back, steps(read_back), 0).causes_us
+    assert (causes["setup"], causes["launch"]) == (30_000, 10)
+
+
 def test_a_step_lasts_until_the_device_work_that_it_launched_has_ended(summary):
     made = TraceBuilder()
     made.step(1, 0, 100)

@@ -31,7 +31,12 @@ class Advice(Struct, frozen=True):
 
 
 def levers(trace, steps, idle, tensor, talk):
-    """An `Advice` for everything that this module knows to look for, found or not (then its share is 0)."""
+    """An `Advice` for everything that this module knows to look for, found or not (then its share is 0).
+
+    [] where a part of the trace is missing: nothing can be told from the rest.
+    """
+    if trace.partial:
+        return []
     if len(trace.kernels):
         return [
             _loading(trace, steps, _waits(idle, "dataloader", steps)),
@@ -69,15 +74,18 @@ def ranked(found):
 
 def verdict(trace, steps, found, tensor):
     """One sentence on what bounds this training, and the next lever where no advice is left."""
+    if trace.partial:
+        return "the file is cut off or damaged, and what is missing may be what matters: record it again"
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
+    first = ranked(found)[0].title if ranked(found) else None
     if not len(trace.kernels):
         share = (parts["cpu_exec"] + parts["runtime"]) / total
         bound = f"{share:.0%} of the step is operators on the CPU"
         lever = "the next lever is a GPU, a smaller model, or fewer or smaller images"
-        return f"compute-bound: {bound}; {lever}" if not ranked(found) else f"{bound}, and there is something to gain"
+        return f"{bound}; most is to gain from: {first}" if first else f"compute-bound: {bound}; {lever}"
     share = parts["kernel"] / total
-    if ranked(found):
-        return f"kernels fill {share:.0%} of the step, and there is something to gain"
+    if first:
+        return f"kernels fill {share:.0%} of the step; most is to gain from: {first}"
     matrix = tensor.eligible_share or 0.0
     lever = (
         "a model that computes less, or lower precision still"
@@ -204,9 +212,11 @@ def _communicating(steps, talk):
 
 
 def _idling(steps, share):
-    why = f"for {_time(share * steps.mean_us)} of a step neither the GPU nor any operator works: that is Python's"
-    return _advice(None, "find the Python between operators", f"{why}; trace with stacks to see whose", share)
+    why = f"for {_time(share * steps.mean_us)} of a step neither the GPU nor any operator works: Python, most likely"
+    return _advice(
+        None, "find the Python between operators", f"{why}; trace with stacks and look there in the Trace view", share
+    )
 
 
 def _time(us):
-    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 100 else f"{us:.0f} us"
+    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"

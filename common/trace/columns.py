@@ -6,6 +6,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from common.trace.source import PARTIAL
+
 
 class Spans(Struct):
     """Events with a duration, in order of their start.
@@ -81,6 +83,11 @@ class Trace(Struct):
     properties: dict[int, dict]
     rank: int | None
     warnings: list[str]
+
+    @property
+    def partial(self):
+        """True where the file is cut off or damaged, so that events are missing that were recorded."""
+        return any(line.endswith(PARTIAL) for line in self.warnings)
 
     def named(self, spans, test):
         """A mask over `spans`: whose names pass `test`, asked once for each name."""

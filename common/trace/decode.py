@@ -13,6 +13,7 @@ from itertools import islice
 import msgspec
 
 from common.errors import InputError
+from common.trace.source import PARTIAL
 
 Number = float | int | str | None
 
@@ -197,12 +198,18 @@ def _ended(text, bare, name, header, warnings, dropped):
             reason = _reason(error)
     else:
         run, lost = _saved(text[1:])
-        warnings.append(f"{name} is cut off or damaged ({reason}): the events that are whole are used")
+        if not warnings:  # else its packing is known to be damaged
+            warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
     if run and isinstance(run[0], msgspec.Raw):
         run, lost = _each(run)
     yield run
     if dropped + lost:
-        warnings.append(f"{name}: {dropped + lost} events that cannot be read are left out")
+        events = (
+            "an event that cannot be read is"
+            if dropped + lost == 1
+            else f"{dropped + lost} events that cannot be read are"
+        )
+        warnings.append(f"{name}: {events} left out")
 
 
 def _saved(text):

@@ -9,7 +9,10 @@ from common.trace.intervals import Cover, shares
 from common.trace.steps import is_loading, is_step
 
 CAUSES = ("copy", "dataloader", "synchronisation", "setup", "launch", "other")
-_SETUP = re.compile(r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|StreamPriorityRange|GetDeviceProp")
+_SETUP = re.compile(
+    r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|(Stream|Event)Create|StreamPriorityRange|GetDeviceProp"
+)
+LONG_LAUNCH = 10_000  # µs: with the GPU idle, a call that launches for so long is loading the kernel's code
 
 
 class Idle(Struct, frozen=True):
@@ -17,8 +20,9 @@ class Idle(Struct, frozen=True):
 
     copy: the GPU was copying or setting memory, or the CPU was inside a call that copies. dataloader: the training loop
     waited for a batch. synchronisation: the CPU was inside a call that waits for the GPU. setup: inside a call that
-    allocates memory, loads code or starts the GPU up. launch: the CPU was running operators or calling the runtime, too
-    slowly to keep the GPU busy. other: nothing of that, so Python or what was not recorded.
+    allocates memory, loads code (a launch over `LONG_LAUNCH` counts as that) or starts the GPU up. launch: the CPU was
+    running operators or calling the runtime, too slowly to keep the GPU busy. other: nothing of that, so Python or what
+    was not recorded.
 
     total_us and causes_us (by cause, summing to it): over all steps. start, end: µs, float64 [gaps], the stretches
     without a kernel, in order; by_gap: µs, float64 [causes, gaps].
@@ -39,7 +43,8 @@ def idle(trace, steps, device):
     gaps = busy.gaps(steps.start, steps.end)
     copying = trace.named(runtime, lambda name: "emcpy" in name)
     waiting = trace.named(runtime, lambda name: "ynchronize" in name)
-    setting_up = trace.named(runtime, _SETUP.search) & ~copying & ~waiting
+    long_launch = trace.named(runtime, lambda name: "Launch" in name) & (runtime.end - runtime.start > LONG_LAUNCH)
+    setting_up = (trace.named(runtime, _SETUP.search) | long_launch) & ~copying & ~waiting
     loading = trace.named(operators, is_loading)
     marks = trace.named(operators, lambda name: is_step(name) or name.startswith("Optimizer."))  # Python, in part
     causes = [

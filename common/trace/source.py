@@ -10,6 +10,7 @@ from common.errors import InputError
 
 MAX_SIZE = 4 * 2**30  # bytes of JSON: four times the largest trace worth opening, and what a gzip bomb is stopped at
 PIECE = 2 * 2**20  # bytes of JSON handed on at a time
+PARTIAL = "what is whole is used, the rest is missing"  # how a warning ends that says so
 AHEAD = 4  # pieces unpacked before they are asked for
 SUFFIXES = (".json", ".json.gz")
 
@@ -72,8 +73,8 @@ class Pieces:
                     return
                 size += len(piece)
                 if size > self._max_size:
-                    limit = f"{self._max_size / 2**30:.3g} GiB"
-                    raise InputError(f"{self.path} holds more than {limit} of JSON; --max-size raises the limit")
+                    limit = f"{self._max_size:,} bytes of JSON"
+                    raise InputError(f"{self.path} holds more than {limit}; --max-size raises the limit")
                 self._ready.put(piece)
             if size == 0:
                 nothing = "damaged: nothing in it could be unpacked" if self.warnings else "empty"
@@ -104,7 +105,7 @@ def _inflated(file, packed, path, warnings):
         try:
             piece = inflate.decompress(packed, PIECE)
         except zlib.error as error:
-            warnings.append(f"{path.name} is damaged ({error}): what could be unpacked is used")
+            warnings.append(f"{path.name} is damaged ({error}): {PARTIAL}")
             yield from _until_damage(before, packed)
             return
         if piece:
@@ -117,7 +118,7 @@ def _inflated(file, packed, path, warnings):
             inflate = zlib.decompressobj(31)
         packed = packed or file.read(PIECE // 4)
     if not inflate.eof:
-        warnings.append(f"{path.name} is cut off: what could be unpacked is used")
+        warnings.append(f"{path.name} is cut off: {PARTIAL}")
 
 
 def _until_damage(inflate, packed):

@@ -101,7 +101,9 @@ def _print_gpus(summary, to):
     to.print(table)
     eligible = summary.tensor_cores.eligible_share
     could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could."
-    legend = "busy: some kernel runs. SMs and occupancy are estimates. Tensor Cores: share of the time of kernels."
+    legend = (
+        "busy: some kernel runs. SMs and occupancy are estimates. Tensor Cores: of the time of the operators' kernels."
+    )
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
     if talk := summary.communication:
         count = len(summary.steps.names)

@@ -198,6 +198,7 @@ def _ended(text, bare, name, header, warnings, dropped):
             reason = _reason(error)
     else:
         run, lost = _saved(text[1:])
+        lost -= lost > 0  # the one that is cut
         if not warnings:  # else its packing is known to be damaged
             warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
     if run and isinstance(run[0], msgspec.Raw):

@@ -44,6 +44,8 @@ def one_line_errors():
     except Exception as error:
         if not is_out_of_memory(error):
             raise
+        if type(error) is MemoryError:
+            _exit(2, "out of memory: this machine has too little for it")
         _exit(2, "out of memory on the device before the first batch: free the GPU or choose a smaller --model")
 
 

@@ -53,6 +53,8 @@ cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_6_64x64x64_4x1x1
 cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x64x64_4x1x1_kernel0_0
 void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<(at::native::KReductionType)0>>
 triton_tem_fused_mm_bf16_0
+void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 7168u, 2048u, 1u, 128u, 112u, 128u, 128u>
+fmha_v2_flash_attention_bf16_64_128_S_q_k_v_128_causal_tma_ws_sm90_kernel
 """
 
 NO = """
@@ -104,6 +106,16 @@ void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 512, true, 1>(float, flo
 void cudnn::ops::nchwToNhwcKernel<__half, __half, float, false, true, (cudnnKernelDataType_t)0>
 ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)
 ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)
+void flash::FlashAttnBwdPreprocess<cute::tuple<cute::C<64>, cute::C<128>>, cutlass::bfloat16_t, float>
+void flash::FlashAttnBwdPostprocessConvertdQ<cute::tuple<cute::C<64>, cute::C<128>>, cutlass::bfloat16_t, float>
+void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<8>, cute::C<128>>, 5, 256, 1, false>>
+void flash_bwd_clear_dkvaccum_kernel<Flash_bwd_kernel_traits<64, 128, 128, 8>>(Flash_bwd_params)
+cudnn::fusion::compute_dot_do_o_specialized<true, 128, 64>(Params)
+void cutlass::device_kernel<cutlass::fmha::kernel::FmhaKernelBwdSumOdO<cute::tuple<int>>>
+void elemWiseRNNcell<float, float, float, (cudnnRNNMode_t)2, (cudnnRNNBiasMode_t)2>(int, int, int)
+void at::native::(anonymous namespace)::kernel::lstm_cell_forward<float, float, int, 1>(at::cuda::detail::TensorInfo)
+volta_hgemm_128x64_nn
+maxwell_hcudnn_128x32_relu_interior_nn
 triton_poi_fused_add_cos_sin_0
 triton_red_fused_native_layer_norm_3
 triton_per_fused__softmax_convolution_backward_2
@@ -112,6 +124,12 @@ triton_per_fused__softmax_convolution_backward_2
 CANNOT_TELL = """
 triton_tem_fused_mm_0
 triton_tem_fused_convolution_1
+triton_tem_fused_addmm_t_transpose_0
+triton_tem_fused__to_copy_addmm_0
+triton_tem_fused_addmm_native_layer_norm_3
+triton_tem_fused_baddbmm_softmax_2
+triton_convert_element_type_bf16_conv_0
+triton_mix_fused_mm_bf16_0
 matmul_kernel
 _attn_fwd
 my_fused_gemm

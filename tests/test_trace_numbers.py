@@ -320,7 +320,7 @@ def test_advice_is_amdahls_bound_and_names_the_step(summary):
     by_step = {each.step: each for each in found.levers if each.step}
     assert by_step["04_multiprocess_loading"].predicted_gain == pytest.approx(1000 / 800)
     assert by_step["01_amp"].predicted_gain == pytest.approx(1000 / 600)
-    assert by_step["02_bigger_batch"].predicted_gain == pytest.approx(1000 / 910)
+    assert by_step["02_bigger_batch"].predicted_gain == pytest.approx(1000 / (1000 - 90 - 200))  # and half the SMs idle
     assert by_step["05_pinned_memory"].predicted_gain == pytest.approx(1000 / 950)
     assert by_step["03_reduced_h2d_copy"].predicted_gain == pytest.approx(1 / (1 - 0.05 * 0.75))
     gains = [each.predicted_gain for each in found.advice]
@@ -361,3 +361,100 @@ def test_nanoseconds_are_kept_in_times_since_1970(trace):
     made.launch("k", begin, 1, begin + 10, 1.764)
     assert trace(made).kernels.duration == pytest.approx([1.764], rel=1e-9)
     assert np.isfinite(trace(made).kernels.start).all()
+
+
+def advised(found, step):
+    return next(each for each in found.levers if each.step == step)
+
+
+def amp_trace(convolution, helper="void cudnn::ops::nchwToNhwcKernel<__half, __half, float>"):
+    made = TraceBuilder()
+    made.step(1, 0, 1000)
+    op = made.op("aten::cudnn_convolution", 0, 50)
+    made.launch(convolution, 0, 10, 20, 380, op=op)
+    made.launch(helper, 10, 10, 400, 600, op=op)
+    return made
+
+
+def test_what_prepares_a_tensor_core_kernel_is_not_advised_to_use_them(summary):
+    found = summary(amp_trace("volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc2nchw_tn_v1"))
+    assert advised(found, "01_amp").share_of_step == 0
+
+
+def test_a_convolution_that_already_runs_in_half_precision_is_not_advised_to(summary):
+    found = summary(amp_trace("void cudnn::cnn::conv2d_grouped_direct_kernel<__half, __half, __half, float>"))
+    assert advised(found, "01_amp").share_of_step == 0
+
+
+def test_half_precision_may_also_halve_the_bytes_of_other_kernels(summary):
+    made = amp_trace("volta_sgemm_128x64_nn", "void at::native::vectorized_elementwise_kernel<4, AddFunctor<float>>")
+    amp = advised(summary(made), "01_amp")
+    assert amp.share_of_step == pytest.approx(0.38)
+    assert amp.predicted_gain == pytest.approx(1 / (1 - 0.38 - 0.6 / 2))
+
+
+def test_an_amd_gpu_has_no_tensor_cores_to_advise(summary):
+    made = amp_trace("volta_sgemm_128x64_nn")
+    made.header["deviceProperties"] = [{"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9}]
+    assert advised(summary(made), "01_amp").share_of_step == 0
+
+
+def test_the_wait_after_a_synchronisation_counts_for_it(summary):
+    made = TraceBuilder()
+    for begin in (0, 1000):
+        made.step(begin // 1000, begin, 1000)
+        made.op("aten::add", begin, 400)
+        made.launch("k", begin + 300, 10, begin + 400, 500)
+        made.add("runtime", "cudaStreamSynchronize", begin + 450, 450, correlation=-2)
+    lever = next(each for each in summary(made).levers if each.title == "do not synchronise")
+    assert lever.share_of_step == pytest.approx((500 + 100) / 2000)  # to the next kernel, and to the end
+
+
+def test_a_kernel_without_a_device_runs_on_that_of_its_row(summary):
+    made = two_steps()
+    for event in made.events:
+        event["args"].pop("device", None)
+    assert [gpu.id for gpu in summary(made).gpus] == [0]
+
+
+def test_few_kernels_and_no_advice_are_not_called_compute_bound(summary):
+    made = TraceBuilder()
+    made.step(1, 0, 1000)
+    made.launch("k", 0, 10, 10, 985)
+    assert "compute-bound" in summary(made).verdict
+    made.events[-1]["dur"] = 400
+    found = summary(made)
+    assert "compute-bound" not in found.verdict
+
+
+def test_copies_of_a_mark_are_not_further_steps(summary, trace):
+    made = two_steps()
+    for event in [event for event in made.events if event["name"].startswith("ProfilerStep")]:
+        made.events.append(dict(event))
+        made.events.append(event | {"pid": 0, "tid": 7})
+    assert summary(made).steps.names == ["3", "4"]
+    for event in [event for event in made.events if event["name"] == "ProfilerStep#3"][:1]:
+        made.events.append(event | {"pid": 101, "ts": event["ts"] + 100})
+    found = summary(made)
+    assert found.steps.names == ["3", "4"]
+    assert any("2 threads mark steps" in warning for warning in found.trace.warnings)
+
+
+def test_a_copy_for_one_gpu_does_not_hold_the_other_up(summary):
+    made = TraceBuilder(devices=(V100, V100 | {"id": 1}))
+    made.step(1, 0, 1000)
+    made.copy(0, 100, 5, 90, 1000)
+    made.launch("k", 100, 10, 200, 800)
+    made.launch("k", 100, 10, 0, 1000, device=1)
+    assert advised(summary(made), "05_pinned_memory").share_of_step == pytest.approx(0.1 / 2)
+
+
+def test_copies_of_unknown_size_are_pinned_by_their_name(summary):
+    for kind, step in (("Pageable", "05_pinned_memory"), ("Pinned", None)):
+        made = TraceBuilder()
+        made.step(1, 0, 1000)
+        _, copy = made.copy(0, 100, 5, 90, 1000, name=f"Memcpy HtoD ({kind} -> Device)")
+        del copy["args"]["bytes"]
+        made.launch("k", 100, 10, 200, 800)
+        titles = {each.title: each.step for each in summary(made).levers}
+        assert ("pinned memory" in titles) == (step is not None)

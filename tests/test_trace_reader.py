@@ -192,7 +192,7 @@ def test_bytes_that_are_no_utf8_and_control_characters_are_survived(tmp_path):
 def test_huge_and_odd_ids_are_survived(figures, whole):
     def spoil(trace):
         for number, event in enumerate(trace["traceEvents"]):
-            event["tid"] = [2**70, "main", -1.5][number % 1]
+            event["tid"] = [2**70, "main", -1.5][number % 3]
             event["args"].setdefault("External id", "id 18446744073709551615")
 
     assert figures(changed(spoil))[0]["steps"] == whole["steps"]
@@ -307,3 +307,31 @@ def test_no_damage_leads_to_anything_but_an_answer_or_one_line(figures, seed):
         assert str(error)
     else:
         assert found["steps"]["count"] >= 1
+
+
+def test_one_endless_name_takes_no_more_than_the_patience(tmp_path, monkeypatch):
+    longest = []
+    run = decode._run
+    monkeypatch.setattr(decode, "_run", lambda text: longest.append(len(text)) or run(text))
+    monkeypatch.setattr(decode, "_RUN", 1000)
+    monkeypatch.setattr(decode, "_PATIENCE", 8000)
+    monkeypatch.setattr(source, "PIECE", 500)
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "' + b"a" * 200_000))
+    with pytest.raises(InputError, match="no events"):
+        read(path)
+    assert max(longest) < 2 * 8000
+    assert sum(longest) < 10 * 200_000
+
+
+def test_an_event_of_wrong_types_does_not_cost_the_last_one(figures, whole):
+    def spoil(trace):
+        trace["traceEvents"].insert(0, trace["traceEvents"][0] | {"cat": "cpu_op", "name": "odd", "ts": [], "dur": {}})
+
+    assert figures(changed(spoil))[0] == whole
+
+
+def test_links_that_lead_nowhere_are_no_traces(tmp_path):
+    (tmp_path / "a.pt.trace.json").symlink_to(tmp_path / "gone")
+    two_steps().write(tmp_path / "b.pt.trace.json")
+    assert [path.name for path in source.traces_in(tmp_path)] == ["b.pt.trace.json"]

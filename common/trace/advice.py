@@ -1,13 +1,15 @@
 """What to do next: each cost that a step of the walkthrough treats, how large it is here, and the most it can return.
 
 The predicted gain is Amdahl's bound: how many times faster the mean step would be with that cost gone, or hidden behind
-other work. Nothing comes for free, so what is measured afterwards is at most that.
+other work. Nothing comes for free, so what is measured afterwards is at most that, as far as the cost is all that
+changes: a bigger batch, say, also does what is once a step, such as the optimizer's, less often for an image.
 """
 
 import numpy as np
 from msgspec import Struct
 
 from common.trace.copies import direction, step_bytes
+from common.trace.idle import CAUSES
 from common.trace.intervals import Cover
 from common.trace.operators import launches
 from common.trace.steps import is_loading
@@ -30,7 +32,7 @@ class Advice(Struct, frozen=True):
     predicted_gain: float | None
 
 
-def levers(trace, steps, idle, tensor, talk):
+def levers(trace, steps, gpus, idle, tensor, talk):
     """An `Advice` for everything that this module knows to look for, found or not (then its share is 0).
 
     [] where a part of the trace is missing: nothing can be told from the rest.
@@ -41,9 +43,9 @@ def levers(trace, steps, idle, tensor, talk):
         return [
             _loading(trace, steps, _waits(idle, "dataloader", steps)),
             _untapped(trace, steps, tensor),
-            _launching(trace, steps, _waits(idle, "launch", steps)),
+            _launching(trace, steps, gpus, _waits(idle, "launch", steps)),
             *_copying(trace, steps, idle),
-            _synchronising(trace, steps, _waits(idle, "synchronisation", steps)),
+            _synchronising(trace, steps, idle),
             _setting_up(trace, steps, _waits(idle, "setup", steps)),
             _communicating(steps, talk),
             _idling(steps, _waits(idle, "other", steps)),
@@ -86,6 +88,8 @@ def verdict(trace, steps, found, tensor):
     share = parts["kernel"] / total
     if first:
         return f"kernels fill {share:.0%} of the step; most is to gain from: {first}"
+    if share < 0.5:
+        return f"kernels fill {share:.0%} of the step, and nothing stands out"
     matrix = tensor.eligible_share or 0.0
     lever = (
         "a model that computes less, or lower precision still"
@@ -120,52 +124,54 @@ def _loading(trace, steps, share):
 
 
 def _untapped(trace, steps, tensor):
-    kernels = trace.kernels
-    cost = Cover(kernels.start[tensor.untapped], kernels.end[tensor.untapped]).within(steps.start, steps.end)
-    share = float(cost.sum() / max(steps.duration.sum(), 1e-9))
+    """Half precision: at best the matrix work on ordinary units is gone, and other kernels move half as many bytes."""
+    kernels, total = trace.kernels, max(float(steps.duration.sum()), 1e-9)
     devices = [trace.properties.get(number, {}) for number in np.unique(kernels.device).tolist()]
     majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
     if majors and max(majors) < 7:
         return Advice("01_amp", "mixed precision", "this GPU has no Tensor Cores", 0.0, 1.0)
+    matrix = Cover(kernels.start[tensor.untapped], kernels.end[tensor.untapped])
+    both = matrix | Cover(kernels.start[tensor.single], kernels.end[tensor.single])
+    share = float(matrix.within(steps.start, steps.end).sum()) / total
+    others = float(both.within(steps.start, steps.end).sum()) / total - share
     why = (
         f"{_time(share * steps.mean_us)} of a step are matrix products and convolutions in kernels without Tensor Cores"
     )
-    return _advice("01_amp", "mixed precision, on Tensor Cores", why, share)
+    if others >= WORTHWHILE:
+        why += f", and other kernels in float32, {_time(others * steps.mean_us)}, may move half as many bytes"
+    gain = _advice("01_amp", "", "", share + others / 2).predicted_gain
+    return Advice("01_amp", "mixed precision, on Tensor Cores", why, min(share, 1.0), gain)
 
 
-def _launching(trace, steps, share):
+def _launching(trace, steps, gpus, share):
+    """Waits for launches, and SMs that are idle because a kernel has too few blocks: both shrink as launches grow."""
     kernels = trace.kernels
     inside = Cover(steps.start, steps.end).holds(kernels.start)
     each = kernels.duration[inside].mean() if inside.any() else 0.0
+    empty = [gpu.utilization - gpu.sm_efficiency for gpu in gpus if gpu.sm_efficiency is not None]
+    empty = max(0.0, sum(empty) / len(empty)) if empty else 0.0
     why = (
         f"{inside.sum() / len(steps.names):.0f} kernels a step, {each:.0f} us on average: for "
-        f"{_time(share * steps.mean_us)} of it the GPU waits for the CPU to launch the next one; a bigger batch gives "
-        "each launch more work, torch.compile needs fewer of them"
+        f"{_time(share * steps.mean_us)} of it the GPU waits for the CPU to launch the next one"
     )
-    return _advice("02_bigger_batch", "give each launch more work", why, share)
+    if empty >= WORTHWHILE:
+        why += f", and {_time(empty * steps.mean_us)} are lost on SMs for which kernels have no blocks"
+    why += "; a bigger batch gives each launch more work, torch.compile needs fewer of them"
+    return _advice("02_bigger_batch", "give each launch more work", why, share + empty)
 
 
 def _copying(trace, steps, idle):
-    """Advice for copies to the device and from it, by what each direction keeps the GPU from computing."""
-    copies, runtime = trace.copies, trace.runtime
-    call, size = launches(trace, copies), np.nan_to_num(copies.bytes)
-    waits = Cover(
-        np.concatenate([each.start for each in idle]) if idle else (),
-        np.concatenate([each.end for each in idle]) if idle else (),
-    )
-    shares = {}
-    for name in ("h2d", "d2h"):
-        these = direction(trace, name)
-        calls = call[these & (call >= 0)]
-        taken = Cover(copies.start[these], copies.end[these]) | Cover(runtime.start[calls], runtime.end[calls])
-        cost = taken.total + waits.total - (taken | waits).total  # what both cover
-        shares[name] = cost / max(float(steps.duration.sum()), 1e-9)
-    to_device = direction(trace, "h2d")
+    """Advice for copies to the device and from it, by what each direction keeps its GPU from computing."""
+    copies, size = trace.copies, np.nan_to_num(trace.copies.bytes)
+    to_device, total = direction(trace, "h2d"), max(float(steps.duration.sum()), 1e-9)
+    shares = {name: _held_up(trace, idle, direction(trace, name)) / total for name in ("h2d", "d2h")}
     inside = to_device & Cover(steps.start, steps.end).holds(copies.start)
     batch = step_bytes(trace, steps)
-    pageable = size[inside & trace.named(copies, lambda name: "Pageable" in name)].sum() / len(steps.names)
+    weight = size if batch else np.ones(len(copies))  # where sizes are not recorded, every copy counts alike
+    pageable = weight[inside & trace.named(copies, lambda name: "Pageable" in name)].sum()
     cost = _time(shares["h2d"] * steps.mean_us)
-    crossing = f"{batch / 1e6:.1f} MB a step cross to the GPU, which computes nothing for {cost} meanwhile"
+    what = f"{batch / 1e6:.1f} MB a step" if batch else f"{inside.sum() / len(steps.names):.0f} copies a step"
+    crossing = f"{what} cross to the GPU, which computes nothing for {cost} meanwhile"
     fewer = _advice(
         "03_reduced_h2d_copy",
         "copy images as uint8",
@@ -173,10 +179,12 @@ def _copying(trace, steps, idle):
         shares["h2d"],
         kept=1 - FEWER_BYTES,
     )
-    if pageable > batch / 2 or not batch:
+    if pageable > weight[inside].sum() / 2:
         pinned = _advice("05_pinned_memory", "pinned memory", f"{crossing}, from pageable memory", shares["h2d"])
     else:
-        pinned = _advice(None, "copy the next batch early", f"{crossing}, though from pinned memory", shares["h2d"])
+        pinned = _advice(
+            None, "copy the next batch early", f"{crossing}, though not from pageable memory", shares["h2d"]
+        )
     back = _advice(
         None,
         "leave results on the GPU",
@@ -186,12 +194,36 @@ def _copying(trace, steps, idle):
     return [fewer, pinned, back]
 
 
-def _synchronising(trace, steps, share):
-    waiting = trace.named(trace.runtime, lambda name: "ynchronize" in name)
-    inside = waiting & Cover(steps.start, steps.end).holds(trace.runtime.start)
+def _held_up(trace, idle, these):
+    """µs that a GPU, on average, runs no kernel while these copies (a mask) are made for it, or called for."""
+    copies, runtime, found = trace.copies, trace.runtime, []
+    call = launches(trace, copies)
+    for each in idle:
+        mine = these & (copies.device == each.device)
+        calls = call[mine & (call >= 0)]
+        taken = Cover(copies.start[mine], copies.end[mine]) | Cover(runtime.start[calls], runtime.end[calls])
+        waits = Cover(each.start, each.end)
+        found.append(taken.total + waits.total - (taken | waits).total)  # what both cover
+    return sum(found) / len(found) if found else 0.0
+
+
+def _synchronising(trace, steps, idle):
+    """Waits inside calls that synchronise, and those after them until the GPU has work again."""
+    runtime = trace.runtime
+    waiting = trace.named(runtime, lambda name: "ynchronize" in name)
+    drained = Cover(runtime.start[waiting], runtime.end[waiting] + 1)  # the call returns as the last kernel ends
+    found = []
+    for each in idle:
+        after = drained.holds(each.start)
+        inside, launching, other = (
+            each.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other")
+        )
+        found.append(inside.sum() + launching[after].sum() + other[after].sum())
+    share = sum(found) / len(found) / max(float(steps.duration.sum()), 1e-9) if found else 0.0
+    count = (waiting & Cover(steps.start, steps.end).holds(runtime.start)).sum() / len(steps.names)
     why = (
-        f"the CPU waits for the GPU {inside.sum() / len(steps.names):.0f} times a step (.item(), .cpu(), synchronize), "
-        f"and then the GPU for the CPU: {_time(share * steps.mean_us)}"
+        f"the CPU waits for the GPU {count:.0f} times a step (.item(), .cpu(), synchronize), "
+        f"and then the GPU for the CPU: {_time(share * steps.mean_us)} without a kernel"
     )
     return _advice(None, "do not synchronise", why, share)
 

@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from common.trace.intervals import Cover, integral
 
+MAX_GPUS = 64  # of one machine, as in the plugin
+
 
 class Gpu(Struct, frozen=True):
     """Shares 0..1, None where the trace cannot tell.
@@ -27,9 +29,10 @@ class Gpu(Struct, frozen=True):
 
 
 def gpu_ids(trace):
-    """The devices on which kernels ran, by number."""
-    ids = np.unique(trace.kernels.device)
-    return [int(number) for number in ids.tolist() if np.isfinite(number)]
+    """The devices on which kernels ran, by number; of more than `MAX_GPUS` those with the most kernels."""
+    ids, count = np.unique(trace.kernels.device, return_counts=True)
+    ids = ids[np.argsort(-count, kind="stable")[:MAX_GPUS]]
+    return sorted(int(number) for number in ids.tolist() if np.isfinite(number))
 
 
 def utilization(kernels, start, end):

@@ -8,6 +8,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from common.trace.gpus import MAX_GPUS
 from common.trace.operators import Nesting
 
 CPU = -1  # instead of a GPU's number
@@ -39,12 +40,14 @@ def memory(trace):
     events = trace.memory
     known = np.isfinite(events.device_type)
     device = np.where(events.device_type == 0, CPU, np.nan_to_num(events.device_id)).astype(np.int64)
-    numbers = np.unique(device[known]).tolist()
-    found = [_of_device(trace, number, np.flatnonzero(known & (device == number))) for number in numbers]
+    numbers, count = np.unique(device[known], return_counts=True)
+    numbers = numbers[np.argsort(-count, kind="stable")[: MAX_GPUS + 1]].tolist()
+    nesting = Nesting(trace.operators)
+    found = [_of_device(trace, nesting, number, np.flatnonzero(known & (device == number))) for number in numbers]
     return sorted(found, key=lambda each: (each.device == CPU, each.device))
 
 
-def _of_device(trace, number, index):
+def _of_device(trace, nesting, number, index):
     events = trace.memory
     allocated, reserved = events.allocated[index], events.reserved[index]
     grown = np.cumsum(np.nan_to_num(events.allocation[index]))
@@ -57,7 +60,7 @@ def _of_device(trace, number, index):
         peak_allocated=_most(allocated),
         peak_reserved=_most(reserved) if number != CPU else None,
         growth=max(0, int(grown.max(initial=0))),
-        at_peak=_alive(trace, index[: at + 1]),
+        at_peak=_alive(trace, nesting, index[: at + 1]),
     )
 
 
@@ -65,7 +68,7 @@ def _most(totals):
     return int(np.nanmax(totals)) if np.isfinite(totals).any() else None
 
 
-def _alive(trace, index):
+def _alive(trace, nesting, index):
     """Bytes by operator of what these events allocated and did not give back; {} where blocks cannot be told apart."""
     events, alive = trace.memory, {}
     allocation = np.nan_to_num(events.allocation[index]).tolist()
@@ -77,7 +80,6 @@ def _alive(trace, index):
     kept = np.array(list(alive.values()), np.int64)
     if not len(kept):
         return {}
-    nesting = Nesting(trace.operators)
     operator = nesting.innermost(events.thread[kept], events.time[kept])
     held = {}
     for each, size in zip(operator.tolist(), events.allocation[kept].tolist(), strict=True):

@@ -37,6 +37,9 @@ def launching_operators(trace, runtime):
     return found
 
 
+DEEPEST = 1000  # operators inside each other: more is no nesting but overlap, which no thread of a program has
+
+
 class Nesting:
     """Operators of a trace, nested by their times on each thread.
 
@@ -85,10 +88,11 @@ class Nesting:
             if len(here):
                 found[asked] = np.where(at >= 0, here[at], -1)
         over = np.flatnonzero(found >= 0)
-        while len(over):
+        for _ in range(DEEPEST):
             over = over[self.operators.end[found[over]] <= time[over]]
             found[over] = self.parent[found[over]]
             over = over[found[over] >= 0]
+        found[over] = -1
         return found
 
     def holding(self, marked):

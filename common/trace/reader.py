@@ -9,6 +9,7 @@ import numpy as np
 from common.errors import InputError
 from common.trace import decode, source
 from common.trace.columns import MemoryEvents, Spans, Trace
+from common.trace.event import Args
 
 OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
 MEMORY = "memory"
@@ -109,6 +110,9 @@ class _Columns:
             if kind in (KERNEL, COPY, SET):
                 for name in NUMBERS:
                     columns[name] = _numbers(list(map(attrgetter(name), args)))
+                lacking = np.isnan(columns["device"])
+                if lacking.any():  # on a device's row the process is the device's number
+                    columns["device"] = np.where(lacking, _numbers([e.pid for e in events]), columns["device"])
         self.odd += int(len(usable) - usable.sum())
         return {name: np.asarray(column)[usable] for name, column in columns.items()}
 
@@ -154,7 +158,7 @@ class _Columns:
         )
 
 
-NO_ARGS = decode.Args()
+NO_ARGS = Args()
 
 
 class _Numbered(dict):

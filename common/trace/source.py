@@ -29,6 +29,7 @@ def traces_in(folder):
         return (digits or int(path.stat().st_mtime * 1000), path.name)
 
     files = [path for path in Path(folder).iterdir() if path.name.endswith(SUFFIXES) and not path.name.startswith(".")]
+    files = [path for path in files if path.exists()]  # a link may lead nowhere
     named = [path for path in files if path.name.endswith(tuple(f".trace{suffix}" for suffix in SUFFIXES))]
     others = [path for path in files if path.name not in ("result.json", "record.json")]  # of a run, not its trace
     return sorted(named or others, key=age, reverse=True)

@@ -102,11 +102,21 @@ def roles(trace):
 
 def _marks(trace):
     found = [spans.where(trace.named(spans, is_step)) for spans in (trace.operators, trace.annotations)]
-    start, end = (np.concatenate([getattr(spans, edge) for spans in found]) for edge in ("start", "end"))
+    name, start, end, thread = (
+        np.concatenate([getattr(spans, column) for spans in found]) for column in ("name", "start", "end", "thread")
+    )
     if len(start):
-        names = [trace.names[name].split("#", 1)[1] for spans in found for name in spans.name.tolist()]
-        order = np.argsort(start, kind="stable")
-        return [names[index] for index in order.tolist()], start[order], end[order], True
+        working = [spans.thread for spans in (trace.kernels, trace.copies, trace.sets)]
+        kept = ~np.isin(thread, np.concatenate(working))  # on a device's row they are copies of the CPU's
+        if not kept.any():
+            kept[:] = True
+        threads, count = np.unique(thread[kept], return_counts=True)
+        if len(threads) > 1:
+            trace.warnings.append(f"{len(threads)} threads mark steps: those with the most marks are used")
+            kept &= thread == threads[np.argmax(count)]
+        marks = sorted(set(zip(start[kept].tolist(), end[kept].tolist(), name[kept].tolist(), strict=True)))
+        begun, ended, names = zip(*marks, strict=True)
+        return [trace.names[each].split("#", 1)[1] for each in names], np.array(begun), np.array(ended), True
     tables = (trace.runtime, trace.annotations, trace.kernels, trace.copies, trace.sets)
     whole = [trace.operators] if len(trace.operators) else [table for table in tables if len(table)]
     if not whole:  # memory events alone

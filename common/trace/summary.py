@@ -109,7 +109,7 @@ def summarize(trace):
         )
     waits = [idle.idle(trace, cut, gpu.id) for gpu in found]
     talk = communication(trace, cut)
-    levers = advice.levers(trace, cut, waits, tensor, talk)
+    levers = advice.levers(trace, cut, found, waits, tensor, talk)
     return Summary(
         trace=trace,
         steps=cut,

@@ -13,16 +13,23 @@ from msgspec import Struct
 
 from common.trace.operators import Nesting, launches, launching_operators
 
+# Matrix products and convolutions on the ordinary units, by name.
+_ORDINARY = (
+    r"simt|ffma|sgemm|dgemm|cgemm|zgemm|scudnn(?!.*1688)|[_-]h(gemm|cudnn)|gemv|gemmk1|gemmSN|dot_kernel|fft|winograd",
+    r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct|conv_depthwise",
+)
 # In this order; the first that matches decides. Upper and lower case count alike.
 _RULES = [
     # What torch does element by element, whatever it is applied to; Triton code of kinds that hold no tl.dot.
     (False, r"elementwise_kernel|::reduce_kernel|multi_tensor_apply|^triton_(poi|red|per|spl|for)_"),
-    # Arithmetic on the ordinary units, by name.
-    (False, r"simt|ffma|sgemm|dgemm|cgemm|zgemm|scudnn(?!.*1688)|gemv|gemmk1|gemmSN|dot_kernel|fft|winograd"),
-    (False, r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct|conv_depthwise"),
-    # Parts of matrix products and of attention that only prepare, add up or scale.
-    (False, r"split_?k_?reduce|reduce_?split_?k|reduce_wgrad|compute\w*Offsets|im2col|col2im|epilogue::impl"),
-    (False, r"splitkv_combine|bwd_dot_do_o|bwd_preprocess|bwd_postprocess|convert_dq|convert_dkv"),
+    # Parts of matrix products, of attention and of recurrent cells that only prepare, add up or scale.
+    (False, r"split_?k_?reduce|reduce_?split_?k|reduce_wgrad|compute\w*Offsets|im2col|col2im|epilogue::impl|zero_fill"),
+    (
+        False,
+        r"(splitkv|fwd)_?combine|dot_do_o|bwd_?(pre|post)process|convert_?d(q|kv)|clear_dkvaccum|SumOdO|BwdConvert",
+    ),
+    (False, r"elemWiseRNNcell|(lstm|gru)_cell_(forward|backward)"),
+    *((False, pattern) for pattern in _ORDINARY),
     # Attention in torch's own CUTLASS kernels: fp16 needs compute capability 7.0, fp32 and bf16 need 8.0.
     (False, r"fmha_cutlass[FB]_f32_\w*_sm(50|60|70|75)|fmha_cutlass[FB]_f16_\w*_sm(50|60)"),
     (True, r"fmha_cutlass[FB]_(f32|f16|bf16)_\w*_sm\d+"),
@@ -32,12 +39,17 @@ _RULES = [
     (True, r"tensorop|s64x\d+x\d+gemm|gmma|nvjet_|warpgroupsize|warp_?specialized|TensorOpMultiplicand"),
     (True, r"sm(80|86|89|90|100|103|120)_xmma|xmma_(implicit_)?gemm|xmma_sparse|xmma_(fprop|dgrad|wgrad)"),
     (True, r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash_(fprop|bprop)|sdpa_sm\d+_flash"),
-    # Compiled Triton matrix products that name a type for which tl.dot has no other way.
-    (True, r"^triton_.*(mm|conv|attention).*(bf16|fp16|f16|tf32|fp8|e4m3)"),
+    (True, r"deep_gemm::|fmha_v2_\w*(fp16|bf16|e4m3)"),
+    # Inductor's templates of matrix products that name a type for which tl.dot has no other way; else they may do both.
+    (True, r"^triton_tem_.*(mm|conv|attention).*(bf16|fp16|f16|tf32|fp8|e4m3)"),
+    (None, r"^triton_tem_"),
 ]
 _RULES = [(answer, re.compile(pattern, re.IGNORECASE)) for answer, pattern in _RULES]
+_LOW_PRECISION = re.compile(r"half|bf16|bfloat16|fp16|fp8|[_-]h(gemm|cudnn)", re.IGNORECASE)
 # A name with a matrix word that no rule knows leaves it open. Without one, these only move or combine elements.
-_MATRIX = re.compile(r"gemm|conv|(?<!a)mma|attention|attn|matmul|[^a-z][ab]?mm|dot|[dw]grad|fprop|lstm|gru|rnn", re.I)
+_MATRIX = re.compile(
+    r"gemm|conv|(?<!a)mma|attention|attn|matmul|[^a-z](b?add)?b?mm|dot|[dw]grad|fprop|lstm|gru|rnn", re.I
+)
 _ELEMENTS = re.compile(
     r"at::native|elementwise|CatArray|index|gather|scatter|softmax|norm|bn_(fw|bw)|pool|upsample|nccl|rccl|embedding"
     r"|dropout|nll|criterion|cub::|thrust::|sort|fill|distribution_|nchwToNhwc|nhwcToNchw|transpose|tensorTransform|arange"
@@ -93,13 +105,15 @@ class TensorCores(Struct, frozen=True):
     """share: per GPU id, of its kernel time, None where no name tells. unknown: per GPU id, the share that is unsure.
 
     eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. untapped: the
-    kernels that such operators launched and that surely use none, as a mask over `Trace.kernels`.
+    matrix products and convolutions that such operators launched, in full precision and surely on the ordinary units;
+    single: the other kernels that name float and no narrower type; masks over `Trace.kernels`, none of an AMD GPU's.
     """
 
     share: dict[int, float | None]
     unknown: dict[int, float]
     eligible_share: float | None
     untapped: np.ndarray
+    single: np.ndarray
 
 
 def tensor_cores(trace, eligible=ELIGIBLE | ELIGIBLE_SINCE, classify=uses_tensor_cores):
@@ -111,7 +125,7 @@ def tensor_cores(trace, eligible=ELIGIBLE | ELIGIBLE_SINCE, classify=uses_tensor
     """
     kernels, operators = trace.kernels, trace.operators
     if not len(kernels):
-        return TensorCores({}, {}, None, np.zeros(0, bool))
+        return TensorCores({}, {}, None, np.zeros(0, bool), np.zeros(0, bool))
     sure = trace.named(kernels, lambda name: classify(name) is True)
     unsure = trace.named(kernels, lambda name: classify(name) is None)
     old = [device for device in np.unique(kernels.device).tolist() if _without(trace.properties.get(device))]
@@ -133,13 +147,23 @@ def tensor_cores(trace, eligible=ELIGIBLE | ELIGIBLE_SINCE, classify=uses_tensor
         share[int(device)] = None if amd or (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
     if not launched.any():
-        return TensorCores(share, unknown, None, np.zeros(len(kernels), bool))
+        return TensorCores(share, unknown, None, np.zeros(len(kernels), bool), np.zeros(len(kernels), bool))
     able = trace.named(operators, eligible.__contains__)
     able[operator[launched & sure]] = True
     bottom = able & ~Nesting(operators).holding(able)
     in_bottom = launched & bottom[operator]
     able_share = _part(time[in_bottom].sum(), time[launched].sum())
-    return TensorCores(share, unknown, able_share, in_bottom & ~sure & ~unsure)
+    amd = [device for device in share if _is_amd(trace.properties.get(device))]
+    full = ~trace.named(kernels, _LOW_PRECISION.search) & ~np.isin(kernels.device, amd)
+    untapped = in_bottom & full & trace.named(kernels, _is_ordinary)
+    single = full & ~untapped & ~sure & trace.named(kernels, lambda name: "float" in name and "nccl" not in name)
+    return TensorCores(share, unknown, able_share, untapped, single)
+
+
+def _is_ordinary(name):
+    """True for a matrix product or a convolution on the ordinary units."""
+    decisive = next((pattern for _, pattern in _RULES if pattern.search(name)), None)
+    return decisive is not None and decisive.pattern in _ORDINARY
 
 
 def _part(part, whole):
@@ -154,9 +178,10 @@ def _is_operator(name):
 
 
 def _without(properties):
-    """True for an NVIDIA GPU from before Tensor Cores."""
+    """True for an NVIDIA GPU without Tensor Cores: one from before them, or a GeForce GTX 16."""
     major = (properties or {}).get("computeMajor")
-    return isinstance(major, int) and 0 < major < _OLD_GPU and not _is_amd(properties)
+    old = isinstance(major, int) and 0 < major < _OLD_GPU
+    return (old or "GTX 16" in str((properties or {}).get("name", ""))) and not _is_amd(properties)
 
 
 def _is_amd(properties):

@@ -1,0 +1,50 @@
+"""One event of a trace, with what of it is read."""
+
+import msgspec
+
+Number = float | int | str | None
+
+
+KEYS = {
+    "external": "External id",
+    "external_2021": "external id",
+    "blocks_per_sm": "blocks per SM",
+    "occupancy": "est. achieved occupancy %",
+    "address": "Addr",
+    "allocation": "Bytes",
+    "allocated": "Total Allocated",
+    "reserved": "Total Reserved",
+    "device_type": "Device Type",
+    "device_id": "Device Id",
+}
+
+
+class Args(msgspec.Struct, gc=False, rename=KEYS):
+    """The arguments of an event that some number here is computed from; all others are skipped unread."""
+
+    external: Number = None
+    external_2021: Number = None
+    correlation: Number = None
+    device: Number = None
+    bytes: Number = None
+    blocks_per_sm: Number = None
+    occupancy: Number = None
+    address: Number = None
+    allocation: Number = None
+    allocated: Number = None
+    reserved: Number = None
+    device_type: Number = None
+    device_id: Number = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event in Chrome's trace format; times in µs."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    ts: Number = None
+    dur: Number = None
+    pid: Number = None
+    tid: Number = None
+    args: Args | None = None

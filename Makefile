@@ -1,5 +1,6 @@
 # make tour   the main job: set up, run every step, compare them     (ARGS="--quick" and the like are passed on)
 # make test   set up, check the style, run the tests
+# make test-browser   the tests that look at TensorBoard's pages in Chromium (installs what they need)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
 # make docs-tables   write the tables of docs/ anew, from logs/reference/
 # make lock   choose new versions: writes requirements.lock (needs uv)
@@ -8,13 +9,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: tour test setup docs-tables lock
+.PHONY: tour test test-browser setup docs-tables lock
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
 test: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-browser: setup
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; } || { \
+	  echo "test-browser: there is no chromium: on Debian and Ubuntu, apt install chromium" >&2; exit 2; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright -c requirements.lock
+	@$(BIN)/python -m pytest tests/browser $(ARGS)
 
 setup: .venv/installed
 

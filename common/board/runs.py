@@ -1,0 +1,107 @@
+"""Which runs lie in TensorBoard's log folders: folders that hold traces, or results of the walkthrough's steps."""
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from common import record
+from common.errors import InputError
+from common.trace import source
+
+MOST_FOLDERS = 20_000  # that are looked through
+AGAIN = 3.0  # s until the folders are looked through again
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. name: its path below the log folder, with "/". traces: files by name, the newest first."""
+
+    name: str
+    folder: Path
+    traces: dict[str, Path]
+    result: record.Result | None
+    problem: str | None  # why its result cannot be read
+
+
+class Runs:
+    """The runs below some log folders, looked for anew every few seconds. Thread-safe.
+
+    roots: [(name, path)]; with more than one, a run's name begins with its root's. Links are not followed: no file
+    outside the folders is ever read.
+    """
+
+    def __init__(self, roots):
+        self.roots = [(name, Path(path).resolve()) for name, path in roots]
+        self._lock, self._found, self._looked = threading.Lock(), {}, -AGAIN
+
+    def found(self):
+        """{name: Run}, by name."""
+        with self._lock:
+            if time.monotonic() - self._looked >= AGAIN:
+                self._found = dict(sorted(self._look()))
+                self._looked = time.monotonic()
+            return self._found
+
+    def run(self, name):
+        """The `Run` of that name; InputError where there is none."""
+        found = self.found().get(name)
+        if found is None:
+            raise InputError(f"no run {name!r} here")
+        return found
+
+    def trace(self, name, file=None):
+        """The path of a run's trace: that of its result, else the newest, unless `file` names one."""
+        run = self.run(name)
+        if not run.traces:
+            raise InputError(f"run {name!r} holds no trace")
+        if file is None:
+            file = run.result.trace if run.result and run.result.trace in run.traces else next(iter(run.traces))
+        if file not in run.traces:
+            raise InputError(f"run {name!r} holds no trace {file!r}")
+        return run.traces[file]
+
+    def _look(self):
+        for prefix, root in self.roots:
+            for number, (folder, inside, files) in enumerate(os.walk(root)):
+                inside[:] = sorted(name for name in inside if not name.startswith("."))
+                if number == MOST_FOLDERS:
+                    break
+                run = _run(Path(folder), files, _name(prefix, root, Path(folder), len(self.roots) > 1))
+                if run:
+                    yield run.name, run
+
+
+def roots_of(context):
+    """[(name, path)] of the log folders that TensorBoard was started with."""
+    spec = getattr(context.flags, "logdir_spec", "") if context.flags else ""
+    if not spec:
+        return [("", context.logdir)]
+    found = []
+    for number, part in enumerate(spec.split(",")):
+        name, colon, path = part.partition(":")
+        found.append((name, path) if colon and path else (str(number + 1), part))
+    return [(name, os.path.expanduser(path)) for name, path in found]
+
+
+def _name(prefix, root, folder, several):
+    below = folder.relative_to(root).as_posix()
+    parts = [prefix] if several and prefix else []
+    parts += [below] if below != "." else []
+    return "/".join(parts) or root.name or str(root)
+
+
+def _run(folder, files, name):
+    traces = [file for file in files if file.endswith((".trace.json", ".trace.json.gz"))]
+    traces = [file for file in traces if not file.startswith(".") and not (folder / file).is_symlink()]
+    result = problem = None
+    if record.FILE in files and not (folder / record.FILE).is_symlink():
+        try:
+            result = record.read_result(folder / record.FILE)
+        except InputError as error:
+            problem = str(error)
+    if not traces and result is None and problem is None:
+        return None
+    by_age = [path.name for path in source.traces_in(folder) if path.name in traces] if traces else []
+    return Run(name, folder, {file: folder / file for file in by_age}, result, problem)

@@ -1,0 +1,152 @@
+// The Walkthrough tab: which page is shown, where its data comes from, light or dark.
+// Names come out of strangers' traces: they reach the page as text only (see `h` in views.js), never as HTML.
+import {compare, ladder, step, timeline} from "./views.js";
+
+const PAGES = {ladder: ["Ladder", ladder], step: ["Step", step], compare: ["Compare", compare], timeline: ["Timeline", timeline]};
+const POLL = 700; // ms until the server is asked again for what it is still reading
+const REFRESH = 10_000; // ms until new runs are looked for
+
+let shown = 0; // counts what was shown: an answer for a page that was left is dropped
+let known = ""; // the runs as last shown, to tell when there are new ones
+
+// The page and its options stand in the address after "#", so that the browser's back button works.
+function place() {
+  const [page, query] = location.hash.slice(1).split("?");
+  return {page: PAGES[page] ? page : "ladder", options: Object.fromEntries(new URLSearchParams(query))};
+}
+
+function go(page, options = {}) {
+  location.hash = `${page}?${new URLSearchParams(options)}`;
+}
+
+async function fetchJson(route, options = {}) {
+  const response = await fetch(`${route}?${new URLSearchParams(options)}`);
+  const answer = await response.json();
+  if (!response.ok) {
+    throw new Error(answer.error || `the server answered ${response.status}`);
+  }
+  return answer;
+}
+
+// What the server knows of a trace; asks again while it is still reading, and says so.
+async function ask(route, options, current) {
+  for (;;) {
+    const answer = await fetchJson(route, options);
+    if (answer.state === "failed") {
+      throw new Error(answer.reason);
+    }
+    if (answer.state !== "reading" || current !== shown) {
+      return answer;
+    }
+    progress(`reading ${answer.reading} trace${answer.reading === 1 ? "" : "s"} …`);
+    await new Promise((done) => setTimeout(done, POLL));
+  }
+}
+
+function progress(text) {
+  document.getElementById("progress").textContent = text;
+}
+
+async function show() {
+  const current = ++shown;
+  const {page, options} = place();
+  for (const link of document.querySelectorAll("#tabs a")) {
+    link.toggleAttribute("aria-current", link.dataset.page === page);
+    if (link.dataset.page === page) {
+      link.setAttribute("aria-current", "page");
+    }
+  }
+  const view = document.getElementById("view");
+  const site = {
+    options, go,
+    dark: document.documentElement.classList.contains("dark"),
+    runs: [],
+    ladders: () => fetchJson("ladders"),
+    digest: (run, trace) => ask("digest", trace ? {run, trace} : {run}, current),
+    lanes: (run, trace) => ask("lanes", trace ? {run, trace} : {run}, current),
+    alive: () => current === shown,
+  };
+  try {
+    const found = await fetchJson("runs");
+    site.runs = found.runs;
+    known = JSON.stringify(found.runs);
+    const made = await PAGES[page][1](site);
+    if (current === shown) {
+      view.replaceChildren(made);
+      made.dispatchEvent(new Event("shown"));
+      progress("");
+    }
+  } catch (error) {
+    if (current === shown) {
+      const line = document.createElement("p");
+      line.className = "bad";
+      line.textContent = `This cannot be shown: ${error.message}`;
+      view.replaceChildren(line);
+      progress("");
+    }
+  }
+}
+
+// New runs appear by themselves: a page is drawn anew when the list of runs has changed.
+async function refresh() {
+  if (document.hidden) {
+    return;
+  }
+  try {
+    const found = await fetchJson("runs");
+    if (JSON.stringify(found.runs) !== known) {
+      show();
+    }
+  } catch {
+    progress("TensorBoard does not answer");
+  }
+}
+
+// TensorBoard marks its own body in the dark; where the page stands alone the system's setting counts.
+function isDark() {
+  try {
+    if (window.parent !== window) {
+      return window.parent.document.body.classList.contains("dark-mode");
+    }
+  } catch {
+    // a frame of another origin: not TensorBoard's
+  }
+  return matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function followTheme() {
+  const apply = () => {
+    if (document.documentElement.classList.toggle("dark", isDark()) !== apply.before) {
+      apply.before = isDark();
+      show();
+    }
+  };
+  document.documentElement.classList.toggle("dark", (apply.before = isDark()));
+  try {
+    if (window.parent !== window) {
+      const watch = new MutationObserver(apply);
+      watch.observe(window.parent.document.body, {attributes: true, attributeFilter: ["class"]});
+    }
+  } catch {
+    // as above
+  }
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+}
+
+for (const [page, [title]] of Object.entries(PAGES)) {
+  const link = document.createElement("a");
+  link.href = `#${page}`;
+  link.textContent = title;
+  link.dataset.page = page;
+  // from a page of one run to another, the run stays chosen
+  link.addEventListener("click", (event) => {
+    const {options} = place();
+    event.preventDefault();
+    go(page, options.run ? {run: options.run} : {});
+  });
+  document.getElementById("tabs").append(link);
+}
+addEventListener("hashchange", show);
+followTheme();
+addEventListener("load", show); // by then plotly is there
+setInterval(refresh, REFRESH);

@@ -1,0 +1,461 @@
+// The four pages: each takes the site (options, runs, data) and returns an element to show.
+// Colours that people who see colours differently can tell apart (Okabe and Ito).
+export const ROLES = {
+  kernel: ["#009E73", "a GPU kernel runs"],
+  memcpy: ["#E69F00", "the GPU only copies"],
+  memset: ["#C8B400", "the GPU only sets memory"],
+  communication: ["#CC79A7", "only a collective that the trace marks; NCCL's kernels count as kernel"],
+  runtime: ["#56B4E9", "the GPU is idle, the CPU in a CUDA call"],
+  dataloader: ["#D55E00", "the loop waits for its next batch"],
+  cpu_exec: ["#0072B2", "the CPU runs operators"],
+  other: ["#999999", "nothing recorded: Python, most likely"],
+};
+const CAUSES = {
+  copy: ["#E69F00", "copying, or inside a call that copies"],
+  dataloader: ["#D55E00", "the loop waits for its next batch"],
+  synchronisation: ["#CC79A7", "the CPU waits for the GPU"],
+  setup: ["#C8B400", "allocating memory, loading code, starting up"],
+  launch: ["#0072B2", "launch-bound: the CPU runs operators and launches"],
+  other: ["#999999", "Python, or nothing recorded"],
+};
+
+// An element with properties, children and text; text is never read as HTML.
+export function h(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.startsWith("on")) {
+      made.addEventListener(key.slice(2), value);
+    } else if (key === "class") {
+      made.className = value;
+    } else if (value !== undefined && value !== null) {
+      made.setAttribute(key, value);
+    }
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function time(us) {
+  const size = Math.abs(us);
+  return size >= 1e6 ? `${(us / 1e6).toFixed(2)} s` : size >= 1e3 ? `${(us / 1e3).toFixed(1)} ms` : `${us.toFixed(1)} µs`;
+}
+
+export function bytes(size) {
+  const [scale, unit] = size >= 1e9 ? [1e9, "GB"] : size >= 1e6 ? [1e6, "MB"] : size >= 1e3 ? [1e3, "kB"] : [1, "B"];
+  return `${(size / scale).toFixed(unit === "GB" ? 2 : unit === "B" ? 0 : 1)} ${unit}`;
+}
+
+export function share(value) {
+  return value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
+}
+
+// plotly reads <b>, <a> and the like in every text: a name must not be able to say any of it.
+function plain(text) {
+  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+function chart(site, traces, layout = {}, low = false) {
+  const made = h("div", {class: low ? "chart low" : "chart", role: "img", "aria-label": layout.label || "chart"});
+  const text = site.dark ? "#f5f5f5" : "#212121", line = site.dark ? "#555" : "#e0e0e0";
+  const axis = {gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true};
+  const {label, xaxis, yaxis, ...rest} = layout;
+  const whole = {
+    font: {family: "Roboto, Arial, sans-serif", size: 12, color: text},
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: {l: 8, r: 8, t: 8, b: 8}, showlegend: traces.length > 1,
+    legend: {orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal"},
+    hoverlabel: {align: "left"},
+    xaxis: {...axis, ...xaxis}, yaxis: {...axis, ...yaxis}, ...rest,
+  };
+  made.drawn = new Promise((done) => {
+    // plotly measures its element, so it draws once that is on the page
+    const draw = () => (made.isConnected ? done(Plotly.newPlot(made, traces, whole, {displayModeBar: false, responsive: true})) : requestAnimationFrame(draw));
+    draw();
+  });
+  return made;
+}
+
+function table(headers, rows) {
+  const right = (header) => (header.startsWith(">") ? "number" : "");
+  const classes = headers.map((header) => (header === "name" ? "name" : right(header)));
+  return h("div", {class: "scroll"}, h("table", {},
+    h("thead", {}, h("tr", {}, ...headers.map((header) => h("th", {class: right(header), scope: "col"}, header.replace(">", ""))))),
+    h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map((cell, at) => h("td", {class: classes[at]}, cell ?? "–")))))));
+}
+
+function card(value, label) {
+  return h("div", {class: "card"}, h("b", {}, value), h("span", {}, label));
+}
+
+function swatch(colour) {
+  return h("i", {class: "swatch", style: `background:${colour}`});
+}
+
+function choice(label, values, chosen, change) {
+  const select = h("select", {onchange: (event) => change(event.target.value)},
+    ...values.map(([value, text]) => h("option", {value}, text)));
+  select.value = chosen;
+  return h("label", {}, `${label} `, select);
+}
+
+function withTraces(site) {
+  return site.runs.filter((run) => run.traces.length);
+}
+
+// The run that the address names, else the first; with it the choice of runs, and of traces where it has several.
+function chosenRun(site, page) {
+  const runs = withTraces(site);
+  if (!runs.length) {
+    throw new Error("no run with a trace is in the log folder yet");
+  }
+  const run = runs.find((each) => each.key === site.options.run) || runs[0];
+  const form = h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
+    choice("Run", runs.map((each) => [each.key, each.name]), run.key, (key) => site.go(page, {run: key})));
+  const trace = run.traces.includes(site.options.trace) ? site.options.trace : undefined;
+  if (run.traces.length > 1) {
+    form.append(choice("Trace", run.traces.map((name) => [name, name]), trace || run.traces[0],
+      (name) => site.go(page, {run: run.key, trace: name})));
+  }
+  return {run, trace, form};
+}
+
+// 1. The ladder: every step's images a second, relative to the baseline, and what its time is made of.
+export async function ladder(site) {
+  const {ladders, original} = await site.ladders();
+  const page = h("div", {});
+  if (!ladders.length) {
+    page.append(h("h1", {}, "Runs"), await runsTable(site));
+    return page;
+  }
+  for (const each of ladders) {
+    page.append(h("h1", {}, each.title), h("div", {class: "grid"},
+      section("Images a second", speedChart(site, each),
+        note("The median of the timed windows, without a profiler; the whiskers are the range of the windows.")),
+      section("Relative to the baseline", relativeChart(site, each, original),
+        note(`Beside it the ladder that the course comes from, on a ${original.device}: one run each, no range published.`)),
+      await breakdowns(site, each),
+      h("section", {class: "wide"}, h("h2", {}, "The steps"), ladderTable(site, each))));
+  }
+  const others = site.runs.filter((run) => run.traces.length && !run.step);
+  if (others.length) {
+    page.append(h("h1", {}, "Other runs"), await runsTable({...site, runs: others}));
+  }
+  for (const run of site.runs.filter((each) => each.problem)) {
+    page.append(h("p", {class: "bad"}, run.problem));
+  }
+  return page;
+}
+
+function section(title, ...children) {
+  return h("section", {}, h("h2", {}, title), ...children);
+}
+
+function note(text) {
+  return h("p", {class: "quiet"}, text);
+}
+
+function onStep(site, made, rows) {
+  made.drawn.then(() => made.on("plotly_click", (event) => site.go("step", {run: rows[event.points[0].pointNumber].run})));
+  return made;
+}
+
+function speedChart(site, {rows}) {
+  const speeds = rows.map((row) => row.samples_per_second.median);
+  return onStep(site, chart(site, [{
+    type: "bar", x: rows.map((row) => plain(row.step)), y: speeds, marker: {color: "#0072B2"},
+    error_y: {type: "data", symmetric: false, array: rows.map((row, at) => row.high - speeds[at]),
+      arrayminus: rows.map((row, at) => speeds[at] - row.low)},
+    hovertemplate: "%{x}<br>%{y:.1f} images/s<extra></extra>",
+  }], {label: "Images a second for each step", yaxis: {rangemode: "tozero"}}), rows);
+}
+
+function relativeChart(site, {rows}, original) {
+  const steps = rows.map((row) => plain(row.step));
+  return onStep(site, chart(site, [
+    {type: "bar", name: "here", x: steps, y: rows.map((row) => row.relative.ratio), marker: {color: "#0072B2"},
+      hovertemplate: "%{x}<br>%{y:.2f}x<extra>here</extra>",
+      error_y: {type: "data", symmetric: false, array: rows.map((row) => row.relative.high - row.relative.ratio),
+        arrayminus: rows.map((row) => row.relative.ratio - row.relative.low)}},
+    {type: "bar", name: original.device, x: steps, y: rows.map((row) => original.relative[row.step] ?? null),
+      marker: {color: "#999999"}, hovertemplate: `%{x}<br>%{y:.2f}x<extra>${plain(original.device)}</extra>`},
+  ], {label: "Throughput relative to the baseline", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: "x"}}), rows);
+}
+
+// A stacked bar for each step: ms of a step, or µs of an image. Steps whose trace cannot be read are left out, and named.
+async function breakdowns(site, {rows}) {
+  const found = [], problems = [];
+  await Promise.all(rows.filter((row) => row.has_trace).map(async (row) => {
+    try {
+      found.push([row, await site.digest(row.run)]);
+    } catch (error) {
+      problems.push(`${row.step}: ${error.message}`);
+    }
+  }));
+  found.sort((one, other) => rows.indexOf(one[0]) - rows.indexOf(other[0]));
+  const made = h("section", {class: "wide"}, h("h2", {}, "What a step's time is made of, in its trace"));
+  const holder = h("div", {});
+  const draw = (each) => {
+    const scale = each === "image" ? ([row]) => 1 / row.batch_size : () => 1e-3;
+    const unit = each === "image" ? "µs" : "ms";
+    const bars = Object.entries(ROLES).map(([role, [colour]]) => ({
+      type: "bar", orientation: "h", name: role, marker: {color: colour},
+      y: found.map(([row]) => plain(row.step)), x: found.map((pair) => pair[1].steps.breakdown_us[role] * scale(pair)),
+      hovertemplate: `%{y}<br>${role}: %{x:.1f} ${unit}<extra></extra>`,
+    })).filter((bar) => bar.x.some((value) => value > 0));
+    holder.replaceChildren(onStep(site, chart(site, bars, {label: "Step time by what it was spent on", barmode: "stack",
+      xaxis: {title: {text: each === "image" ? "µs an image" : "ms a step"}}, yaxis: {autorange: "reversed"}}), found.map(([row]) => row)));
+  };
+  made.append(h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
+    choice("in", [["step", "ms a step"], ["image", "µs an image"]], "step", draw)), holder,
+  note("The profiler slows what it looks at, most of all the CPU: compare the shapes, and take speed from the windows above."));
+  problems.forEach((problem) => made.append(h("p", {class: "bad"}, problem)));
+  draw("step");
+  return made;
+}
+
+function ladderTable(site, {rows}) {
+  const link = (row) => (row.has_trace
+    ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step);
+  return table(["step", ">batch", ">images/s", ">range", ">to the baseline", ">to the one before", ">peak memory", "notes"],
+    rows.map((row) => [link(row), `${row.batch_size}`, row.samples_per_second.median.toFixed(1),
+      `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.relative.ratio.toFixed(2)}x`, row.gain?.text ?? "–",
+      bytes(row.peak_memory_bytes.allocated), row.notes.join("; ")]));
+}
+
+async function runsTable(site) {
+  const rows = await Promise.all(withTraces(site).map(async (run) => {
+    const open = h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, run.name);
+    try {
+      const found = await site.digest(run.key);
+      const gpu = found.gpus[0];
+      return [open, gpu?.name ?? (found.has_gpu ? "GPU" : "CPU only"), time(found.steps.mean_us), share(gpu?.utilization),
+        share(gpu?.tensor_core_share), found.verdict];
+    } catch (error) {
+      return [open, "", "", "", "", h("span", {class: "bad"}, error.message)];
+    }
+  }));
+  return table(["run", "device", ">a step", ">GPU busy", ">Tensor Cores", "verdict"], rows);
+}
+
+// 2. One step: where its time goes, why the GPU waits, what to do.
+export async function step(site) {
+  const {run, trace, form} = chosenRun(site, "step");
+  const found = await site.digest(run.key, trace);
+  const page = h("div", {}, form, h("h1", {}, run.name));
+  found.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
+  page.append(cards(found), advice(found));
+  const grid = h("div", {class: "grid"}, breakdown(site, found), ...found.idle.map((idle) => waits(found, idle)),
+    ...found.memory.map((memory) => memoryCurve(site, memory)), copies(found));
+  const change = await changeFromBefore(site, run, found);
+  if (change) {
+    grid.append(change);
+  }
+  grid.append(found.kernels.length ? kernels(found) : operators(found));
+  page.append(grid);
+  return page;
+}
+
+function cards(found) {
+  const {steps} = found, gpu = found.gpus[0];
+  const range = steps.us.length > 1 ? `, ${time(Math.min(...steps.us))} to ${time(Math.max(...steps.us))}` : "";
+  const made = h("div", {class: "cards"},
+    card(time(steps.mean_us), steps.marked ? `a step (${steps.names.length}${range})` : "the whole trace: it marks no steps"));
+  if (!gpu) {
+    made.append(card("CPU", found.has_gpu ? "no event of a GPU is in the trace" : "no GPU in this trace"));
+    return made;
+  }
+  for (const each of found.gpus) {
+    const which = found.gpus.length > 1 ? `GPU ${each.id}: ` : "";
+    made.append(card(share(each.utilization), `${which}busy: some kernel runs`),
+      card(share(each.sm_efficiency), `${which}SMs at work, estimated`),
+      card(each.occupancy_percent === null ? "–" : `${each.occupancy_percent.toFixed(1)} %`, `${which}occupancy, estimated`),
+      card(share(each.tensor_core_share), `${which}Tensor Cores, of the kernel time${each.unsure >= 0.005 ? `; cannot tell: ${share(each.unsure)}` : ""}`));
+  }
+  made.append(card(share(found.eligible_share), "of the kernel time in operators that could use them"),
+    card(gpu.name ?? `GPU ${gpu.id}`, "device"));
+  return made;
+}
+
+function advice(found) {
+  const items = found.advice.map((each) => h("li", {}, h("b", {}, each.title), ": ",
+    each.predicted_gain === null ? "gain unknown" : each.predicted_gain >= 100 ? "the step is nothing else" : `at most ${each.predicted_gain.toFixed(2)}x as fast`,
+    each.step ? ` (steps/${each.step}.py)` : "", h("div", {class: "quiet"}, `${each.why}.`)));
+  return h("div", {class: "verdict"}, h("b", {}, found.verdict), items.length ? h("ol", {}, ...items) : null);
+}
+
+function breakdown(site, {steps}) {
+  const parts = Object.entries(ROLES).filter(([role]) => steps.breakdown_us[role] > 0);
+  const bars = parts.map(([role, [colour]]) => ({
+    type: "bar", orientation: "h", name: role, y: [""], x: [steps.breakdown_us[role] / 1e3], marker: {color: colour},
+    hovertemplate: `${role}: %{x:.2f} ms<extra></extra>`,
+  }));
+  return section("A mean step", chart(site, bars, {label: "A mean step", barmode: "stack", showlegend: false,
+    xaxis: {ticksuffix: " ms", range: [0, steps.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}, true),
+  table(["role", ">time", ">share", ""], parts.map(([role, [colour, said]]) => [h("span", {}, swatch(colour), role),
+    time(steps.breakdown_us[role]), share(steps.breakdown_us[role] / steps.mean_us), said])));
+}
+
+function waits(found, idle) {
+  const count = found.steps.names.length;
+  const rows = Object.entries(CAUSES).filter(([cause]) => idle.causes_us[cause] > 0.0005 * idle.total_us);
+  return section(`GPU ${idle.device} runs no kernel for ${time(idle.total_us / count)} of a step; meanwhile`,
+    table(["cause", ">time", ">share", ""], rows.map(([cause, [colour, said]]) => [h("span", {}, swatch(colour), cause),
+      time(idle.causes_us[cause] / count), share(idle.causes_us[cause] / idle.total_us), said])));
+}
+
+function memoryCurve(site, memory) {
+  const label = memory.device < 0 ? "CPU" : `GPU ${memory.device}`;
+  const peak = memory.peak_allocated === null ? `grew ${bytes(memory.growth)} while tracing; the trace records no totals`
+    : `peak ${bytes(memory.peak_allocated)}${memory.peak_reserved ? `, reserved ${bytes(memory.peak_reserved)}` : ""}`;
+  const made = section(`Memory of the ${label}: ${peak}`);
+  const curve = (name, values, colour) => ({type: "scatter", mode: "lines", name, x: memory.time_us.map((us) => us / 1e3),
+    y: values.map((size) => (size === null ? null : size / 1e6)), line: {shape: "hv", width: 1.5, color: colour}});
+  const curves = [curve("allocated", memory.allocated, "#0072B2"), curve("reserved", memory.reserved, "#E69F00")]
+    .filter(({y}) => y.some((value) => value)); // a CPU reserves nothing
+  if (curves.length) {
+    made.append(chart(site, curves, {label: `Memory of the ${label} over time`, xaxis: {title: {text: "ms"}},
+      yaxis: {title: {text: "MB"}, rangemode: "tozero"}}));
+  }
+  if (memory.at_peak.length) {
+    made.append(note("Allocated while tracing and alive at the peak, by operator:"),
+      table([">size", "name"], memory.at_peak.map(([name, size]) => [bytes(size), name])));
+  }
+  return made;
+}
+
+function copies(found) {
+  const ways = [["h2d", "to the GPU"], ["d2h", "from it"], ["d2d", "within the GPU"]];
+  const rows = ways.map(([key, text]) => [text, found.copies[key]]).filter(([, each]) => each.count);
+  if (!rows.length) {
+    return null;
+  }
+  return section(found.step_bytes ? `Copies: ${bytes(found.step_bytes)} a step to the GPU` : "Copies",
+    table(["", ">copies", ">size", ">time", ">GB/s", ">pinned", ">pageable"], rows.map(([text, each]) => [text, `${each.count}`,
+      bytes(each.bytes), time(each.us), each.gigabytes_per_second?.toFixed(1), share(each.bytes ? each.pinned_bytes / each.bytes : null),
+      share(each.bytes ? each.pageable_bytes / each.bytes : null)])));
+}
+
+function kernels(found) {
+  const said = (uses) => (uses === null ? "cannot tell" : uses ? "yes" : "no");
+  return h("section", {class: "wide"}, h("h2", {}, `Kernels: ${found.kernel_count}, ${time(found.kernel_us)} in the whole trace`),
+    table([">time", ">share", ">count", ">mean", "Tensor Cores", "name"], found.kernels.slice(0, 30).map((each) => [time(each.us),
+      share(each.us / found.kernel_us), `${each.count}`, time(each.us / each.count), said(each.tensor_cores), each.name])));
+}
+
+function operators(found) {
+  return h("section", {class: "wide"},
+    h("h2", {}, `Operators on the CPU: ${time(found.operator_us)} in the whole trace, each without what runs inside it`),
+    table([">time", ">share", ">count", ">mean", "name"], found.operators.slice(0, 30).map((each) => [time(each.us),
+      share(each.us / found.operator_us), `${each.count}`, time(each.us / each.count), each.name])));
+}
+
+async function changeFromBefore(site, run, found) {
+  const {ladders} = await site.ladders();
+  const rows = ladders.map((each) => each.rows).find((each) => each.some((row) => row.run === run.key));
+  const at = rows ? rows.findIndex((row) => row.run === run.key) : -1;
+  if (at < 1 || !rows[at - 1].has_trace) {
+    return null;
+  }
+  try {
+    const before = await site.digest(rows[at - 1].run);
+    const promise = before.promises[rows[at].step];
+    const promised = promise?.predicted_gain ? `Its trace promised at most ${promise.predicted_gain.toFixed(2)}x. ` : "";
+    return section(`Since ${rows[at - 1].step}`, note(`${promised}Measured: ${rows[at].gain.text}.`), changes(before, found));
+  } catch {
+    return null;
+  }
+}
+
+// 3. Any two runs: what moved.
+export async function compare(site) {
+  const runs = withTraces(site);
+  if (runs.length < 2) {
+    throw new Error("two runs with traces are needed to compare them");
+  }
+  const pick = (key, other) => (runs.find((run) => run.key === key) || other);
+  const after = pick(site.options.after ?? site.options.run, runs[1]);
+  const before = pick(site.options.before, runs[Math.max(0, runs.indexOf(after) - 1)]);
+  const names = runs.map((run) => [run.key, run.name]);
+  const [old, now] = await Promise.all([site.digest(before.key), site.digest(after.key)]);
+  const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
+    choice("Before", names, before.key, (key) => site.go("compare", {before: key, after: after.key})),
+    choice("After", names, after.key, (key) => site.go("compare", {before: before.key, after: key}))));
+  if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
+    page.append(h("p", {class: "bad"}, "One of them ran on a GPU, the other on a CPU: two machines, not a change."));
+  }
+  page.append(h("div", {class: "grid"}, section("A mean step, under the profiler", changes(old, now)), section("Figures", figures(old, now)),
+    h("section", {class: "wide"}, h("h2", {}, old.kernels.length ? "Kernels that moved most, time in a step" : "Operators that moved most, time in a step"),
+      movedNames(old, now))));
+  return page;
+}
+
+function difference(us) {
+  return h("span", {class: us > 0 ? "bad" : us < 0 ? "good" : ""}, `${us > 0 ? "+" : us < 0 ? "−" : ""}${time(Math.abs(us))}`);
+}
+
+function changes(old, now) {
+  const rows = Object.entries(ROLES).map(([role, [colour]]) => [role, colour, old.steps.breakdown_us[role], now.steps.breakdown_us[role]])
+    .filter(([, , was, is]) => was || is).sort((one, other) => Math.abs(other[3] - other[2]) - Math.abs(one[3] - one[2]));
+  return table(["role", ">before", ">after", ">change"], [
+    ["the step", time(old.steps.mean_us), time(now.steps.mean_us), difference(now.steps.mean_us - old.steps.mean_us)],
+    ...rows.map(([role, colour, was, is]) => [h("span", {}, swatch(colour), role), time(was), time(is), difference(is - was)])]);
+}
+
+function figures(old, now) {
+  const each = (pick, text) => [old, now].map((found) => { const value = pick(found); return value === null || value === undefined ? "–" : text(value); });
+  const rows = [
+    ["GPU busy", ...each((found) => found.gpus[0]?.utilization, share)],
+    ["SMs at work, estimated", ...each((found) => found.gpus[0]?.sm_efficiency, share)],
+    ["Tensor Cores, of the kernel time", ...each((found) => found.gpus[0]?.tensor_core_share, share)],
+    ["kernels a step", ...each((found) => found.kernel_count / found.steps.names.length || null, (count) => count.toFixed(0))],
+    ["bytes to the GPU a step", ...each((found) => found.step_bytes || null, bytes)],
+    ["peak memory", ...each((found) => found.memory[0]?.peak_allocated, bytes)],
+  ];
+  return table(["", ">before", ">after"], rows);
+}
+
+function movedNames(old, now) {
+  const both = new Map();
+  [old, now].forEach((found, at) => {
+    for (const each of old.kernels.length || now.kernels.length ? found.kernels : found.operators) {
+      const pair = both.get(each.name) || [0, 0];
+      pair[at] = each.us / found.steps.names.length;
+      both.set(each.name, pair);
+    }
+  });
+  const rows = [...both].sort((one, other) => Math.abs(other[1][1] - other[1][0]) - Math.abs(one[1][1] - one[1][0])).slice(0, 20);
+  return table([">before", ">after", ">change", "name"], rows.map(([name, [was, is]]) => [time(was), time(is), difference(is - was), name]));
+}
+
+// 4. The traced steps as lanes.
+export async function timeline(site) {
+  const {run, trace, form} = chosenRun(site, "timeline");
+  const [{Timeline}, data] = await Promise.all([import("./timeline.js"), site.lanes(run.key, trace)]);
+  const holder = h("div", {class: "timeline"});
+  const count = h("span", {class: "quiet", role: "status"});
+  const page = h("div", {}, form, holder);
+  let drawn = null;
+  const search = h("input", {type: "search", placeholder: "find an event", "aria-label": "Find events by name"});
+  const find = () => {
+    const {count: hits, us} = drawn.search(search.value);
+    count.textContent = search.value ? `${hits} events, ${time(us)}` : "";
+  };
+  search.addEventListener("input", find);
+  search.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") {
+      event.preventDefault();
+      drawn.next(event.shiftKey ? -1 : 1);
+    }
+  });
+  form.append(search, h("button", {type: "button", onclick: () => drawn.next(-1)}, "previous"),
+    h("button", {type: "button", onclick: () => drawn.next(1)}, "next"),
+    h("button", {type: "button", onclick: () => drawn.fit()}, "whole trace"), count,
+    h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, "the numbers of this step"));
+  if (data.cut) {
+    page.append(note(`${data.cut} events more are left out: there are too many to show.`));
+  }
+  page.addEventListener("shown", () => {
+    drawn = new Timeline(holder, data, {dark: site.dark});
+  });
+  return page;
+}

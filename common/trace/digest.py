@@ -98,7 +98,7 @@ def main(words):
         raise InputError("name one trace")
     with Pieces(words[-1]) as pieces:
         found = lanes.lanes(read(pieces)) if wants_lanes else digest(summarize(pieces))
-    sys.stdout.buffer.write(msgspec.json.encode(found))
+    sys.stdout.buffer.write(msgspec.json.encode(found, enc_hook=lambda value: value.item()))  # numpy's numbers
 
 
 if __name__ == "__main__":

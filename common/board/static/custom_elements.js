@@ -26,6 +26,15 @@
     };
   }
 
+  /** Let an element's blur() take the focus also from what is in it, as it did where that was in a shadow root. */
+  function addBlur(prototype) {
+    if (Object.hasOwn(prototype, "blur")) return;  // a table, which has its own
+    prototype.blur = function () {
+      const focused = document.activeElement;
+      HTMLElement.prototype.blur.call(this.contains(focused) ? focused : this);
+    };
+  }
+
   /**
    * A class for today's registry around a prototype made for the old one. Today an element hears also of the
    * attributes that it had before it became what it is; it did not then, so these are kept from it, once each.
@@ -41,6 +50,7 @@
     Registered.observedAttributes = watchedAttributes(prototype);
     Registered.prototype = prototype;
     addCallbacks(prototype, atStart);
+    addBlur(prototype);
     return Registered;
   }
 

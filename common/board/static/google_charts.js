@@ -19,11 +19,12 @@
     "#3366CC", "#DC3912", "#FF9900", "#109618", "#990099", "#3B3EAC", "#0099C6", "#DD4477", "#66AA00", "#B82E2E",
     "#316395", "#994499", "#22AA99", "#AAAA11", "#6633CC", "#E67300", "#8B0707", "#329262", "#5574A6", "#651067",
   ];
-  const CONFIG = { displayModeBar: false, doubleClick: false, responsive: false, scrollZoom: false, showTips: false };
+  const CONFIG = { displayModeBar: false, doubleClick: false, scrollZoom: false, showTips: false, typesetMath: false };
   const TICK_SIZE = 12; // pixels, as all sizes here
   const STYLE = `
     .gc-frame { position: relative; overflow: hidden; font: 12px ${FONT}; color: #222; }
     .gc-plot { position: absolute; left: 0; top: 0; }
+    .gc-plot .zoombox { fill: rgba(0, 0, 0, 0.12) !important; }
     .gc-message { position: absolute; inset: 0; display: flex; align-items: center; justify-content: center;
       color: #757575; font-size: 14px; }
     .gc-legend { position: absolute; display: flex; overflow: auto; scrollbar-width: thin; }
@@ -39,7 +40,8 @@
       color: #000; overflow-wrap: anywhere; }
     .gc-scroll { overflow: auto; }
     .gc-table { width: 100%; border-collapse: collapse; background: #fff; color: #000; font: 13px/17px ${FONT}; }
-    .gc-table th, .gc-table td { padding: 3px 5px; border: 1px solid #eee; text-align: left; overflow-wrap: break-word; }
+    .gc-table th, .gc-table td { padding: 3px 5px; border: 1px solid #eee; text-align: left;
+      overflow-wrap: break-word; }
     .gc-table th { position: sticky; top: 0; padding: 3px; background: #f0f0f0; border-color: #ccc; font-weight: bold;
       text-align: center; cursor: pointer; user-select: none; }
     .gc-table td.gc-number { text-align: right; white-space: nowrap; }
@@ -385,11 +387,11 @@
       }
       tooltip.hide();
       this.renderLegend();
-      const done = Plotly.react(this.plot, this.traces(), this.fullLayout(), CONFIG);
+      this.drawn = Plotly.react(this.plot, this.traces(), this.fullLayout(), CONFIG);
       if (!this.listening) {
         this.listening = true;
         this.listen();
-        done.then(() => owners.get(this.host) === this && this.emit("ready"));
+        this.drawn.then(() => owners.get(this.host) === this && this.emit("ready"));
       }
     }
 
@@ -459,7 +461,7 @@
       }
     }
 
-    /** An entry of the legend; a name that is cut shows in full when the mouse rests on it. */
+    /** An entry of the legend. Its name is cut where it is too long, and shows in full when the mouse rests on it. */
     legendEntry(label, color, shape) {
       const entry = element("div", "gc-entry");
       const swatch = element("span", `gc-swatch gc-${shape}`);
@@ -517,7 +519,8 @@
         this.observer.disconnect();
       }
       if (this.listening) {
-        Plotly.purge(this.plot);
+        const plot = this.plot;
+        this.drawn.finally(() => Plotly.purge(plot)); // plotly must have finished with a plot before it can let go
       }
     }
   }
@@ -558,8 +561,9 @@
     legendEntries() {
       return this.data.columnTexts(0).map((label, row) => {
         const entry = this.legendEntry(label, this.color(row), "round");
-        entry.addEventListener("mouseenter", () => this.emit("onmouseover", { row, column: null }));
-        entry.addEventListener("mouseleave", () => this.emit("onmouseout", { row, column: null }));
+        entry.title = ""; // the slice's tooltip has the full name
+        entry.addEventListener("mouseenter", (event) => this.hover({ label: row }, event));
+        entry.addEventListener("mouseleave", () => this.unhover());
         return entry;
       });
     }
@@ -567,7 +571,7 @@
     traces() {
       const values = this.values();
       const total = this.total();
-      const whole = values.includes(total); // one slice is all there is: no line between slices
+      const lined = values.length <= 60 && !values.includes(total); // white lines between slices, where there is room
       const { left, top, height } = this.area();
       const { width: fullWidth, height: fullHeight } = this.size;
       return [{
@@ -583,7 +587,7 @@
         hole: this.options.pieHole || 0,
         sort: false,
         direction: "clockwise",
-        marker: { colors: values.map((_, row) => this.color(row)), line: { color: "#fff", width: whole ? 0 : 1 } },
+        marker: { colors: values.map((_, row) => this.color(row)), line: { color: "#fff", width: lined ? 1 : 0 } },
         domain: {
           x: [left / fullWidth, (left + this.pieWidth()) / fullWidth],
           y: [1 - (top + height) / fullHeight, 1 - top / fullHeight],
@@ -650,7 +654,7 @@
       const ticks = this.ticks ? this.ticks.depth : 20;
       return {
         left: Math.max(70, width * 0.1),
-        right: position === "right" ? Math.max(120, width * 0.18) : Math.max(20, width * 0.08),
+        right: position === "right" ? Math.max(120, width * 0.18) + this.rightAxisWidth() : Math.max(20, width * 0.08),
         top: this.options.title ? 50 : 20,
         bottom: 12 + ticks + ((this.options.hAxis || {}).title ? 24 : 0) + (position === "bottom" ? 44 : 0),
       };
@@ -661,7 +665,7 @@
       if (this.legendPosition() === "bottom") {
         return { left, width, top: this.size.height - 42, height: 40 };
       }
-      const start = left + width + (this.hasRightAxis() ? 70 : 16);
+      const start = left + width + this.rightAxisWidth() + 16;
       return { left: start, top, width: this.size.width - start - 4, height };
     }
 
@@ -673,6 +677,10 @@
 
     hasRightAxis() {
       return this.series.some((_, index) => this.seriesAxis(index) === 1);
+    }
+
+    rightAxisWidth() {
+      return this.hasRightAxis() ? 56 : 0;
     }
 
     positions() {
@@ -698,7 +706,7 @@
     line(index) {
       return {
         type: "scatter",
-        mode: "lines",
+        mode: this.data.getNumberOfRows() > 1 ? "lines" : "markers",
         x: this.positions(),
         y: this.data.columnValues(this.series[index].column),
         yaxis: this.seriesAxis(index) ? "y2" : "y",
@@ -731,13 +739,13 @@
     }
 
     horizontalAxis() {
-      const common = { fixedrange: true, zeroline: false, linecolor: "#333", showline: true };
-      return { ...common, ...(this.discrete ? this.ticks.axis : { ...NUMBERS, gridcolor: "#e6e6e6" }) };
+      const axis = this.discrete ? this.ticks.axis : { ...NUMBERS, gridcolor: "#e6e6e6" };
+      return { fixedrange: true, zeroline: false, ...axis };
     }
 
     verticalAxis(side) {
       const axis = (this.options.vAxes || {})[side] || {};
-      const right = side ? { overlaying: "y", side: "right", showgrid: false } : {};
+      const right = side ? { overlaying: "y", side: "right", showgrid: false, tickmode: "auto" } : {};
       const reach = Number.isFinite(axis.maxValue) ? { autorangeoptions: { include: axis.maxValue } } : {};
       return {
         ...NUMBERS,

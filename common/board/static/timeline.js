@@ -3,6 +3,18 @@
 //     import {Timeline} from "./timeline.js";
 //     const timeline = new Timeline(element, data, {onSelect(info) {}, dark: false});
 //
+// `data`: {names: [string],
+//          steps: [{name, start, end}],
+//          lanes: [{label, kind: "cpu" | "runtime" | "loader" | "kernel" | "copy",
+//                   start: [], duration: [], name: [], level: []}]}
+// with times in µs, `name` an index into `names`, `level` the row of a nested event. onSelect gets one of
+//     {kind: "event", name, start, duration, lane}
+//     {kind: "box", start, end, lanes, count, us, wall, names, top: [{name, count, us}]}
+//     {kind: "none"}
+// A box counts the events that reach into it, and of each the part inside: `us` is the sum of these parts over all
+// levels (so nested time counts again at each level), `wall` the time in which at least one of them runs, `names` how
+// many names differ. Of a folded lane only the row in sight counts.
+//
 // How a frame stays cheap with 500,000 events: the events of one lane and one level form a Track, held in typed arrays
 // sorted by start. A frame paints each visible Track into one line of pixels (`paintTrack`): boxes wider than a pixel
 // one by one, and all narrower events that start in the same pixel column at once, found by binary search. So a frame
@@ -94,14 +106,19 @@ const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
 // One hue for each kind of lane; its shades differ mostly in lightness, which every kind of colour vision tells apart.
 // The kinds are told apart by their lanes' labels too, so no meaning hangs on a hue alone.
-const HUES = {cpu: 255, runtime: 305, loader: 122, kernel: 52, copy: 192};
-const CHROMA = {cpu: 0.12, runtime: 0.12, loader: 0.11, kernel: 0.13, copy: 0.09};
+const KINDS = new Map([ // each kind's hue and chroma in OKLCH
+  ["cpu", [255, 0.12]],
+  ["runtime", [305, 0.12]],
+  ["loader", [122, 0.11]],
+  ["kernel", [52, 0.13]],
+  ["copy", [192, 0.09]],
+]);
 const SHADES = 8;
 
-// The lightness of boxes keeps 3:1 to the ground; black or white on a box has 4.5:1 at least.
+// The lightness keeps a contrast of 3:1 between boxes and ground, and black or white on a box has 4.5:1 at least.
 const THEMES = {
   light: {
-    lightness: [0.44, 0.68], ground: "#ffffff", odd: "#f1f4f8", lane: "#dfe3e8", header: "#f7f8fa", text: "#1d2127",
+    lightness: [0.42, 0.62], ground: "#ffffff", odd: "#f1f4f8", lane: "#dfe3e8", header: "#f7f8fa", text: "#1d2127",
     soft: "#59616b", line: "#c9ced6", grid: "rgba(20, 30, 45, 0.07)", accent: "#b3005e", halo: "#ffffff",
     box: "rgba(179, 0, 94, 0.10)", dim: 46, button: "#ffffff", focus: "#0b57d0",
   },
@@ -130,8 +147,7 @@ function oklch(lightness, chroma, hue) {
 
 /** The shades of one kind: `rgb` as 0xBBGGRR (the order in a canvas's pixels), `ink` for text: 0 black, 1 white. */
 function palette(kind, [darkest, lightest]) {
-  const hue = HUES[kind] ?? 0;
-  const chroma = CHROMA[kind] ?? 0.01;
+  const [hue, chroma] = KINDS.get(kind) || [0, 0.01];
   const rgb = new Uint32Array(SHADES);
   const ink = new Uint8Array(SHADES);
   for (let shade = 0; shade < SHADES; shade++) {
@@ -247,7 +263,7 @@ function readLane(lane, names) {
     track.end[at] = start[i] + Math.max(0, lengths[i]);
     track.name[at] = name[i] >= 0 && name[i] < names.length - 1 ? name[i] : names.length - 1;
   }
-  const read = {label: String(lane.label ?? ""), kind: String(lane.kind ?? ""), tracks, open: true, y: 0, height: 0};
+  const read = {label: String(lane.label || "unnamed"), kind: String(lane.kind ?? ""), tracks, open: true};
   tracks.forEach((track, index) => {
     track.lane = read;
     track.level = index;
@@ -399,7 +415,11 @@ function make(tag, className = "", text = "", parent = null) {
   return node;
 }
 
-const shortened = (name) => (name.length > MOST_CHARACTERS ? `${name.slice(0, MOST_CHARACTERS)}…` : name);
+/** A name as it is shown: not too long, and without characters that turn the direction of what follows. */
+function shortened(name, most = MOST_CHARACTERS) {
+  const text = name.length > most ? `${name.slice(0, most)}…` : name;
+  return text.replace(/[\u0000-\u001f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "\ufffd");
+}
 
 export class Timeline {
   /** Fills `element`. `data`: {names, steps, lanes} as the server sends it. */
@@ -575,6 +595,7 @@ export class Timeline {
     on(this.canvas, "pointermove", this.onMove);
     on(this.canvas, "pointerup", this.onUp);
     on(this.canvas, "pointercancel", this.onCancel);
+    on(this.canvas, "lostpointercapture", this.onCancel);
     on(this.canvas, "pointerleave", this.onLeave);
     on(this.canvas, "dblclick", this.onDouble);
     on(this.canvas, "keydown", this.onKey);
@@ -908,7 +929,7 @@ export class Timeline {
     context.font = `${11 * ratio}px ${FONT}`;
     context.textBaseline = "middle";
     context.textAlign = "left";
-    [["#000000"], ["#ffffff"], [theme.soft]].forEach(([colour], list) => {
+    ["#000000", "#ffffff", theme.soft].forEach((colour, list) => {
       const labels = this.labels[list];
       context.fillStyle = colour;
       for (let k = 0; k < labels.length; k += 4) {
@@ -1011,7 +1032,7 @@ export class Timeline {
 
   drawSteps(band, hair) {
     const {context, theme, ratio} = this;
-    context.font = `600 11px ${FONT}`.replace("11", String(11 * ratio));
+    context.font = `600 ${11 * ratio}px ${FONT}`;
     context.textAlign = "center";
     this.eachStep((step, left, right, index) => {
       context.fillStyle = index % 2 ? theme.lane : theme.odd;
@@ -1230,10 +1251,10 @@ export class Timeline {
     const {count, us, steps} = this.model;
     const step = steps.find((one) => one.start <= start && start < one.end);
     this.showPanel(
-      make("h3", "", name.slice(0, 4000)),
-      facts([["Duration", duration(length)], ...(own === null ? [] : [["without nested ones", duration(own)]])]),
+      make("h3", "", shortened(name, 4000)),
+      facts([["Duration", duration(length)], ...(own === null ? [] : [["Without nested", duration(own)]])]),
       facts([["Start", moment(start, 6)], ["End", moment(start + length, 6)]]),
-      facts([["Lane", lane], ["Step", step ? step.name : "none"]]),
+      facts([["Lane", shortened(lane)], ["Step", step ? shortened(step.name) : "none"]]),
       facts([["In the whole trace", `${grouped(count[id])} ×, ${duration(us[id])} together`],
         ["On average", duration(us[id] / count[id])]]),
     );
@@ -1245,12 +1266,12 @@ export class Timeline {
       const row = make("li", "", "", list);
       make("b", "", duration(one.us), row);
       make("small", "", `${grouped(one.count)} ×`, row);
-      make("span", "", shortened(one.name), row).title = one.name.slice(0, 4000);
+      make("span", "", shortened(one.name), row).title = shortened(one.name, 4000);
     }
     const share = wall / (end - start);
     this.showPanel(
       make("h3", "", `${duration(end - start)} from ${tickLabel(start, roundStep((end - start) / 200))}, ` +
-        (lanes.length === 1 ? lanes[0] : `${lanes.length} lanes`)),
+        (lanes.length === 1 ? shortened(lanes[0]) : `${lanes.length} lanes`)),
       facts([
         ["Events", `${grouped(count)} (different names: ${grouped(names)})`],
         ["Sum of their times", `${duration(us)} inside the box`],
@@ -1264,6 +1285,7 @@ export class Timeline {
 
   onWheel(event) {
     event.preventDefault();
+    if (this.drag) return;
     const unit = [1, 16, this.tall][event.deltaMode] || 1;
     const [across, along] = [event.deltaX * unit, event.deltaY * unit];
     if (event.shiftKey) this.scroll.scrollTop += along || across; // browsers turn Shift + wheel sideways

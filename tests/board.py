@@ -83,7 +83,7 @@ class Board:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             self.port = free.getsockname()[1]
-        self.log = Path(str(logdir) + ".log").open("w+b")  # noqa: SIM115: `stop` closes it
+        self.log = Path(str(logdir) + ".log").open("w+b")  # noqa: SIM115
         program = Path(sys.executable).with_name("tensorboard")
         where = [] if any("logdir" in str(word) for word in words) else ["--logdir", str(logdir)]
         self.process = subprocess.Popen(

@@ -14,6 +14,8 @@ from torch import nn
 
 from common import record
 
+pytest_plugins = ["browser_fixtures"]
+
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in STEPS]

@@ -11,9 +11,9 @@ from tensorboard.backend import http_util
 from werkzeug import exceptions, wrappers
 
 STATIC = Path(__file__).parent / "static"
-CHARTS = (
-    '<script src="https://www.gstatic.com/charts/loader.js"></script>'  # the one thing that the charts' page fetches
-)
+CHARTS = '<script src="https://www.gstatic.com/charts/loader.js"></script>'  # all that the charts' page fetches
+NO_ICON = '<link rel="icon" href="data:,">'  # else the browser asks for one that is not there
+OURS = ("plotly.min.js", "google_charts.js", "custom_elements.js")  # what the plugin's pages need beside its own files
 TYPES = {".html": "text/html", ".js": "application/javascript", ".css": "text/css"}
 
 
@@ -43,11 +43,9 @@ def page(folder, name):
         return trace_view_offline((folder / name).read_text(encoding="utf-8"), viewer).encode()
     if name == "index.js":
         return (folder / name).read_bytes()
-    if name == "plotly.min.js":
-        return plotly_js()
-    if name in ("google_charts.js", "custom_elements.js"):
-        return (STATIC / name).read_bytes()
-    return None
+    if name not in OURS:
+        return None
+    return plotly_js() if name == "plotly.min.js" else (STATIC / name).read_bytes()
 
 
 @cache
@@ -60,7 +58,7 @@ def plotly_js():
 
 def charts_offline(html):
     """The plugin's index.html with plotly and our own Google Charts in place of the remote script."""
-    ours = '<script src="plotly.min.js"></script><script src="google_charts.js"></script>'
+    ours = f'{NO_ICON}<script src="plotly.min.js"></script><script src="google_charts.js"></script>'
     if CHARTS not in html:
         raise ValueError("torch-tb-profiler's index.html loads no Google Charts")
     return html.replace(CHARTS, ours)
@@ -69,7 +67,8 @@ def charts_offline(html):
 # In trace_embedding.html: the CDN's script and the import of the viewer, for which ours come, with the links that would
 # look a name up in Chromium's sources on the internet left out; and whom the page listens and speaks to.
 IMPORT = re.compile(r'<script src="https://cdnjs\..*?<link rel="import"[^>]*>', re.DOTALL)
-OURS = """<meta http-equiv="Content-Security-Policy" content="connect-src 'none'; frame-src 'none'; form-action 'none'">
+INSTEAD = """
+    <meta http-equiv="Content-Security-Policy" content="connect-src 'none'; frame-src 'none'; form-action 'none'">
     <style>tr-ui-e-chrome-codesearch { display: none; }</style>
     <script src="custom_elements.js"></script>"""
 EMBEDDING_MENDED = {
@@ -89,12 +88,12 @@ VIEWER_MENDED = {
 
 
 def trace_view_offline(embedding, viewer):
-    """The plugin's trace_embedding.html with its trace viewer inlined, and our custom elements in place of the CDN's."""
+    """The plugin's trace_embedding.html with its trace viewer inlined, and our custom elements for the CDN's."""
     inlined = re.search(r"<head\b[^>]*>(.*)</head>", viewer, re.DOTALL)
     if not inlined or not IMPORT.search(embedding):
         raise ValueError("torch-tb-profiler's trace view is not the one known here")
     viewer = exchange(re.sub(r"<meta\b[^>]*>\s*", "", inlined[1]), VIEWER_MENDED)  # its metas: an old trial's tokens
-    page = exchange(IMPORT.sub(OURS, embedding), EMBEDDING_MENDED)
+    page = exchange(IMPORT.sub(INSTEAD, embedding), EMBEDDING_MENDED)
     return exchange(page, {"<body>\n": f"<body>\n{viewer}"})
 
 

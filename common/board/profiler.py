@@ -4,6 +4,7 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from common.board import offline
 from common.board.runs import roots_of
 
 VERSION = "0.4.3"  # the last there is; another one is left alone
@@ -23,11 +24,20 @@ def mend():
         raise NotMended(f"version {found} is installed, and only {VERSION} is known here")
     from torch_tb_profiler import plugin, utils
 
-    from common.board import loader, offline
+    from common.board import loader
 
     plugin.RunLoader = loader.RunLoader
     _look_in_every_log_folder(plugin.TorchProfilerPlugin, utils.is_chrome_trace_file)
-    plugin.TorchProfilerPlugin.static_file_route = offline.static_file_route(Path(plugin.__file__).parent / "static")
+    _serve_without_internet(plugin.TorchProfilerPlugin, Path(plugin.__file__).parent / "static")
+
+
+def _serve_without_internet(plugin, folder):
+    apps = plugin.get_plugin_apps
+
+    def get_plugin_apps(self):
+        return apps(self) | {f"/{name}": self.static_file_route for name in offline.OURS}
+
+    plugin.static_file_route, plugin.get_plugin_apps = offline.static_file_route(folder), get_plugin_apps
 
 
 def _look_in_every_log_folder(plugin, is_trace):

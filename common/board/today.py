@@ -4,6 +4,7 @@ Only what the plugin would misread is changed, so that a trace of 2021 passes th
 place on the decoded JSON of a trace: a dict with a list "traceEvents" of dicts.
 """
 
+import html
 from bisect import bisect_right
 
 from common.trace.steps import COLLECTIVES, is_loading
@@ -23,6 +24,9 @@ def translated(trace):
         raise ValueError("it holds no list of events")
     if not isinstance(trace.get("deviceProperties"), list):
         trace["deviceProperties"] = None
+    for device in trace["deviceProperties"] or []:
+        if isinstance(device, dict) and isinstance(device.get("name"), str):
+            device["name"] = html.escape(device["name"])  # the Overview puts it on its page as HTML
     events = [event for event in trace["traceEvents"] if isinstance(event, dict) and _usable(event)]
     rows = {(event["pid"], event["tid"]) for event in events if _kind(event) in DEVICE_WORK}
     kept = []

@@ -21,11 +21,11 @@ def lanes(trace):
     loading = trace.named(operators, is_loading)
     tables = [
         ("cpu", "CPU thread", operators.where(~loading)),
-        ("loader", "DataLoader, thread", operators.where(loading)),
-        ("runtime", "calls of thread", trace.runtime),
+        ("loader", "DataLoader", operators.where(loading)),
+        ("runtime", "calls", trace.runtime),
         ("kernel", "GPU", trace.kernels),
-        ("copy", "copies, GPU", trace.copies),
-        ("copy", "memory set, GPU", trace.sets),
+        ("copy", "copies", trace.copies),
+        ("copy", "memset", trace.sets),
     ]
     found, total = [], 0
     for kind, label, spans in tables:
@@ -56,11 +56,12 @@ def lanes(trace):
 
 def _lane(trace, kind, label, thread, spans, begin):
     process, number = trace.threads[thread]
-    device = kind in ("kernel", "copy")
+    if kind in ("kernel", "copy"):  # a row is a device and a stream of it
+        number = f"{process}, stream {number.removeprefix('stream ')}"
     order = np.argsort(spans.start, kind="stable")
     level = _levels(spans)
     return {
-        "label": f"{label} {process}, stream {number}" if device else f"{label} {number}",
+        "label": f"{label} {number}",
         "kind": kind,
         "levels": int(level.max(initial=0)) + 1,
         "start": (spans.start[order] - begin).round(3).tolist(),

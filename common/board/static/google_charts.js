@@ -751,6 +751,7 @@
         ...NUMBERS,
         fixedrange: true,
         rangemode: "tozero",
+        ticklabelstandoff: 4,
         gridcolor: "#ccc",
         zerolinecolor: "#333",
         zerolinewidth: 1,

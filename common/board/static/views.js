@@ -438,18 +438,22 @@ export async function timeline(site) {
   const search = h("input", {type: "search", placeholder: "find an event", "aria-label": "Find events by name"});
   const find = () => {
     const {count: hits, us} = drawn.search(search.value);
-    count.textContent = search.value ? `${hits} events, ${time(us)}` : "";
+    count.textContent = search.value ? `${hits} event${hits === 1 ? "" : "s"}, ${time(us)}` : "";
+  };
+  const next = (direction) => {
+    const found = drawn.next(direction);
+    count.textContent = found ? `${found.at} of ${found.of}` : count.textContent;
   };
   search.addEventListener("input", find);
   search.addEventListener("keydown", (event) => {
     if (event.key === "Enter") {
       event.preventDefault();
-      drawn.next(event.shiftKey ? -1 : 1);
+      next(event.shiftKey ? -1 : 1);
     }
   });
-  form.append(search, h("button", {type: "button", onclick: () => drawn.next(-1)}, "previous"),
-    h("button", {type: "button", onclick: () => drawn.next(1)}, "next"),
-    h("button", {type: "button", onclick: () => drawn.fit()}, "whole trace"), count,
+  form.append(search, h("button", {type: "button", onclick: () => next(-1)}, "previous"),
+    h("button", {type: "button", onclick: () => next(1)}, "next"),
+    count,
     h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, "the numbers of this step"));
   if (data.cut) {
     page.append(note(`${data.cut} events more are left out: there are too many to show.`));

@@ -11,12 +11,15 @@ import queue
 import tempfile
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 
 import msgspec
 from torch_tb_profiler import consts, io
-from torch_tb_profiler.multiprocessing import Process
+from torch_tb_profiler.multiprocessing import Process, Queue
 from torch_tb_profiler.profiler import data, event_parser, kernel_parser, node, overall_parser, tensor_core, trace
 from torch_tb_profiler.profiler import loader as theirs
+from torch_tb_profiler.profiler.diffrun import contract
 from torch_tb_profiler.profiler.range_utils import get_ranges_sum, intersection_ranges_lists, merge_ranges
 from torch_tb_profiler.run import Run
 
@@ -34,9 +37,10 @@ class RunLoader(theirs.RunLoader):
 
     def load(self):
         run, distributed = Run(self.run_name, self.run_dir), Run(self.run_name, self.run_dir)
-        failed = []
-        for worker, span, path in self._traces():
-            profile, shared = self._parsed(worker, span, path)
+        traces, failed = self._traces(), []
+        with ThreadPoolExecutor(max(1, len(traces))) as waiting:
+            parsed = list(waiting.map(lambda trace: self._parsed(*trace), traces))
+        for (_, _, path), (profile, shared) in zip(traces, parsed, strict=True):
             if profile is None:
                 failed.append(path)
                 continue
@@ -51,6 +55,10 @@ class RunLoader(theirs.RunLoader):
             if profile is not None:
                 run.add_profile(profile)
         return run
+
+    def _process_data(self, worker, span, path):
+        os.nice(10)  # in the child: whoever looks at a page goes first
+        super()._process_data(worker, span, path)
 
     def _traces(self):
         """(worker, number of the span or None, file name) of each trace in the run's folder."""
@@ -67,20 +75,20 @@ class RunLoader(theirs.RunLoader):
 
     def _parsed(self, worker, span, path):
         """What a child makes of one trace: (profile, its part for the distributed view), or (None, None)."""
+        mine = copy(self)
+        mine.queue = Queue()
         with _loading:
-            child = Process(target=self._process_data, args=(worker, span, path), daemon=True)
+            child = Process(target=mine._process_data, args=(worker, span, path), daemon=True)
             child.start()
-            while True:
+            alive = True
+            while alive:
+                alive = child.is_alive()  # asked first: it may answer and end in between
                 try:
-                    return self.queue.get(timeout=0.5)
+                    return mine.queue.get(timeout=0.5)
                 except queue.Empty:
-                    if not child.is_alive():
-                        break
-            try:
-                return self.queue.get(timeout=1)  # it may have answered and ended in between
-            except queue.Empty:
-                log.warning("run %s: reading %s ended with exit code %s", self.run_name, path, child.exitcode)
-                return None, None
+                    continue
+        log.warning("run %s: reading %s ended with exit code %s", self.run_name, path, child.exitcode)
+        return None, None
 
 
 class EventParser(event_parser.EventParser):
@@ -144,11 +152,28 @@ def read(path, cache_dir):
     return path, translated(found)
 
 
+def to_dict(diff):
+    """A node of the Diff view for its page, which pairs the operators of both sides by their places in the lists."""
+    found = _to_dict(diff)
+    sides = [{agg["name"]: agg for agg in found[side]["aggs"]} for side in ("left", "right")]
+    for side, aggs in zip(("left", "right"), sides, strict=True):
+        found[side]["aggs"] = [aggs.get(name) or _no_calls(name) for name in sides[0] | sides[1]]
+    return found
+
+
+def _no_calls(name):
+    return contract.OpAgg(name, 0, 0, 0, 0, 0)._asdict()
+
+
+_to_dict = contract.DiffStats.to_dict
+
+
 def mend_parser():
     """Put what is above, and what common.trace knows, in the place of what the plugin's parser has."""
     data.RunProfileData._preprocess_file = staticmethod(read)
     data.EventParser = EventParser
     data.OverallParser = OverallParser
+    contract.DiffStats.to_dict = to_dict
     for library, names in (("nccl:", trace.NcclOpNameSet), ("gloo:", trace.GlooOpNameSet)):
         names += sorted(name for name in COLLECTIVES if name.startswith(library) and name not in names)
     uses = classmethod(lambda _, name: uses_tensor_cores(name) is True)

@@ -57,7 +57,8 @@ class RunLoader(theirs.RunLoader):
         return run
 
     def _process_data(self, worker, span, path):
-        os.nice(10)  # in the child: whoever looks at a page goes first
+        if hasattr(os, "nice"):
+            os.nice(10)  # in the child: whoever looks at a page goes first
         super()._process_data(worker, span, path)
 
     def _traces(self):

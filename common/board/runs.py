@@ -76,8 +76,8 @@ class Runs:
 def roots_of(context):
     """[(name, path)] of the log folders that TensorBoard was started with."""
     spec = getattr(context.flags, "logdir_spec", "") if context.flags else ""
-    if not spec:
-        return [("", context.logdir)]
+    if not spec:  # nothing is no folder: an empty path would be the one that TensorBoard was started in
+        return [("", context.logdir)] if context.logdir else []
     found = []
     for number, part in enumerate(spec.split(",")):
         name, colon, path = part.partition(":")

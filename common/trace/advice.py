@@ -170,7 +170,8 @@ def _copying(trace, steps, idle):
     weight = size if batch else np.ones(len(copies))  # where sizes are not recorded, every copy counts alike
     pageable = weight[inside & trace.named(copies, lambda name: "Pageable" in name)].sum()
     cost = _time(shares["h2d"] * steps.mean_us)
-    what = f"{batch / 1e6:.1f} MB a step" if batch else f"{inside.sum() / len(steps.names):.0f} copies a step"
+    size_text = f"{batch / 1e6:.1f} MB" if batch >= 1e5 else f"{batch / 1e3:.1f} kB"
+    what = f"{size_text} a step" if batch else f"{inside.sum() / len(steps.names):.0f} copies a step"
     crossing = f"{what} cross to the GPU, which computes nothing for {cost} meanwhile"
     fewer = _advice(
         "03_reduced_h2d_copy",
@@ -222,7 +223,7 @@ def _synchronising(trace, steps, idle):
     share = sum(found) / len(found) / max(float(steps.duration.sum()), 1e-9) if found else 0.0
     count = (waiting & Cover(steps.start, steps.end).holds(runtime.start)).sum() / len(steps.names)
     why = (
-        f"the CPU waits for the GPU {count:.0f} times a step (.item(), .cpu(), synchronize), "
+        f"the CPU waits for the GPU, {count:.0f}x a step (.item(), .cpu(), synchronize), "
         f"and then the GPU for the CPU: {_time(share * steps.mean_us)} without a kernel"
     )
     return _advice(None, "do not synchronise", why, share)

@@ -257,9 +257,10 @@ export async function step(site) {
 
 function cards(found) {
   const {steps} = found, gpu = found.gpus[0];
-  const range = steps.us.length > 1 ? `, ${time(Math.min(...steps.us))} to ${time(Math.max(...steps.us))}` : "";
+  const [low, high] = [Math.min(...steps.us), Math.max(...steps.us)];
+  const range = high > 1.05 * low ? `, ${time(low)} to ${time(high)}` : "";
   const made = h("div", {class: "cards"},
-    card(time(steps.mean_us), steps.marked ? `a step (${steps.names.length}${range})` : "the whole trace: it marks no steps"));
+    card(time(steps.mean_us), steps.marked ? `a step (mean of ${steps.names.length}${range})` : "the whole trace: it marks no steps"));
   if (!gpu) {
     made.append(card("CPU", found.has_gpu ? "no event of a GPU is in the trace" : "no GPU in this trace"));
     return made;

@@ -176,7 +176,7 @@ def read_result(path):
         raise InputError(f"{path} has schema {schema!r}; this version reads schema {SCHEMA}")
     try:
         result = _typed(Result, value, "")
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{path} is broken: {error}") from error
     speeds = result.samples_per_second
     if not speeds.windows or min(speeds.median, *speeds.windows) <= 0:

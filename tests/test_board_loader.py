@@ -34,14 +34,15 @@ def loaded(folder):
     )
 
 
-def test_a_child_that_dies_is_not_waited_for_and_the_others_show(tmp_path):
+@pytest.mark.parametrize("how", ["dies", "breaks"])
+def test_a_child_that_dies_is_not_waited_for_and_the_others_show(tmp_path, how):
     folder = tmp_path / "run"
     folder.mkdir()
-    two_steps().write(folder / "dies.pt.trace.json")
+    two_steps().write(folder / f"{how}.pt.trace.json")
     two_steps().write(folder / "lives.pt.trace.json")
     finished = loaded(folder)
     assert finished.stdout.strip() == "['lives']", finished.stderr
-    assert "reading dies.pt.trace.json ended with exit code 9" in finished.stderr
+    assert f"reading {how}.pt.trace.json ended with exit code 9" in finished.stderr
 
 
 def test_a_run_without_one_readable_trace_is_an_error_that_names_it(tmp_path):

@@ -149,18 +149,26 @@ def test_links_are_not_followed(board, logdir, tmp_path):
     two_steps().write(tmp_path / "secret.pt.trace.json")
     (logdir / "cpu" / "link.pt.trace.json").symlink_to(tmp_path / "secret.pt.trace.json")
     (logdir / "linked").symlink_to(tmp_path)
+    os.mkfifo(logdir / "cpu" / "result.json")  # whoever opens it waits for ever
+    two_steps().write(logdir / "cpu" / "later.pt.trace.json")
     try:
-        found = board.until(lambda: board.json(f"{WALKTHROUGH}/runs"), "runs")
-        names = [trace for run in found["runs"] for trace in run["traces"]]
+
+        def looked():
+            names = [trace for run in board.json(f"{WALKTHROUGH}/runs")["runs"] for trace in run["traces"]]
+            return names if "later.pt.trace.json" in names else None
+
+        names = board.until(looked, "the trace put beside the links")
         assert not any("link" in name or "secret" in name for name in names)
     finally:
-        (logdir / "cpu" / "link.pt.trace.json").unlink()
+        for name in ("link.pt.trace.json", "result.json", "later.pt.trace.json"):
+            (logdir / "cpu" / name).unlink()
         (logdir / "linked").unlink()
 
 
 def test_posts_are_refused_and_json_is_not_sniffed(board):
-    for route in ("runs", "ladders", "digest?run=gpu", "page.html", "plotly.min.js"):
-        request = urllib.request.Request(board.url(f"{WALKTHROUGH}/{route}"), data=b"{}", method="POST")
+    ours = [f"{WALKTHROUGH}/{each}" for each in ("runs", "ladders", "digest?run=gpu", "page.html", "plotly.min.js")]
+    for route in [*ours, f"{PROFILER}/runs", f"{PROFILER}/index.html"]:
+        request = urllib.request.Request(board.url(route), data=b"{}", method="POST")
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request)
         assert refused.value.code == 405

@@ -129,6 +129,7 @@ def test_a_trace_of_2021_is_left_as_it_is():
         {"ph": "X", "cat": "cpu_op", "ts": "soon", "dur": 1, "pid": 1, "tid": 1},
         {"ph": "X", "cat": "cpu_op", "name": "negative", "ts": 1, "dur": -1, "pid": 1, "tid": 1},
         {"ph": "X", "cat": "cpu_op"},
+        {"ph": "X", "cat": "fwdbwd", "name": "no arrow", "ts": 1, "dur": 1, "pid": 1, "tid": 1},
         {"cat": "cpu_op"},
         7,
     ],
@@ -155,6 +156,16 @@ def test_what_is_no_trace_is_refused(trace):
     else:
         with pytest.raises(ValueError, match="no list of events"):
             translated(trace)
+
+
+def test_calls_and_kernels_without_a_correlation_stay_unlinked():
+    made = two_gpus_and_a_collective()
+    for event in made.events:
+        event["args"].pop("correlation", None)
+    trace = translated(made.json)
+    assert not any(COLLECTIVE in event["args"] for event in trace["traceEvents"])
+    kernel = next(event for event in trace["traceEvents"] if event["cat"] == "kernel")
+    assert kernel["args"]["External id"] == 99_999 + 1
 
 
 def test_kernels_carry_the_id_of_their_collective():

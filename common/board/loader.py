@@ -7,21 +7,20 @@ The plugin parses each trace in a process of its own, started afresh ("spawn"). 
 import gzip
 import logging
 import os
-import queue
+import re
 import tempfile
 import threading
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 
 import msgspec
 from torch_tb_profiler import consts, io
-from torch_tb_profiler.multiprocessing import Process, Queue
-from torch_tb_profiler.profiler import data, event_parser, kernel_parser, node, overall_parser, tensor_core, trace
+from torch_tb_profiler.multiprocessing import Pipe, Process
+from torch_tb_profiler.profiler import data, event_parser, overall_parser, tensor_core, trace
 from torch_tb_profiler.profiler import loader as theirs
 from torch_tb_profiler.profiler.diffrun import contract
 from torch_tb_profiler.profiler.range_utils import get_ranges_sum, intersection_ranges_lists, merge_ranges
-from torch_tb_profiler.run import Run
+from torch_tb_profiler.run import Run, RunProfile
 
 from common.board.today import COLLECTIVE, translated
 from common.trace.salvage import clean
@@ -37,10 +36,18 @@ class RunLoader(theirs.RunLoader):
 
     def load(self):
         run, distributed = Run(self.run_name, self.run_dir), Run(self.run_name, self.run_dir)
-        traces, failed = self._traces(), []
-        with ThreadPoolExecutor(max(1, len(traces))) as waiting:
-            parsed = list(waiting.map(lambda trace: self._parsed(*trace), traces))
-        for (_, _, path), (profile, shared) in zip(traces, parsed, strict=True):
+        traces, failed, parsed = self._traces(), [], {}
+
+        def parse(worker, span, path):
+            parsed[path] = self._parsed(worker, span, path)
+
+        threads = [threading.Thread(target=parse, args=trace, daemon=True) for trace in traces]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for _, _, path in traces:
+            profile, shared = parsed.get(path, (None, None))
             if profile is None:
                 failed.append(path)
                 continue
@@ -76,27 +83,48 @@ class RunLoader(theirs.RunLoader):
 
     def _parsed(self, worker, span, path):
         """What a child makes of one trace: (profile, its part for the distributed view), or (None, None)."""
-        mine = copy(self)
-        mine.queue = Queue()
         with _loading:
+            if not _running():
+                return None, None
+            receiver, sender = Pipe(duplex=False)
+            mine = copy(self)
+            mine.queue = _Sender(sender)
             child = Process(target=mine._process_data, args=(worker, span, path), daemon=True)
             child.start()
-            alive = True
-            while alive:
-                alive = child.is_alive()  # asked first: it may answer and end in between
-                try:
-                    return mine.queue.get(timeout=0.5)
-                except queue.Empty:
-                    continue
-        log.warning("run %s: reading %s ended with exit code %s", self.run_name, path, child.exitcode)
-        return None, None
+            sender.close()  # so that the pipe ends when the child does, even in the middle of an answer
+            try:
+                while not receiver.poll(0.5):
+                    if not _running():
+                        child.terminate()
+                        return None, None
+                return receiver.recv()
+            except (EOFError, OSError):  # before its answer, or in the middle of it
+                child.join(5)
+                log.warning("run %s: reading %s ended with exit code %s", self.run_name, path, child.exitcode)
+                return None, None
+
+
+class _Sender:
+    """What a child puts its answer into."""
+
+    def __init__(self, connection):
+        self.put = connection.send
+
+
+def _running():
+    """False when TensorBoard is about to end: then no child is started or waited for."""
+    return threading.main_thread().is_alive()
 
 
 class EventParser(event_parser.EventParser):
     """Also gives each collective the kernels that it launched, see `today.COLLECTIVE`."""
 
+    wrapped = frozenset()  # names of the wrappers of parallel training in the trace that was read last
+
     def parse(self, events, fwd_bwd_map):
         found = super().parse(events, fwd_bwd_map)
+        self.use_dp |= "DataParallel.forward" in self.wrapped
+        self.use_ddp |= "DistributedDataParallel.forward" in self.wrapped
         kernels = [event for event in events if event.type == trace.EventTypes.KERNEL]
         linked = [event for event in kernels if event.args.get(COLLECTIVE) in self.communication_data]
         ranges = defaultdict(list)
@@ -142,15 +170,45 @@ def read(path, cache_dir):
     text = io.read(path)
     if text[:2] == b"\x1f\x8b":
         text = gzip.decompress(text)
+    mended = None
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        text = clean(text)  # literals such as N/A: browsers refuse them as well
-        found = msgspec.json.decode(text)
+        mended = clean(text)  # literals such as N/A: browsers refuse them as well
+        found = msgspec.json.decode(mended)
+    if _without_far_end(found):
+        mended = msgspec.json.encode(found)
+    if mended:
         with tempfile.NamedTemporaryFile(suffix=".json.gz", dir=cache_dir, delete=False) as file:
-            file.write(gzip.compress(text, 1))
+            file.write(gzip.compress(mended, 1))
         path = file.name
-    return path, translated(found)
+    found = translated(found)
+    EventParser.wrapped = {
+        event["name"] for event in found["traceEvents"] if event["name"].endswith("Parallel.forward")
+    }
+    return path, found
+
+
+def _without_far_end(found):
+    """Take out the mark of the recording's end where it lies days after its begin, as the plugin does; if it did."""
+    events = found.get("traceEvents") if isinstance(found, dict) else None
+    marks = [event for event in events or () if isinstance(event, dict) and isinstance(event.get("name"), str)]
+    ends = [event for event in marks if event["name"] == "Record Window End"]
+    begins = [event for event in marks if event["name"].startswith("Iteration Start:")]
+    try:
+        far = bool(ends and begins) and ends[-1]["ts"] - begins[-1]["ts"] > 24 * 3600 * 1000
+    except (KeyError, TypeError):
+        return False
+    if far:
+        events.remove(ends[-1])
+    return far
+
+
+def append_gpu_metrics(run, text):
+    """The Trace view's JSON, gzipped, with the counters of the GPU in front of the events: no name can end the list."""
+    opening = re.search(rb'"traceEvents"\s*:\s*\[', text) or re.search(rb"\[", text)
+    counters = "".join(f"{counter}, " for counter in run.gpu_metrics).encode()
+    return gzip.compress(text[: opening.end()] + counters + text[opening.end() :], 1)
 
 
 def to_dict(diff):
@@ -175,12 +233,12 @@ def mend_parser():
     data.EventParser = EventParser
     data.OverallParser = OverallParser
     contract.DiffStats.to_dict = to_dict
+    RunProfile.append_gpu_metrics = append_gpu_metrics
     for library, names in (("nccl:", trace.NcclOpNameSet), ("gloo:", trace.GlooOpNameSet)):
         names += sorted(name for name in COLLECTIVES if name.startswith(library) and name not in names)
     uses = classmethod(lambda _, name: uses_tensor_cores(name) is True)
     able = classmethod(lambda _, name: name in ELIGIBLE or name in ELIGIBLE_SINCE)
     tensor_core.TC_Allowlist.__contains__, tensor_core.TC_OP_Allowlist.__contains__ = uses, able
-    assert kernel_parser.TC_Allowlist is node.TC_Allowlist is tensor_core.TC_Allowlist
 
 
 mend_parser()

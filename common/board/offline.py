@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import logging
 import re
 from functools import cache
 from importlib.util import find_spec
@@ -10,6 +11,7 @@ from pathlib import Path
 from tensorboard.backend import http_util
 from werkzeug import exceptions, wrappers
 
+log = logging.getLogger("walkthrough")
 STATIC = Path(__file__).parent / "static"
 CHARTS = '<script src="https://www.gstatic.com/charts/loader.js"></script>'  # all that the charts' page fetches
 NO_ICON = '<link rel="icon" href="data:,">'  # else the browser asks for one that is not there
@@ -59,6 +61,9 @@ def plotly_js():
 def charts_offline(html):
     """The plugin's index.html with plotly and our own Google Charts in place of the remote script."""
     ours = f'{NO_ICON}<script src="plotly.min.js"></script><script src="google_charts.js"></script>'
+    if plotly_js() is None:
+        log.warning("plotly is not installed: the profiler's charts come from the internet (pip install plotly)")
+        return html
     if CHARTS not in html:
         raise ValueError("torch-tb-profiler's index.html loads no Google Charts")
     return html.replace(CHARTS, ours)

@@ -54,7 +54,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         """{"runs": [{name, traces, step, problem}], "reading": n}: what is there; begins to read the traces."""
         found = self.runs.found()
         for name in [name for name, run in found.items() if run.traces][:AHEAD]:
-            self.store.ask("digest", self.runs.trace(name))
+            self.store.ask("digest", self.runs.trace(name), soon=False)
         runs = [
             {
                 "name": printable(run.name),
@@ -72,10 +72,10 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         folders, found = {}, []
         for run in self.runs.found().values():
             if run.result:
-                folders.setdefault(run.folder.parent, {})[run.result.step] = run
+                folders.setdefault(run.folder.parent, {})[id(run.result)] = run
         for folder, runs in folders.items():
             for ladder in compare.ladders([run.result for run in runs.values()]):
-                rows = [_row(row, runs[row.result.step]) for row in ladder.rows]
+                rows = [_row(row, runs[id(row.result)]) for row in ladder.rows]
                 base = ladder.baseline
                 title = f"{folder.name}: {base.model}, {base.image_size} px, {base.data}, on {base.device}"
                 found.append({"title": printable(title), "baseline": base.step, "rows": rows})

@@ -35,9 +35,22 @@ def _serve_without_internet(plugin, folder):
     apps = plugin.get_plugin_apps
 
     def get_plugin_apps(self):
-        return apps(self) | {f"/{name}": self.static_file_route for name in offline.OURS}
+        found = apps(self) | {f"/{name}": self.static_file_route for name in offline.OURS}
+        return {path: _only_reading(app) for path, app in found.items()}
 
     plugin.static_file_route, plugin.get_plugin_apps = offline.static_file_route(folder), get_plugin_apps
+
+
+def _only_reading(app):
+    """The WSGI app for GET and HEAD alone."""
+
+    def answer(environ, start_response):
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start_response("405 Method Not Allowed", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+            return []
+        return app(environ, start_response)
+
+    return answer
 
 
 def _look_in_every_log_folder(plugin, is_trace):

@@ -1,8 +1,12 @@
 """Which runs lie in TensorBoard's log folders: folders that hold traces, or results of the walkthrough's steps."""
 
+import math
 import os
+import re
+import stat
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +16,9 @@ from common.trace import source
 
 MOST_FOLDERS = 20_000  # that are looked through
 AGAIN = 3.0  # s until the folders are looked through again
+PATIENCE = 3.0  # s that the first question waits for the first look
+LARGEST_RESULT = 2**22  # bytes of a result.json
+REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9.+-]+://")  # s3://, gs://: what lies there is not read here
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Run:
 
 
 class Runs:
-    """The runs below some log folders, looked for anew every few seconds. Thread-safe.
+    """The runs below some log folders, looked for anew every few seconds, in a thread. Thread-safe.
 
     roots: [(name, path)]; with more than one, a run's name begins with its root's. Links are not followed: no file
     outside the folders is ever read.
@@ -34,15 +41,24 @@ class Runs:
 
     def __init__(self, roots):
         self.roots = [(name, Path(path).resolve()) for name, path in roots]
-        self._lock, self._found, self._looked = threading.Lock(), {}, -AGAIN
+        self._lock, self._found, self._looked = threading.Lock(), {}, -math.inf
+        self._once, self._looking = threading.Event(), False
 
     def found(self):
-        """{name: Run}, by name."""
+        """{name: Run}, by name, as last seen; the first time after a short wait."""
         with self._lock:
-            if time.monotonic() - self._looked >= AGAIN:
-                self._found = dict(sorted(self._look()))
-                self._looked = time.monotonic()
-            return self._found
+            if not self._looking and time.monotonic() - self._looked >= AGAIN:
+                self._looking = True
+                threading.Thread(target=self._refresh, name="walkthrough runs", daemon=True).start()
+        self._once.wait(PATIENCE)
+        return self._found
+
+    def _refresh(self):
+        try:
+            self._found = dict(sorted(self._look()))
+        finally:
+            self._looked, self._looking = time.monotonic(), False
+            self._once.set()
 
     def run(self, name):
         """The `Run` of that name; InputError where there is none."""
@@ -68,21 +84,24 @@ class Runs:
                 inside[:] = sorted(name for name in inside if not name.startswith("."))
                 if number == MOST_FOLDERS:
                     break
-                run = _run(Path(folder), files, _name(prefix, root, Path(folder), len(self.roots) > 1))
-                if run:
-                    yield run.name, run
+                name = _name(prefix, root, Path(folder), len(self.roots) > 1)
+                with suppress(OSError):  # a folder that may not be read, or that vanishes meanwhile
+                    if run := _run(Path(folder), files, name):
+                        yield run.name, run
 
 
 def roots_of(context):
-    """[(name, path)] of the log folders that TensorBoard was started with."""
+    """[(name, path)] of the local log folders that TensorBoard was started with, read as TensorBoard reads them."""
     spec = getattr(context.flags, "logdir_spec", "") if context.flags else ""
     if not spec:  # nothing is no folder: an empty path would be the one that TensorBoard was started in
-        return [("", context.logdir)] if context.logdir else []
+        return [("", context.logdir)] if context.logdir and not REMOTE.match(context.logdir) else []
     found = []
-    for number, part in enumerate(spec.split(",")):
-        name, colon, path = part.partition(":")
-        found.append((name, path) if colon and path else (str(number + 1), part))
-    return [(name, os.path.expanduser(path)) for name, path in found]
+    for number, part in enumerate(filter(None, spec.split(",")), start=1):
+        named = ":" in part and not REMOTE.match(part) and part[0] != "/" and not os.path.splitdrive(part)[0]
+        name, _, path = part.partition(":") if named else (str(number), "", part)
+        if path and not REMOTE.match(path):
+            found.append((name, os.path.expanduser(path)))
+    return found
 
 
 def _name(prefix, root, folder, several):
@@ -93,10 +112,10 @@ def _name(prefix, root, folder, several):
 
 
 def _run(folder, files, name):
-    traces = [file for file in files if file.endswith((".trace.json", ".trace.json.gz"))]
-    traces = [file for file in traces if not file.startswith(".") and not (folder / file).is_symlink()]
+    traces = [file for file in files if file.endswith((".trace.json", ".trace.json.gz")) and not file.startswith(".")]
+    traces = [file for file in traces if _is_file(folder / file)]
     result = problem = None
-    if record.FILE in files and not (folder / record.FILE).is_symlink():
+    if record.FILE in files and _is_file(folder / record.FILE, LARGEST_RESULT):
         try:
             result = record.read_result(folder / record.FILE)
         except InputError as error:
@@ -105,3 +124,9 @@ def _run(folder, files, name):
         return None
     by_age = [path.name for path in source.traces_in(folder) if path.name in traces] if traces else []
     return Run(name, folder, {file: folder / file for file in by_age}, result, problem)
+
+
+def _is_file(path, largest=math.inf):
+    """True for a plain file: no link, no pipe that would be waited for."""
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_size <= largest

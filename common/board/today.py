@@ -5,13 +5,15 @@ place on the decoded JSON of a trace: a dict with a list "traceEvents" of dicts.
 """
 
 import html
+import zlib
 from bisect import bisect_right
 
-from common.trace.steps import COLLECTIVES, is_loading
+from common.trace.steps import COLLECTIVES, is_loading, is_step
 
 COLLECTIVE = "walkthrough collective"  # an argument of a kernel: the External id of the collective that launched it
 MAX_GPU = 64  # the plugin's arrays end there
 SIZES = {"byte": 1, "char": 1, "half": 2, "bfloat16": 2, "int": 4, "float": 4, "long": 8, "double": 8}  # bytes a value
+_NONE = object()
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 OPERATORS = ("cpu_op", "operator")
 
@@ -28,13 +30,15 @@ def translated(trace):
         if isinstance(device, dict) and isinstance(device.get("name"), str):
             device["name"] = html.escape(device["name"])  # the Overview puts it on its page as HTML
     events = [event for event in trace["traceEvents"] if isinstance(event, dict) and _usable(event)]
-    rows = {(event["pid"], event["tid"]) for event in events if _kind(event) in DEVICE_WORK}
+    rows = {(event["pid"], event["tid"]) for event in events if event["ph"] == "X" and _kind(event) in DEVICE_WORK}
     kept = []
     for event in events:
         category = _kind(event)
         if category.endswith(("_runtime", "_driver")):
             event["cat"] = "Runtime"
-        elif category == "fwdbwd":
+        elif category in ("fwdbwd", "forward_backward"):
+            if event["ph"] not in ("s", "f"):
+                continue
             event["cat"] = "forward_backward"
         elif category == "user_annotation" and _was_an_operator(event["name"]):
             event["cat"] = "cpu_op"
@@ -102,7 +106,7 @@ def _number(name):
     try:
         return int(name)
     except (TypeError, ValueError):
-        return hash(str(name)) % 2**31
+        return zlib.crc32(str(name).encode("utf-8", "replace"))
 
 
 def _link_lost_calls(events):
@@ -116,15 +120,20 @@ def _link_lost_calls(events):
     lost = [event for event in calls if _external(event) in (None, 0) or _external(event) not in known]
     if not lost:
         return
-    found = {}
-    around = _Threads(operators)
+    found, made = {}, -1_000_000  # ids of our own: below all others
+    around = _Threads([event for event in operators if not is_step(event["name"])])
     for call in lost:
         operator = around.innermost(call)
-        if operator is not None and _external(operator) is not None:
-            _set_external(call, _external(operator))
-            found[call["args"].get("correlation")] = _external(operator)
+        if operator is None:
+            continue
+        if _external(operator) is None:
+            made -= 1
+            _set_external(operator, made)
+        _set_external(call, _external(operator))
+        if call["args"].get("correlation") is not None:
+            found[call["args"]["correlation"]] = _external(operator)
     for event in events:
-        if _kind(event) in DEVICE_WORK and event["args"].get("correlation") in found:
+        if event["ph"] == "X" and _kind(event) in DEVICE_WORK and event["args"].get("correlation") in found:
             _set_external(event, found[event["args"]["correlation"]])
 
 
@@ -152,9 +161,11 @@ def _link_collectives(events):
     launched = {}
     for event in events:
         if event.get("ph") == "X" and _kind(event) == "runtime" and (record := around.innermost(event)) is not None:
-            launched[event["args"].get("correlation")] = owner.get(id(record))
+            launched[event["args"].get("correlation", _NONE)] = owner.get(id(record))
+    launched.pop(_NONE, None)
     for event in events:
-        if _kind(event) == "kernel" and (mark := launched.get(event["args"].get("correlation"))) is not None:
+        mark = launched.get(event["args"].get("correlation", _NONE))
+        if _kind(event) == "kernel" and mark is not None:
             event["args"][COLLECTIVE] = mark
 
 

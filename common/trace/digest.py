@@ -15,7 +15,6 @@ from common.trace.reader import read
 from common.trace.source import Pieces
 from common.trace.summary import summarize
 
-VERSION = 1  # of what `digest` returns: a cache of another version is no use
 KERNELS, OPERATORS, HOLDERS = 100, 50, 12  # rows that a page shows
 POINTS = 2000  # of a memory curve: more than a screen has columns
 

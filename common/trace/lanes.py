@@ -27,20 +27,17 @@ def lanes(trace):
         ("copy", "copies", trace.copies),
         ("copy", "memset", trace.sets),
     ]
-    found, total = [], 0
+    tables = [
+        (kind, label, spans.where((spans.start < end + room) & (spans.end > begin - room)))
+        for kind, label, spans in tables
+    ]
+    starts = np.concatenate([spans.start for _, _, spans in tables])
+    until = np.partition(starts, MOST)[MOST] if len(starts) > MOST else np.inf  # the same for all: none looks idle
+    found = []
     for kind, label, spans in tables:
-        spans = spans.where((spans.start < end + room) & (spans.end > begin - room) & (spans.end >= spans.start))
+        spans = spans.where(spans.start < until)
         for thread in np.unique(spans.thread).tolist():
-            mine = spans.where(spans.thread == thread)
-            total += len(mine)
-            if len(mine):
-                found.append(_lane(trace, kind, label, thread, mine, begin))
-    left = MOST
-    for lane in found:
-        kept = min(left, len(lane["start"]))
-        left -= kept
-        for column in ("start", "duration", "name", "level"):
-            lane[column] = lane[column][:kept]
+            found.append(_lane(trace, kind, label, thread, spans.where(spans.thread == thread), begin))
     used = sorted({name for lane in found for name in lane["name"]})
     numbers = {name: number for number, name in enumerate(used)}
     for lane in found:
@@ -50,7 +47,7 @@ def lanes(trace):
         "names": [trace.names[name] for name in used],
         "steps": [{"name": name, "start": start, "end": end} for name, start, end in marks],
         "lanes": found,
-        "cut": max(0, total - MOST),
+        "cut": int((starts >= until).sum()),
     }
 
 

@@ -4,15 +4,17 @@ import {compare, ladder, step, timeline} from "./views.js";
 
 const PAGES = {ladder: ["Ladder", ladder], step: ["Step", step], compare: ["Compare", compare], timeline: ["Timeline", timeline]};
 const POLL = 700; // ms until the server is asked again for what it is still reading
+const SILENT = "TensorBoard does not answer";
 const REFRESH = 10_000; // ms until new runs are looked for
 
 let shown = 0; // counts what was shown: an answer for a page that was left is dropped
 let known = ""; // the runs as last shown, to tell when there are new ones
+let leave = []; // what to let go of when another page is shown
 
 // The page and its options stand in the address after "#", so that the browser's back button works.
 function place() {
   const [page, query] = location.hash.slice(1).split("?");
-  return {page: PAGES[page] ? page : "ladder", options: Object.fromEntries(new URLSearchParams(query))};
+  return {page: Object.hasOwn(PAGES, page) ? page : "ladder", options: Object.fromEntries(new URLSearchParams(query))};
 }
 
 function go(page, options = {}) {
@@ -40,6 +42,9 @@ async function ask(route, options, current) {
     }
     progress(`reading ${answer.reading} trace${answer.reading === 1 ? "" : "s"} …`);
     await new Promise((done) => setTimeout(done, POLL));
+    if (current === shown) {
+      progress("");
+    }
   }
 }
 
@@ -65,6 +70,7 @@ async function show() {
     digest: (run, trace) => ask("digest", trace ? {run, trace} : {run}, current),
     lanes: (run, trace) => ask("lanes", trace ? {run, trace} : {run}, current),
     alive: () => current === shown,
+    leaving: (action) => (current === shown ? leave.push(action) : action()),
   };
   try {
     const found = await fetchJson("runs");
@@ -72,6 +78,7 @@ async function show() {
     known = JSON.stringify(found.runs);
     const made = await PAGES[page][1](site);
     if (current === shown) {
+      leave.splice(0).forEach((action) => action());
       view.replaceChildren(made);
       made.dispatchEvent(new Event("shown"));
       progress("");
@@ -87,18 +94,22 @@ async function show() {
   }
 }
 
-// New runs appear by themselves: a page is drawn anew when the list of runs has changed.
+// New runs appear by themselves: the ladder is drawn anew when the list of runs has changed. The other pages are not, for
+// somebody may be in the middle of something there; they say so.
 async function refresh() {
   if (document.hidden) {
     return;
   }
   try {
     const found = await fetchJson("runs");
-    if (JSON.stringify(found.runs) !== known) {
+    const isNew = JSON.stringify(found.runs) !== known;
+    if (isNew && place().page === "ladder") {
       show();
+    } else if (isNew || document.getElementById("progress").textContent === SILENT) {
+      progress(isNew ? "there are new runs: choose a page to see them" : "");
     }
   } catch {
-    progress("TensorBoard does not answer");
+    progress(SILENT);
   }
 }
 

@@ -69,8 +69,19 @@ function chart(site, traces, layout = {}, low = false) {
   };
   made.drawn = new Promise((done) => {
     // plotly measures its element, so it draws once that is on the page
-    const draw = () => (made.isConnected ? done(Plotly.newPlot(made, traces, whole, {displayModeBar: false, responsive: true})) : requestAnimationFrame(draw));
-    draw();
+    const draw = () => {
+      if (made.isConnected) {
+        done(Plotly.newPlot(made, traces, whole, {displayModeBar: false, responsive: true}));
+        site.leaving(() => Plotly.purge(made));
+      } else if (site.alive()) {
+        requestAnimationFrame(draw);
+      }
+    };
+    if (window.Plotly) {
+      draw();
+    } else {
+      made.textContent = "no charts: plotly is not installed where TensorBoard runs (pip install plotly)";
+    }
   });
   return made;
 }
@@ -124,7 +135,8 @@ export async function ladder(site) {
   const {ladders, original} = await site.ladders();
   const page = h("div", {});
   if (!ladders.length) {
-    page.append(h("h1", {}, "Runs"), await runsTable(site));
+    page.append(h("h1", {}, "Runs"), withTraces(site).length ? runsTable(site) : note("No run is in the log folder yet."));
+    page.append(...problems(site));
     return page;
   }
   for (const each of ladders) {
@@ -133,17 +145,19 @@ export async function ladder(site) {
         note("The median of the timed windows, without a profiler; the whiskers are the range of the windows.")),
       section("Relative to the baseline", relativeChart(site, each, original),
         note(`Beside it the ladder that the course comes from, on a ${original.device}: one run each, no range published.`)),
-      await breakdowns(site, each),
+      breakdowns(site, each),
       h("section", {class: "wide"}, h("h2", {}, "The steps"), ladderTable(site, each))));
   }
   const others = site.runs.filter((run) => run.traces.length && !run.step);
   if (others.length) {
-    page.append(h("h1", {}, "Other runs"), await runsTable({...site, runs: others}));
+    page.append(h("h1", {}, "Other runs"), runsTable({...site, runs: others}));
   }
-  for (const run of site.runs.filter((each) => each.problem)) {
-    page.append(h("p", {class: "bad"}, run.problem));
-  }
+  page.append(...problems(site));
   return page;
+}
+
+function problems(site) {
+  return site.runs.filter((run) => run.problem).map((run) => h("p", {class: "bad"}, run.problem));
 }
 
 function section(title, ...children) {
@@ -181,35 +195,38 @@ function relativeChart(site, {rows}, original) {
   ], {label: "Throughput relative to the baseline", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: "x"}}), rows);
 }
 
-// A stacked bar for each step: ms of a step, or µs of an image. Steps whose trace cannot be read are left out, and named.
-async function breakdowns(site, {rows}) {
-  const found = [], problems = [];
-  await Promise.all(rows.filter((row) => row.has_trace).map(async (row) => {
-    try {
-      found.push([row, await site.digest(row.run)]);
-    } catch (error) {
-      problems.push(`${row.step}: ${error.message}`);
-    }
-  }));
-  found.sort((one, other) => rows.indexOf(one[0]) - rows.indexOf(other[0]));
-  const made = h("section", {class: "wide"}, h("h2", {}, "What a step's time is made of, in its trace"));
-  const holder = h("div", {});
-  const draw = (each) => {
-    const scale = each === "image" ? ([row]) => 1 / row.batch_size : () => 1e-3;
-    const unit = each === "image" ? "µs" : "ms";
+// A stacked bar for each step: ms of a step, or µs of an image. It grows as the traces are read; one that cannot be is named.
+function breakdowns(site, {rows}) {
+  const found = [];
+  let unit = "step";
+  const holder = h("div", {}, note("reading the traces …"));
+  const draw = () => {
+    const scale = unit === "image" ? ([row]) => 1 / row.batch_size : () => 1e-3;
+    const shortUnit = unit === "image" ? "µs" : "ms";
     const bars = Object.entries(ROLES).map(([role, [colour]]) => ({
       type: "bar", orientation: "h", name: role, marker: {color: colour},
       y: found.map(([row]) => plain(row.step)), x: found.map((pair) => pair[1].steps.breakdown_us[role] * scale(pair)),
-      hovertemplate: `%{y}<br>${role}: %{x:.1f} ${unit}<extra></extra>`,
+      hovertemplate: `%{y}<br>${role}: %{x:.1f} ${shortUnit}<extra></extra>`,
     })).filter((bar) => bar.x.some((value) => value > 0));
     holder.replaceChildren(onStep(site, chart(site, bars, {label: "Step time by what it was spent on", barmode: "stack",
-      xaxis: {title: {text: each === "image" ? "µs an image" : "ms a step"}}, yaxis: {autorange: "reversed"}}), found.map(([row]) => row)));
+      xaxis: {title: {text: unit === "image" ? "µs an image" : "ms a step"}}, yaxis: {autorange: "reversed"}}), found.map(([row]) => row)));
   };
-  made.append(h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-    choice("in", [["step", "ms a step"], ["image", "µs an image"]], "step", draw)), holder,
-  note("The profiler slows what it looks at, most of all the CPU: compare the shapes, and take speed from the windows above."));
-  problems.forEach((problem) => made.append(h("p", {class: "bad"}, problem)));
-  draw("step");
+  const made = h("section", {class: "wide"}, h("h2", {}, "What a step's time is made of, in its trace"),
+    h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
+      choice("in", [["step", "ms a step"], ["image", "µs an image"]], "step", (chosen) => {
+        unit = chosen;
+        draw();
+      })), holder,
+    note("The profiler slows what it looks at, most of all the CPU: compare the shapes, and take speed from the windows above."));
+  for (const row of rows.filter((each) => each.has_trace)) {
+    site.digest(row.run).then((digest) => {
+      if (site.alive() && digest.steps) {
+        found.push([row, digest]);
+        found.sort((one, other) => rows.indexOf(one[0]) - rows.indexOf(other[0]));
+        draw();
+      }
+    }).catch((error) => made.append(h("p", {class: "bad"}, `${row.step}: ${error.message}`)));
+  }
   return made;
 }
 
@@ -222,35 +239,49 @@ function ladderTable(site, {rows}) {
       bytes(row.peak_memory_bytes.allocated), row.notes.join("; ")]));
 }
 
-async function runsTable(site) {
-  const rows = await Promise.all(withTraces(site).map(async (run) => {
+// The runs with their main figures, which come as the traces are read.
+function runsTable(site) {
+  const rows = withTraces(site).map((run) => {
     const open = h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, run.name);
-    try {
-      const found = await site.digest(run.key);
-      const gpu = found.gpus[0];
-      return [open, gpu?.name ?? (found.has_gpu ? "GPU" : "CPU only"), time(found.steps.mean_us), share(gpu?.utilization),
-        share(gpu?.tensor_core_share), found.verdict];
-    } catch (error) {
-      return [open, "", "", "", "", h("span", {class: "bad"}, error.message)];
-    }
-  }));
+    const cells = [0, 1, 2, 3, 4].map(() => h("span", {class: "quiet"}, "…"));
+    site.digest(run.key).then((found) => {
+      if (found.steps) {
+        const gpu = found.gpus[0];
+        const texts = [gpu?.name ?? (found.has_gpu ? "GPU" : "CPU only"), time(found.steps.mean_us), share(gpu?.utilization),
+          share(gpu?.tensor_core_share), found.verdict];
+        cells.forEach((cell, at) => cell.replaceWith(texts[at]));
+      }
+    }).catch((error) => cells.forEach((cell, at) => cell.replaceWith(at === 4 ? error.message : "")));
+    return [open, ...cells];
+  });
   return table(["run", "device", ">a step", ">GPU busy", ">Tensor Cores", "verdict"], rows);
+}
+
+// What a promise gives; null where it fails, and then the page says why and keeps its choices.
+async function orSay(page, promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    page.append(h("p", {class: "bad"}, `This cannot be shown: ${error.message}`));
+    return null;
+  }
 }
 
 // 2. One step: where its time goes, why the GPU waits, what to do.
 export async function step(site) {
   const {run, trace, form} = chosenRun(site, "step");
-  const found = await site.digest(run.key, trace);
   const page = h("div", {}, form, h("h1", {}, run.name));
+  const found = await orSay(page, site.digest(run.key, trace));
+  if (!found?.steps) {
+    return page;
+  }
   found.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
   page.append(cards(found), advice(found));
   const grid = h("div", {class: "grid"}, breakdown(site, found), ...found.idle.map((idle) => waits(found, idle)),
     ...found.memory.map((memory) => memoryCurve(site, memory)), copies(found));
-  const change = await changeFromBefore(site, run, found);
-  if (change) {
-    grid.append(change);
-  }
-  grid.append(found.kernels.length ? kernels(found) : operators(found));
+  const names = found.kernels.length ? kernels(found) : operators(found);
+  grid.append(names);
+  changeFromBefore(site, run, found).then((change) => change && names.before(change));
   page.append(grid);
   return page;
 }
@@ -361,6 +392,9 @@ async function changeFromBefore(site, run, found) {
     const before = await site.digest(rows[at - 1].run);
     const promise = before.promises[rows[at].step];
     const promised = promise?.predicted_gain ? `Its trace promised at most ${promise.predicted_gain.toFixed(2)}x. ` : "";
+    if (!before.steps) {
+      return null;
+    }
     return section(`Since ${rows[at - 1].step}`, note(`${promised}Measured: ${rows[at].gain.text}.`), changes(before, found));
   } catch {
     return null;
@@ -377,15 +411,18 @@ export async function compare(site) {
   const after = pick(site.options.after ?? site.options.run, runs[1]);
   const before = pick(site.options.before, runs[Math.max(0, runs.indexOf(after) - 1)]);
   const names = runs.map((run) => [run.key, run.name]);
-  const [old, now] = await Promise.all([site.digest(before.key), site.digest(after.key)]);
   const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
     choice("Before", names, before.key, (key) => site.go("compare", {before: key, after: after.key})),
     choice("After", names, after.key, (key) => site.go("compare", {before: before.key, after: key}))));
+  const [old, now] = await Promise.all([before, after].map((run) => orSay(page, site.digest(run.key))));
+  if (!old?.steps || !now?.steps) {
+    return page;
+  }
   if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
     page.append(h("p", {class: "bad"}, "One of them ran on a GPU, the other on a CPU: two machines, not a change."));
   }
   page.append(h("div", {class: "grid"}, section("A mean step, under the profiler", changes(old, now)), section("Figures", figures(old, now)),
-    h("section", {class: "wide"}, h("h2", {}, old.kernels.length ? "Kernels that moved most, time in a step" : "Operators that moved most, time in a step"),
+    h("section", {class: "wide"}, h("h2", {}, old.kernels.length ? "Kernels that moved most: time in the trace, for each step" : "Operators that moved most: time in the trace, for each step"),
       movedNames(old, now))));
   return page;
 }
@@ -431,7 +468,11 @@ function movedNames(old, now) {
 // 4. The traced steps as lanes.
 export async function timeline(site) {
   const {run, trace, form} = chosenRun(site, "timeline");
-  const [{Timeline}, data] = await Promise.all([import("./timeline.js"), site.lanes(run.key, trace)]);
+  const unread = h("div", {}, form);
+  const [{Timeline}, data] = await Promise.all([import("./timeline.js"), orSay(unread, site.lanes(run.key, trace))]);
+  if (!data?.lanes) {
+    return unread;
+  }
   const holder = h("div", {class: "timeline"});
   const count = h("span", {class: "quiet", role: "status"});
   const page = h("div", {}, form, holder);
@@ -461,6 +502,7 @@ export async function timeline(site) {
   }
   page.addEventListener("shown", () => {
     drawn = new Timeline(holder, data, {dark: site.dark});
+    site.leaving(() => drawn.destroy());
   });
   return page;
 }

@@ -65,6 +65,11 @@ def test_compare(tab, shot):
     shot(page, "compare")
 
 
+def test_two_steps_of_a_ladder_are_compared_by_what_was_measured(tab):
+    page = tab("compare", before="ladder/00_baseline", after="ladder/04_multiprocess_loading")
+    page.wait_for_selector("text=100.0 before, 120.0 after: 1.20x (1.20-1.20)")
+
+
 @BOTH
 def test_the_timeline(tab, shot):
     page = tab("timeline", run="gpu")

@@ -17,6 +17,11 @@ function place() {
   return {page: Object.hasOwn(PAGES, page) ? page : "ladder", options: Object.fromEntries(new URLSearchParams(query))};
 }
 
+// A reload of TensorBoard begins a new frame: the page that was open in it comes back from the session's memory.
+function remember() {
+  sessionStorage.setItem("walkthrough", location.hash);
+}
+
 function go(page, options = {}) {
   location.hash = `${page}?${new URLSearchParams(options)}`;
 }
@@ -80,6 +85,8 @@ async function show() {
     if (current === shown) {
       leave.splice(0).forEach((action) => action());
       view.replaceChildren(made);
+      remember();
+      scrollTo(0, 0);
       made.dispatchEvent(new Event("shown"));
       progress("");
     }
@@ -156,6 +163,9 @@ for (const [page, [title]] of Object.entries(PAGES)) {
     go(page, options.run ? {run: options.run} : {});
   });
   document.getElementById("tabs").append(link);
+}
+if (!location.hash && sessionStorage.getItem("walkthrough")) {
+  history.replaceState(null, "", sessionStorage.getItem("walkthrough"));
 }
 addEventListener("hashchange", show);
 followTheme();

@@ -177,7 +177,7 @@ function speedChart(site, {rows}) {
   const speeds = rows.map((row) => row.samples_per_second.median);
   return onStep(site, chart(site, [{
     type: "bar", x: rows.map((row) => plain(row.step)), y: speeds, marker: {color: "#0072B2"},
-    error_y: {type: "data", symmetric: false, array: rows.map((row, at) => row.high - speeds[at]),
+    error_y: {type: "data", symmetric: false, color: site.dark ? "#f5f5f5" : "#212121", array: rows.map((row, at) => row.high - speeds[at]),
       arrayminus: rows.map((row, at) => speeds[at] - row.low)},
     hovertemplate: "%{x}<br>%{y:.1f} images/s<extra></extra>",
   }], {label: "Images a second for each step", yaxis: {rangemode: "tozero"}}), rows);
@@ -188,7 +188,7 @@ function relativeChart(site, {rows}, original) {
   return onStep(site, chart(site, [
     {type: "bar", name: "here", x: steps, y: rows.map((row) => row.relative.ratio), marker: {color: "#0072B2"},
       hovertemplate: "%{x}<br>%{y:.2f}x<extra>here</extra>",
-      error_y: {type: "data", symmetric: false, array: rows.map((row) => row.relative.high - row.relative.ratio),
+      error_y: {type: "data", symmetric: false, color: site.dark ? "#f5f5f5" : "#212121", array: rows.map((row) => row.relative.high - row.relative.ratio),
         arrayminus: rows.map((row) => row.relative.ratio - row.relative.low)}},
     {type: "bar", name: original.device, x: steps, y: rows.map((row) => original.relative[row.step] ?? null),
       marker: {color: "#999999"}, hovertemplate: `%{x}<br>%{y:.2f}x<extra>${plain(original.device)}</extra>`},
@@ -336,16 +336,17 @@ function waits(found, idle) {
 }
 
 function memoryCurve(site, memory) {
-  const label = memory.device < 0 ? "CPU" : `GPU ${memory.device}`;
+  const label = memory.device < 0 ? "the CPU" : `GPU ${memory.device}`;
   const peak = memory.peak_allocated === null ? `grew ${bytes(memory.growth)} while tracing; the trace records no totals`
     : `peak ${bytes(memory.peak_allocated)}${memory.peak_reserved ? `, reserved ${bytes(memory.peak_reserved)}` : ""}`;
-  const made = section(`Memory of the ${label}: ${peak}`);
+  const made = section(`Memory of ${label}: ${peak}`);
   const curve = (name, values, colour) => ({type: "scatter", mode: "lines", name, x: memory.time_us.map((us) => us / 1e3),
     y: values.map((size) => (size === null ? null : size / 1e6)), line: {shape: "hv", width: 1.5, color: colour}});
-  const curves = [curve("allocated", memory.allocated, "#0072B2"), curve("reserved", memory.reserved, "#E69F00")]
-    .filter(({y}) => y.some((value) => value)); // a CPU reserves nothing
+  const curves = [curve("allocated", memory.allocated, "#0072B2"),
+    ...(memory.device < 0 ? [] : [curve("reserved", memory.reserved, "#E69F00")])] // a CPU's allocator reserves nothing
+    .filter(({y}) => y.some((value) => value));
   if (curves.length) {
-    made.append(chart(site, curves, {label: `Memory of the ${label} over time`, xaxis: {title: {text: "ms"}},
+    made.append(chart(site, curves, {label: `Memory of ${label} over time`, xaxis: {title: {text: "ms"}},
       yaxis: {title: {text: "MB"}, rangemode: "tozero"}}));
   }
   if (memory.at_peak.length) {
@@ -395,10 +396,32 @@ async function changeFromBefore(site, run, found) {
     if (!before.steps) {
       return null;
     }
-    return section(`Since ${rows[at - 1].step}`, note(`${promised}Measured: ${rows[at].gain.text}.`), changes(before, found));
+    return section(`Since ${rows[at - 1].step}`, note(`${promised}Measured: ${rows[at].gain.text}.`),
+      note(otherBatch(rows[at - 1], rows[at])), changes(before, found));
   } catch {
     return null;
   }
+}
+
+// A word where a step of the one is not a step of the other.
+function otherBatch(before, after) {
+  return before.batch_size === after.batch_size ? "The times are those of a traced step, which vary."
+    : `A step was ${before.batch_size} images and is ${after.batch_size}: the times below are those of a step, not of an image.`;
+}
+
+// What was measured of two runs of one ladder, without a profiler; "" for other runs.
+async function measured(site, before, after) {
+  const {ladders} = await site.ladders();
+  const rows = ladders.map((each) => each.rows).find((each) => [before, after].every((run) => each.some((row) => row.run === run.key)));
+  if (!rows || before === after) {
+    return "";
+  }
+  const [was, is] = [before, after].map((run) => rows.find((row) => row.run === run.key));
+  const [low, high] = [is.low / was.high, is.high / was.low];
+  const ratio = is.samples_per_second.median / was.samples_per_second.median;
+  const told = low <= 1 && high >= 1 ? "no difference" : `${ratio.toFixed(2)}x (${low.toFixed(2)}-${high.toFixed(2)})`;
+  const speeds = [was, is].map((row) => row.samples_per_second.median.toFixed(1));
+  return `Images a second, without a profiler: ${speeds[0]} before, ${speeds[1]} after: ${told}. ${otherBatch(was, is)}`;
 }
 
 // 3. Any two runs: what moved.
@@ -418,6 +441,10 @@ export async function compare(site) {
   if (!old?.steps || !now?.steps) {
     return page;
   }
+  const speed = await measured(site, before, after);
+  if (speed) {
+    page.append(h("p", {}, speed));
+  }
   if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
     page.append(h("p", {class: "bad"}, "One of them ran on a GPU, the other on a CPU: two machines, not a change."));
   }
@@ -428,7 +455,7 @@ export async function compare(site) {
 }
 
 function difference(us) {
-  return h("span", {class: us > 0 ? "bad" : us < 0 ? "good" : ""}, `${us > 0 ? "+" : us < 0 ? "−" : ""}${time(Math.abs(us))}`);
+  return `${us > 0 ? "+" : us < 0 ? "−" : ""}${time(Math.abs(us))}`;
 }
 
 function changes(old, now) {
@@ -449,7 +476,9 @@ function figures(old, now) {
     ["bytes to the GPU a step", ...each((found) => found.step_bytes || null, bytes)],
     ["peak memory", ...each((found) => found.memory[0]?.peak_allocated, bytes)],
   ];
-  return table(["", ">before", ">after"], rows);
+  return table(["", ">before", ">after"], [
+    ["device", ...[old, now].map((found) => found.gpus[0]?.name ?? (found.has_gpu ? "GPU" : "CPU"))],
+    ...rows.filter((row) => row[1] !== "–" || row[2] !== "–")]);
 }
 
 function movedNames(old, now) {
@@ -480,7 +509,8 @@ export async function timeline(site) {
   const search = h("input", {type: "search", placeholder: "find an event", "aria-label": "Find events by name"});
   const find = () => {
     const {count: hits, us} = drawn.search(search.value);
-    count.textContent = search.value ? `${hits} event${hits === 1 ? "" : "s"}, ${time(us)}` : "";
+    const told = hits ? `${hits} event${hits === 1 ? "" : "s"}, ${time(us)}` : "nothing found";
+    count.textContent = search.value ? told : "";
   };
   const next = (direction) => {
     const found = drawn.next(direction);
@@ -496,7 +526,7 @@ export async function timeline(site) {
   form.append(search, h("button", {type: "button", onclick: () => next(-1)}, "previous"),
     h("button", {type: "button", onclick: () => next(1)}, "next"),
     count,
-    h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, "the numbers of this step"));
+    h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, "the numbers of this run"));
   if (data.cut) {
     page.append(note(`${data.cut} events more are left out: there are too many to show.`));
   }

@@ -12,6 +12,7 @@ from pathlib import Path
 from common.errors import InputError, one_line_errors
 from common.machine import ROOT
 from common.options import OneLineParser, add_step_options, size, whole_number
+from common.trace.source import MAX_SIZE
 
 
 @one_line_errors()
@@ -77,7 +78,7 @@ def _parser():
     added.add_argument(
         "--max-size",
         type=size,
-        default=4 * 2**30,
+        default=MAX_SIZE,
         metavar="SIZE",
         help="refuse a trace of more JSON than this once unpacked, such as 8GB (default: 4GiB)",
     )

@@ -138,11 +138,14 @@ def gpu_use(logdir, results):
         except InputError as error:
             problems.append(str(error))
             continue
-        used[result.step] = GpuUse(_mean(gpu.utilization for gpu in gpus), _mean(gpu.tensor_core_share for gpu in gpus))
+        used[result.step] = GpuUse(
+            mean_of_known(gpu.utilization for gpu in gpus), mean_of_known(gpu.tensor_core_share for gpu in gpus)
+        )
     return used, problems
 
 
-def _mean(values):
+def mean_of_known(values):
+    """The mean of those that are not None; None where there are none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 

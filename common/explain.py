@@ -30,8 +30,9 @@ def _explain(args, path, another=None):
         ranks = ranks_in(path)
         if len(ranks) > 1:
             return _ranks(args, ranks)
-        if len(source.traces_in(path)) > 1:
-            _warn(f"{path} holds {len(source.traces_in(path))} traces, which name no ranks: this is the newest")
+        count = len(source.traces_in(path))
+        if count > 1:
+            _warn(f"{path} holds {count} traces, which name no ranks: this is the newest")
     return _one(args, trace_at(path))
 
 

@@ -3,6 +3,7 @@
 from rich.padding import Padding
 from rich.text import Text
 
+from common.compare import mean_of_known
 from common.errors import printable
 from common.explain_view import headed_table, share_text, size_text, time_text
 
@@ -37,15 +38,10 @@ def _speed(old, new, batch, new_batch):
     return f"{old / new:.2f}x the steps a second, under the profiler"
 
 
-def _mean(values):
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
 _FIGURES = [
-    ("GPU busy", lambda s: _mean(gpu.utilization for gpu in s.gpus), lambda v: f"{v:.1%}"),
-    ("SMs at work", lambda s: _mean(gpu.sm_efficiency for gpu in s.gpus), lambda v: f"{v:.1%}"),
-    ("Tensor Cores", lambda s: _mean(gpu.tensor_core_share for gpu in s.gpus), lambda v: f"{v:.1%}"),
+    ("GPU busy", lambda s: mean_of_known(gpu.utilization for gpu in s.gpus), lambda v: f"{v:.1%}"),
+    ("SMs at work", lambda s: mean_of_known(gpu.sm_efficiency for gpu in s.gpus), lambda v: f"{v:.1%}"),
+    ("Tensor Cores", lambda s: mean_of_known(gpu.tensor_core_share for gpu in s.gpus), lambda v: f"{v:.1%}"),
     ("kernels a step", lambda s: sum(k.count for k in s.kernels) / len(s.steps.names) or None, lambda v: f"{v:.0f}"),
     ("bytes to the GPU", lambda s: s.step_bytes or None, lambda v: size_text(v)),
     ("peak memory", lambda s: s.memory[0].peak_allocated if s.memory else None, lambda v: size_text(v)),
@@ -58,13 +54,13 @@ def print_ranks(summaries, to):
     for rank, summary in summaries.items():
         steps, talk, count = summary.steps, summary.communication, len(summary.steps.names)
         parts = steps.mean_breakdown_us
-        waits = _mean(each.total_us / count for each in summary.idle)
+        waits = mean_of_known(each.total_us / count for each in summary.idle)
         table.add_row(
             str(rank),
             printable(", ".join(str(gpu.id) for gpu in summary.gpus) or "-"),
             time_text(steps.mean_us),
             time_text(parts["kernel"]),
-            share_text(_mean(gpu.utilization for gpu in summary.gpus)),
+            share_text(mean_of_known(gpu.utilization for gpu in summary.gpus)),
             time_text(talk.us / count) if talk else "-",
             time_text(talk.exposed_us / count) if talk else "-",
             time_text(parts["dataloader"]),

@@ -37,11 +37,6 @@ def board(logdir, tmp_path_factory):
     made.stop()
 
 
-def overview(board, run, worker="w"):
-    query = urllib.parse.urlencode({"run": run, "worker": worker, "span": "default", "view": "Overview"})
-    return board.json(f"{PROFILER}/overview?{query}")
-
-
 def test_both_tabs_are_there(board):
     listed = board.json("/data/plugins_listing")
     assert listed["walkthrough"]["enabled"]

@@ -8,10 +8,10 @@ import html
 import zlib
 from bisect import bisect_right
 
+from common.trace.gpus import MAX_GPUS
 from common.trace.steps import COLLECTIVES, is_loading, is_step
 
 COLLECTIVE = "walkthrough collective"  # an argument of a kernel: the External id of the collective that launched it
-MAX_GPU = 64  # the plugin's arrays end there
 SIZES = {"byte": 1, "char": 1, "half": 2, "bfloat16": 2, "int": 4, "float": 4, "long": 8, "double": 8}  # bytes a value
 _NONE = object()
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
@@ -87,7 +87,7 @@ def _usable(event):
             return False
         if _kind(event) in DEVICE_WORK:
             device = args.setdefault("device", event["pid"])
-            return isinstance(device, int) and 0 <= device < MAX_GPU
+            return isinstance(device, int) and 0 <= device < MAX_GPUS  # the plugin's arrays end there
         if not isinstance(event["tid"], int):
             event["tid"] = _number(event["tid"])
     elif event["name"] == "[memory]":

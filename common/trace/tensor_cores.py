@@ -89,15 +89,20 @@ ELIGIBLE_SINCE = frozenset(
 
 
 @cache
+def _deciding_rule(name):
+    """The first rule, (answer, pattern), that knows a kernel's name; (None, None) where none does."""
+    return next((rule for rule in _RULES if rule[1].search(name)), (None, None))
+
+
 def uses_tensor_cores(name):
     """True or False where a kernel's name tells, None where it does not.
 
     None is the answer for kernels of unknown make, and for Triton's matrix products where the name leaves the data
     type open: with float32 they may run on either.
     """
-    for answer, pattern in _RULES:
-        if pattern.search(name):
-            return answer
+    answer, pattern = _deciding_rule(name)
+    if pattern:
+        return answer
     return False if _ELEMENTS.search(name) and not _MATRIX.search(name) else None
 
 
@@ -162,8 +167,8 @@ def tensor_cores(trace, eligible=ELIGIBLE | ELIGIBLE_SINCE, classify=uses_tensor
 
 def _is_ordinary(name):
     """True for a matrix product or a convolution on the ordinary units."""
-    decisive = next((pattern for _, pattern in _RULES if pattern.search(name)), None)
-    return decisive is not None and decisive.pattern in _ORDINARY
+    _, pattern = _deciding_rule(name)
+    return pattern is not None and pattern.pattern in _ORDINARY
 
 
 def _part(part, whole):

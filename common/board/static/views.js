@@ -54,9 +54,14 @@ function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
+// The colour of text and of whiskers.
+function ink(site) {
+  return site.dark ? "#f5f5f5" : "#212121";
+}
+
 function chart(site, traces, layout = {}, low = false) {
   const made = h("div", {class: low ? "chart low" : "chart", role: "img", "aria-label": layout.label || "chart"});
-  const text = site.dark ? "#f5f5f5" : "#212121", line = site.dark ? "#555" : "#e0e0e0";
+  const text = ink(site), line = site.dark ? "#555" : "#e0e0e0";
   const axis = {gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true};
   const {label, xaxis, yaxis, ...rest} = layout;
   const whole = {
@@ -177,7 +182,7 @@ function speedChart(site, {rows}) {
   const speeds = rows.map((row) => row.samples_per_second.median);
   return onStep(site, chart(site, [{
     type: "bar", x: rows.map((row) => plain(row.step)), y: speeds, marker: {color: "#0072B2"},
-    error_y: {type: "data", symmetric: false, color: site.dark ? "#f5f5f5" : "#212121", array: rows.map((row, at) => row.high - speeds[at]),
+    error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row, at) => row.high - speeds[at]),
       arrayminus: rows.map((row, at) => speeds[at] - row.low)},
     hovertemplate: "%{x}<br>%{y:.1f} images/s<extra></extra>",
   }], {label: "Images a second for each step", yaxis: {rangemode: "tozero"}}), rows);
@@ -188,7 +193,7 @@ function relativeChart(site, {rows}, original) {
   return onStep(site, chart(site, [
     {type: "bar", name: "here", x: steps, y: rows.map((row) => row.relative.ratio), marker: {color: "#0072B2"},
       hovertemplate: "%{x}<br>%{y:.2f}x<extra>here</extra>",
-      error_y: {type: "data", symmetric: false, color: site.dark ? "#f5f5f5" : "#212121", array: rows.map((row) => row.relative.high - row.relative.ratio),
+      error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row) => row.relative.high - row.relative.ratio),
         arrayminus: rows.map((row) => row.relative.ratio - row.relative.low)}},
     {type: "bar", name: original.device, x: steps, y: rows.map((row) => original.relative[row.step] ?? null),
       marker: {color: "#999999"}, hovertemplate: `%{x}<br>%{y:.2f}x<extra>${plain(original.device)}</extra>`},

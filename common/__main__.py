@@ -138,7 +138,7 @@ def _compare(args):
         used, problems = compare.gpu_use(args.logdir, results)
         for problem in problems:
             print(f"no figures from a trace: {problem}", file=sys.stderr)
-        print_ladders(found, console(), used)
+        print_ladders(found, console(), used, compare.recorded_runs(args.logdir, results))
     return 0
 
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from common.errors import InputError
-from common.record import Result
+from common.record import Result, read_runs
 
 # Images/s relative to the baseline in the walkthrough this course comes from: MobileNetV2, CIFAR-10 at 224 px, on a
 # Quadro RTX 4000 ("PyTorch Training Optimizations using Memory Analysis"). One run each, no spread published.
@@ -51,6 +51,23 @@ class GpuUse:
 
     utilization: float | None
     tensor_cores: float | None
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A recorded step run by run, images/s: the mean of the runs' medians, the slowest and the fastest, how many.
+
+    Windows of one run share that run's luck; runs do not, so this is the spread that another run would meet.
+    """
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self):
+        """For people: the mean, and half the range over it."""
+        return f"{self.mean:.1f} ±{(self.high - self.low) / 2 / self.mean:.0%}"
 
 
 @dataclass(frozen=True)
@@ -120,6 +137,16 @@ def _ladder(group):
             for result, previous in zip(group, before, strict=False)
         ]
     )
+
+
+def recorded_runs(logdir, results):
+    """The `Runs` of those results that a record keeps run by run, in `<step>/runs/N.json`: {step: …}."""
+    found = {}
+    for result in results:
+        medians = [run.samples_per_second.median for run in read_runs(Path(logdir) / result.step)]
+        if medians:
+            found[result.step] = Runs(sum(medians) / len(medians), min(medians), max(medians), len(medians))
+    return found
 
 
 def gpu_use(logdir, results):

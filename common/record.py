@@ -205,6 +205,17 @@ def read_results(logdir):
     return results, problems
 
 
+def run_files(folder):
+    """The files `runs/1.json`, `runs/2.json` … of a recorded step's folder, in order."""
+    files = [path for path in Path(folder).glob("runs/*.json") if path.stem.isdecimal()]
+    return sorted(files, key=lambda path: int(path.stem))
+
+
+def read_runs(folder):
+    """The results of a recorded step run by run; [] where the folder holds the run of one call only."""
+    return [read_result(path) for path in run_files(folder)]
+
+
 def _typed(kind, value, where):
     """JSON's `value` as `kind`: a dataclass, a plain type, a list or "or None" of one. ValueError names `where`."""
     if is_dataclass(kind):

@@ -4,7 +4,9 @@
         record.json                      settings, environment and code of all runs: the same, or the record is refused
         NN_name/runs/1.json …            `result.json` of each run, as it was written
         NN_name/result.json              all runs of the step as one (see `record.merged`)
-        NN_name/<stamp>.pt.trace.json.gz the first run's trace, small and without this machine's names in it
+        NN_name/NN_name.<ms>.pt.trace.json.gz  the first run's trace, small and without this machine's names in it
+        NN_name/events.out.tfevents.…    the first run's scalars, for TensorBoard
+        README.md                        the table of all that
 
 The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, neighbours) does it to every step alike.
 Needs nothing but torch, torchvision and tensorboard.
@@ -22,9 +24,11 @@ from functools import partial
 from common import ladder, machine, record
 from common.errors import InputError
 from common.options import image_size_for, step_arguments
+from common.reference_page import write_page
 from common.run_folder import locked
 
 FILE = "record.json"
+MODEL = "mobilenet_v2"  # the course's own, which needs no mention
 TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
 
 
@@ -35,7 +39,7 @@ def record_ladder(args):
     with another device, other settings, versions or code, and where another call is recording into it.
     """
     header = _header(args)
-    folder = args.logdir / slug(header["settings"]["device"])
+    folder = args.logdir / folder_name(header["settings"])
     with locked(folder / ".record.lock", f"another `record` is writing to {folder}: wait for it"):
         try:
             _same_record(folder / FILE, header)
@@ -47,6 +51,12 @@ def record_ladder(args):
 def slug(name):
     """A device's name as a folder: "NVIDIA H200" -> "nvidia-h200"."""
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", " ", name.lower())).strip("-") or "unknown"
+
+
+def folder_name(settings):
+    """Where a record lies: "nvidia-h200", and "nvidia-h200-resnet50" for another model than the course's own."""
+    model = settings["model"]
+    return slug(settings["device"]) + ("" if model == MODEL else f"-{slug(model)}")
 
 
 def _header(args):
@@ -143,7 +153,8 @@ def _run_all(args, folder, header):
             print(f"{name}{result.samples_per_second.median:10.1f} images/s", flush=True)
     for file in files:  # again, for a call that was stopped between a run and its sum
         _sum_up(folder / file.stem)
-    done = min(len(_runs(folder / file.stem)) for file in files)
+    write_page(folder)
+    done = min(len(record.run_files(folder / file.stem)) for file in files)
     print(f"{folder} holds {done} run(s) of every step. The table: {sys.executable} -m common compare {folder}")
     return ladder.exit_code(codes)
 
@@ -153,21 +164,20 @@ def _keep(made, kept, run, result):
     with record.writing(kept):
         (kept / "runs").mkdir(parents=True, exist_ok=True)
         if not any(kept.glob("*.pt.trace.json.gz")):
-            trace = result.step + result.trace[result.trace.index(".") :]  # its step in place of the host's name
-            _write_small(made / result.trace, kept / trace)
+            name = result.step + result.trace[result.trace.index(".") :]  # its step in place of the host's name
+            for events in made.glob("events.out.tfevents.*"):
+                target = ".".join(events.name.split(".")[:4]) + f".{name.removesuffix('.pt.trace.json.gz')}"
+                record.write_whole(kept / target, events.read_bytes())
+            _write_small(made / result.trace, kept / name)
     trace = next(kept.glob("*.pt.trace.json.gz")).name
     record.write_result(kept / "runs" / f"{run}.json", replace(result, trace=trace))
     _sum_up(kept)
 
 
 def _sum_up(kept):
-    results = [record.read_result(path) for path in _runs(kept)]
+    results = record.read_runs(kept)
     if results:
         record.write_result(kept / record.FILE, record.merged(results))
-
-
-def _runs(kept):
-    return sorted(kept.glob("runs/*.json"), key=lambda path: int(path.stem) if path.stem.isdecimal() else 0)
 
 
 def _write_small(source, target):

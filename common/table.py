@@ -26,18 +26,21 @@ def console():
     return made if made.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
 
 
-def print_ladders(ladders, to, used=None):
-    """Print every ladder with its notes to the console `to`. used: what traces tell, from `compare.gpu_use`."""
+def print_ladders(ladders, to, used=None, runs=None):
+    """Print every ladder with its notes to the console `to`.
+
+    used: what traces tell, from `compare.gpu_use`. runs: of a record, from `compare.recorded_runs`.
+    """
     if len(ladders) > 1:
         to.print(
             f"\nThese runs make {len(ladders)} ladders: they differ in device, data, model or image size. "
             "Each has a table of its own, and no figure compares one with another."
         )
     for ladder in ladders:
-        _print_ladder(ladder, to, used or {})
+        _print_ladder(ladder, to, used or {}, runs or {})
 
 
-def _print_ladder(ladder, to, used):
+def _print_ladder(ladder, to, used, runs):
     base = ladder.baseline
     notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
@@ -53,6 +56,8 @@ def _print_ladder(ladder, to, used):
     parts = [(MEASURED, measured), (COMPARED, compared)]
     if any(row.result.step in used for row in ladder.rows):
         parts.insert(1, (TRACED, [_traced(used.get(row.result.step)) for row in ladder.rows]))
+    if any(row.result.step in runs for row in ladder.rows):
+        parts.insert(1, (RUNS, [_runs(runs.get(row.result.step)) for row in ladder.rows]))
     headers, cells = [], [[name] for name in names]
     for header, rows in parts:
         headers += header
@@ -85,8 +90,8 @@ def _print_ladder(ladder, to, used):
             "images/s: median timed window, no profiler running, ± half the windows' range. "
             f"batch MB: what a batch moves to the device. memory: {memory}.\n"
             "1.39x (1.31-1.48): times as fast, and the range the windows allow; no difference: that range holds 1.\n"
-            "How the machine drifts from one run to the next is not in that range: `record` measures it.\n"
-            f"{_of_traces(base, len(parts) == 3)}"
+            f"{OF_RUNS if any(header is RUNS for header, _ in parts) else OF_DRIFT}"
+            f"{_of_traces(base, any(header is TRACED for header, _ in parts))}"
             f"original: as published for a {ORIGINAL_DEVICE} at 224 px, against its own baseline; not measured here.",
             "dim",
         )
@@ -94,8 +99,13 @@ def _print_ladder(ladder, to, used):
 
 
 MEASURED = ["\nbatch", "batch\nMB", "memory\nMB", "step\nms", "\nimages/s"]
+RUNS = ["mean of\nruns", "\nn"]
 TRACED = ["GPU\nbusy", "Tensor\nCores"]
 COMPARED = ["vs step\nbefore", "vs\nbaseline", "\noriginal"]
+
+
+OF_RUNS = "mean of runs: of the medians of n runs, interleaved with the other steps', ± half their range.\n"
+OF_DRIFT = "How the machine drifts from one run to the next is not in that range: `record` measures it.\n"
 
 
 def _table(headers, rows):
@@ -121,6 +131,10 @@ def _measured(result):
         f"{result.step_ms.median:.1f}",
         f"{result.samples_per_second.median:.1f} ±{_half_spread(result):.0%}",
     ]
+
+
+def _runs(runs):
+    return [str(runs), str(runs.count)] if runs else ["-", "-"]
 
 
 def _traced(used):

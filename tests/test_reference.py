@@ -29,6 +29,7 @@ def fake_runs(monkeypatch, tmp_path):
             arguments[arguments.index("--logdir") + 1],
             make_result(file.stem, windows=[speed] * 5, trace=f"secret-host.{len(log)}.pt.trace.json.gz"),
         )
+        (folder / f"events.out.tfevents.17.secret-host.{len(log)}").write_bytes(b"scalars")
         trace = {"host_name": "secret-host", "traceName": "/home/secret/x.json", "traceEvents": [{"name": "aten::mm"}]}
         (folder / f"secret-host.{len(log)}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
         return ladder.Outcome(0, "")
@@ -73,6 +74,35 @@ def test_one_trace_a_step_is_kept_without_host_name_or_path(fake_runs, tmp_path)
         elif path.is_file():
             assert "secret" not in path.read_text()
     assert len(list((tmp_path / FOLDER).rglob("*.pt.trace.json.gz"))) == len(NAMES)
+
+
+def test_the_first_runs_scalars_are_kept_beside_its_trace(fake_runs, tmp_path):
+    record_runs(tmp_path, "--runs", "2")
+    folder = tmp_path / FOLDER / "01_amp"
+    [events] = folder.glob("events.out.tfevents.*")
+    assert (events.name, events.read_bytes()) == ("events.out.tfevents.17.01_amp.2", b"scalars")
+    assert (folder / "01_amp.2.pt.trace.json.gz").exists()
+
+
+def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, tmp_path, capsys):
+    record_runs(tmp_path, "--runs", "3")
+    text = (tmp_path / FOLDER / "README.md").read_text()
+    assert "on Test CPU (R) 2.0" not in text  # the hand-made results name another device
+    assert "on Test GPU" in text
+    [row] = [line for line in text.splitlines() if line.startswith("| `01_amp`")]
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[3:7] == ["105.0", "102.0 to 108.0", "105.0 ±3%", "3"]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path / FOLDER)])
+    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("01_amp")]
+    assert "105.0 ±3%" in row
+
+
+def test_another_model_is_recorded_beside_the_courses_own():
+    settings = {"device": "NVIDIA H200", "model": "mobilenet_v2"}
+    assert reference.folder_name(settings) == "nvidia-h200"
+    assert reference.folder_name(settings | {"model": "resnet50"}) == "nvidia-h200-resnet50"
 
 
 def test_an_interrupted_record_goes_on_where_it_stopped(fake_runs, tmp_path):

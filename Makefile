@@ -2,14 +2,15 @@
 # make test   set up, check the style, run the tests
 # make test-browser   the tests that look at TensorBoard's pages in Chromium (installs what they need)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
-# make docs-tables   write the tables of docs/ anew, from logs/reference/
+# make docs   the course as a site: build/site/index.html     (make docs-figures: write its tables and figures anew)
+# make notebook   the course as a notebook, in JupyterLab
 # make lock   choose new versions: writes requirements.lock (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: tour test test-browser setup docs-tables lock
+.PHONY: tour test test-browser setup docs docs-figures notebook lock
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -35,9 +36,15 @@ setup: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c requirements.lock
 	@touch $@
 
-docs-tables: setup
-	@$(BIN)/python -m common explain logs/reference --markdown > docs/.predicted.partial
-	@mv docs/.predicted.partial docs/predicted.md
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "docs: open build/site/index.html"
+
+docs-figures: setup
+	@$(BIN)/python -m common.course
+
+notebook: setup
+	@$(BIN)/jupyter lab docs/walkthrough.ipynb
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

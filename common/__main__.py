@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common.errors import InputError, one_line_errors
 from common.machine import ROOT
-from common.options import OneLineParser, add_step_options, size, whole_number
+from common.options import OneLineParser, add_step_options, folder, size, whole_number
 from common.trace.source import MAX_SIZE
 
 
@@ -91,6 +91,14 @@ def _parser():
         "--runs", type=whole_number(1, 100), default=5, metavar="N", help="runs of the ladder (default: %(default)s)"
     )
 
+    handed_on = added.add_mutually_exclusive_group()
+    for flag, name, text in (
+        ("--pack", "FOLDER", "verify the record in FOLDER and make an archive of it here, to be handed in"),
+        ("--check", "PATH", "verify a record's folder or archive; nothing is written"),
+        ("--add", "PATH", "verify a record's folder or archive and put it into --logdir"),
+    ):
+        handed_on.add_argument(flag, type=folder, metavar=name, help=text)
+
     added = add("doctor", _doctor, "Say what this machine has, and what to do about what it lacks.")
     added.add_argument("--logdir", type=Path, default=ROOT / "logs", metavar="DIR", help="where runs would go")
     added.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
@@ -149,6 +157,12 @@ def _explain(args):
 
 
 def _record(args):
+    if args.pack or args.check or args.add:
+        from common import contribution
+
+        if args.pack:
+            return contribution.pack(args.pack)
+        return contribution.check(args.check) if args.check else contribution.add(args.add, args.logdir)
     from common.reference import record_ladder
 
     return record_ladder(args)

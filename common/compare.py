@@ -6,18 +6,6 @@ from pathlib import Path
 from common.errors import InputError
 from common.record import Result, read_runs
 
-# Images/s relative to the baseline in the walkthrough this course comes from: MobileNetV2, CIFAR-10 at 224 px, on a
-# Quadro RTX 4000 ("PyTorch Training Optimizations using Memory Analysis"). One run each, no spread published.
-ORIGINAL = {
-    "00_baseline": 1.00,
-    "01_amp": 1.44,
-    "02_bigger_batch": 2.01,
-    "03_reduced_h2d_copy": 2.30,
-    "04_multiprocess_loading": 3.20,
-    "05_pinned_memory": 5.05,
-}
-ORIGINAL_DEVICE = "Quadro RTX 4000"
-
 
 @dataclass(frozen=True)
 class Ratio:

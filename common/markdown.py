@@ -11,14 +11,11 @@ def table(headers, rows):
     return "\n".join([*lines, *(_row(cells) for cells in rows)])
 
 
-def ladder_table(ladder, runs):
-    """A `compare.Ladder` as Markdown. runs: {step: `compare.Runs`}; steps without have "-" there."""
-    headers = ["step", ">batch", ">images/s", ">windows", ">mean of runs", ">n", ">vs step before"]
-    headers += [">vs baseline", ">step ms", ">memory MB"]
-    return table(headers, [_cells(row, runs.get(row.result.step)) for row in ladder.rows])
+MEASURED = ["step", ">batch", ">images/s", ">windows", ">mean of runs", ">n", ">step ms", ">memory MB"]
 
 
-def _cells(row, runs):
+def measured(row, runs):
+    """A `compare.Row` under the headers `MEASURED`. runs: its `compare.Runs`, or None."""
     result, (low, high) = row.result, spread(row.result)
     return [
         f"`{result.step}`",
@@ -27,11 +24,18 @@ def _cells(row, runs):
         f"{low:.1f} to {high:.1f}",
         str(runs or "-"),
         str(runs.count if runs else "-"),
-        str(row.gain or ""),
-        "1.00x" if row.gain is None else str(row.relative),
         f"{result.step_ms.median:.1f}",
         f"{result.peak_memory_bytes.allocated / 1e6:.0f}",
     ]
+
+
+def ladder_table(ladder, runs):
+    """A `compare.Ladder` as Markdown. runs: {step: `compare.Runs`}; steps without have "-" there."""
+    rows = [
+        [*measured(row, runs.get(row.result.step)), str(row.gain or ""), str(row.relative if row.gain else "1.00x")]
+        for row in ladder.rows
+    ]
+    return table([*MEASURED, ">vs step before", ">vs baseline"], rows)
 
 
 def _row(cells):

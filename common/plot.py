@@ -9,11 +9,9 @@ from common.errors import InputError
 from common.record import write_whole
 
 FORMATS = (".svg", ".png", ".html")
-SPEED, MEMORY, GREY = (
-    "#0072b2",
-    "#e69f00",
-    "#767676",
-)  # Okabe and Ito's, told apart by the colour-blind; readable on black
+SPEED, MEMORY = "#0072b2", "#e69f00"  # Okabe and Ito's, told apart by the colour-blind
+GREY = "#767676"  # readable on white and on black; in an SVG it becomes the reader's own text colour
+THEME = "<style>:root{color:#3c4043}@media(prefers-color-scheme:dark){:root{color:#c4c7cc}}</style>"
 
 
 def plot(ladder, path):
@@ -22,23 +20,50 @@ def plot(ladder, path):
     kind = path.suffix.lower()
     if kind not in FORMATS:
         raise InputError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
-    figure = _draw(ladder, titled=kind != ".html")
+    figure = ladder_figure(ladder, titled=kind != ".html")
     if kind == ".png":
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=150)
         write_whole(path, image.getvalue())
-        return
+    else:
+        write_whole(path, svg_text(figure) if kind == ".svg" else _page(ladder, svg_text(figure, alone=False)))
+
+
+def svg_text(figure, alone=True):
+    """A matplotlib figure as SVG, the same each time; its grey follows the reader's light or dark theme.
+
+    alone: as a file of its own. Otherwise for a page, whose text colour it takes.
+    """
+    from matplotlib import rc_context
+
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
-    svg = text.getvalue()
-    write_whole(path, svg if kind == ".svg" else _page(ladder, svg[svg.index("<svg") :]))
+    with rc_context({"svg.hashsalt": "walkthrough", "svg.fonttype": "none"}):
+        figure.savefig(text, format="svg", metadata={"Date": None}, transparent=True)
+    svg = text.getvalue().replace(GREY, "currentColor")
+    svg = "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
+    return svg.replace("<defs>", f"{THEME}\n <defs>", 1) if alone else svg[svg.index("<svg") :]
 
 
-def _draw(ladder, titled):
+def styled(axes, title):
+    """Give axes their title, and the look of all figures: no box, grey where it is not data."""
+    axes.set_title(title, fontsize=10, color=GREY)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=GREY)
+    for spine in axes.spines.values():
+        spine.set_color(GREY)
+
+
+def step_label(step):
+    """A step's name as figures print it: "04 multiprocess loading"."""
+    return step.replace("_", " ")
+
+
+def ladder_figure(ladder, titled=True):
+    """A matplotlib `Figure` of a `compare.Ladder`: images/s with the range of the windows, and peak memory."""
     from matplotlib.figure import Figure  # half a second to import
 
     results = [row.result for row in ladder.rows]
-    names = [result.step.replace("_", " ") for result in results]
+    names = [step_label(result.step) for result in results]
     at = range(len(results))
     figure = Figure(figsize=(9, 1.6 + 0.5 * len(results)), layout="constrained")
     speed, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
@@ -50,13 +75,15 @@ def _draw(ladder, titled):
     for y, row in enumerate(ladder.rows):
         told = row.relative.differs or y == 0
         speed.annotate(
-            f" {row.relative.ratio:.2f}x" if told else " no difference",
+            f"{row.relative.ratio:.2f}x" if told else "no difference",
             (high[y], y),
+            (5, 0),
+            textcoords="offset points",
             va="center",
             color=GREY,
             fontsize=9,
         )
-    speed.set_title("images/s, with the range of the windows", fontsize=10)
+    styled(speed, "images/s, with the range of the windows")
     speed.set_xlim(0, max(high) * 1.3)
     speed.set_yticks(at, names)
     speed.invert_yaxis()
@@ -64,21 +91,18 @@ def _draw(ladder, titled):
     sizes = [result.peak_memory_bytes.allocated / 1e6 for result in results]
     memory.barh(at, sizes, color=MEMORY, height=0.62)
     for y, size in enumerate(sizes):
-        memory.annotate(f" {size:,.0f}", (size, y), va="center", color=GREY, fontsize=9)
-    memory.set_title("peak memory, MB", fontsize=10)
+        memory.annotate(
+            f"{size:,.0f}", (size, y), (5, 0), textcoords="offset points", va="center", color=GREY, fontsize=9
+        )
+    styled(memory, "peak memory, MB")
     memory.set_xlim(0, max([*sizes, 1]) * 1.22)
-    for axes in (speed, memory):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(colors=GREY)
-        axes.title.set_color(GREY)
-        for spine in axes.spines.values():
-            spine.set_color(GREY)
     if titled:
-        figure.suptitle(_title(ladder), fontsize=11, color=GREY)
+        figure.suptitle(ladder_title(ladder), fontsize=11, color=GREY)
     return figure
 
 
-def _title(ladder):
+def ladder_title(ladder):
+    """What a ladder was run with: model, data, image size, device."""
     base = ladder.baseline
     data = "CIFAR-10" if base.data == "cifar10" else "stand-in data"
     return f"{base.model}, {data}, {base.image_size} px, on {base.device}"
@@ -94,7 +118,7 @@ def _page(ladder, svg):
         f"<td>{html.escape('; '.join(row.result.notes))}"
         for row in ladder.rows
     )
-    title = html.escape(_title(ladder))
+    title = html.escape(ladder_title(ladder))
     heads = "".join(
         f"<th>{name}"
         for name in ("step", "batch", "images/s", "windows", "vs baseline (range)", "step ms", "memory MB", "notes")

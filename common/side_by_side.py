@@ -6,6 +6,7 @@ from rich.text import Text
 from common.compare import mean_of_known
 from common.errors import printable
 from common.explain_view import headed_table, share_text, size_text, time_text
+from common.markdown import table
 
 
 def print_change(before, after, moved, to, batches=(None, None)):
@@ -16,15 +17,15 @@ def print_change(before, after, moved, to, batches=(None, None)):
         to.print(Text("one of them ran on a GPU, the other on a CPU: two machines, not a change", "yellow"))
     old, new = before.steps.mean_us, after.steps.mean_us
     to.print(f"\na step: {time_text(old)} before, {time_text(new)} after: {_speed(old, new, *batches)}\n")
-    table = headed_table("", "before", "after", "change")
+    shown = headed_table("", "before", "after", "change")
     for name, was, now in moved:
         if was or now:
-            table.add_row(name, time_text(was), time_text(now), _change(now - was))
+            shown.add_row(name, time_text(was), time_text(now), _change(now - was))
     for name, pick, show in _FIGURES:
         was, now = pick(before), pick(after)
         if was is not None or now is not None:
-            table.add_row(name, _or_dash(was, show), _or_dash(now, show), "")
-    to.print(table)
+            shown.add_row(name, _or_dash(was, show), _or_dash(now, show), "")
+    to.print(shown)
     to.print(Text(f"\nNow: {after.verdict}", "bold"))
 
 
@@ -50,12 +51,12 @@ _FIGURES = [
 
 def print_ranks(summaries, to):
     """A row for each rank of one training, and how far they lie apart."""
-    table = headed_table("rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "dataloader", "no kernel")
+    shown = headed_table("rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "dataloader", "no kernel")
     for rank, summary in summaries.items():
         steps, talk, count = summary.steps, summary.communication, len(summary.steps.names)
         parts = steps.mean_breakdown_us
         waits = mean_of_known(each.total_us / count for each in summary.idle)
-        table.add_row(
+        shown.add_row(
             str(rank),
             printable(", ".join(str(gpu.id) for gpu in summary.gpus) or "-"),
             time_text(steps.mean_us),
@@ -66,7 +67,7 @@ def print_ranks(summaries, to):
             time_text(parts["dataloader"]),
             "-" if waits is None else time_text(waits),
         )
-    to.print(table)
+    to.print(shown)
     times = {rank: summary.steps.mean_us for rank, summary in summaries.items()}
     slowest, fastest = max(times, key=times.get), min(times, key=times.get)
     spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
@@ -83,10 +84,10 @@ def print_predictions(found, to):
     for ladder, rows in found:
         base = ladder.baseline
         to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
-        table = headed_table("step", "predicted", "measured", "outcome")
+        shown = headed_table("step", "predicted", "measured", "outcome")
         for row in rows:
-            table.add_row(*_prediction(row))
-        to.print(table)
+            shown.add_row(*_prediction(row))
+        to.print(shown)
         for row in rows:
             if row.why:
                 to.print(Padding(Text(f"{row.step}: {row.why}", "dim"), (0, 0, 0, 2), expand=False))
@@ -124,12 +125,9 @@ def markdown(found):
         lines += [f"## {base.model}, {base.image_size} px, on {base.device}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
         lines += [f"{machine}, {windows} timed windows a step.", ""]
-        lines += ["| step | predicted, at most | measured | outcome | why |", "|---|--:|--:|---|---|"]
-        for row in rows:
-            cells = [*_prediction(row), row.why]
-            lines.append(f"| {' | '.join(printable(cell).replace('|', '/') for cell in cells)} |")
-        lines.append("")
-    lines.append("Made by `make docs-tables` from `logs/reference/`.")
+        cells = [[*_prediction(row), row.why] for row in rows]
+        lines += [table(["step", ">predicted, at most", ">measured", "outcome", "why"], cells), ""]
+    lines.append("*Made by `make docs-figures`, from `logs/reference/`.*")
     return "\n".join(lines)
 
 

@@ -5,7 +5,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from common.compare import ORIGINAL, ORIGINAL_DEVICE, is_first_step, spread
+from common import original
+from common.compare import is_first_step, spread
 
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and nothing need be folded
 
@@ -92,7 +93,7 @@ def _print_ladder(ladder, to, used, runs):
             "1.39x (1.31-1.48): times as fast, and the range the windows allow; no difference: that range holds 1.\n"
             f"{OF_RUNS if any(header is RUNS for header, _ in parts) else OF_DRIFT}"
             f"{_of_traces(base, any(header is TRACED for header, _ in parts))}"
-            f"original: as published for a {ORIGINAL_DEVICE} at 224 px, against its own baseline; not measured here.",
+            f"original: as published for a {original.DEVICE} at 224 px, against its own baseline; not measured here.",
             "dim",
         )
     )
@@ -154,7 +155,9 @@ def _compared(row, base):
     return [
         "" if row.gain is None else str(row.gain),
         "1.00x" if row.result is base else str(row.relative),
-        f"{ORIGINAL[row.result.step]:.2f}x" if row.result.step in ORIGINAL and is_first_step(base) else "",
+        f"{original.RELATIVE[row.result.step]:.2f}x"
+        if row.result.step in original.RELATIVE and is_first_step(base)
+        else "",
     ]
 
 

@@ -146,7 +146,7 @@ def test_one_step_alone_promises_nothing(run, tmp_path):
 def test_the_table_in_the_docs_is_that_of_the_recorded_ladders(run):
     code, out, err = run(ROOT / "logs" / "reference", "--markdown")
     assert (code, err) == (0, "")
-    assert out == (ROOT / "docs" / "predicted.md").read_text(), "run `make docs-tables`"
+    assert out == (ROOT / "docs" / "predicted.md").read_text(), "run `make docs-figures`"
 
 
 def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(run, tmp_path):

@@ -1,0 +1,173 @@
+"""The figures of the docs, drawn from recorded runs: each a matplotlib figure with its alternative text.
+
+Colours are Okabe and Ito's, which the colour-blind tell apart; what is not data follows the reader's light or dark
+theme.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from common.plot import GREY, SPEED, ladder_figure, ladder_title, step_label, styled
+from common.trace.idle import CAUSES
+
+COLOURS = {
+    "kernel": "#009e73",
+    "memcpy": "#e69f00",
+    "memset": "#f0e442",
+    "communication": "#cc79a7",
+    "runtime": "#56b4e9",
+    "dataloader": "#d55e00",
+    "cpu_exec": "#0072b2",
+    "other": "#999999",
+}
+CAUSE_COLOURS = dict(zip(CAUSES, ("#e69f00", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True))
+PROMISE = "#d55e00"
+POINTS = 150  # stretches of time of a memory curve's panel: as many as it has columns
+
+
+def ladder(recorded):
+    """Images/s of each step with the range of its windows, and its peak memory."""
+    rows = recorded.ladder.rows
+    told = "; ".join(
+        f"{step_label(row.result.step)} {row.result.samples_per_second.median:.0f}"
+        + (f" ({row.relative})" if row.gain else "")
+        for row in rows
+    )
+    return ladder_figure(recorded.ladder), f"Bars, images a second of each step. {told}."
+
+
+def breakdown(recorded):
+    """What an image's share of a traced step is made of, per step: `Summary.steps`' breakdown over the batch, ms."""
+    parts = per_image_ms(recorded)
+    figure = _stacked(parts, COLOURS, f"ms an image, traced: {ladder_title(recorded.ladder)}")
+    return figure, f"Stacked bars, milliseconds an image in each step's trace. {_largest(parts)}."
+
+
+def idle(recorded):
+    """Why the GPU runs no kernel, per step: `Summary.idle` over the images, ms; None where there is no GPU."""
+    parts = idle_per_image_ms(recorded)
+    if not parts:
+        return None
+    title = f"ms an image without a kernel, by what the CPU did meanwhile: {recorded.ladder.baseline.device}"
+    figure = _stacked(parts, CAUSE_COLOURS, title)
+    return figure, f"Stacked bars, milliseconds an image in which the GPU runs no kernel. {_largest(parts)}."
+
+
+def memory(recorded):
+    """What the allocator had handed out over the traced steps, one panel a step, all to one scale."""
+    curves = {step: summary.memory[0] for step, summary in recorded.summaries.items() if summary.memory}
+    if not curves:
+        return None
+    columns = min(3, len(curves))
+    lines = -(-len(curves) // columns)
+    figure = Figure(figsize=(9, 0.5 + 1.9 * lines), layout="constrained")
+    panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for axes in panels.flat[len(curves) :]:
+        axes.set_visible(False)
+    for axes, (step, curve) in zip(panels.flat, curves.items(), strict=False):
+        time, allocated = memory_curve(curve)
+        axes.fill_between(time, allocated, color=SPEED, linewidth=0)
+        styled(axes, step_label(step))
+    panels.flat[0].set_ylim(0, 1.05 * max(curve.peak_allocated or curve.growth for curve in curves.values()) / 1e6)
+    figure.supxlabel("ms since tracing began", fontsize=9, color=GREY)
+    figure.supylabel("allocated, MB", fontsize=9, color=GREY)
+    peaks = ", ".join(f"{step_label(step)} {curve.growth / 1e6:.0f} MB" for step, curve in curves.items())
+    return figure, f"A curve for each step: memory allocated over the traced steps. It grew by at most: {peaks}."
+
+
+def predicted(recorded):
+    """What each step gained over the one before, and the most that the trace before it had promised."""
+    rows = recorded.predictions
+    figure = Figure(figsize=(9, 1.4 + 0.5 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    at, gains = range(len(rows)), [row.gain for row in rows]
+    below, above = [g.ratio - g.low for g in gains], [g.high - g.ratio for g in gains]
+    axes.errorbar(
+        [g.ratio for g in gains], at, xerr=[below, above], fmt="o", color=SPEED, ecolor=GREY, capsize=3,
+        label="measured, with the range of the windows",
+    )  # fmt: skip
+    promised = [
+        (y, row.advice.predicted_gain) for y, row in enumerate(rows) if row.advice and row.advice.predicted_gain
+    ]
+    if promised:
+        heights, bounds = zip(*promised, strict=True)
+        axes.scatter(bounds, heights, marker="|", s=420, linewidths=3, color=PROMISE, label="predicted, at most")
+    axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set_yticks(at, [step_label(row.step) for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    styled(axes, f"times as fast as the step before: {ladder_title(recorded.ladder)}")
+    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    told = "; ".join(f"{step_label(row.step)} {row.gain}, {row.outcome}" for row in rows)
+    return figure, f"Points with ranges, what each step gained over the one before, beside the most predicted. {told}."
+
+
+FIGURES = {"ladder": ladder, "breakdown": breakdown, "memory": memory, "idle": idle, "predicted": predicted}
+
+
+def per_image_ms(recorded):
+    """{step: {role: ms of a mean traced step over its batch}}."""
+    return {
+        step: {
+            role: us / recorded.row(step).result.batch_size / 1e3
+            for role, us in summary.steps.mean_breakdown_us.items()
+        }
+        for step, summary in recorded.summaries.items()
+    }
+
+
+def idle_per_image_ms(recorded):
+    """{step: {cause: ms of a mean traced step without a kernel, over its batch}}, for steps with a GPU."""
+    return {
+        step: {
+            cause: us / len(summary.steps.names) / recorded.row(step).result.batch_size / 1e3
+            for cause, us in summary.idle[0].causes_us.items()
+        }
+        for step, summary in recorded.summaries.items()
+        if summary.idle
+    }
+
+
+def memory_curve(curve):
+    """A `trace.memory.Memory` for a narrow panel: ms since its begin and MB allocated, its highest and lowest kept."""
+    return _envelope((curve.time - curve.time[0]) / 1e3, curve.allocated / 1e6)
+
+
+def _stacked(parts, colours, title):
+    figure = Figure(figsize=(9, 1.4 + 0.42 * len(parts)), layout="constrained")
+    axes = figure.subplots()
+    used = [name for name in colours if any(values[name] > 0 for values in parts.values())]
+    begun = np.zeros(len(parts))
+    widest = max(sum(values.values()) for values in parts.values())
+    for name in used:
+        widths = np.array([values[name] for values in parts.values()])
+        axes.barh(range(len(parts)), widths, left=begun, height=0.62, color=colours[name], label=name)
+        for y, (left, width) in enumerate(zip(begun, widths, strict=True)):
+            if width > 0.07 * widest:
+                axes.text(left + width / 2, y, f"{width:.2f}", ha="center", va="center", fontsize=8, color="white")
+        begun += widths
+    axes.set_yticks(range(len(parts)), [step_label(step) for step in parts])
+    axes.invert_yaxis()
+    styled(axes, title)
+    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _largest(parts):
+    """The two largest parts of each bar, in words."""
+    said = []
+    for step, values in parts.items():
+        two = sorted(values.items(), key=lambda part: -part[1])[:2]
+        said.append(f"{step_label(step)}: {', '.join(f'{name} {value:.2f}' for name, value in two)}")
+    return "; ".join(said)
+
+
+def _envelope(time, values):
+    """The curve with its highest and lowest value in each of `POINTS` stretches: what a panel can show of it."""
+    known = ~np.isnan(values)
+    time, values = time[known], values[known]
+    if len(values) <= 2 * POINTS:
+        return time, values
+    kept = []
+    for part in np.array_split(np.arange(len(values)), POINTS):
+        kept += sorted({part[np.argmin(values[part])], part[np.argmax(values[part])]})
+    return time[kept], values[kept]

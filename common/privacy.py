@@ -1,0 +1,85 @@
+"""What a file tells of the machine, the user and the folders that it was made on: nothing to hand on to strangers.
+
+Names of kernels, operators and platforms ("Linux-6.18.44-x86_64-with-glibc2.36", "images/s", "CPU @ 1.90GHz",
+"https://pytorch.org/docs") are no such thing.
+"""
+
+import getpass
+import json
+import platform
+import re
+from contextlib import suppress
+from pathlib import Path
+
+# Where a path may begin: not behind a letter ("images/s"), nor behind a slash ("https://pytorch.org/docs").
+_BEGIN = r"(?:^|(?<=[\s\"'`=:,;|<>()\[\]{}]))"
+_TOP = "home|Users|root|tmp|mnt|media|var|etc|usr|opt|srv|run|proc|dev|data|work|workspace|scratch|Volumes|private"
+_VARIABLE = r"(?:HOME|USER|USERNAME|LOGNAME|HOSTNAME|PWD|OLDPWD|PATH|SHELL|MAIL|(?:SSH|AWS|CONDA|SLURM|XDG)_\w+"
+_VARIABLE += r"|VIRTUAL_ENV|LD_LIBRARY_PATH|PYTHONPATH|\w*(?:TOKEN|SECRET|PASSWORD|API_KEY))"
+
+_PATTERNS = {
+    "an absolute path": re.compile(
+        rf"{_BEGIN}/(?:[\w.+~@-]+/[\w.+~@-]|(?:{_TOP})(?![\w-]))"  # /word/word, or a folder that every system has
+        r"|file:/|(?<![A-Za-z0-9])[A-Za-z]:[\\/]+[\w.~$-]"  # C:\Users
+        r"|\\\\[\w.?-]+\\[\w$.-]"  # \\server\share
+        rf"|{_BEGIN}~[\w.-]*[/\\]\w"
+    ),
+    "an address": re.compile(r"[\w.+-]{1,64}@[A-Za-z][\w.-]*"),  # a bound, else a long text takes for ever
+    "an environment variable": re.compile(rf"(?<![\w.]){_VARIABLE}=\S"),
+}
+_IN_BYTES = _PATTERNS | {
+    "an address": re.compile(r"[\w.+-]{1,64}@[A-Za-z][\w-]{0,63}\.[A-Za-z]{2}")
+}  # numbers look like a@b
+_KEYS = re.compile(rf"(?i:host_?name|user_?name)|{_VARIABLE}")
+_TEXT_IN_BYTES = re.compile(rb"[\x20-\x7e]{6,}")
+
+# Names that say nothing of whose machine it is, and that traces use for things of their own.
+_ANYBODY = {"localhost", "root", "user", "python", "cpu", "gpu", "cuda", "linux"}
+
+
+def private_texts(value):
+    """What in `value` looks private, a line each: paths, addresses, environment variables, a key that names the host.
+
+    value: JSON (all keys and values in it are looked at), a text, or bytes (the printable texts in them).
+    """
+    if isinstance(value, bytes):
+        looked_at, patterns = {found.decode("ascii") for found in _TEXT_IN_BYTES.findall(value)}, _IN_BYTES
+        keys = set()
+    else:
+        (looked_at, keys), patterns = texts(value), _PATTERNS
+    lines = {f"the key {key!r}" for key in keys if _KEYS.fullmatch(key)}
+    for text in looked_at | keys:
+        for kind, pattern in patterns.items():
+            if found := pattern.search(text):
+                lines.add(f"{kind}: {text[found.start() : found.start() + 60]!r}")
+    return sorted(lines)
+
+
+def texts(value):
+    """The different texts in a JSON value, and the keys of its objects: two sets."""
+    found, keys, waiting = set(), set(), [value]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            found.add(each)
+        elif isinstance(each, dict):
+            keys.update(each)
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return found, keys
+
+
+def own_names():
+    """This machine's host name, the user's login and home folder, as far as they tell it from any other."""
+    names = {platform.node(), platform.node().split(".")[0]}
+    with suppress(OSError, KeyError, ImportError, RuntimeError):  # a user without an entry, as in some containers
+        names |= {getpass.getuser(), str(Path.home())}
+    return sorted(name for name in names if len(name) > 1 and name.lower() not in _ANYBODY and not name.isdecimal())
+
+
+def holds_name(content, name):
+    """Whether bytes hold a name as a word of its own, in capitals or not, as it is or as JSON writes it."""
+    written = {name.encode(errors="replace"), json.dumps(name)[1:-1].encode()}
+    pattern = b"|".join(map(re.escape, sorted(written)))
+    return re.search(rb"(?<![\w-])(?:" + pattern + rb")(?![\w-])", content, re.IGNORECASE) is not None

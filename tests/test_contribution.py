@@ -155,6 +155,9 @@ def test_an_archive_has_the_same_bytes_whenever_it_is_made(folder, command, tmp_
     folder.joinpath(".record.lock").touch()  # what `record` leaves behind is not packed
     assert command("--pack", folder)[0] == 0
     assert (tmp_path / "test-gpu.zip").read_bytes() == first
+    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as archive:
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert archive.namelist() == sorted(archive.namelist())
 
 
 def test_a_record_that_is_there_is_not_replaced(folder, command, tmp_path):
@@ -231,6 +234,11 @@ def copied(size):
     ]
 
 
+def allocated(total):
+    made = {"Device Type": 0, "Device Id": -1, "Bytes": 1, "Total Allocated": total}
+    return {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 4000, "args": made}
+
+
 TRACE = "00_baseline/00_baseline.1795000000001.pt.trace.json.gz"
 EVENTS = "00_baseline/events.out.tfevents.1795000000.00_baseline.1795000000001"
 DEEP = "[" * 100_000
@@ -257,10 +265,16 @@ SPOILED = {
         lambda folder: (folder / "README.md").write_text((folder / "README.md").read_text().replace("32001", "99001")),
         ["README.md is not the page"],
     ),
+    "an edited median": (
+        run(lambda value: value["samples_per_second"].update(median=32_002.0)), ["its median, 32002"],
+    ),
     "an edited window": (run(windows(1.0, 2.0, 3.0, 4.0, 5.0), summed=False), ["runs/1.json: its median, 32001"]),
     "four windows": (run(windows(32000.0, 32001.0, 32001.0, 32002.0)), ["4 windows"]),
     "edited speeds that do not fit the steps": (
         run(lambda value: value.update(samples_per_second={"median": 2e5, "windows": [2e5] * 5})), ["do not fit"],
+    ),
+    "edited speeds below what the slowest steps allow": (
+        run(lambda value: value.update(samples_per_second={"median": 5e3, "windows": [5e3] * 5})), ["do not fit"],
     ),
     "step times out of order": (run(lambda value: value["step_ms"].update(p10=1.1)), ["not in order"]),
     "another step's run": (run(lambda value: value.update(step="01_amp")), ["step is '01_amp', not '00_baseline'"]),
@@ -323,6 +337,14 @@ SPOILED = {
     "a trace of much slower steps": (
         traced(lambda trace: [e.update(ts=e["ts"] * 50, dur=e["dur"] * 50) for e in trace["traceEvents"]]),
         ["its steps take"],
+    ),
+    "a trace of much faster steps": (
+        traced(lambda trace: [e.update(ts=e["ts"] / 20, dur=e["dur"] / 20) for e in trace["traceEvents"]]),
+        ["its steps take 0.075 ms"],
+    ),
+    "a trace with a number beyond all range": (
+        traced(lambda trace: trace["traceEvents"].extend(allocated(total) for total in (1, "inf"))),
+        [TRACE, "beyond all range"],
     ),
     "no trace at all": (traced(lambda trace: trace.update(traceEvents=[])), [TRACE, "no events"]),
     "a trace nested deeply": (text(TRACE, gzip.compress(DEEP.encode(), mtime=0)), [TRACE, "nested too deeply"]),
@@ -444,6 +466,7 @@ HOSTILE = {
         lambda folder: packed(folder, compression=zipfile.ZIP_LZMA), ["packed in an unusual way"],
     ),
     "a comment": (lambda folder: packed(folder)[:-2] + b"\4\0hide", ["no zip archive"]),
+    "a comment that is not there": (lambda folder: packed(folder)[:-2] + b"\4\0", ["no zip archive"]),
     "its end cut off": (lambda folder: packed(folder)[:-30], ["no zip archive"]),
     "its middle damaged": (
         lambda folder: (data := packed(folder))[:200] + bytes(400) + data[600:], ["damaged"],
@@ -477,8 +500,9 @@ def test_an_archive_that_claims_less_than_it_holds_is_not_read_past_its_claim(fo
 def test_an_archive_whose_directory_is_a_bomb_is_refused_before_it_is_read(
     folder, assert_refused, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(contribution, "FILES", 3)
     (tmp_path / "x.zip").write_bytes(packed(folder))
+    monkeypatch.setattr(contribution, "FILES", 3)
+    monkeypatch.setattr(zipfile, "ZipFile", lambda file: pytest.fail("its directory was read"))
     assert_refused(tmp_path / "x.zip", "more than 3 files")
 
 
@@ -537,6 +561,11 @@ def test_private_texts_are_found(value):
     assert privacy.private_texts(value)
 
 
+def test_a_long_text_is_looked_at_in_time():
+    assert privacy.private_texts(["a" * 10**5, "/" * 10**5, "~a" * 10**5]) == []
+    assert privacy.private_texts(b"a" * 10**5 + b"@" + b"b" * 10**5) == []
+
+
 @pytest.mark.parametrize("value", HARMLESS, ids=str)
 def test_names_of_kernels_operators_and_platforms_are_not_private(value):
     assert privacy.private_texts(value) == []
@@ -568,10 +597,15 @@ def test_an_event_file_holds_scalars_and_nothing_else(folder, tmp_path):
 
     assert count_scalars((folder / EVENTS).read_bytes()) == 3
     image = Summary.Value(tag="a", image=Summary.Image(height=1, width=1, colorspace=1, encoded_image_string=b"x"))
-    for event in (Event(summary=Summary(value=[image])), Event(graph_def=b"x")):
+    scalar = Summary.Value(tag="a", simple_value=1.0, node_name="x")
+    for event, told in (
+        (Event(summary=Summary(value=[image])), "something else"),
+        (Event(summary=Summary(value=[scalar])), "something else"),
+        (Event(graph_def=b"x"), "no summary"),
+    ):
         with open(tmp_path / "events", "wb") as file:
             RecordWriter(file).write(event.SerializeToString())
-        with pytest.raises(contribution.InputError, match="it holds"):
+        with pytest.raises(contribution.InputError, match=told):
             count_scalars((tmp_path / "events").read_bytes())
 
 
@@ -605,8 +639,9 @@ def test_a_record_of_a_cpu_passes_and_its_memory_must_be_that_of_its_trace(
     code, out, err = command("--check", folder)
     assert (code, err) == (0, [])
     assert "3 steps on CPU" in out[0]
-    cpu(600)
-    assert_refused(folder, TRACE, "its peak memory is 600 bytes, the runs' 1000")
+    for total in (600, 1600):
+        cpu(total)
+        assert_refused(folder, TRACE, f"its peak memory is {total} bytes, the runs' 1000")
     for step in STEPS:
         shutil.copy(made_record / step / a_result(step, 1).trace, folder / step)
     assert_refused(folder, TRACE, "it shows a GPU at work")

@@ -183,7 +183,7 @@ def traced_window(batches, train_step, device, path, stacks=False):
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    verbose = torch._C._profiler._ExperimentalConfig(verbose=True) if stacks else None  # modules need it
+    verbose = torch._C._profiler._ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
     with torch.profiler.profile(
         activities=activities,
         schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1),

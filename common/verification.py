@@ -244,10 +244,7 @@ def _traced(path, result, problems):
         problems.append(f"{path} is named otherwise inside")
     if b'"Call stack"' in text:
         problems.append(f"{path} holds call stacks: no record does")
-    try:
-        summary = summarize(path)
-    except OverflowError as error:
-        raise InputError(f"{path} holds numbers beyond all range") from error
+    summary = summarize(path)
     problems += [f"{path}: {wrong}" for wrong in _misfits(trace, summary, result)]
     where = " and ".join(sorted({gpu.name or "?" for gpu in summary.gpus})) or "CPU"
     return f"a trace of {len(summary.steps.names)} steps on {printable(where, 80)}"

@@ -12,7 +12,7 @@ import pytest
 from conftest import NAMES, ROOT, assert_refused, make_result, run_program, write_run
 
 from common import original, record
-from common.course import figures, pages, recorded
+from common.course import figures, pages, recorded, screenshots
 from common.course.blocks import BLOCKS, FOOT, Course
 from common.errors import InputError
 from common.plot import svg_text
@@ -203,6 +203,13 @@ def test_an_image_of_a_step_takes_what_the_step_takes_over_its_batch():
     for step, summary in each.summaries.items():
         batch = each.row(step).result.batch_size
         assert sum(parts[step].values()) == pytest.approx(summary.steps.mean_us / 1e3 / batch)
+
+
+def test_the_screenshots_show_the_recorded_traces(made):
+    told = json.loads(screenshots.LIST.read_text())
+    assert told == screenshots.made_from(recorded.records()[0]), "run `make docs-screenshots`"
+    shown = set(re.findall(r"begin screenshot (\w+) -->", "".join(page.read_text() for page in PAGES)))
+    assert shown == set(told) == {path.stem for path in screenshots.FOLDER.glob("*.png")}
 
 
 def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path):

@@ -458,3 +458,12 @@ def test_copies_of_unknown_size_are_pinned_by_their_name(summary):
         made.launch("k", 100, 10, 200, 800)
         titles = {each.title: each.step for each in summary(made).levers}
         assert ("pinned memory" in titles) == (step is not None)
+
+
+def test_totals_beyond_all_range_are_no_totals(summary):
+    made = two_steps()
+    made.memory(10_100, 64, 64, 128, address=1)
+    for ts, beyond in ((10_200, "inf"), (10_300, 1e308), (10_400, -1e308)):
+        made.memory(ts, beyond, beyond, beyond, address=ts)
+    [each] = summary(made).memory
+    assert (each.peak_allocated, each.peak_reserved, each.growth) == (64, 128, 64)

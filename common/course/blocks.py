@@ -5,7 +5,7 @@ import difflib
 from dataclasses import dataclass
 
 from common import ladder, markdown, original
-from common.course import figures
+from common.course import figures, screenshots
 from common.course.recorded import Recorded
 from common.errors import InputError, printable
 from common.explain_view import size_text, time_text
@@ -197,6 +197,11 @@ def figure(course, name):
     return f"![{made[1]}]({file})" if made else f"*{NOTHING[name]}*"
 
 
+def screenshot(course, name):
+    """One of the pictures of TensorBoard that `screenshots` took."""
+    return f"![{printable(screenshots.told(course.shown, name))}]({course.to_docs}screenshots/{name}.png)"
+
+
 NOTHING = {  # what stands in a figure's place where the record cannot tell it
     "idle": "No figure of why the GPU waits: no GPU has been recorded.",
     "memory": "No figure of memory: the traces do not tell.",
@@ -260,7 +265,7 @@ def foot(course):
 BLOCKS = {
     made.__name__.replace("_", "-"): made
     for made in (
-        *(machine, recorded_on, diff, number, published, profile, change, busiest, holders, transfers, figure, limit),
+        *(machine, recorded_on, diff, number, published, profile, change, busiest, holders, transfers, figure, screenshot, limit),
         *(ladders, original_ladder, published_workers, foot),
     )
 }  # fmt: skip

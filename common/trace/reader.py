@@ -183,11 +183,13 @@ class _Picks(dict):
 
 
 def _numbers(values):
-    """A float64 array; NaN for what is no number."""
+    """A float64 array; NaN for what is no number, or beyond all that is ever counted."""
     try:
-        return np.array(values, np.float64)
+        made = np.array(values, np.float64)
     except (ValueError, TypeError, OverflowError):
-        return np.array([_number(value) for value in values], np.float64)
+        made = np.array([_number(value) for value in values], np.float64)
+    made[~(abs(made) < 2**62)] = np.nan
+    return made
 
 
 def _number(value):

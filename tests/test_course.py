@@ -109,6 +109,14 @@ def test_links_and_figures_of_a_page_are_there_with_alternative_text(page):
         assert not image or len(label) > 40, target
 
 
+MADE = [page for page in PAGES if "<!-- begin" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", MADE, ids=lambda page: page.stem)
+def test_a_page_with_what_was_made_names_the_commands_at_its_foot(page):
+    assert page.read_text().endswith(f"<!-- begin foot -->\n\n{FOOT}\n\n<!-- end -->\n")
+
+
 def test_each_step_has_its_chapter_and_every_page_is_in_the_sites_list():
     assert len(CHAPTERS) == len(NAMES) + 1
     config = (ROOT / "mkdocs.yml").read_text()

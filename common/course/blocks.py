@@ -11,7 +11,7 @@ from common.errors import InputError, printable
 from common.explain_view import size_text, time_text
 from common.machine import ROOT
 
-FOOT = "*Tables and figures on this page: `make docs-figures`, from `logs/reference/`.*"
+FOOT = "*From `logs/reference/`: tables and figures by `make docs-figures`, screenshots by `make docs-screenshots`.*"
 SHOWN = 5  # operators, kernels and holders of memory that a table lists
 
 
@@ -51,7 +51,8 @@ def recorded_on(course):
     base = course.shown.ladder.baseline
     runs = max((runs.count for runs in course.shown.runs.values()), default=1)
     record = f"[{printable(base.device)}]({course.to_logs}/{course.shown.folder.name}/README.md)"
-    told = f"Recorded on {record}, {base.environment.cores} CPU cores, {runs} interleaved runs a step."
+    told = f"Recorded on {record}, {base.environment.cores} CPU cores, {runs} interleaved runs a step"
+    told = f"{told}; drawn by `make docs-figures`."
     if base.device_type == "cuda":
         return told
     return (
@@ -265,8 +266,8 @@ def foot(course):
 BLOCKS = {
     made.__name__.replace("_", "-"): made
     for made in (
-        *(machine, recorded_on, diff, number, published, profile, change, busiest, holders, transfers, figure, screenshot, limit),
-        *(ladders, original_ladder, published_workers, foot),
+        *(machine, recorded_on, diff, number, published, profile, change, busiest, holders, transfers, limit),
+        *(figure, screenshot, ladders, original_ladder, published_workers, foot),
     )
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """`python -m common.course.screenshots`: TensorBoard on the recorded runs, photographed for the docs.
 
-Needs Playwright and Chromium, as the tests of the pages do (`make test-browser` installs them). Beside the pictures lies
-a list of the traces that they show, so that a test can tell when another record has replaced them.
+Needs Playwright and Chromium, as the tests of the pages do (`make test-browser` installs them). Beside the pictures
+lies a list of the traces that they show, so that a test can tell when another record has replaced them.
 """
 
 import json

@@ -36,6 +36,11 @@ def gpu_has_bf16(device):
     return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
+def needs_gpu(device, what):
+    """A list with the note that, without a GPU, `what` (a clause) is why a step cannot act; [] on a GPU."""
+    return [] if torch.device(device).type == "cuda" else [f"no GPU: {what}"]
+
+
 def autocast_dtype(device):
     """The dtype that `torch.autocast` should compute in on this device, and what the device could not do.
 

@@ -1,5 +1,6 @@
 """Errors for the person at the keyboard: one line on stderr and exit code 2."""
 
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,33 @@ def is_out_of_memory(error):
     named = type(error).__name__ == "OutOfMemoryError"  # by name: this module must not import torch
     told = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
     return named or isinstance(error, MemoryError) or any(text in str(error) for text in told)
+
+
+def compile_failure(error):
+    """Why torch.compile could not compile, and what to do, in a line; None for any other error.
+
+    By name, since this module must not import torch: whatever torch's compiler (Dynamo, Inductor) raises as its own,
+    and the RuntimeError of a Python that it does not support.
+    """
+    told = str(error).strip()
+    if isinstance(error, RuntimeError) and re.match(r"(Dynamo|torch\.compile) is not supported", told):
+        return f"{_sentence(told)}: use a Python that it supports, or skip this step"
+    if not any(kind.__module__ in ("torch._dynamo.exc", "torch._inductor.exc") for kind in type(error).__mro__):
+        return None
+    if "InvalidCxxCompiler" in f"{type(error).__name__} {told}":
+        return "torch.compile found no C++ compiler that works: install one, such as g++, or skip this step"
+    if "Failed to find C compiler" in told:  # Triton's
+        return "torch.compile found no C compiler that works: install one, such as gcc, or skip this step"
+    return (
+        f"torch.compile could not compile the model ({type(error).__name__}: {_sentence(told)}): "
+        "see that a C++ compiler such as g++ and Python's headers are installed, or skip this step"
+    )
+
+
+def _sentence(text):
+    """The first sentence that says something, without its full stop, at most 160 characters."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.endswith(" raised:")]
+    return printable(lines[0].split(". ")[0].rstrip("."), 160) if lines else "no message"
 
 
 def printable(text, width=None):
@@ -32,8 +60,8 @@ def one_line_errors():
     """End the program as the user needs it: exit code 2 and one line for an `InputError`, 130 for Ctrl-C.
 
     Works as `with one_line_errors():` and as a decorator, `@one_line_errors()`. Running out of device memory
-    before training starts (moving the model, say) counts as input too. Every other exception is a defect of ours
-    and keeps its traceback and exit code 1.
+    before training starts (moving the model, say) counts as input too, and so does a torch.compile that cannot. Every
+    other exception is a defect of ours and keeps its traceback and exit code 1.
     """
     try:
         yield
@@ -43,6 +71,8 @@ def one_line_errors():
         _exit(130, "interrupted; the results of earlier runs are as they were")
     except Exception as error:
         if not is_out_of_memory(error):
+            if told := compile_failure(error):
+                _exit(2, told)
             raise
         if type(error) is MemoryError:
             _exit(2, "out of memory: this machine has too little for it")

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity
 
 from common import progress, record
 from common.device import device_name
-from common.errors import InputError, is_out_of_memory
+from common.errors import InputError, compile_failure, is_out_of_memory
 from common.run_folder import own_folder, publish, stamp
 
 
@@ -45,6 +45,14 @@ QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, wind
 
 
 @dataclass(frozen=True)
+class Moves:
+    """What a batch moves to the device: the images' dtype as the step hands them over, None for nothing, and bytes."""
+
+    images: torch.dtype | None
+    batch_bytes: int
+
+
+@dataclass(frozen=True)
 class Window:
     """What one timed window saw: images/s over the whole of it, ms of each step, mean loss."""
 
@@ -56,10 +64,12 @@ class Window:
 def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
     """Measure a step and write `args.logdir/<name of file>/`: result.json, a trace, TensorBoard events.
 
-    file: the step's `__file__`. args: from `step_options`. loader: yields (images [N, 3, H, W], labels [N]) and
-    drops a last, smaller batch. train_step(images, labels): trains on one batch as it comes from the loader and
-    returns the loss, a tensor of one element. precision: the dtype that the model computes in. notes: what this
-    device could not do.
+    file: the step's `__file__`. args: from `step_options`. loader: a DataLoader, or what offers as much (`Prefetched`,
+    `OnDevice`): yields (images [N, 3, H, W], labels [N]) and drops a last, smaller batch. train_step(images, labels):
+    trains on one batch as it comes from the loader and returns the loss, a tensor of one element. precision: the dtype
+    that the model computes in. notes: what this device could not do.
+
+    The first step is timed apart: it compiles, loads kernels and chooses algorithms, so it is in no window.
 
     An earlier run in that folder is replaced once this one is whole. Raises InputError for what the user can mend:
     a batch larger than the data, no memory, a loader worker killed, a folder that cannot be written, another run
@@ -77,6 +87,10 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
     with own_folder(args.logdir, step) as (folder, beside), _explained(args, loader, device):
         parts, batches = plan.windows + 2, _endless(loader)
         images, labels = next(batches)
+        resident = getattr(loader, "resident", False)
+        moves = Moves(None, 0) if resident else Moves(images.dtype, images.nbytes + labels.nbytes)
+        first_step_seconds = first_step(train_step, images, labels, device)
+        del images, labels  # else they would count as memory that the training needs
         steps = warm_up(batches, train_step, device, plan, loader)
         progress.report("warm-up", 1, parts)
 
@@ -111,21 +125,31 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
             samples_per_second=record.Throughput(statistics.median(speeds), speeds),
             step_ms=record.StepTime(statistics.median(step_ms), deciles[0], deciles[-1]),
             peak_memory_bytes=peak,
-            batch_bytes=images.nbytes + labels.nbytes,
+            batch_bytes=moves.batch_bytes,
             trace=f"{stamp()}.pt.trace.json.gz",
-            notes=[*notes, *_cannot_act(loader, images, device), *_smoke(args)],
+            notes=[*notes, *_cannot_act(loader, moves, device), *_smoke(args)],
             environment=record.environment(torch.__version__, torch.version.cuda),
             started=started,
         )
-        _write_events(beside / "events", windows, steps, result, loader, images, precision)
+        _write_events(beside / "events", windows, steps, first_step_seconds, result, loader, moves, precision)
         publish(folder, beside, packed.name, "events", result)
         progress.report("trace", parts, parts)
     progress.say(
         f"  {result.samples_per_second.median:.1f} images/s (windows {min(speeds):.1f} to {max(speeds):.1f}), "
         f"{result.step_ms.median:.1f} ms a step, peak memory {peak.allocated / 1e9:.2f} GB\n"
+        f"  the first step took {first_step_seconds:.1f} s, which is in none of these figures\n"
         f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"
     )
     return result
+
+
+def first_step(train_step, images, labels, device):
+    """Train the first batch; return the seconds until the device is done with it. Loading is not in them."""
+    _synchronize(device)
+    begin = time.perf_counter()
+    train_step(images, labels)
+    _synchronize(device)
+    return time.perf_counter() - begin
 
 
 def warm_up(batches, train_step, device, plan, loader):
@@ -141,7 +165,7 @@ def warm_up(batches, train_step, device, plan, loader):
 
 
 def timed_window(batches, train_step, device, steps):
-    """Train `steps` steps and time them. The device is synchronised at the two edges and nowhere in between."""
+    """Train `steps` steps and time them. Only its edges synchronise the device; in between, only `train_step` may."""
     losses, marks, samples = [], [], 0
     mark = partial(_cuda_mark, device) if device.type == "cuda" else time.perf_counter
     _synchronize(device)
@@ -226,26 +250,26 @@ def _endless(loader):
         yield from loader
 
 
-def _cannot_act(loader, images, device):
+def _cannot_act(loader, moves, device):
     """Optimisations in use that this device cannot profit from, one line each."""
     if device.type == "cuda":
         return []
     notes = []
-    if images.dtype == torch.uint8:
+    if moves.images == torch.uint8:
         notes.append("no GPU: nothing is copied to a device, so sending fewer bytes cannot help")
     if loader.pin_memory:
         notes.append("no GPU: without a copy to a device, pinned memory cannot help (torch leaves it unpinned)")
-    return notes
+    return [*notes, *getattr(loader, "notes", ())]
 
 
 def _smoke(args):
     return ["smoke run (--quick): few steps, so the figures are rough"] if args.quick else []
 
 
-def _write_events(path, windows, steps, result, loader, images, precision):
+def _write_events(path, windows, steps, first_step_seconds, result, loader, moves, precision):
     from common.events import write_events  # TensorBoard takes a while to import: not before the measuring is over
 
-    scalars = []
+    scalars = [("first_step_seconds", 1, first_step_seconds)]
     for number, window in enumerate(windows, start=1):
         at = number * steps
         scalars += [("loss", at, window.loss), ("images_per_second", at, window.samples_per_second)]
@@ -255,7 +279,7 @@ def _write_events(path, windows, steps, result, loader, images, precision):
     settings = {  # what the steps change, and no more: the HParams tab shows five columns unasked
         "batch_size": result.batch_size,
         "precision": str(precision).removeprefix("torch."),
-        "transfer": str(images.dtype).removeprefix("torch."),
+        "transfer": str(moves.images).removeprefix("torch."),
         "workers": loader.num_workers,
         "pin_memory": str(loader.pin_memory),  # as text: the tab would print 1.0000
     }
@@ -302,6 +326,8 @@ def _explain(error, args, loader, device):
         fixed = batch == 1 or "--batch-size" in args.ignores
         smaller = "try a smaller --model or --image-size" if fixed else f"try --batch-size {batch // 2}"
         return f"out of memory on {device_name(device)} with batch size {batch}: {smaller}"
+    if told := compile_failure(error):
+        return told
     if isinstance(error, OSError) and error.errno in NO_ROOM:
         where = error.filename or args.logdir
         return f"cannot write {where}: {error.strerror}; free space there or choose another --logdir"

@@ -35,6 +35,7 @@ def main():
     model = classifier(args.model, args.image_size).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    losses = []  # the training curve
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -42,6 +43,7 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step)

@@ -39,6 +39,7 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     amp_dtype, notes = autocast_dtype(device)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []  # the training curve
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -48,6 +49,7 @@ def main():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)

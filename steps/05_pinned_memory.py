@@ -42,6 +42,7 @@ def main():
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []  # the training curve
 
     def train_step(images, labels):
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -52,6 +53,7 @@ def main():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
+        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)

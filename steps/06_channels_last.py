@@ -1,0 +1,65 @@
+"""Step 06: channels last.
+
+Idea       Tensor Cores want the channels of a pixel side by side (NHWC). Images and weights that lie so in memory need
+           no kernels that turn them over before and after each convolution.
+Change     The model and the images in memory_format=torch.channels_last; shapes stay [N, C, H, W].
+Look for   GPU Kernel: "nchwToNhwc" and "nhwcToNchw" gone; Trace: fewer kernels a convolution.
+Caution    One layer that cannot work so turns everything back, there and again. Turn the images over on the device,
+           while they are uint8: the copy sends the batch as it lies, and a GPU permutes a byte a value in no time.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
+
+from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.model import classifier
+from common.options import step_options
+from common.session import run_step
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+    train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
+    loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, drop_last=True,
+                        num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True)
+    model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    amp_dtype, notes = autocast_dtype(device)
+    mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []  # the training curve
+
+    def train_step(images, labels):
+        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+        images = images.contiguous(memory_format=torch.channels_last)
+        images = (images.float() / 255 - mean) / std
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Step 09: prefetch on a stream of its own.
+
+Idea       Work in one stream runs in order: a batch is copied when the kernels before it are done. In a second stream
+           the next batch crosses the bus while this one is trained on.
+Change     Prefetched(loader, device) hands out batches that are on the device already, so the train step copies none.
+Look for   Trace: "Memcpy HtoD" in a row of its own, beside the kernels of the step before.
+Caution    Two streams know nothing of each other: the one that trains must wait for the copy (wait_stream), and the
+           batch's memory must not be given away before it has been used (record_stream). One more batch is on the
+           device. It needs pinned memory; without a GPU there is no copy to overlap.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
+
+from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
+from common.device import autocast_dtype, needs_gpu
+from common.errors import one_line_errors
+from common.model import classifier
+from common.options import step_options
+from common.prefetch import Prefetched
+from common.session import run_step
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+    train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
+    loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, drop_last=True,
+                        num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True)
+    loader = Prefetched(loader, device)
+    model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
+    model = torch.compile(model)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+    amp_dtype, notes = autocast_dtype(device)
+    notes += needs_gpu(device, "the loss is there at once, so there is no synchronisation to take away")
+    mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []  # the training curve
+
+    def train_step(images, labels):
+        images = images.contiguous(memory_format=torch.channels_last)
+        images = (images.float() / 255 - mean) / std
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+
+
+if __name__ == "__main__":
+    main()

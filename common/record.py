@@ -165,6 +165,15 @@ def check_writable(folder):
 
 def read_result(path):
     """Read one `result.json`. Raises InputError that names the file and what is wrong with it."""
+    result = read_as(Result, path)
+    speeds = result.samples_per_second
+    if not speeds.windows or min(speeds.median, *speeds.windows) <= 0:
+        raise InputError(f"{path} is broken: samples_per_second must hold windows, and positive numbers")
+    return result
+
+
+def read_as(kind, path):
+    """Read a JSON file of this schema as a dataclass. Raises InputError that names the file and what is wrong."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -175,13 +184,9 @@ def read_result(path):
         schema = value.get("schema") if isinstance(value, dict) else None
         raise InputError(f"{path} has schema {schema!r}; this version reads schema {SCHEMA}")
     try:
-        result = _typed(Result, value, "")
+        return _typed(kind, value, "")
     except (ValueError, OverflowError) as error:
         raise InputError(f"{path} is broken: {error}") from error
-    speeds = result.samples_per_second
-    if not speeds.windows or min(speeds.median, *speeds.windows) <= 0:
-        raise InputError(f"{path} is broken: samples_per_second must hold windows, and positive numbers")
-    return result
 
 
 def read_results(logdir):

@@ -1,0 +1,206 @@
+"""The floor of a step's time: the model trained on one batch that lies on the device already, with no input pipeline.
+
+As a program, `python -m common.floor`, it measures the same compiled: in a process of its own, since compiling can take
+minutes, can be stopped only from outside, and can bring a process down.
+"""
+
+import gc
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+from itertools import repeat
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from common.device import device_name
+from common.errors import InputError, is_out_of_memory, printable
+from common.limit_record import Floor
+from common.machine import ROOT
+from common.record import StepTime, Throughput
+from common.session import Plan, timed_window, warm_up
+
+FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=5, window_steps=1, window_seconds=1.5)
+QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
+NO_LOADER = SimpleNamespace(num_workers=0, prefetch_factor=None)
+
+
+class TrainStep:
+    """The train step of the course, in `precision`: train_step(images, labels) returns the loss.
+
+    model: on its device already, maybe compiled. Images are float, normalised and on the device, too.
+    """
+
+    def __init__(self, model, device, precision):
+        self.model, self.device, self.precision = model, device, precision
+        self.criterion = nn.CrossEntropyLoss()
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
+
+    def __call__(self, images, labels):
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
+            loss = self.criterion(self.model(images), labels)
+        self.optimizer.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss
+
+
+def without_tf32():
+    """Multiply fp32 as fp32, as every step does."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def batch_on(device, batch_size, image_size):
+    """A batch of noise on the device: float images [N, 3, image_size, image_size] and labels [N] in 0..9."""
+    images = torch.randn(batch_size, 3, image_size, image_size, device=device)
+    return images, torch.randint(10, (batch_size,), device=device)
+
+
+def fitting_batch(train_step, batch_size, image_size):
+    """Train one step on `batch_size` images; on half as many while memory does not hold them.
+
+    Returns the batch that fits, and the sizes that did not. Raises InputError where none does.
+    """
+    device, tried, size = train_step.device, [], batch_size
+    while size:
+        try:
+            batch = batch_on(device, size, image_size)
+            train_step(*batch)
+            return batch, tried
+        except Exception as error:
+            if "Expected more than 1 value per channel" in str(error):
+                if not tried:
+                    raise InputError(
+                        f"batch norm needs more than one value per channel: a batch of {size} at {image_size} px is "
+                        "too small, try a larger --batch-size or --image-size"
+                    ) from error
+                break
+            if not is_out_of_memory(error):
+                raise
+        batch = None
+        train_step.optimizer.zero_grad()
+        _give_back(device)
+        tried.append(size)
+        size //= 2
+    sizes = ", ".join(map(str, tried))
+    raise InputError(
+        f"out of memory on {device_name(device)}: tried batch size {sizes} at {image_size} px; try a smaller --model or "
+        "--image-size, or free the memory that other programs hold"
+    )
+
+
+def windows_of(train_step, batch, device, plan):
+    """The timed windows (`session.Window`) of training on that one batch, after a warm-up."""
+    batches = repeat(batch)
+    steps = warm_up(batches, train_step, device, plan, NO_LOADER)
+    return [timed_window(batches, train_step, device, steps) for _ in range(plan.windows)]
+
+
+def floor(kind, speeds, step_ms, batch_size, counted, flops_roof):
+    """The `Floor` of timed windows: images/s of each, ms of each step. counted: the `flops.OperatorCounter` of a step.
+
+    MFU is the model's FLOPs over time and peak, after "PaLM" (Chowdhery et al. 2022, appendix B), with two differences:
+    the FLOPs are counted, not estimated from the parameters, and the peak is the one measured here.
+    """
+    median = statistics.median(speeds)
+    deciles = statistics.quantiles(step_ms, n=10, method="inclusive") if len(step_ms) > 1 else step_ms
+    per_second = counted.flops * median / batch_size
+    return Floor(
+        kind=kind,
+        samples_per_second=Throughput(median, list(speeds)),
+        step_ms=StepTime(statistics.median(step_ms), deciles[0], deciles[-1]),
+        flops_per_second=per_second,
+        mfu=per_second / flops_roof,
+        bytes_per_second=counted.bytes * median / batch_size if kind == "uncompiled" else None,
+    )
+
+
+def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "common.floor")):
+    """Measure the model compiled, in a process of its own: (images/s of each window, ms of each step, None).
+
+    settings: what `_measure_compiled` takes. Where it cannot be, ([], [], why, in a line). limit_seconds: how long
+    starting and compiling together may take; the process and all it started are ended then.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    late, told = threading.Event(), {}
+    with subprocess.Popen(
+        [*command, json.dumps(settings)], env=environment, text=True, errors="replace", start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+
+        def too_late():
+            late.set()
+            _end(process)
+
+        timer = threading.Timer(limit_seconds, too_late)
+        timer.start()
+        try:
+            for line in process.stdout:
+                if line.startswith('{"compiled'):
+                    timer.cancel()
+                if line.startswith("{"):
+                    told.update(json.loads(line))
+            code = process.wait()
+        finally:
+            timer.cancel()
+            _end(process)
+    if "samples_per_second" in told:
+        return told["samples_per_second"], told["step_ms"], None
+    if late.is_set():
+        return [], [], f"torch.compile was not done after {limit_seconds} s (--compile-limit sets how long to wait)"
+    return [], [], told.get("error") or f"torch.compile failed: its process ended with code {code}"
+
+
+def _measure_compiled(device, model, image_size, batch_size, precision, seed, quick):
+    """What the process of `compiled_windows` does: prints a line of JSON once compiled, and one with all windows."""
+    from common.model import classifier
+
+    device = torch.device(device)
+    without_tf32()
+    torch.manual_seed(seed)
+    compiled = torch.compile(classifier(model, image_size).to(device))
+    train_step = TrainStep(compiled, device, getattr(torch, precision))
+    batch = batch_on(device, batch_size, image_size)
+    try:
+        train_step(*batch).item()
+    except Exception as error:  # a compiler fails in any way
+        where = "out of memory while it ran" if is_out_of_memory(error) else _reason(error)
+        print(json.dumps({"error": f"torch.compile failed: {where}"}), flush=True)
+        return
+    print(json.dumps({"compiled": True}), flush=True)
+    windows = windows_of(train_step, batch, device, QUICK if quick else FULL)
+    speeds = [window.samples_per_second for window in windows]
+    step_ms = [ms for window in windows for ms in window.step_ms]
+    print(json.dumps({"samples_per_second": speeds, "step_ms": step_ms}), flush=True)
+
+
+def _reason(error):
+    """The line of a compiler's error that says what was wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return printable(next((line for line in lines if "rror" in line), lines[0]), 160)
+
+
+def _end(process):
+    """End a process and all that it started, which share its session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+
+
+def _give_back(device):
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    _measure_compiled(**json.loads(sys.argv[1]))

@@ -1,0 +1,199 @@
+"""What one training step computes and moves, counted operator by operator from shapes.
+
+FLOPs are torch's: `torch.utils.flop_counter` has a formula for matrix products, convolutions and attention, and one
+multiply-add counts as two. Everything else (batch norm, activations, pooling, the optimizer) has no formula there and
+counts as none; it is listed, so that nobody takes the count for all of the work.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+# Where the input and the weight stand among the arguments of an operator that convolves.
+CONVOLUTIONS = {"aten::convolution": (0, 1), "aten::_convolution": (0, 1), "aten::convolution_backward": (1, 2)}
+
+# Groups of operators by what their names hold, the first that fits; `GROUPS` is the order in which they are shown.
+_BY_NAME = {
+    "batch norm": ("batch_norm",),
+    "other norm": ("layer_norm", "group_norm"),
+    "attention": ("attention",),
+    "matrix product": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"),
+    "pooling": ("pool",),
+    "loss, softmax": ("nll_loss", "softmax", "cross_entropy"),
+    "sum, mean": ("aten::mean", "aten::sum"),
+    "copy, cast": ("aten::copy_", "_to_copy", "aten::clone", "aten::cat", "aten::stack"),
+}
+CONVOLUTION, DEPTHWISE, ELEMENTWISE = "convolution", "depthwise convolution", "elementwise"
+GROUPS = (CONVOLUTION, DEPTHWISE, *_BY_NAME, ELEMENTWISE, OPTIMIZER)
+
+# They give memory out and touch none of it. Views are told by their schema.
+_ALLOCATING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
+_ALLOCATING |= {"_unsafe_view", "is_same_size", "_has_compatible_shallow_copy_type", "resize_"}
+_OVERWRITING = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "_foreach_zero_"}
+
+
+@dataclass
+class Counted:
+    """All calls of one operator in one group. flops: 2 x multiply-adds; None where torch has no formula.
+
+    bytes: of its input and output tensors. elements: of its output tensors.
+    """
+
+    name: str
+    group: str
+    calls: int = 0
+    flops: int | None = None
+    bytes: int = 0
+    elements: int = 0
+
+
+class OperatorCounter(TorchDispatchMode):
+    """Counts the operators that run while it is active; they run as they would without it.
+
+    `counts`: {(name, group): Counted}. `phase_flops`: FLOPs of each phase. `phase`: set it as the step goes on.
+
+    Bytes are what operators that are not fused would move at least: of each call, every input tensor read once and
+    every output tensor written once; an operator in place both reads and writes its tensor. Views, allocations and
+    questions about shapes move nothing and are left out. An expanded tensor counts what it holds in memory.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.counts, self.phase = {}, FORWARD
+        self.phase_flops = dict.fromkeys((FORWARD, BACKWARD, OPTIMIZER), 0)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if _moves_data(func):
+            self._add(func, args, kwargs, out)
+        return out
+
+    def _add(self, func, args, kwargs, out):
+        name = operator_name(func)
+        shapes = [list(value.shape) if isinstance(value, torch.Tensor) else value for value in args]
+        group = group_of(name, shapes, self.phase == OPTIMIZER)
+        counted = self.counts.setdefault((name, group), Counted(name, group))
+        flops = operator_flops(func, args, kwargs, out)
+        if flops is not None:
+            counted.flops = (counted.flops or 0) + flops
+            self.phase_flops[self.phase] += flops
+        read, written = _touched(func, args, kwargs, out)
+        counted.calls += 1
+        counted.bytes += sum(map(_held_bytes, read)) + sum(map(_held_bytes, written))
+        counted.elements += sum(tensor.numel() for tensor in written)
+
+    @property
+    def flops(self):
+        return sum(self.phase_flops.values())
+
+    @property
+    def bytes(self):
+        return sum(counted.bytes for counted in self.counts.values())
+
+
+def group_of(name, shapes, in_optimizer=False):
+    """The group, one of `GROUPS`, of an operator's call. shapes: its arguments', those of tensors as lists of sizes.
+
+    A convolution is depthwise where each output channel reads one of several input channels.
+    """
+    if in_optimizer or "_amp_" in name or "_fused_sgd" in name:
+        return OPTIMIZER
+    if name in CONVOLUTIONS:
+        image, weight = (shapes[at] for at in CONVOLUTIONS[name])
+        return DEPTHWISE if weight[1] == 1 and image[1] > 1 else CONVOLUTION
+    return next((group for group, parts in _BY_NAME.items() if any(part in name for part in parts)), ELEMENTWISE)
+
+
+def operator_name(func):
+    """ "aten::mm": the name that the profiler records, too."""
+    return func._schema.name if hasattr(func, "_schema") else str(func)
+
+
+def operator_flops(func, args, kwargs, out):
+    """FLOPs of one call by torch's formula, None where it has none.
+
+    But for the backward pass of a convolution: torch's formula, up to 2.15 at least, forgets that a weight's gradient
+    has its groups as well, and counts a depthwise convolution's as often as it has channels
+    (https://github.com/pytorch/pytorch/pull/183405). Here each of the two gradients costs what the forward pass does.
+    """
+    packet = getattr(func, "_overloadpacket", func)
+    if packet is torch.ops.aten.convolution_backward:
+        gradient, image, weight = args[:3]
+        transposed, mask = args[7], args[10]
+        places = math.prod((image if transposed else gradient).shape[2:]) * image.shape[0]
+        return 2 * places * weight.numel() * sum(mask[:2])
+    formula = flop_registry.get(packet)
+    return None if formula is None else int(formula(*args, **kwargs, out_val=out))
+
+
+def count_step(train_step, images, labels):
+    """Run one training step (a `floor.TrainStep`) and return its `OperatorCounter`."""
+    counter = OperatorCounter()
+
+    def enter(phase):
+        return lambda *_: setattr(counter, "phase", phase)
+
+    hooks = [
+        train_step.model.register_forward_hook(enter(BACKWARD)),
+        train_step.optimizer.register_step_pre_hook(enter(OPTIMIZER)),
+        train_step.optimizer.register_step_post_hook(enter(BACKWARD)),
+    ]
+    try:
+        with counter:
+            train_step(images, labels)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return counter
+
+
+def _moves_data(func):
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return True
+    if schema.name.split("::")[1] in _ALLOCATING or schema.name.startswith(("prim::", "profiler::")):
+        return False
+    return not any(value.alias_info and not value.alias_info.is_write for value in schema.returns)
+
+
+def _touched(func, args, kwargs, out):
+    """The tensors that a call reads, and those that it writes."""
+    schema = getattr(func, "_schema", None)
+    named = schema.arguments if schema else []
+    changed, read = [], []
+    name = schema.name.split("::")[1] if schema else ""
+    if name.startswith("new_") or name.endswith("_like"):
+        return [], _tensors(out)
+    for argument, value in [*zip(named, args, strict=False), *_keywords(named, kwargs)]:
+        tensors = _tensors(value)
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        if writes:
+            changed += tensors
+        if not writes or not (name in _OVERWRITING or argument.is_out):
+            read += tensors
+    if schema is None:
+        read = _tensors((args, kwargs))
+    return read, _tensors(out) or changed
+
+
+def _keywords(arguments, kwargs):
+    return [(argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs]
+
+
+def _tensors(value):
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _held_bytes(tensor):
+    """Bytes of the elements that a tensor has in memory: along an expanded dimension there is one."""
+    if tensor.layout != torch.strided:
+        return tensor.numel() * tensor.element_size()
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size if stride or not size else 1 for size, stride in sizes) * tensor.element_size()

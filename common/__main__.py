@@ -99,6 +99,18 @@ def _parser():
     ):
         handed_on.add_argument(flag, type=folder, metavar=name, help=text)
 
+    added = add("limit", _limit, LIMIT)
+    add_step_options(added, ignores=("--workers", "--stacks"))
+    added.add_argument("--input", action="store_true", help="measure the input pipeline alone, per number of workers")
+    added.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    added.add_argument("--plot", type=folder, metavar="FILE", help="draw the roofline: .svg or .png")
+    added.add_argument(
+        "--compile-limit",
+        type=whole_number(0, 36000),
+        metavar="S",
+        help="seconds that torch.compile may take, 0: do not compile (default: 300 on a GPU, 60 on a CPU)",
+    )
+
     added = add("doctor", _doctor, "Say what this machine has, and what to do about what it lacks.")
     added.add_argument("--logdir", type=Path, default=ROOT / "logs", metavar="DIR", help="where runs would go")
     added.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
@@ -106,6 +118,7 @@ def _parser():
 
 
 EXPLAIN = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
+LIMIT = "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is."
 
 # Each command imports what it needs, so that none waits for another's libraries.
 
@@ -117,7 +130,7 @@ def _tour(args):
 
 
 def _compare(args):
-    from common import compare, record
+    from common import compare, not_run, record
 
     results, problems = record.read_results(args.logdir)
     for problem in problems:
@@ -141,12 +154,19 @@ def _compare(args):
     if args.json:
         print(json.dumps(compare.comparison(found), indent=2))
     else:
+        from common.limit_record import read_limit
         from common.table import console, print_ladders
 
         used, problems = compare.gpu_use(args.logdir, results)
         for problem in problems:
             print(f"no figures from a trace: {problem}", file=sys.stderr)
-        print_ladders(found, console(), used, compare.recorded_runs(args.logdir, results))
+        try:
+            limit = read_limit(args.logdir)
+        except InputError as error:
+            limit = None
+            print(f"skipped: {error}", file=sys.stderr)
+        runs = compare.recorded_runs(args.logdir, results)
+        print_ladders(found, console(), used, runs, limit, not_run.read_all(args.logdir))
     return 0
 
 
@@ -166,6 +186,12 @@ def _record(args):
     from common.reference import record_ladder
 
     return record_ladder(args)
+
+
+def _limit(args):
+    from common.limit import limit
+
+    return limit(args)
 
 
 def _doctor(args):

@@ -1,7 +1,8 @@
 """The floor of a step's time: the model trained on one batch that lies on the device already, with no input pipeline.
 
-As a program, `python -m common.floor`, it measures the same compiled: in a process of its own, since compiling can take
-minutes, can be stopped only from outside, and can bring a process down.
+Three times: as in steps 00 to 05; with channels last and the fused optimizer, as in step 07; and compiled, as in step
+08. The compiled one is measured by this module as a program, `python -m common.floor`, in a process of its own, since
+compiling can take minutes, can be stopped only from outside, and can bring a process down.
 """
 
 import gc
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 
 from common.device import device_name
-from common.errors import InputError, is_out_of_memory, printable
+from common.errors import InputError, compile_failure, is_out_of_memory, printable
 from common.limit_record import Floor
 from common.machine import ROOT
 from common.record import StepTime, Throughput
@@ -27,19 +28,24 @@ from common.session import Plan, timed_window, warm_up
 
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=5, window_steps=1, window_seconds=1.5)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
+PLAIN, CHANNELS_LAST, COMPILED = "uncompiled", "channels last", "compiled"
 NO_LOADER = SimpleNamespace(num_workers=0, prefetch_factor=None)
 
 
 class TrainStep:
     """The train step of the course, in `precision`: train_step(images, labels) returns the loss.
 
-    model: on its device already, maybe compiled. Images are float, normalised and on the device, too.
+    model: a classifier, which is moved to the device; also its layout, its optimizer, and whether it is compiled follow
+    `kind`. Images are float, normalised, on the device, and laid out as `laid_out` does it.
     """
 
-    def __init__(self, model, device, precision):
-        self.model, self.device, self.precision = model, device, precision
+    def __init__(self, model, device, precision, kind=PLAIN):
+        self.device, self.precision = device, precision
+        self.layout = torch.contiguous_format if kind == PLAIN else torch.channels_last
+        model = model.to(device, memory_format=self.layout)
+        self.model = torch.compile(model) if kind == COMPILED else model
         self.criterion = nn.CrossEntropyLoss()
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=kind != PLAIN)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
 
     def __call__(self, images, labels):
@@ -50,6 +56,9 @@ class TrainStep:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return loss
+
+    def laid_out(self, images, labels):
+        return images.contiguous(memory_format=self.layout), labels
 
 
 def without_tf32():
@@ -92,20 +101,25 @@ def fitting_batch(train_step, batch_size, image_size):
         size //= 2
     sizes = ", ".join(map(str, tried))
     raise InputError(
-        f"out of memory on {device_name(device)}: tried batch size {sizes} at {image_size} px; try a smaller --model or "
-        "--image-size, or free the memory that other programs hold"
+        f"out of memory on {device_name(device)}: tried batch size {sizes} at {image_size} px; try a smaller --model "
+        "or --image-size, or free the memory that other programs hold"
     )
 
 
 def windows_of(train_step, batch, device, plan):
     """The timed windows (`session.Window`) of training on that one batch, after a warm-up."""
-    batches = repeat(batch)
+    batches = repeat(train_step.laid_out(*batch))
     steps = warm_up(batches, train_step, device, plan, NO_LOADER)
     return [timed_window(batches, train_step, device, steps) for _ in range(plan.windows)]
 
 
+def speeds_of(windows):
+    """images/s of each window, and ms of each of their steps."""
+    return [window.samples_per_second for window in windows], [ms for window in windows for ms in window.step_ms]
+
+
 def floor(kind, speeds, step_ms, batch_size, counted, flops_roof):
-    """The `Floor` of timed windows: images/s of each, ms of each step. counted: the `flops.OperatorCounter` of a step.
+    """The `Floor` of what `speeds_of` gives. counted: the `flops.OperatorCounter` of a step.
 
     MFU is the model's FLOPs over time and peak, after "PaLM" (Chowdhery et al. 2022, appendix B), with two differences:
     the FLOPs are counted, not estimated from the parameters, and the peak is the one measured here.
@@ -119,7 +133,7 @@ def floor(kind, speeds, step_ms, batch_size, counted, flops_roof):
         step_ms=StepTime(statistics.median(step_ms), deciles[0], deciles[-1]),
         flops_per_second=per_second,
         mfu=per_second / flops_roof,
-        bytes_per_second=counted.bytes * median / batch_size if kind == "uncompiled" else None,
+        bytes_per_second=counted.bytes * median / batch_size if kind != COMPILED else None,
     )
 
 
@@ -166,26 +180,25 @@ def _measure_compiled(device, model, image_size, batch_size, precision, seed, qu
     device = torch.device(device)
     without_tf32()
     torch.manual_seed(seed)
-    compiled = torch.compile(classifier(model, image_size).to(device))
-    train_step = TrainStep(compiled, device, getattr(torch, precision))
     batch = batch_on(device, batch_size, image_size)
     try:
-        train_step(*batch).item()
+        train_step = TrainStep(classifier(model, image_size), device, getattr(torch, precision), COMPILED)
+        train_step(*train_step.laid_out(*batch)).item()
     except Exception as error:  # a compiler fails in any way
-        where = "out of memory while it ran" if is_out_of_memory(error) else _reason(error)
-        print(json.dumps({"error": f"torch.compile failed: {where}"}), flush=True)
+        print(json.dumps({"error": not_compiled(error)}), flush=True)
         return
     print(json.dumps({"compiled": True}), flush=True)
-    windows = windows_of(train_step, batch, device, QUICK if quick else FULL)
-    speeds = [window.samples_per_second for window in windows]
-    step_ms = [ms for window in windows for ms in window.step_ms]
+    speeds, step_ms = speeds_of(windows_of(train_step, batch, device, QUICK if quick else FULL))
     print(json.dumps({"samples_per_second": speeds, "step_ms": step_ms}), flush=True)
 
 
-def _reason(error):
-    """The line of a compiler's error that says what was wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return printable(next((line for line in lines if "rror" in line), lines[0]), 160)
+def not_compiled(error):
+    """Why the compiled model could not be measured, in a line."""
+    if is_out_of_memory(error):
+        return "the compiled model runs out of memory at this batch size"
+    if told := compile_failure(error):
+        return told.removesuffix(", or skip this step")
+    return f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
 
 
 def _end(process):

@@ -20,10 +20,11 @@ class Peak:
 
 @dataclass(frozen=True)
 class Floor:
-    """The model trained on one batch that lies on the device already. kind: "uncompiled" or "compiled".
+    """The model trained on one batch that lies on the device already.
 
-    flops_per_second: FLOPs of a step over its time. mfu: that over the measured peak, 0..1. bytes_per_second: bytes of
-    a step's operators over its time; None where operators are fused, since nobody counted what those move.
+    kind: "uncompiled", "channels last" or "compiled"; see `floor`. flops_per_second: FLOPs of a step over its time.
+    mfu: that over the measured peak, 0..1. bytes_per_second: bytes of a step's operators over its time; None where they
+    are compiled into others, since nobody counted what those move.
     """
 
     kind: str
@@ -38,13 +39,12 @@ class Floor:
 class Group:
     """Operators of one kind in one step: see `flops.OperatorCounter`; ms of a traced, uncompiled step.
 
-    formula: whether torch counts FLOPs for them; where not, flops is 0. elements: written, for those without.
+    flops: None where torch has no formula for them. elements: written.
     """
 
     name: str
     calls: int
-    formula: bool
-    flops: int
+    flops: int | None
     bytes: int
     elements: int
     traced_ms: float
@@ -52,7 +52,7 @@ class Group:
     @property
     def work(self):
         """FLOPs, or where there is no formula one for each element written: for a place in the roofline only."""
-        return self.flops if self.formula else self.elements
+        return self.elements if self.flops is None else self.flops
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def _labels(trace, events, counted):
         above, name = parent[index], trace.names[names[index]]
         if name.startswith("Optimizer.") or above in optimizing:
             optimizing.add(index)
-        if above >= 0 and of_operator[above]:
+        saves = name == "aten::clone" and above >= 0 and trace.names[names[above]].endswith("_")
+        if above >= 0 and of_operator[above] and not saves:  # saved for the backward pass: a call of its own
             of_operator[index] = of_operator[above]
         elif name in counted:
             dims = shapes.get(external[index])
@@ -89,12 +90,12 @@ def groups(counter, times):
         members = [counted for counted in counter.counts.values() if counted.group == name]
         if not members:
             continue
+        flops = [counted.flops for counted in members if counted.flops is not None]
         found.append(
             Group(
                 name=name,
                 calls=sum(counted.calls for counted in members),
-                formula=any(counted.flops is not None for counted in members),
-                flops=sum(counted.flops or 0 for counted in members),
+                flops=sum(flops) if flops else None,
                 bytes=sum(counted.bytes for counted in members),
                 elements=sum(counted.elements for counted in members),
                 traced_ms=sum(ms for (_, group), ms in times.items() if group == name),
@@ -177,8 +178,8 @@ def roofline_figure(limit):
         colour = GREY if COLOURS[group.name] == "#000000" else COLOURS[group.name]
         share = group.traced_ms / whole
         axes.scatter(
-            x, y, s=30 + 900 * share, facecolors=colour if group.formula else "none", edgecolors=colour, linewidths=1.8,
-            alpha=0.85, label=f"{group.name}, {share:.0%} of the time{'' if group.formula else ' *'}", zorder=3,
+            x, y, s=30 + 900 * share, facecolors="none" if group.flops is None else colour, edgecolors=colour,
+            linewidths=1.8, alpha=0.85, label=f"{group.name}, {share:.0%} of the time{' *' if group.flops is None else ''}", zorder=3,
         )  # fmt: skip
     plain = limit.floors[0]
     axes.scatter(limit.flops_per_step / limit.bytes_per_step, plain.flops_per_second, marker="*", s=160, color=SPEED,
@@ -189,7 +190,7 @@ def roofline_figure(limit):
     legend = axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
     for handle in legend.legend_handles:
         handle.set_sizes([50])
-    if any(not group.formula for group in drawn):
+    if any(group.flops is None for group in drawn):
         figure.supxlabel(
             "* no FLOP formula: drawn with one FLOP for each element written, so only the distance to the slanted roof "
             "(bytes/s) means something",

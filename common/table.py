@@ -7,6 +7,7 @@ from rich.text import Text
 
 from common import original
 from common.compare import is_first_step, spread
+from common.errors import printable
 
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and nothing need be folded
 
@@ -27,21 +28,24 @@ def console():
     return made if made.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
 
 
-def print_ladders(ladders, to, used=None, runs=None):
+def print_ladders(ladders, to, used=None, runs=None, limit=None, missing=()):
     """Print every ladder with its notes to the console `to`.
 
-    used: what traces tell, from `compare.gpu_use`. runs: of a record, from `compare.recorded_runs`.
+    used: what traces tell, from `compare.gpu_use`. runs: of a record, from `compare.recorded_runs`. limit: what
+    `python -m common limit` found, a `limit_record.Limit`; shown beside the ladders that it speaks of. missing: the steps of the
+    first ladder that were not run, as `NotRun`s.
     """
     if len(ladders) > 1:
         to.print(
             f"\nThese runs make {len(ladders)} ladders: they differ in device, data, model or image size. "
             "Each has a table of its own, and no figure compares one with another."
         )
-    for ladder in ladders:
-        _print_ladder(ladder, to, used or {}, runs or {})
+    for number, ladder in enumerate(ladders):
+        its_limit = limit if limit and limit.matches(ladder.baseline) else None
+        _print_ladder(ladder, to, used or {}, runs or {}, its_limit, () if number else missing)
 
 
-def _print_ladder(ladder, to, used, runs):
+def _print_ladder(ladder, to, used, runs, limit, missing):
     base = ladder.baseline
     notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
@@ -55,10 +59,13 @@ def _print_ladder(ladder, to, used, runs):
         f"({base.environment.cores} CPU cores), torch {escape(base.environment.torch)}\n"
     )
     parts = [(MEASURED, measured), (COMPARED, compared)]
+    if limit:
+        parts.append((LIMITED, [[_of_floor(row.result, limit)] for row in ladder.rows]))
     if any(row.result.step in used for row in ladder.rows):
         parts.insert(1, (TRACED, [_traced(used.get(row.result.step)) for row in ladder.rows]))
     if any(row.result.step in runs for row in ladder.rows):
         parts.insert(1, (RUNS, [_runs(runs.get(row.result.step)) for row in ladder.rows]))
+    names, parts = _with_missing(ladder, names, parts, missing)
     headers, cells = [], [[name] for name in names]
     for header, rows in parts:
         headers += header
@@ -85,6 +92,8 @@ def _print_ladder(ladder, to, used, runs):
         to.print(Text(f"All: {note}.", "yellow"))
     for number, note in enumerate(numbered, start=1):
         to.print(Text(f"[{number}] {note}", "yellow"))
+    for each in missing:
+        to.print(Text(f"{printable(each)}.", "yellow"))
     memory = "the GPU allocator's peak" if base.device_type == "cuda" else "the profiler's peak (weights not in it)"
     to.print(
         Text(
@@ -92,6 +101,7 @@ def _print_ladder(ladder, to, used, runs):
             f"batch MB: what a batch moves to the device. memory: {memory}.\n"
             "1.39x (1.31-1.48): times as fast, and the range the windows allow; no difference: that range holds 1.\n"
             f"{OF_RUNS if any(header is RUNS for header, _ in parts) else OF_DRIFT}"
+            f"{_of_limit(limit) if limit else ''}"
             f"{_of_traces(base, any(header is TRACED for header, _ in parts))}"
             f"original: as published for a {original.DEVICE} at 224 px, against its own baseline; not measured here.",
             "dim",
@@ -103,6 +113,7 @@ MEASURED = ["\nbatch", "batch\nMB", "memory\nMB", "step\nms", "\nimages/s"]
 RUNS = ["mean of\nruns", "\nn"]
 TRACED = ["GPU\nbusy", "Tensor\nCores"]
 COMPARED = ["vs step\nbefore", "vs\nbaseline", "\noriginal"]
+LIMITED = ["of the\nfloor"]
 
 
 OF_RUNS = "mean of runs: of the medians of n runs, interleaved with the other steps', ± half their range.\n"
@@ -117,6 +128,19 @@ def _table(headers, rows):
     for cells in rows:
         table.add_row(*cells)
     return table
+
+
+def _with_missing(ladder, names, parts, missing):
+    """Names and parts of a table with a row for each step that was not run, in its place among the others."""
+    steps = [row.result.step for row in ladder.rows] + [each.step for each in missing]
+    order = sorted(range(len(steps)), key=steps.__getitem__)
+    names = [*names, *(Text(printable(each.step, 80)) for each in missing)]
+    made = []
+    for header, rows in parts:
+        empty = ["-"] * (len(header) - 1) + ["not run" if header is MEASURED else "-"]
+        rows = [*rows, *([empty] * len(missing))]
+        made.append((header, [rows[at] for at in order]))
+    return [names[at] for at in order], made
 
 
 def _marked(result, numbered):
@@ -149,6 +173,20 @@ def _of_traces(base, shown):
     if base.device_type == "cpu":
         return "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` says where the time went.\n"
     return ""
+
+
+def _of_floor(result, limit):
+    return f"{result.samples_per_second.median / limit.floor.samples_per_second.median:.0%}"
+
+
+def _of_limit(limit):
+    floor = limit.floor
+    rough = ", a smoke run" if any(note.startswith("smoke run") for note in limit.notes) else ""
+    return (
+        f"of the floor: images/s over those of the model alone, without input pipeline ({floor.kind}, batch "
+        f"{limit.batch_size}, {limit.precision}, {limit.started[:10]}{rough}: `limit`); a row's batch and precision "
+        "may differ.\n"
+    )
 
 
 def _compared(row, base):

@@ -1,0 +1,266 @@
+"""`python -m common limit --input`: how many images/s the input pipeline alone delivers, for each number of workers.
+
+The data, the transform and the DataLoader are those of step 05. Nothing trains meanwhile: each batch is taken and
+dropped. Beside it stands the floor, what the model alone consumes; the smaller of the two is the bottleneck.
+"""
+
+import math
+import multiprocessing
+import re
+import statistics
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+
+from common import floor, machine, progress, record
+from common.data import cifar10, resized_uint8
+from common.device import autocast_dtype, device_name
+from common.errors import InputError, is_out_of_memory, printable
+from common.limit_record import read_limit
+from common.model import classifier
+
+WORKER_FAILURES = r"DataLoader worker .*(killed by signal|exited unexpectedly)|shared memory|Too many open files"
+WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """Median bytes over the workers: resident, and proportional (pages shared with others divided among them)."""
+
+    rss: int
+    pss: int
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """What a DataLoader delivers with so many workers (0: in the main process), images/s of each window.
+
+    start_seconds: from asking for an iterator to its first batch. worker_bytes: None without workers, or where the
+    system does not tell.
+    """
+
+    workers: int
+    samples_per_second: record.Throughput
+    start_seconds: float
+    worker_bytes: WorkerMemory | None
+
+
+@dataclass(frozen=True)
+class Consumed:
+    """What the model alone trains on, images/s. source: where that is from. kind: see `limit_record.Floor`."""
+
+    samples_per_second: record.Throughput
+    kind: str
+    precision: str
+    batch_size: int
+    source: str
+
+
+@dataclass(frozen=True)
+class InputLimit:
+    """One call of `limit --input`. enough_workers: the fewest that outpace the model in every window, None if none."""
+
+    schema: int
+    device: str
+    device_type: str
+    model: str
+    data: str
+    image_size: int
+    batch_size: int
+    pin_memory: bool
+    delivered: list[Delivered]
+    model_alone: Consumed
+    enough_workers: int | None
+    bottleneck: str
+    notes: list[str]
+    environment: record.Environment
+    started: str
+
+
+def input_limit(args, device):
+    """Measure; returns the `InputLimit` and the function that prints it. Raises InputError."""
+    from common.input_limit_view import print_input_limit
+
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    classifier(args.model, args.image_size)  # refused now rather than once the data was measured
+    data = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
+    if args.batch_size > len(data):
+        raise InputError(f"--batch-size {args.batch_size} is larger than the data ({len(data)} images)")
+    numbers = worker_numbers(machine.usable_cores())
+    progress.say(f"limit --input: {data.source} data, {args.image_size} px, batch {args.batch_size}")
+    consumed, notes = model_alone(args, device)
+    progress.report("model alone", 1, len(numbers) + 1, consumed.samples_per_second.median)
+    found = []
+    for number in numbers:
+        seconds = QUICK_WINDOW_SECONDS if args.quick else WINDOW_SECONDS
+        with told_of_workers(number):
+            found.append(deliver(data, args.batch_size, number, device.type == "cuda", args.seed, seconds))
+        progress.report(_workers(number), len(found) + 1, len(numbers) + 1, found[-1].samples_per_second.median)
+    if device.type == "cpu":
+        notes.append("the workers had all cores to themselves here; on a CPU the model trains on the same ones")
+    if args.quick:
+        notes.append("smoke run (--quick): few and short windows, so the figures are rough")
+    enough = next((each.workers for each in found if judged(each, consumed) == ENOUGH), None)
+    return (
+        InputLimit(
+            schema=record.SCHEMA,
+            device=device_name(device),
+            device_type=device.type,
+            model=args.model,
+            data=data.source,
+            image_size=args.image_size,
+            batch_size=args.batch_size,
+            pin_memory=device.type == "cuda",
+            delivered=found,
+            model_alone=consumed,
+            enough_workers=enough,
+            bottleneck=verdict(found, consumed, machine.usable_cores()),
+            notes=notes,
+            environment=record.environment(torch.__version__, torch.version.cuda),
+            started=started,
+        ),
+        print_input_limit,
+    )
+
+
+def worker_numbers(cores):
+    """0, 1, 2, 4 … up to the cores, and the cores themselves; 0, 1, 2 at least."""
+    doubling = [1 << power for power in range(1, 20) if 1 << power <= cores]
+    return sorted({0, 1, 2, *doubling, cores})
+
+
+def deliver(data, batch_size, workers, pin_memory, seed, window_seconds):
+    """Take batches from a DataLoader for `WINDOWS` windows of about that many seconds; returns `Delivered`."""
+    loader = DataLoader(
+        data, batch_size=batch_size, shuffle=True, drop_last=True, num_workers=workers, pin_memory=pin_memory,
+        persistent_workers=workers > 0, generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+    others = {child.pid for child in multiprocessing.active_children()}
+    begin = time.perf_counter()
+    batches = _endless(loader)
+    next(batches)
+    start = time.perf_counter() - begin
+    for _ in range(workers * (loader.prefetch_factor or 0)):  # queued while the workers started: not their pace
+        next(batches)
+    speeds = [images_per_second(batches, batch_size, window_seconds) for _ in range(WINDOWS)]
+    own = [child.pid for child in multiprocessing.active_children() if child.pid not in others]
+    memory = worker_memory(own)
+    batches.close()
+    return Delivered(workers, record.Throughput(statistics.median(speeds), speeds), start, memory)
+
+
+@contextmanager
+def told_of_workers(workers):
+    """Turn what the system says against so many loader processes into InputError."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        text = str(error)
+        if not (is_out_of_memory(error) or isinstance(error, OSError) or re.search(WORKER_FAILURES, text)):
+            raise
+        shm = "; in a container, give it a larger --shm-size" if re.search("shared memory|Bus error", text) else ""
+        raise InputError(
+            f"the input pipeline failed with {_workers(workers)} ({printable(text, 160)}): try a smaller "
+            f"--batch-size or --image-size{shm}"
+        ) from error
+
+
+def images_per_second(batches, batch_size, seconds):
+    """images/s over one window: at least one batch, and about so many seconds."""
+    begin, taken = time.perf_counter(), 0
+    while not taken or time.perf_counter() - begin < seconds:
+        next(batches)
+        taken += batch_size
+    return taken / (time.perf_counter() - begin)
+
+
+def worker_memory(pids, proc=Path("/proc")):
+    """The `WorkerMemory` of processes from Linux's smaps_rollup; None where there are none, or it is not there."""
+    found = []
+    for pid in pids:
+        try:
+            text = (proc / str(pid) / "smaps_rollup").read_text()
+        except OSError:
+            continue
+        sizes = dict(re.findall(r"^(Rss|Pss):\s+(\d+) kB", text, re.MULTILINE))
+        if len(sizes) == 2:
+            found.append((int(sizes["Rss"]) * 1024, int(sizes["Pss"]) * 1024))
+    if not found:
+        return None
+    rss, pss = zip(*found, strict=True)
+    return WorkerMemory(int(statistics.median(rss)), int(statistics.median(pss)))
+
+
+def model_alone(args, device):
+    """What the model consumes, and notes: from a `limit.json` that matches, otherwise measured shortly, uncompiled."""
+    precision, notes = autocast_dtype(device)
+    name, why = str(precision).removeprefix("torch."), "no limit.json here"
+    try:
+        kept = read_limit(args.logdir)
+    except InputError as error:
+        kept, why = None, str(error)
+    wanted = (device_name(device), machine.usable_cores(), args.model, args.image_size, name)
+    if kept is not None:
+        if (kept.device, kept.environment.cores, kept.model, kept.image_size, kept.precision) == wanted:
+            best = kept.floor
+            where = f"limit.json of {kept.started[:10]}"
+            return Consumed(best.samples_per_second, best.kind, kept.precision, kept.batch_size, where), notes
+        why = "limit.json is of another device, model, image size or precision"
+    torch.manual_seed(args.seed)
+    train_step = floor.TrainStep(classifier(args.model, args.image_size), device, precision)
+    batch, too_large = floor.fitting_batch(train_step, args.batch_size, args.image_size)
+    speeds, _ = floor.speeds_of(floor.windows_of(train_step, batch, device, floor.QUICK))
+    if too_large:
+        notes = [*notes, f"out of memory with batch size {', '.join(map(str, too_large))}: the model is measured with "
+                 f"{len(batch[1])}"]  # fmt: skip
+    told = record.Throughput(statistics.median(speeds), speeds)
+    return Consumed(
+        told, floor.PLAIN, name, len(batch[1]), f"measured shortly ({why}; `limit` does it properly)"
+    ), notes
+
+
+ENOUGH, EVEN, SHORT = "faster than the model", "as fast as the model", "slower than the model"
+
+
+def judged(delivered, consumed):
+    """`ENOUGH` or `SHORT` where the windows' ranges lie apart, otherwise `EVEN`."""
+    input_speeds, model_speeds = delivered.samples_per_second.windows, consumed.samples_per_second.windows
+    if min(input_speeds) > max(model_speeds):
+        return ENOUGH
+    return SHORT if max(input_speeds) < min(model_speeds) else EVEN
+
+
+def verdict(delivered, consumed, cores):
+    """Which side is the bottleneck and how many workers change that, in a sentence."""
+    first = next((each for each in delivered if judged(each, consumed) == ENOUGH), None)
+    if first is not None and first.workers == 0:
+        return "the model is the bottleneck with any number of workers, even none"
+    if first is not None:
+        return f"the input is the bottleneck below {_workers(first.workers)}, the model from there on"
+    even = next((each for each in delivered if judged(each, consumed) == EVEN), None)
+    if even is not None:
+        return (
+            f"the input is the bottleneck below {_workers(even.workers)}; there it is as fast as the model, as far as "
+            "the windows tell, and no number of workers tried here is clearly faster"
+        )
+    best = max(delivered, key=lambda each: each.samples_per_second.median)
+    each_one = best.samples_per_second.median / max(1, best.workers)
+    needed = math.ceil(consumed.samples_per_second.median / each_one)
+    return (
+        f"the input is the bottleneck with every number of workers tried, and this machine has {cores} cores: at "
+        f"{each_one:.0f} images/s a worker the model would need about {needed} of them, each with a core of its own"
+    )
+
+
+def _workers(number):
+    return f"{number} worker{'' if number == 1 else 's'}"
+
+
+def _endless(loader):
+    while True:
+        yield from loader

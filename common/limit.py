@@ -1,0 +1,167 @@
+"""`python -m common limit`: how fast this model could train on this device, and how far from its limits it stays."""
+
+import json
+import statistics
+import sys
+import tempfile
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
+from datetime import datetime, timezone
+from itertools import repeat
+from pathlib import Path
+
+import torch
+
+from common import floor, peaks, progress, record, roofline
+from common.device import autocast_dtype, checked_device, device_name
+from common.errors import InputError
+from common.flops import FORWARD, count_step
+from common.ladder import prepare
+from common.limit_record import FILE, Limit
+from common.limit_view import print_limit
+from common.model import classifier
+from common.options import image_size_for
+from common.session import traced_window
+from common.table import console
+
+PARTS = 5  # of a whole measurement, for who follows it
+COMPILE_LIMIT = {"cuda": 300, "cpu": 60}  # s; on two cores the whole command should take less than two minutes
+SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
+
+
+def limit(args):
+    """Measure, write `limit.json` into `args.logdir`, print it. With `args.input`: see `input_limit`. Returns 0.
+
+    Raises InputError for what the user can mend: options, a folder that cannot be written, a model that does not fit.
+    """
+    device = ready(args)
+    with redirect_stdout(sys.stderr) if args.json else nullcontext():  # stdout is for the JSON then
+        if args.input:
+            from common.input_limit import input_limit
+
+            found, show = input_limit(args, device)
+        else:
+            found, show = measure(args, device), print_limit
+            record.write_whole(args.logdir / FILE, json.dumps(asdict(found), indent=2) + "\n")
+            if args.plot:
+                roofline.plot(found, args.plot)
+                print(f"drawn: {args.plot}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(asdict(found), indent=2))
+    else:
+        show(found, console())
+        if not args.input:
+            print(f"written to {args.logdir / FILE}; `compare` shows each step's share of the floor")
+    return 0
+
+
+def ready(args):
+    """Check the options, fill in this machine's defaults, and return the device. Raises InputError."""
+    if args.plot and args.input:
+        raise InputError("--plot draws the roofline, which --input does not measure: leave one of them out")
+    args.device = checked_device(args.device)
+    args.image_size = image_size_for(args, args.device)
+    device = torch.device(args.device)
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    prepare(args)
+    if args.plot:
+        roofline.check_plot(args.plot)
+    floor.without_tf32()
+    return device
+
+
+def measure(args, device):
+    """The `Limit` of a model on a device. Prints its progress; see `limit` for errors."""
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    torch.manual_seed(args.seed)
+    model = classifier(args.model, args.image_size)  # first: it is what can be wrong
+    precision, notes = autocast_dtype(device)
+    progress.say(
+        f"limit: {args.model}, {args.image_size} px, batch {args.batch_size}, on {device_name(device)}, with no data"
+    )
+    flops_peaks = peaks.peak_flops(device, precision, args.quick)
+    bytes_peaks = peaks.peak_bytes(device, args.quick)
+    progress.report("peaks", 1, PARTS)
+
+    model.to(device)
+    counted, batch_size, times, timings, too_large = uncompiled(model, args, device, precision)
+    del model  # the process that compiles has to fit beside this one
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    if too_large:
+        sizes = ", ".join(map(str, too_large))
+        notes = [*notes, f"out of memory with batch size {sizes}: everything here is of batch {batch_size}"]
+    settings = {
+        "device": args.device, "model": args.model, "image_size": args.image_size, "batch_size": batch_size,
+        "precision": _name(precision), "seed": args.seed, "quick": args.quick,
+    }  # fmt: skip
+    patience = COMPILE_LIMIT[device.type] if args.compile_limit is None else args.compile_limit
+    why_not = "--compile-limit 0"
+    if patience:
+        speeds, step_ms, why_not = floor.compiled_windows(settings, patience)
+        if speeds:
+            timings[floor.COMPILED] = speeds, step_ms
+            progress.report(floor.COMPILED, PARTS, PARTS, statistics.median(speeds))
+        else:
+            progress.say(f"  not compiled: {why_not}")
+    return Limit(
+        schema=record.SCHEMA,
+        device=device_name(device),
+        device_type=device.type,
+        model=args.model,
+        image_size=args.image_size,
+        batch_size=batch_size,
+        precision=_name(precision),
+        seed=args.seed,
+        forward_flops_per_image=counted.phase_flops[FORWARD] // batch_size,
+        flops_per_step=counted.flops,
+        bytes_per_step=counted.bytes,
+        peak_flops=flops_peaks,
+        peak_bytes=bytes_peaks,
+        floors=[
+            floor.floor(kind, speeds, step_ms, batch_size, counted, flops_peaks[0].median)
+            for kind, (speeds, step_ms) in timings.items()
+        ],
+        not_compiled=why_not,
+        groups=roofline.groups(counted, times),
+        outside_ms=times.get((roofline.OUTSIDE, roofline.OUTSIDE), 0.0),
+        without_formula=roofline.without_formula(counted, times),
+        notes=[*notes, *([SMOKE] if args.quick else [])],
+        environment=record.environment(torch.__version__, torch.version.cuda),
+        started=started,
+    )
+
+
+def uncompiled(model, args, device, precision):
+    """Count, time and trace the model on one batch, as large as `args.batch_size` or as memory holds.
+
+    Returns the `OperatorCounter` of a step, its batch size, `roofline.operator_ms`, {kind: what `floor.speeds_of`
+    gives}, and the batch sizes that did not fit.
+    """
+    train_step = floor.TrainStep(model, device, precision)
+    batch, too_large = floor.fitting_batch(train_step, args.batch_size, args.image_size)
+    counted = count_step(train_step, *batch)
+    progress.report("count", 2, PARTS)
+    plan, timings = floor.QUICK if args.quick else floor.FULL, {}
+    for part, kind in enumerate((floor.PLAIN, floor.CHANNELS_LAST), start=3):
+        if kind != floor.PLAIN:
+            train_step = floor.TrainStep(model, device, precision, kind)
+        timings[kind] = floor.speeds_of(floor.windows_of(train_step, batch, device, plan))
+        progress.report(kind, part, PARTS, statistics.median(timings[kind][0]))
+        if kind == floor.PLAIN:
+            times = traced_ms(train_step, batch, device, counted)
+    return counted, len(batch[1]), times, timings, too_large
+
+
+def traced_ms(train_step, batch, device, counted):
+    """`roofline.operator_ms` of the step that was counted, from a trace that is not kept."""
+    names = {counted.name for counted in counted.counts.values()}
+    with tempfile.TemporaryDirectory(prefix="limit-") as folder:
+        path = Path(folder) / "trace.json"
+        events = traced_window(repeat(batch), train_step, device, path)
+        return roofline.operator_ms(path, events, names)
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")

@@ -178,6 +178,8 @@ def _measure_compiled(device, model, image_size, batch_size, precision, seed, qu
     from common.model import classifier
 
     device = torch.device(device)
+    if device.index is not None:
+        torch.cuda.set_device(device)
     without_tf32()
     torch.manual_seed(seed)
     batch = batch_on(device, batch_size, image_size)

@@ -204,9 +204,10 @@ def model_alone(args, device):
         kept = read_limit(args.logdir)
     except InputError as error:
         kept, why = None, str(error)
-    wanted = (device_name(device), machine.usable_cores(), args.model, args.image_size, name)
+    wanted = (device_name(device), args.model, args.image_size, name)
     if kept is not None:
-        if (kept.device, kept.environment.cores, kept.model, kept.image_size, kept.precision) == wanted:
+        same_cores = device.type != "cpu" or kept.environment.cores == machine.usable_cores()
+        if same_cores and (kept.device, kept.model, kept.image_size, kept.precision) == wanted:
             best = kept.floor
             where = f"limit.json of {kept.started[:10]}"
             return Consumed(best.samples_per_second, best.kind, kept.precision, kept.batch_size, where), notes

@@ -179,7 +179,8 @@ def roofline_figure(limit):
         share = group.traced_ms / whole
         axes.scatter(
             x, y, s=30 + 900 * share, facecolors="none" if group.flops is None else colour, edgecolors=colour,
-            linewidths=1.8, alpha=0.85, label=f"{group.name}, {share:.0%} of the time{' *' if group.flops is None else ''}", zorder=3,
+            linewidths=1.8, alpha=0.85, zorder=3,
+            label=f"{group.name}, {share:.0%} of the time{' *' if group.flops is None else ''}",
         )  # fmt: skip
     plain = limit.floors[0]
     axes.scatter(limit.flops_per_step / limit.bytes_per_step, plain.flops_per_second, marker="*", s=160, color=SPEED,

@@ -1,4 +1,4 @@
-"""Where the limit is: FLOPs and bytes by hand, peaks, the floor, the roofline, the input pipeline, the column of compare.
+"""Where the limit is: FLOPs and bytes by hand, peaks, the floor, the roofline, the input pipeline, compare's column.
 
 The GPU's side is tested by fakes: nothing here was run on one.
 """

@@ -19,7 +19,7 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 
-from common import privacy, record, reference, reference_page
+from common import not_run, privacy, record, reference, reference_page
 from common.errors import InputError, printable
 from common.verification import unpacked, verify
 
@@ -29,6 +29,7 @@ LIMITS = {  # what a record may hold, and the bytes of it at most; the step's na
     re.escape(reference.FILE): 1_000_000,
     re.escape(reference_page.FILE): 200_000,
     rf"{STEP}/result\.json": 1_000_000,
+    rf"{STEP}/{re.escape(not_run.FILE)}": 10_000,
     rf"{STEP}/runs/([1-9][0-9]?|{RUNS})\.json": 1_000_000,
     rf"({STEP})/\1\.[0-9]{{1,20}}\.pt\.trace\.json\.gz": reference.TRACE_LIMIT,
     rf"({STEP})/events\.out\.tfevents\.[0-9]{{1,20}}\.\1\.[0-9]{{1,20}}": 1_000_000,
@@ -232,9 +233,15 @@ def _missing(files):
     """What a whole record would hold beside these, and what it holds once only."""
     steps = sorted({name.split("/")[0] for name in files if "/" in name})
     problems = [f"{name} is missing" for name in (reference.FILE, reference_page.FILE) if name not in files]
+    without = [step for step in steps if f"{step}/{not_run.FILE}" in files]
     if not 1 <= len(steps) <= STEPS:
         problems.append(f"it holds {len(steps)} steps, not 1 to {STEPS}")
-    for step in steps:
+    elif without == steps:
+        problems.append("none of its steps was run")
+    for step in without:
+        more = [name for name in files if name.startswith(f"{step}/") and name != f"{step}/{not_run.FILE}"]
+        problems += [f"{name} is there although {step} was not run" for name in more]
+    for step in sorted(set(steps) - set(without)):
         for what, pattern in (
             (record.FILE, r"result\.json"),
             ("trace", r".*\.pt\.trace\.json\.gz"),

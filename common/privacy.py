@@ -55,6 +55,13 @@ def private_texts(value):
     return sorted(lines)
 
 
+def redacted(text):
+    """`text` with "…" in place of every word, up to a space or a quote, in which something looks private."""
+    for pattern in _PATTERNS.values():
+        text = re.sub(rf"(?:{pattern.pattern})[^\s'\"]*", "…", text)
+    return text
+
+
 def texts(value):
     """The different texts in a JSON value, and the keys of its objects: two sets."""
     found, keys, waiting = set(), set(), [value]

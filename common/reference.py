@@ -6,6 +6,7 @@
         NN_name/result.json              all runs of the step as one (see `record.merged`)
         NN_name/NN_name.<ms>.pt.trace.json.gz  the first run's trace, small and without this machine's names in it
         NN_name/events.out.tfevents.…    the first run's scalars, for TensorBoard
+        NN_name/not_run.json             in the place of all that, where the step could not be run: why not
         README.md                        the table of all that
 
 The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, neighbours) does it to every step alike.
@@ -21,7 +22,7 @@ import sys
 from dataclasses import asdict, replace
 from functools import partial
 
-from common import ladder, machine, record
+from common import ladder, machine, not_run, record
 from common.errors import InputError
 from common.options import image_size_for, step_arguments
 from common.reference_page import write_page
@@ -132,13 +133,13 @@ def _part(there, part):
 
 
 def _run_all(args, folder, header):
-    codes, show = [], ladder.once(partial(print, flush=True))
+    codes, given_up, show = [], set(), ladder.once(partial(print, flush=True))
     args.logdir = folder / ".running"
     words, files = step_arguments(args), ladder.step_files()
     for run in range(1, args.runs + 1):
         for file in files:
             kept = folder / file.stem
-            if (kept / "runs" / f"{run}.json").exists():
+            if (kept / "runs" / f"{run}.json").exists() or file.stem in given_up:
                 continue
             if code_hash() != header["code"]:
                 raise InputError("steps/ or common/ changed while recording: put the code back, and run this again")
@@ -146,7 +147,12 @@ def _run_all(args, folder, header):
             outcome = ladder.run(file, words, lambda event: None, show)
             codes.append(outcome.code)
             if outcome.code:
-                print(f"{name}failed: {outcome.reason}", file=sys.stderr, flush=True)
+                what = "failed"
+                if outcome.code == 2 and not record.run_files(kept):
+                    not_run.write(kept, file.stem, outcome.reason)
+                    given_up.add(file.stem)
+                    what = "not run"
+                print(f"{name}{what}: {outcome.reason}", file=sys.stderr, flush=True)
                 continue
             result = record.read_result(args.logdir / file.stem / record.FILE)
             _keep(args.logdir / file.stem, kept, run, result)
@@ -154,8 +160,10 @@ def _run_all(args, folder, header):
     for file in files:  # again, for a call that was stopped between a run and its sum
         _sum_up(folder / file.stem)
     write_page(folder)
-    done = min(len(record.run_files(folder / file.stem)) for file in files)
-    print(f"{folder} holds {done} run(s) of every step. The table: {sys.executable} -m common compare {folder}")
+    without = [each.step for each in not_run.read_all(folder)]
+    done = min((len(record.run_files(folder / file.stem)) for file in files if file.stem not in without), default=0)
+    every = f"every step but {', '.join(without)}" if without else "every step"
+    print(f"{folder} holds {done} run(s) of {every}. The table: {sys.executable} -m common compare {folder}")
     return ladder.exit_code(codes)
 
 
@@ -178,6 +186,7 @@ def _sum_up(kept):
     results = record.read_runs(kept)
     if results:
         record.write_result(kept / record.FILE, record.merged(results))
+        (kept / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it
 
 
 def _write_small(source, target):

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from common import compare, markdown, record
+from common import compare, markdown, not_run, record
 from common.errors import printable
 
 FILE = "README.md"
@@ -27,6 +27,7 @@ def page(folder):
     base, environment = ladder.baseline, ladder.baseline.environment
     windows = len(base.samples_per_second.windows)
     notes = dict.fromkeys(note for result in results for note in result.notes)
+    missing = not_run.read_all(folder)
     lines = [
         f"# {base.model}, {base.image_size} px, on {base.device}",
         "",
@@ -42,6 +43,7 @@ def page(folder):
         "a tenth cut off at either end; mean of runs: of the runs' medians, ± half their range; n: runs,",
         "interleaved with the other steps. *No difference*: the range of the ratio holds 1. Trace, events: run 1.",
         *(["", *(f"- {note}." for note in notes)] if notes else []),
+        *(["", *(f"- `{each.step}` was not run: {each.reason}." for each in missing)] if missing else []),
         "",
         "Written by `python -m common record`; `python -m common compare` prints it, `python -m common record --check`",
         "verifies it.",

@@ -32,8 +32,8 @@ def print_ladders(ladders, to, used=None, runs=None, limit=None, missing=()):
     """Print every ladder with its notes to the console `to`.
 
     used: what traces tell, from `compare.gpu_use`. runs: of a record, from `compare.recorded_runs`. limit: what
-    `python -m common limit` found, a `limit_record.Limit`; shown beside the ladders that it speaks of. missing: the steps of the
-    first ladder that were not run, as `NotRun`s.
+    `python -m common limit` found, a `limit_record.Limit`; shown beside the ladders that it speaks of. missing: the
+    steps of the first ladder that were not run, as `NotRun`s.
     """
     if len(ladders) > 1:
         to.print(

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from common import ladder, record
 from common.compare import gpu_use, ladders
+from common.not_run import NotRun
 from common.options import step_arguments
 from common.run_folder import locked
 from common.table import console, print_ladders
@@ -17,8 +18,8 @@ from common.table import console, print_ladders
 def tour(args):
     """Run every step with `args` (see `options.add_step_options`), print the comparison, return the exit code.
 
-    A step that fails is named and the others still run: then 1, or 2 if each that failed did so by its input.
-    Raises InputError, at once, where the input suits no step at all.
+    A step that fails is named and the others still run: then 1, or 2 if each that failed did so by its input; the table
+    has those as not run, with the reason. Raises InputError, at once, where the input suits no step at all.
     """
     ladder.prepare(args)
     with locked(
@@ -41,18 +42,20 @@ def _run_all(args):
         if outcome.code == 2 and not results and not failures:
             ladder.check_input(args)
         failures.append((file.stem, outcome))
-        out.print(Text.assemble(("failed ", "red"), f"{file.stem:<26}{outcome.reason}"))
+        what = ("not run ", "yellow") if outcome.code == 2 else ("failed ", "red")
+        out.print(Text.assemble(what, f"{file.stem:<26}{outcome.reason}"))
     if results:
         used, problems = gpu_use(args.logdir, results)
         for problem in problems:
             print(f"tour: no figures from a trace: {problem}", file=sys.stderr)
-        print_ladders(ladders(results), out, used)
+        missing = [NotRun(step, outcome.reason) for step, outcome in failures if outcome.code == 2]
+        print_ladders(ladders(results), out, used, missing=missing)
         python = Path(sys.executable)
         board = python.with_name("tensorboard")
         out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {args.logdir}")
         out.print(f"This table again:  {python} -m common compare {args.logdir}")
     for step, outcome in failures:
-        print(f"tour: {step} failed: {outcome.reason}", file=sys.stderr)
+        print(f"tour: {step} {'not run' if outcome.code == 2 else 'failed'}: {outcome.reason}", file=sys.stderr)
     return ladder.exit_code(outcome.code for _, outcome in failures)
 
 

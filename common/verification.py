@@ -15,12 +15,13 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from common import privacy, record, reference, reference_page
+from common import not_run, privacy, record, reference, reference_page
 from common.errors import InputError, printable
 from common.event_file import count_scalars
 
 UNPACKED_LIMIT = 100_000_000  # bytes of a trace's JSON
 WINDOWS = 5  # of a run, at least
+SMALL_COPIES = 4096  # bytes a step, beside the batch
 SETTINGS = {
     "device": str, "data": str, "model": str, "image_size": int, "batch_size": int, "workers": int, "seed": int,
     "quick": bool,
@@ -39,12 +40,13 @@ def verify(folder):
         header = _json(folder / reference.FILE)
         problems += _of_header(header)
     if not problems:
-        numbers = sorted({len(record.run_files(step)) for step in steps})
+        without = [step for step in steps if (step / not_run.FILE).exists()]
+        numbers = sorted({len(record.run_files(step)) for step in steps if step not in without})
         if len(numbers) > 1:
             problems.append(f"the steps have different numbers of runs ({', '.join(map(str, numbers))})")
         for step in steps:
             with _noted(problems):
-                lines.append(_of_step(step, header, problems))
+                lines.append(_of_missing(step) if step in without else _of_step(step, header, problems))
     with _noted(problems):
         _check_page(folder, bool(problems))
     plain = [problem.replace(f"{folder}/", "") for problem in problems]
@@ -187,6 +189,14 @@ def _of_step(step, header, problems):
     return f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {scalars} scalars"
 
 
+def _of_missing(step):
+    """Say why a step was not run. Raises InputError where its file is not as `record` writes it."""
+    path = step / not_run.FILE
+    _json(path)
+    made = not_run.read(path)
+    return f"{made.step}: not run: {made.reason}"
+
+
 @contextmanager
 def _named(path):
     try:
@@ -215,7 +225,8 @@ def _of_run(result, step, trace, header):
         yield "started is no time"
     memory = result.peak_memory_bytes
     reserved = memory.allocated if memory.reserved is None else memory.reserved
-    if not (0 < result.batch_size <= result.batch_bytes < 2**53 and 0 < memory.allocated <= reserved < 2**53):
+    moved = result.batch_bytes or result.batch_size  # 0: the data is on the device already
+    if not (0 < result.batch_size <= moved < 2**53 and 0 < memory.allocated <= reserved < 2**53):
         yield "a batch or the memory has an impossible size"
         return
     if (memory.reserved is None) != (result.device_type == "cpu"):
@@ -263,7 +274,7 @@ def _misfits(trace, summary, result):
         names = {gpu.name for gpu in summary.gpus}
         if names != {result.device}:
             yield f"it is from {' and '.join(sorted(map(str, names))) or 'no GPU'}, not from {result.device}"
-        elif abs(summary.step_bytes - result.batch_bytes) > 0.02 * result.batch_bytes:
+        elif abs(summary.step_bytes - result.batch_bytes) > 0.02 * result.batch_bytes + SMALL_COPIES:
             yield f"a step copies {summary.step_bytes:.0f} bytes to the GPU, a batch has {result.batch_bytes}"
     elif summary.gpus or len(summary.trace.copies):
         yield "it shows a GPU at work, the figures are a CPU's"

@@ -5,6 +5,8 @@ other work. Nothing comes for free, so what is measured afterwards is at most th
 changes: a bigger batch, say, also does what is once a step, such as the optimizer's, less often for an image.
 """
 
+import re
+
 import numpy as np
 from msgspec import Struct
 
@@ -16,6 +18,7 @@ from common.trace.steps import is_loading
 
 WORTHWHILE = 0.02  # of the step: less is not worth a change
 FEWER_BYTES = 0.75  # of an image's bytes are saved where it crosses as uint8 and not as float32
+_TURNS_OVER = re.compile("nchwToNhwc|nhwcToNchw", re.IGNORECASE)  # cuDNN's kernels that only change the layout
 
 
 class Advice(Struct, frozen=True):
@@ -45,6 +48,9 @@ def levers(trace, steps, gpus, idle, tensor, talk):
             _untapped(trace, steps, tensor),
             _launching(trace, steps, gpus, _waits(idle, "launch", steps)),
             *_copying(trace, steps, idle),
+            _turning_over(trace, steps),
+            _compiling(steps, _waits(idle, "launch", steps)),
+            _keeping(trace, steps, idle),
             _synchronising(trace, steps, idle),
             _setting_up(trace, steps, _waits(idle, "setup", steps)),
             _communicating(steps, talk),
@@ -65,6 +71,13 @@ def levers(trace, steps, gpus, idle, tensor, talk):
         ),
         Advice("03_reduced_h2d_copy", "copy fewer bytes", none, 0.0, 1.0),
         Advice("05_pinned_memory", "pinned memory", none, 0.0, 1.0),
+        Advice(
+            "06_channels_last", "channels last", "which layout suits a CPU's convolutions, no trace shows", 0.0, None
+        ),
+        Advice("07_no_hidden_syncs", "do not synchronise", "no GPU in this trace: nothing to wait for", 0.0, 1.0),
+        Advice("08_compile", "compile the model", "which operators can become one, no trace shows", 0.0, None),
+        Advice("09_prefetch_stream", "copy the next batch early", none, 0.0, 1.0),
+        Advice("10_on_device_data", "prepare a batch at once", "no trace shows what other code would take", 0.0, None),
     ]
 
 
@@ -184,7 +197,10 @@ def _copying(trace, steps, idle):
         pinned = _advice("05_pinned_memory", "pinned memory", f"{crossing}, from pageable memory", shares["h2d"])
     else:
         pinned = _advice(
-            None, "copy the next batch early", f"{crossing}, though not from pageable memory", shares["h2d"]
+            "09_prefetch_stream",
+            "copy the next batch early",
+            f"{crossing}, though not from pageable memory",
+            shares["h2d"],
         )
     back = _advice(
         None,
@@ -208,6 +224,43 @@ def _held_up(trace, idle, these):
     return sum(found) / len(found) if found else 0.0
 
 
+def _turning_over(trace, steps):
+    """Kernels that do nothing but change an image's layout, since its neighbours want another."""
+    kernels = trace.kernels
+    these = trace.named(kernels, _TURNS_OVER.search)
+    inside = Cover(kernels.start[these], kernels.end[these]).within(steps.start, steps.end).sum()
+    share = float(inside) / max(float(steps.duration.sum()), 1e-9)
+    if not share:
+        why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
+        return Advice("06_channels_last", "channels last", why, 0.0, None)
+    why = f"{_time(share * steps.mean_us)} of a step are kernels that turn images from NCHW into NHWC or back"
+    return _advice("06_channels_last", "channels last", why, share)
+
+
+def _compiling(steps, share):
+    """Waits for launches: of compiled kernels there are fewer. What fusing saves inside of kernels, no trace shows."""
+    why = (
+        f"for {_time(share * steps.mean_us)} of a step the GPU waits for a launch; torch.compile launches fewer "
+        "kernels, which also read and write less"
+    )
+    return _advice("08_compile", "compile the model", why, share)
+
+
+def _keeping(trace, steps, idle):
+    """Waits for batches that worker processes load, and for their copies: gone where the data is on the device."""
+    names = [trace.names[number] for number in np.unique(trace.operators.name).tolist()]
+    if not any("MultiProcessing" in name for name in names if is_loading(name)):
+        why = "the training process loads by itself: that is the first thing to change"
+        return Advice("10_on_device_data", "keep the data on the GPU", why, 0.0, None)
+    copying = _held_up(trace, idle, direction(trace, "h2d")) / max(float(steps.duration.sum()), 1e-9)
+    waiting = _waits(idle, "dataloader", steps)
+    why = (
+        f"although worker processes load, a step waits {_time(waiting * steps.mean_us)} for its batch and "
+        f"{_time(copying * steps.mean_us)} for the copy: a small data set fits on the GPU, which can prepare it too"
+    )
+    return _advice("10_on_device_data", "keep the data on the GPU", why, waiting + copying)
+
+
 def _synchronising(trace, steps, idle):
     """Waits inside calls that synchronise, and those after them until the GPU has work again."""
     runtime = trace.runtime
@@ -226,7 +279,7 @@ def _synchronising(trace, steps, idle):
         f"the CPU waits for the GPU, {count:.0f}x a step (.item(), .cpu(), synchronize), "
         f"and then the GPU for the CPU: {_time(share * steps.mean_us)} without a kernel"
     )
-    return _advice(None, "do not synchronise", why, share)
+    return _advice("07_no_hidden_syncs", "do not synchronise", why, share)
 
 
 def _setting_up(trace, steps, share):

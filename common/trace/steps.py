@@ -24,7 +24,8 @@ class Steps(Struct, frozen=True):
     """names: what stands after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
 
     breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
-    marked: False where the trace marks no steps and counts as one.
+    marked: False where the trace marks no steps and counts as one. mark_start, mark_end: µs, float64 [steps], of the
+    marks alone, so of the CPU's part: device work that was called in there may begin before the step does.
     """
 
     names: list[str]
@@ -32,6 +33,8 @@ class Steps(Struct, frozen=True):
     end: np.ndarray
     breakdown: np.ndarray
     marked: bool
+    mark_start: np.ndarray
+    mark_end: np.ndarray
 
     @property
     def duration(self):
@@ -65,11 +68,12 @@ def steps(trace):
     profiler missed part of their device work: all that launched none, and then one that launched less than 80 % of
     what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
     """
-    names, start, end, marked = _marks(trace)
-    start, end, launched = _with_device_work(trace, start, end)
+    names, mark_start, mark_end, marked = _marks(trace)
+    start, end, launched = _with_device_work(trace, mark_start, mark_end)
     kept = _complete(launched)
     names, start, end = names[:kept], start[:kept], end[:kept]
-    return Steps(names, start, end, shares([*roles(trace), Cover(start, end)], start, end), marked)
+    breakdown = shares([*roles(trace), Cover(start, end)], start, end)
+    return Steps(names, start, end, breakdown, marked, mark_start[:kept], mark_end[:kept])
 
 
 def roles(trace):

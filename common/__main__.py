@@ -108,7 +108,7 @@ def _parser():
         "--compile-limit",
         type=whole_number(0, 36000),
         metavar="S",
-        help="seconds that torch.compile may take, 0: do not compile (default: 300 on a GPU, 60 on a CPU)",
+        help="seconds that torch.compile may take, 0: do not compile (default: 300 on a GPU; on a CPU 30 or more)",
     )
 
     added = add("doctor", _doctor, "Say what this machine has, and what to do about what it lacks.")
@@ -189,6 +189,7 @@ def _record(args):
 
 
 def _limit(args):
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
     from common.limit import limit
 
     return limit(args)

@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.roofline import of_roof, told_rate
+from common.table import UNSTEADY
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name
 
@@ -22,11 +23,15 @@ def print_limit(limit, to):
     to.print()
     to.print(_groups(limit))
     to.print()
-    best = limit.floor
+    best, speeds = limit.floor, [each.samples_per_second for each in limit.floors]
     to.print(
         f"[bold]The floor is {best.samples_per_second.median:.1f} images/s ({best.kind})[/]: "
         "no input pipeline can make this model train faster here."
     )
+    if max(map(_half, [*limit.peak_flops[:1], *limit.peak_bytes[:1], *speeds])) > UNSTEADY:
+        to.print(
+            Text("UNSTEADY: windows differ widely, so something else kept this machine busy. Run it again.", "red")
+        )
     if limit.not_compiled:
         to.print(Text(f"Not compiled: {limit.not_compiled}.", "yellow"))
     for note in limit.notes:
@@ -126,8 +131,9 @@ def plain_table(first, headers):
     return table
 
 
-def _half(peak):
-    return (max(peak.windows) - min(peak.windows)) / 2 / peak.median
+def _half(rates):
+    """Half the range of windows over their median."""
+    return (max(rates.windows) - min(rates.windows)) / 2 / rates.median
 
 
 def _share(part, whole):

@@ -222,6 +222,12 @@ def test_mfu_is_the_step_s_flops_over_its_time_and_the_measured_peak():
     assert floor.floor(floor.COMPILED, [1.0], [1.0], 4, counter, 1.0).bytes_per_second is None
 
 
+def test_compiling_on_a_cpu_may_take_what_is_left_of_two_minutes():
+    assert limit.compile_limit(CPU, 40.2) == 60
+    assert limit.compile_limit(CPU, 500.0) == 30
+    assert limit.compile_limit(CUDA, 500.0) == 300
+
+
 def told_by(code, limit_seconds=60):
     return floor.compiled_windows({}, limit_seconds, command=(sys.executable, "-c", code))
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, make_result, run_program
 from trace_builder import TraceBuilder
 
-from common import contribution, privacy, record, reference_page, verification
+from common import contribution, not_run, privacy, record, reference_page, verification
 from common.__main__ import main
 from common.event_file import count_scalars
 from common.events import write_events
@@ -160,6 +160,33 @@ def test_an_archive_has_the_same_bytes_whenever_it_is_made(folder, command, tmp_
         assert archive.namelist() == sorted(archive.namelist())
 
 
+def test_a_record_with_a_step_that_was_not_run_passes_and_says_why(folder, command, tmp_path):
+    not_run.write(folder / "08_compile", "08_compile", "torch.compile found no C++ compiler that works")
+    reference_page.write_page(folder)
+    code, out, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    assert out[-2:] == ["08_compile: not run: torch.compile found no C++ compiler that works", "ok"]
+    assert command("--pack", folder)[0] == 0
+    assert command("--add", "test-gpu.zip", "--logdir", "new/logs")[0] == 0
+    assert tree(tmp_path / "new" / "logs" / "test-gpu") == tree(folder)
+
+
+def test_a_step_whose_data_is_on_the_device_copies_nothing(folder, command, assert_refused):
+    def resident(copied_bytes):
+        for step in STEPS:
+            for path in (folder / step / "runs").iterdir():
+                record.write_result(path, replace(record.read_result(path), batch_bytes=0))
+            trace = a_trace(a_result(step, 1))
+            copied(copied_bytes)(trace)
+            write_trace(folder / step / a_result(step, 1).trace, trace)
+        sum_up(folder)
+
+    resident(4)
+    assert command("--check", folder)[0] == 0
+    resident(1_000_000)
+    assert_refused(folder, "a step copies 1000000 bytes to the GPU, a batch has 0")
+
+
 def test_a_record_that_is_there_is_not_replaced(folder, command, tmp_path):
     assert command("--add", folder, "--logdir", "logs")[0] == 0
     before = tree(tmp_path / "logs")
@@ -218,6 +245,14 @@ def text(name, written):
     return lambda folder: (folder / name).write_bytes(written if isinstance(written, bytes) else written.encode())
 
 
+def not_run_as(**value):
+    def spoil(folder):
+        (folder / "02_x").mkdir()
+        (folder / "02_x" / "not_run.json").write_text(json.dumps({"step": "02_x"} | value, indent=2) + "\n")
+
+    return spoil
+
+
 def windows(*speeds):
     return lambda value: value["samples_per_second"].update(windows=list(speeds))
 
@@ -244,6 +279,21 @@ EVENTS = "00_baseline/events.out.tfevents.1795000000.00_baseline.1795000000001"
 DEEP = "[" * 100_000
 RESERVED = {"allocated": 2_510_000_000, "reserved": 1}
 SPOILED = {
+    "runs of a step that was not run": (
+        lambda folder: not_run.write(folder / "01_amp", "01_amp", "because"), ["is there although 01_amp was not run"],
+    ),
+    "no step that was run": (
+        lambda folder: [
+            [shutil.rmtree(folder / step), not_run.write(folder / step, step, "because")] for step in STEPS
+        ],
+        ["none of its steps was run"],
+    ),
+    "a step that was not run, for another's reason": (
+        lambda folder: not_run.write(folder / "02_x", "01_amp", "because"), ["02_x/not_run.json is broken"],
+    ),
+    "a reason with a path": (not_run_as(reason="see /home/ann/x"), ["02_x/not_run.json", "/home/ann"]),
+    "a reason with more in it": (not_run_as(reason="so", more=1), ["02_x/not_run.json is broken"]),
+    "a reason that the page does not give": (not_run_as(reason="so"), ["README.md is not the page"]),
     "no header": (remove("record.json"), ["record.json is missing"]),
     "no page": (remove("README.md"), ["README.md is missing"]),
     "no result": (remove("00_baseline/result.json"), ["00_baseline has no result.json"]),
@@ -560,6 +610,16 @@ def test_private_texts_are_found(value):
 def test_a_long_text_is_looked_at_in_time():
     assert privacy.private_texts(["a" * 10**5, "/" * 10**5, "~a" * 10**5]) == []
     assert privacy.private_texts(b"a" * 10**5 + b"@" + b"b" * 10**5) == []
+
+
+@pytest.mark.parametrize("value", [each for each in PRIVATE if isinstance(each, str)])
+def test_what_is_private_can_be_taken_out_of_a_text(value):
+    assert privacy.private_texts(privacy.redacted(f"see {value} now")) == []
+
+
+@pytest.mark.parametrize("value", [each for each in HARMLESS if isinstance(each, str)])
+def test_nothing_else_is_taken_out(value):
+    assert privacy.redacted(value) == value
 
 
 @pytest.mark.parametrize("value", HARMLESS, ids=str)

@@ -9,14 +9,21 @@ import subprocess
 import pytest
 from conftest import ROOT, make_result, run_program, write_run
 
-from common import ladder, machine, record, reference
+from common import ladder, machine, not_run, record, reference
 from common.__main__ import main
+from common.errors import InputError
 
 NAMES = ["00_baseline", "01_amp", "02_bigger_batch"]
 
 
 @pytest.fixture
-def fake_runs(monkeypatch, tmp_path):
+def refusing():
+    """{step: reason} of those among `fake_runs` that cannot be run here."""
+    return {}
+
+
+@pytest.fixture
+def fake_runs(monkeypatch, tmp_path, refusing):
     """In place of real steps: each run writes a hand-made result. Returns the log of runs and the steps to fail."""
     log, failing = [], set()
 
@@ -24,6 +31,8 @@ def fake_runs(monkeypatch, tmp_path):
         log.append(file.stem)
         if file.stem in failing:
             return ladder.Outcome(1, "it broke")
+        if file.stem in refusing:
+            return ladder.Outcome(2, refusing[file.stem])
         speed = 100.0 + len(log)
         folder = write_run(
             arguments[arguments.index("--logdir") + 1],
@@ -180,6 +189,57 @@ def test_a_step_that_fails_is_named_and_tried_again_next_time(fake_runs, tmp_pat
     log.clear()
     assert record_runs(tmp_path, "--runs", "1") == 0
     assert log == ["01_amp"]
+
+
+def test_a_step_that_cannot_be_run_is_recorded_with_its_reason_until_it_can(fake_runs, refusing, tmp_path, capsys):
+    log, _ = fake_runs
+    refusing["01_amp"] = "no compiler in /opt/secret/bin: install one"
+    assert record_runs(tmp_path, "--runs", "2") == 2
+    printed = capsys.readouterr()
+    assert "not run: no compiler in /opt/secret/bin" in printed.err
+    assert "holds 2 run(s) of every step but 01_amp" in printed.out
+    assert log == [*NAMES, "00_baseline", "02_bigger_batch"]  # not tried again by this call
+    folder = tmp_path / FOLDER
+    assert [path.name for path in (folder / "01_amp").iterdir()] == ["not_run.json"]
+    told = {"step": "01_amp", "reason": "no compiler in … install one"}  # and no folder of this machine
+    assert json.loads((folder / "01_amp" / "not_run.json").read_text()) == told
+    assert "- `01_amp` was not run: no compiler in … install one." in (folder / "README.md").read_text()
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(folder)])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "01_amp was not run: no compiler in … install one." in out
+    assert [line.split()[0] for line in out.splitlines() if line[:3] in ("00_", "01_", "02_")][:3] == NAMES
+    refusing.clear()
+    log.clear()
+    assert record_runs(tmp_path, "--runs", "2") == 0
+    assert log == ["01_amp", "01_amp"]
+    assert not (folder / "01_amp" / "not_run.json").exists()
+    assert "not run" not in (folder / "README.md").read_text()
+
+
+def test_a_step_that_ran_once_and_then_cannot_keeps_its_runs(fake_runs, refusing, tmp_path, capsys):
+    record_runs(tmp_path, "--runs", "1")
+    refusing["01_amp"] = "out of memory"
+    assert record_runs(tmp_path, "--runs", "2") == 2
+    assert "failed: out of memory" in capsys.readouterr().err
+    folder = tmp_path / FOLDER / "01_amp"
+    assert [path.name for path in (folder / "runs").iterdir()] == ["1.json"]
+    assert not (folder / "not_run.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"step": "01_amp"}', '{"step": "01_amp", "reason": 1}', "[" * 100_000])
+def test_a_broken_reason_is_refused_by_name(tmp_path, text):
+    (tmp_path / "01_amp").mkdir()
+    (tmp_path / "01_amp" / "not_run.json").write_text(text)
+    with pytest.raises(InputError, match=r"01_amp/not_run\.json is broken"):
+        not_run.read_all(tmp_path)
+
+
+def test_another_steps_reason_is_refused(tmp_path):
+    not_run.write(tmp_path / "01_amp", "02_bigger_batch", "because")
+    with pytest.raises(InputError, match="it is of 02_bigger_batch"):
+        not_run.read_all(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from torch.utils.data import DataLoader, Dataset
 
 from common import record, session
-from common.errors import InputError
+from common.errors import InputError, one_line_errors
 
 
 class Images(Dataset):
@@ -185,6 +186,110 @@ def test_tensorboard_gets_scalars_and_hyper_parameters(tmp_path):
     content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     for name in (b"batch_size", b"precision", b"workers", b"pin_memory", b"transfer"):
         assert name in content
+
+
+def test_the_first_step_is_timed_apart_and_is_in_no_window(tmp_path, capsys):
+    trained, step = [], small_step()
+
+    def train_step(images, labels):
+        if not trained:
+            time.sleep(1.5)  # as if it compiled
+        trained.append(len(labels))
+        return step(images, labels)
+
+    loader = DataLoader(Images(), batch_size=4, drop_last=True)
+    result = session.run_step("09_small.py", options(tmp_path), loader, train_step)
+    assert re.search(r"the first step took [1-9]\d*\.\d s", capsys.readouterr().out)
+    events = EventAccumulator(str(tmp_path / "09_small"))
+    events.Reload()
+    [point] = events.Scalars("first_step_seconds")
+    assert point.step == 1
+    assert point.value >= 1.5
+    slowest = result.batch_size / min(result.samples_per_second.windows)  # s a step
+    assert slowest < 1.5
+    assert "first_step_seconds" not in (tmp_path / "09_small" / "result.json").read_text()  # its fields are fixed
+
+
+def compile_errors():
+    from torch._dynamo.exc import BackendCompilerFailed, Unsupported
+    from torch._inductor.exc import InductorError, InvalidCxxCompiler
+
+    return {
+        "no C++ compiler": (InvalidCxxCompiler(), "no C++ compiler that works: install one, such as g++"),
+        "inside of another": (InductorError(InvalidCxxCompiler(), None), "no C++ compiler that works"),
+        "no C compiler": (
+            InductorError(RuntimeError("Failed to find C compiler. Please specify via CC environment variable"), None),
+            "no C compiler that works: install one, such as gcc",
+        ),
+        "a backend that fails": (
+            BackendCompilerFailed(min, ValueError("odd. Very odd"), None), r"BackendCompilerFailed: ValueError: odd\)",
+        ),
+        "what Dynamo cannot trace": (Unsupported("call_method item", gb_type="x"), r"\(Unsupported: call_method item"),
+        "a new Python": (RuntimeError("torch.compile is not supported on Python 3.16+"), r"3.16\+: use a Python"),
+        "a newer Python": (RuntimeError("Dynamo is not supported on Python 3.17+"), r"3.17\+: use a Python"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", compile_errors())
+def test_what_cannot_be_compiled_is_one_line_that_says_what_to_do(tmp_path, kind):
+    error, told = compile_errors()[kind]
+    with pytest.raises(InputError, match=told) as refused:
+        run_small(tmp_path, failing=error)
+    assert str(refused.value).endswith("or skip this step")
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "09_small").exists()
+
+
+def test_memory_that_runs_out_while_compiling_is_told_as_such(tmp_path):
+    from torch._inductor.exc import InductorError
+
+    with pytest.raises(InputError, match="out of memory"):
+        run_small(tmp_path, failing=InductorError(RuntimeError("CUDA out of memory"), None))
+
+
+def test_a_runtime_error_of_another_kind_keeps_its_traceback(tmp_path):
+    with pytest.raises(RuntimeError, match=r"oh, torch\.compile"):
+        run_small(tmp_path, failing=RuntimeError("oh, torch.compile is not supported by this test"))
+
+
+COMPILED = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+import torch
+from pathlib import Path
+from common import session
+from common.errors import one_line_errors
+from test_session import Images, SmallNet, options
+from torch.utils.data import DataLoader
+
+@one_line_errors()
+def main():
+    model = torch.compile(SmallNet())
+    loader = DataLoader(Images(), batch_size=4, drop_last=True)
+    session.run_step("08_small.py", options(Path({logdir!r})), loader, lambda images, labels: model(images).sum())
+
+main()
+"""
+
+
+def test_without_a_compiler_a_step_ends_with_one_line_and_exit_code_2(tmp_path):
+    """For real: nothing is cached, and there is no such compiler."""
+    program = COMPILED.format(root=str(ROOT), tests=str(ROOT / "tests"), logdir=str(tmp_path / "logs"))
+    (tmp_path / "08_small.py").write_text(program)
+    cache = tmp_path / "cache"
+    finished = run_program(tmp_path / "08_small.py", cwd=tmp_path, CXX="/nonexistent", TORCHINDUCTOR_CACHE_DIR=cache)
+    assert finished.returncode == 2, finished.stderr
+    assert "Traceback" not in finished.stderr
+    told = "08_small: torch.compile found no C++ compiler that works: install one, such as g++, or skip this step"
+    assert finished.stderr.splitlines()[-1] == told
+    assert not list((tmp_path / "logs").glob("08_small/*"))
+
+
+def test_a_python_that_compile_does_not_support_is_refused_before_training(capsys):
+    with pytest.raises(SystemExit) as ended, one_line_errors():
+        raise RuntimeError("torch.compile is not supported on Python 3.16+")
+    assert ended.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_second_run_replaces_the_first_and_leaves_other_files_alone(tmp_path):

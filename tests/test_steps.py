@@ -161,8 +161,8 @@ def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompile
         losses[name] = train(capture_step(name, "--data", str(tmp_path), "--batch-size", "32", "--workers", "1"))
     for name, loss in losses.items():
         assert loss[-10:].mean() < 0.9 * loss[:10].mean(), name
-        # Noise of a run is what reordered sums make of it: far below one step's progress. Step 10 shuffles otherwise:
-        # there the noise is that of other images in the last batches.
+        # Noise of a run is what reordered sums make of it: far below one step's progress. Step 10 shuffles otherwise,
+        # so its last ten batches hold other images (measured: 1.2 % apart).
         rtol = 0.1 if name == "10_on_device_data" else 5e-3
         torch.testing.assert_close(loss[-10:].mean(), losses["00_baseline"][-10:].mean(), rtol=rtol, atol=0, msg=name)
 
@@ -170,13 +170,15 @@ def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompile
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 def test_the_compiled_model_gives_the_same_losses(capture_step, tmp_path):
     """For real, so it takes half a minute: fused operators round otherwise, by the last bits of fp32."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     losses = {}
     for name in ("07_no_hidden_syncs", "08_compile"):
         taken = capture_step(name, "--data", str(tmp_path), "--batch-size", "32", "--workers", "0")
         batches = itertools.islice(iter(taken.loader), 20)
         losses[name] = torch.tensor([taken.train_step(images, labels).item() for images, labels in batches])
     torch.testing.assert_close(losses["08_compile"], losses["07_no_hidden_syncs"], rtol=1e-4, atol=0)
-    assert not torch.equal(losses["08_compile"], losses["07_no_hidden_syncs"])  # it was another program
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # compiled, whole, and only in the first step
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")

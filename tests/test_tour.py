@@ -26,9 +26,10 @@ def test_a_quick_tour_runs_every_step_and_prints_the_table(quick_tour):
         assert (quick_tour.logdir / result.step / result.trace).is_file()
         assert result.data == "stand-in"
         assert f"{result.step} " in quick_tour.finished.stdout
-    assert [result.batch_size for result in results][:6] == [32, 32, 128, 128, 128, 128]
+    assert [result.batch_size for result in results] == [32, 32] + [128] * (len(NAMES) - 2)
     assert quick_tour.finished.stdout.count("STAND-IN DATA") == 1
     assert "no effect" not in quick_tour.finished.stdout
+    assert "not run" not in quick_tour.finished.stdout
     header = next(line for line in quick_tour.finished.stdout.splitlines() if line.startswith("step "))
     assert header.split() == ["step", "batch", "MB", "MB", "ms", "images/s", "before", "baseline", "original"]
     assert "…" not in quick_tour.finished.stdout
@@ -45,7 +46,8 @@ def test_uint8_cuts_the_bytes_of_a_batch_to_a_quarter(quick_tour):
     results, _ = record.read_results(quick_tour.logdir)
     sizes = {result.step: result.batch_bytes for result in results}
     assert sizes["02_bigger_batch"] == 128 * 3 * 32 * 32 * 4 + 128 * 8
-    assert sizes["03_reduced_h2d_copy"] == 128 * 3 * 32 * 32 + 128 * 8
+    assert {sizes[name] for name in NAMES[3:10]} == {128 * 3 * 32 * 32 + 128 * 8}
+    assert sizes["10_on_device_data"] == 0
 
 
 def test_on_a_cpu_the_notes_say_what_cannot_act(quick_tour):
@@ -56,6 +58,10 @@ def test_on_a_cpu_the_notes_say_what_cannot_act(quick_tour):
         assert "fewer bytes cannot help" in notes[step]
     assert "pinned memory cannot help" not in notes["04_multiprocess_loading"]
     assert "pinned memory cannot help" in notes["05_pinned_memory"]
+    for number, note in ((7, "no synchronisation to take away"), (9, "no copy to overlap"), (10, "no copy is saved")):
+        assert note not in notes[NAMES[number - 1]]
+        assert note in notes[NAMES[number]]
+    assert "fewer bytes" not in notes["10_on_device_data"]
     table = quick_tour.finished.stdout
     assert "fewer bytes cannot help" in table
     assert "pinned memory cannot help" in table
@@ -121,8 +127,23 @@ def test_a_step_that_refuses_its_input_is_named_and_the_exit_code_is_2(fake_step
     fake_steps(_00_fine=FINE, _01_picky="print('01_picky: no, because', file=sys.stderr); sys.exit(2)")
     code, out, err = tour(tmp_path, capsys)
     assert code == 2
-    assert err.splitlines()[-1] == "tour: 01_picky failed: no, because"
+    assert err.splitlines()[-1] == "tour: 01_picky not run: no, because"
     assert "00_fine" in out
+
+
+def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason_and_the_next_ones_run(
+    fake_steps, tmp_path, capsys
+):
+    picky = "print('01_picky: no compiler, [/] so', file=sys.stderr); sys.exit(2)"
+    fake_steps(_00_fine=FINE, _01_picky=picky, _02_fine=FINE)
+    code, out, _ = tour(tmp_path, capsys)
+    assert code == 2
+    table = out[out.index("vs step") :].splitlines()
+    rows = [line.split() for line in table if line.startswith(("00_", "01_", "02_"))]
+    assert [row[0] for row in rows][:3] == ["00_fine", "01_picky", "02_fine"]
+    assert rows[1] == ["01_picky", "-", "-", "-", "-", "not", "run", "-", "-", "-"]
+    assert "01_picky was not run: no compiler, [/] so." in table
+    assert not (tmp_path / "logs" / "01_picky").exists()
 
 
 def test_a_step_killed_by_the_system_is_explained(fake_steps, tmp_path, capsys):

@@ -328,6 +328,53 @@ def test_advice_is_amdahls_bound_and_names_the_step(summary):
     assert found.advice[0].step == "01_amp"
 
 
+def test_each_step_of_the_ladder_has_one_lever_at_most_and_every_later_one_has_its_own(summary):
+    for made in (two_steps(), amp_trace("volta_sgemm_128x64_nn")):
+        named = [each.step for each in summary(made).levers if each.step]
+        assert len(named) == len(set(named))
+        for step in ("06_channels_last", "07_no_hidden_syncs", "08_compile", "10_on_device_data"):
+            assert step in named
+
+
+def test_layouts_turned_over_waits_and_launches_are_what_the_later_steps_treat(summary):
+    turned = advised(summary(amp_trace("volta_sgemm_128x64_nn")), "06_channels_last")
+    assert turned.share_of_step == pytest.approx(0.6)
+    assert turned.predicted_gain == pytest.approx(1 / 0.4)
+    found = summary(two_steps())
+    assert advised(found, "06_channels_last").predicted_gain is None  # nothing is turned over, and nobody can tell
+    launches = next(each for each in found.idle[0].causes_us.items() if each[0] == "launch")[1] / 2000
+    assert advised(found, "08_compile").share_of_step == pytest.approx(launches)
+    assert advised(found, "10_on_device_data").predicted_gain is None  # the training process loads: first change that
+
+
+def test_data_on_the_device_saves_what_workers_and_copies_leave(summary):
+    made = two_steps()
+    for event in made.events:
+        event["name"] = event["name"].replace("_SingleProcess", "_MultiProcessing")
+    assert advised(summary(made), "10_on_device_data").predicted_gain == pytest.approx(1000 / (1000 - 200 - 50))
+
+
+def test_pinned_copies_that_hold_the_gpu_up_are_to_be_made_early(summary):
+    made = TraceBuilder()
+    made.step(1, 0, 1000)
+    made.copy(0, 5, 5, 195, 1000, name="Memcpy HtoD (Pinned -> Device)")
+    made.launch("k", 100, 10, 200, 800)
+    early = advised(summary(made), "09_prefetch_stream")
+    assert early.title == "copy the next batch early"
+    assert early.share_of_step == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_copy_called_in_a_step_counts_for_it_though_it_begins_beside_the_kernels_before(summary):
+    """As a prefetching loader copies: in a stream of its own, while the GPU is behind the CPU."""
+    made = TraceBuilder()
+    for number, begin in ((1, 0), (2, 1000)):
+        made.step(number, begin, 400)
+        made.copy(begin + 10, 5, begin + 20, 100, 1000, name="Memcpy HtoD (Pinned -> Device)")
+        made.launch("k", begin + 200, 10, begin + 600, 800)
+    assert summary(made).steps.end.tolist()[0] > 1100  # the second step's copy begins inside the first
+    assert summary(made).step_bytes == 1000
+
+
 def test_with_nothing_left_to_gain_the_verdict_says_what_bounds(summary):
     made = TraceBuilder()
     made.step(1, 0, 1000)

@@ -6,7 +6,6 @@ import numpy as np
 from msgspec import Struct
 
 from common.trace.intervals import Cover
-from common.trace.operators import launches
 
 DIRECTIONS = {"h2d": r"HtoD|HostToDevice", "d2h": r"DtoH|DeviceToHost", "d2d": r"DtoD|PtoP|DeviceToDevice|PeerToPeer"}
 
@@ -52,12 +51,6 @@ def copies(trace):
 
 
 def step_bytes(trace, steps):
-    """Bytes that a mean step copies to the device: those of the copies that begin inside `steps`, or are called there.
-
-    A copy in a stream of its own can begin while the GPU still works on the step before.
-    """
-    copies, call = trace.copies, launches(trace, trace.copies)
-    called = np.full(len(copies), -np.inf)
-    called[call >= 0] = trace.runtime.start[call[call >= 0]]
-    inside = Cover(steps.start, steps.end).holds(copies.start) | Cover(steps.mark_start, steps.mark_end).holds(called)
-    return float(np.nan_to_num(copies.bytes)[direction(trace, "h2d") & inside].sum() / len(steps.names))
+    """Bytes that a mean step copies to the device: those of the copies that begin inside `steps`."""
+    inside = direction(trace, "h2d") & Cover(steps.start, steps.end).holds(trace.copies.start)
+    return float(np.nan_to_num(trace.copies.bytes)[inside].sum() / len(steps.names))

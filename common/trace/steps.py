@@ -24,8 +24,7 @@ class Steps(Struct, frozen=True):
     """names: what stands after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
 
     breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
-    marked: False where the trace marks no steps and counts as one. mark_start, mark_end: µs, float64 [steps], of the
-    marks alone, so of the CPU's part: device work that was called in there may begin before the step does.
+    marked: False where the trace marks no steps and counts as one.
     """
 
     names: list[str]
@@ -33,8 +32,6 @@ class Steps(Struct, frozen=True):
     end: np.ndarray
     breakdown: np.ndarray
     marked: bool
-    mark_start: np.ndarray
-    mark_end: np.ndarray
 
     @property
     def duration(self):
@@ -68,12 +65,11 @@ def steps(trace):
     profiler missed part of their device work: all that launched none, and then one that launched less than 80 % of
     what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
     """
-    names, mark_start, mark_end, marked = _marks(trace)
-    start, end, launched = _with_device_work(trace, mark_start, mark_end)
+    names, start, end, marked = _marks(trace)
+    start, end, launched = _with_device_work(trace, start, end)
     kept = _complete(launched)
     names, start, end = names[:kept], start[:kept], end[:kept]
-    breakdown = shares([*roles(trace), Cover(start, end)], start, end)
-    return Steps(names, start, end, breakdown, marked, mark_start[:kept], mark_end[:kept])
+    return Steps(names, start, end, shares([*roles(trace), Cover(start, end)], start, end), marked)
 
 
 def roles(trace):

@@ -1,0 +1,180 @@
+"""What hands batches to the later steps: copied ahead in a stream of their own, or made on the device."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, TensorDataset
+
+from common import record, session
+from common.data import cifar10, resized_uint8
+from common.device_data import OnDevice
+from common.prefetch import Prefetched
+
+
+class Log(list):
+    """What was asked of a made-up GPU, in order: words."""
+
+
+class Part:
+    """Stands for a tensor: logs that it is copied and in which stream it will be used."""
+
+    def __init__(self, log, name):
+        self.log, self.name = log, name
+
+    def to(self, device, non_blocking):
+        assert (device.type, non_blocking) == ("cuda", True)
+        self.log.append(f"copy {self.name} in {self.log.current}")
+        return Part(self.log, f"{self.name} there")
+
+    def record_stream(self, stream):
+        self.log.append(f"{self.name} is used in {stream.name}")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A made-up GPU with a stream that trains; returns its log."""
+    log = Log()
+    log.current = "training"
+
+    @contextmanager
+    def stream(entered):
+        log.current, before = entered.name, log.current
+        yield
+        log.current = before
+
+    class Stream:
+        name = "copying"
+
+        def __init__(self, device):
+            assert device.type == "cuda"
+
+    training = SimpleNamespace(
+        name="training", wait_stream=lambda other: log.append(f"training waits for {other.name}")
+    )
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: training)
+    return log
+
+
+class Loader(list):
+    """A DataLoader's batches, and what else `run_step` reads of it."""
+
+    dataset, batch_size, num_workers, prefetch_factor, pin_memory = "data", 1, 3, 2, True
+
+
+def test_the_next_batch_is_copied_beside_this_ones_kernels_and_waited_for_before_it_is_used(gpu):
+    loader = Loader([Part(gpu, f"images {n}"), Part(gpu, f"labels {n}")] for n in (1, 2))
+    for number, (images, labels) in enumerate(Prefetched(loader, "cuda"), start=1):
+        assert (images.name, labels.name) == (f"images {number} there", f"labels {number} there")
+        gpu.append(f"train on {number}")
+    assert gpu == [
+        "copy images 1 in copying",
+        "copy labels 1 in copying",
+        "training waits for copying",
+        "images 1 there is used in training",
+        "labels 1 there is used in training",
+        "copy images 2 in copying",  # behind the wait, else that would wait for this copy as well
+        "copy labels 2 in copying",
+        "train on 1",
+        "training waits for copying",
+        "images 2 there is used in training",
+        "labels 2 there is used in training",
+        "train on 2",
+    ]
+
+
+def test_an_epoch_without_batches_ends_at_once(gpu):
+    assert list(Prefetched(Loader(), "cuda")) == []
+    assert gpu == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_prefetched_loader_offers_what_its_loader_does(gpu, device):
+    loader = Loader([1, 2, 3])
+    made = Prefetched(loader, device)
+    assert len(made) == 3
+    for name in ("dataset", "batch_size", "num_workers", "prefetch_factor", "pin_memory"):
+        assert getattr(made, name) == getattr(loader, name)
+    assert ["no copy to overlap" in note for note in made.notes] == ([True] if device == "cpu" else [])
+
+
+def test_on_a_cpu_batches_are_handed_through_as_they_are():
+    loader = DataLoader(TensorDataset(torch.arange(6.0), torch.arange(6)), batch_size=2)
+    for (images, labels), (as_it_is, its_labels) in zip(Prefetched(loader, "cpu"), loader, strict=True):
+        assert torch.equal(images, as_it_is)
+        assert torch.equal(labels, its_labels)
+    batches = [torch.zeros(1)]
+    assert next(iter(Prefetched(Loader([batches]), "cpu"))) is batches
+
+
+def made_up(count=10):
+    """A data set of images that differ in every pixel: smooth, noisy, and at the ends of the range."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+    images[0], images[1], images[2, :, ::2] = 0, 255, 255
+    images[3] = np.linspace(0, 255, 32, dtype=np.uint8)
+    return SimpleNamespace(data=images.transpose(0, 2, 3, 1), targets=list(range(count)), source="stand-in")
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "DEFAULT"], ids=["in uint8", "in fp32, as on a GPU"])
+@pytest.mark.parametrize("size", [16, 31, 32, 33, 64, 224])
+def test_images_are_resized_as_pil_does_to_within_one_of_255(monkeypatch, size, capability):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    data = made_up()
+    images, labels = next(iter(OnDevice(data, 10, size, torch.device("cpu"))))
+    assert (images.shape, images.dtype, labels.dtype) == ((10, 3, size, size), torch.uint8, torch.int64)
+    by_pil = torch.stack([resized_uint8(size)(Image.fromarray(data.data[label])) for label in labels.tolist()])
+    assert (images.int() - by_pil.int()).abs().max() <= 1
+    assert size != 32 or torch.equal(images, by_pil)
+
+
+def labels_of(loader):
+    return torch.cat([labels for _, labels in loader]).tolist()
+
+
+def test_every_epoch_has_every_image_once_in_an_order_of_its_own_which_the_seed_decides():
+    loader = OnDevice(made_up(12), 4, 32, torch.device("cpu"), seed=1)
+    first, second = labels_of(loader), labels_of(loader)
+    assert sorted(first) == sorted(second) == list(range(12))
+    assert first != second
+    again, other = (OnDevice(made_up(12), 4, 32, torch.device("cpu"), seed=seed) for seed in (1, 2))
+    assert labels_of(again) == first
+    assert labels_of(other) != first
+
+
+def test_images_and_labels_stay_together_and_a_smaller_last_batch_is_dropped():
+    data = made_up(10)
+    loader = OnDevice(data, 4, 32, torch.device("cpu"))
+    batches = list(loader)
+    assert len(loader) == len(batches) == 2
+    for images, labels in batches:
+        for image, label in zip(images, labels.tolist(), strict=True):
+            assert np.array_equal(image.permute(1, 2, 0).numpy(), data.data[label])
+
+
+def test_the_data_set_takes_154_mb(tmp_path):
+    loader = OnDevice(cifar10(tmp_path), 128, 64, torch.device("cpu"))
+    assert loader.images.shape == (50_000, 3, 32, 32)
+    assert loader.images.nbytes == 153_600_000
+    assert loader.images.nbytes + loader.labels.nbytes == 50_000 * (3 * 32 * 32 + 8)
+
+
+def test_a_batch_that_is_on_the_device_moves_nothing(tmp_path):
+    from test_session import options, small_step
+
+    train_step = small_step()
+    loader = OnDevice(made_up(40), 4, 32, torch.device("cpu"))
+    result = session.run_step(
+        "10_small.py", options(tmp_path), loader, lambda images, labels: train_step(images.float(), labels % 10)
+    )
+    assert result.batch_bytes == 0
+    notes = " ".join(result.notes)
+    assert "was in main memory already" in notes
+    assert "fewer bytes" not in notes
+    assert "pinned" not in notes
+    assert record.read_result(tmp_path / "10_small" / "result.json") == result

@@ -1,6 +1,7 @@
 """`python -m common doctor`: what this machine has, and what to do about what it lacks."""
 
 import importlib.metadata
+import os
 import platform
 import re
 import shutil
@@ -29,6 +30,7 @@ def examine(logdir, data):
         *_torch(),
         *_gpus(),
         _cpu(),
+        _compiler(),
         _cifar10(data),
         _package("tensorboard", "2.21", "TensorBoard", "mend"),
         _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note"),
@@ -108,6 +110,13 @@ def _cpu():
     if bf16:
         return Finding("CPU", "ok", f"{text}, bf16 by {bf16}")
     return Finding("CPU", "note", f"{text}, no bf16 hardware: step 01 leaves autocast off on the CPU")
+
+
+def _compiler():
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # torch.compile asks for that
+    if found := shutil.which(name):
+        return Finding("C++ compiler", "ok", found)
+    return Finding("C++ compiler", "note", f"no {name}: without one, steps from 08 on (torch.compile) are not run")
 
 
 def _cifar10(data):

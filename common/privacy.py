@@ -9,6 +9,7 @@ import json
 import platform
 import re
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 # Where a path may begin: not behind a letter ("images/s"), nor behind a slash ("https://pytorch.org/docs").
@@ -55,6 +56,16 @@ def private_texts(value):
     return sorted(lines)
 
 
+def scrubbed(value):
+    """JSON whose texts are `redacted`: in traces, the files of compiled kernels, which lie in a folder of the user's."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, dict):
+        return {key: scrubbed(each) for key, each in value.items()}
+    return [scrubbed(each) for each in value] if isinstance(value, list) else value
+
+
+@lru_cache(100_000)
 def redacted(text):
     """`text` with "…" in place of every word, up to a space or a quote, in which something looks private."""
     for pattern in _PATTERNS.values():

@@ -22,7 +22,7 @@ import sys
 from dataclasses import asdict, replace
 from functools import partial
 
-from common import ladder, machine, not_run, record
+from common import ladder, machine, not_run, privacy, record
 from common.errors import InputError
 from common.options import image_size_for, step_arguments
 from common.reference_page import write_page
@@ -194,6 +194,7 @@ def _write_small(source, target):
     with gzip.open(source, "rt", encoding="utf-8") as file:
         trace = json.load(file)
     trace.pop("host_name", None)
+    trace = privacy.scrubbed(trace)
     trace["traceName"] = target.name.removesuffix(".gz")
     packed = _packed(trace)
     for steps in (2, 1):

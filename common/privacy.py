@@ -57,7 +57,7 @@ def private_texts(value):
 
 
 def scrubbed(value):
-    """JSON whose texts are `redacted`: in traces, the files of compiled kernels, which lie in a folder of the user's."""
+    """JSON whose texts are `redacted`: in traces, files of compiled kernels, which lie in a user's folder."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):

@@ -1,11 +1,11 @@
 """Step 06: channels last.
 
 Idea       Tensor Cores want the channels of a pixel side by side (NHWC). Images and weights that lie so in memory need
-           no kernels that turn them over before and after each convolution.
+           no kernels that turn them over before a convolution and back behind it.
 Change     The model and the images in memory_format=torch.channels_last; shapes stay [N, C, H, W].
 Look for   GPU Kernel: "nchwToNhwc" and "nhwcToNchw" gone; Trace: fewer kernels a convolution.
-Caution    One layer that cannot work so turns everything back, there and again. Turn the images over on the device,
-           while they are uint8: the copy sends the batch as it lies, and a GPU permutes a byte a value in no time.
+Caution    A layer that knows only NCHW turns everything over, twice. Turn the images over behind the copy, not before:
+           the copy takes the batch as it lies, and on the device, still uint8, it is a quarter of float32's bytes.
 """
 
 import sys

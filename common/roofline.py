@@ -168,12 +168,11 @@ def roofline_figure(limit):
     spots = [(group.work / group.bytes, group.work / group.traced_ms * 1e3) for group in drawn]
     low, high = min([ridge, *(x for x, _ in spots)]) / 4, max([ridge, *(x for x, _ in spots)]) * 8
     edge = np.array([low, ridge, high])
-    axes.loglog(edge, np.minimum(edge * limit.bytes_roof, limit.flops_roof), color=GREY, linewidth=1.5)
-    axes.annotate(f"{told_rate(limit.flops_roof, 'FLOP/s')} measured", (high, limit.flops_roof), (-4, 4),
-                  textcoords="offset points", ha="right", color=GREY, fontsize=9)  # fmt: skip
-    axes.annotate(f"{told_rate(limit.bytes_roof, 'B/s')} measured", (low, low * limit.bytes_roof), (8, -2),
-                  textcoords="offset points", va="top", color=GREY, fontsize=9)  # fmt: skip
-    whole = sum(group.traced_ms for group in limit.groups)
+    axes.loglog(
+        edge, np.minimum(edge * limit.bytes_roof, limit.flops_roof), color=GREY, linewidth=1.5,
+        label=f"measured roofs: {told_rate(limit.bytes_roof, 'B/s')}, {told_rate(limit.flops_roof, 'FLOP/s')}",
+    )  # fmt: skip
+    whole = limit.outside_ms + sum(group.traced_ms for group in limit.groups)
     for group, (x, y) in zip(drawn, spots, strict=True):
         colour = GREY if COLOURS[group.name] == "#000000" else COLOURS[group.name]
         share = group.traced_ms / whole
@@ -182,22 +181,27 @@ def roofline_figure(limit):
             linewidths=1.8, alpha=0.85, zorder=3,
             label=f"{group.name}, {share:.0%} of the time{' *' if group.flops is None else ''}",
         )  # fmt: skip
-    plain = limit.floors[0]
-    axes.scatter(limit.flops_per_step / limit.bytes_per_step, plain.flops_per_second, marker="*", s=160, color=SPEED,
-                 edgecolors=GREY, label="the whole step, timed", zorder=4)  # fmt: skip
+    for each, colour in zip(limit.floors, (GREY, SPEED, "#d55e00"), strict=False):
+        axes.scatter(
+            limit.flops_per_step / limit.bytes_per_step, each.flops_per_second, marker="*", s=160, color=colour,
+            edgecolors=GREY, linewidths=0.7, zorder=4,
+            label=f"the whole step, {each.kind}, timed{' **' if each.bytes_per_second is None else ''}",
+        )  # fmt: skip
     axes.set_xlabel("FLOPs per byte of the operators' tensors", color=GREY, fontsize=9)
     axes.set_ylabel("FLOP/s", color=GREY, fontsize=9)
     styled(axes, f"{limit.model}, batch {limit.batch_size}, {limit.image_size} px, {limit.precision}, {limit.device}")
     legend = axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
-    for handle in legend.legend_handles:
+    for handle in legend.legend_handles[1:]:
         handle.set_sizes([50])
+    told = []
     if any(group.flops is None for group in drawn):
-        figure.supxlabel(
+        told.append(
             "* no FLOP formula: drawn with one FLOP for each element written, so only the distance to the slanted roof "
-            "(bytes/s) means something",
-            fontsize=8,
-            color=GREY,
+            "(bytes/s) means something"
         )
+    if any(each.bytes_per_second is None for each in limit.floors):
+        told.append("** fused, it moves fewer bytes than are counted, so its true place is further right")
+    figure.supxlabel("\n".join(told), fontsize=8, color=GREY)
     return figure
 
 

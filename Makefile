@@ -3,7 +3,7 @@
 # make test-browser   the tests that look at TensorBoard's pages in Chromium (installs what they need)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
 # make docs   the course as a site: build/site/index.html     (make docs-figures: write its tables and figures anew)
-# make docs-screenshots   TensorBoard on the recorded runs, photographed anew for the docs
+# make docs-screenshots, docs-notebook   TensorBoard on the recorded runs photographed, the notebook executed, anew
 # make notebook   the course as a notebook, in JupyterLab
 # make lock   choose new versions: writes requirements.lock (needs uv)
 
@@ -11,7 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: tour test test-browser setup docs docs-figures docs-screenshots notebook lock
+.PHONY: tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -46,6 +46,9 @@ docs-figures: setup
 
 docs-screenshots: setup
 	@$(BIN)/python -m common.course.screenshots
+
+docs-notebook: setup
+	@cd docs && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace walkthrough.ipynb
 
 notebook: setup
 	@$(BIN)/jupyter lab docs/walkthrough.ipynb

@@ -104,8 +104,7 @@ def ladder_figure(ladder, titled=True):
 def ladder_title(ladder):
     """What a ladder was run with: model, data, image size, device."""
     base = ladder.baseline
-    data = "CIFAR-10" if base.data == "cifar10" else "stand-in data"
-    return f"{base.model}, {data}, {base.image_size} px, on {base.device}"
+    return f"{base.model}, {base.data_label}, {base.image_size} px, on {base.device}"
 
 
 def _page(ladder, svg):

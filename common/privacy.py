@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 # Where a path may begin: not behind a letter ("images/s"), nor behind a slash ("https://pytorch.org/docs").
-_BEGIN = r"(?:^|(?<=[\s\"'`=:,;|<>()\[\]{}]))"
+_BEGIN = r"(?:^|(?<=[\s\"'`=:,;|<>()\[\]{}])|(?<![\w.])\.{1,2})"
 _TOP = "home|Users|root|tmp|mnt|media|var|etc|usr|opt|srv|run|proc|dev|data|work|workspace|scratch|Volumes|private"
 _VARIABLE = r"(?:HOME|USER|USERNAME|LOGNAME|HOSTNAME|PWD|OLDPWD|PATH|SHELL|MAIL|(?:SSH|AWS|CONDA|SLURM|XDG)_\w+"
 _VARIABLE += r"|VIRTUAL_ENV|LD_LIBRARY_PATH|PYTHONPATH|\w*(?:TOKEN|SECRET|PASSWORD|API_KEY))"
@@ -43,7 +43,7 @@ def private_texts(value):
     value: JSON (all keys and values in it are looked at), a text, or bytes (the printable texts in them).
     """
     if isinstance(value, bytes):
-        looked_at, patterns = {found.decode("ascii") for found in _TEXT_IN_BYTES.findall(value)}, _IN_BYTES
+        looked_at, patterns = {found.decode("ascii") for found in texts_in(value)}, _IN_BYTES
         keys = set()
     else:
         (looked_at, keys), patterns = texts(value), _PATTERNS
@@ -53,6 +53,11 @@ def private_texts(value):
             if found := pattern.search(text):
                 lines.add(f"{kind}: {text[found.start() : found.start() + 60]!r}")
     return sorted(lines)
+
+
+def texts_in(content):
+    """The printable texts in bytes that are something else, each as bytes."""
+    return _TEXT_IN_BYTES.findall(content)
 
 
 def texts(value):

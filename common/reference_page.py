@@ -28,10 +28,10 @@ def page(folder):
     windows = len(base.samples_per_second.windows)
     notes = dict.fromkeys(note for result in results for note in result.notes)
     lines = [
-        f"# {base.model}, {base.image_size} px, on {base.device}",
+        f"# {markdown.escaped(base.model)}, {base.image_size} px, on {markdown.escaped(base.device)}",
         "",
-        f"{'CIFAR-10' if base.data == 'cifar10' else 'Stand-in data (not CIFAR-10)'}, {settings['workers']} workers "
-        f"from step 04 on, seed {settings['seed']}. {environment.cores} CPU cores ({environment.cpu}), "
+        f"Trained on {base.data_label}, {settings['workers']} workers from step 04 on, seed {settings['seed']}. "
+        f"{environment.cores} CPU cores ({markdown.escaped(environment.cpu)}), "
         f"torch {environment.torch}, Python {environment.python}"
         + (f", driver {environment.driver}" if environment.driver else "")
         + f". Begun {base.started[:10]}, code at {environment.git or 'no known commit'}.",
@@ -41,7 +41,7 @@ def page(folder):
         f"images/s: the median of all {windows} timed windows of a step, no profiler running; windows: their range,",
         "a tenth cut off at either end; mean of runs: of the runs' medians, ± half their range; n: runs,",
         "interleaved with the other steps. *No difference*: the range of the ratio holds 1. Trace, events: run 1.",
-        *(["", *(f"- {note}." for note in notes)] if notes else []),
+        *(["", *(f"- {markdown.escaped(note)}." for note in notes)] if notes else []),
         "",
         "Written by `python -m common record`; `python -m common compare` prints it, `python -m common record --check`",
         "verifies it.",

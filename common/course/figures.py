@@ -132,6 +132,12 @@ def memory_curve(curve):
     return _envelope((curve.time - curve.time[0]) / 1e3, curve.allocated / 1e6)
 
 
+def on(colour):
+    """Black or white: what can be read on a colour "#rrggbb" (its luminance, weighted as in ITU-R BT.601)."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else "white"
+
+
 def _stacked(parts, colours, title):
     figure = Figure(figsize=(9, 1.4 + 0.42 * len(parts)), layout="constrained")
     axes = figure.subplots()
@@ -143,7 +149,8 @@ def _stacked(parts, colours, title):
         axes.barh(range(len(parts)), widths, left=begun, height=0.62, color=colours[name], label=name)
         for y, (left, width) in enumerate(zip(begun, widths, strict=True)):
             if width > 0.07 * widest:
-                axes.text(left + width / 2, y, f"{width:.2f}", ha="center", va="center", fontsize=8, color="white")
+                ink = on(colours[name])
+                axes.text(left + width / 2, y, f"{width:.2f}", ha="center", va="center", fontsize=8, color=ink)
         begun += widths
     axes.set_yticks(range(len(parts)), [step_label(step) for step in parts])
     axes.invert_yaxis()

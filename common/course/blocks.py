@@ -44,7 +44,8 @@ def machine(course):
         return f"> Measured figures on this page: {where}. *The original's* are from a {original.DEVICE}, one run."
     return (
         f"> **No GPU has been recorded yet.** Measured figures on this page are a CPU's ({where}) and say what a CPU "
-        f"can say. GPU figures are *the original's*: published for a {original.DEVICE}, one run, no spread, not ours. "
+        "can say; what is said of a GPU's trace is what to expect, not what we saw. GPU figures are *the original's*: "
+        f"published for a {original.DEVICE}, one run, no spread, not ours. "
         "`python -m common record` on a GPU fills these pages."
     )
 

@@ -4,7 +4,7 @@
 # make setup  only the environment: .venv/, in the versions of requirements.lock
 # make docs   the course as a site: build/site/index.html     (make docs-figures: write its tables and figures anew)
 # make docs-screenshots, docs-notebook   TensorBoard on the recorded runs photographed, the notebook executed, anew
-# make notebook   the course as a notebook, in JupyterLab
+# make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
 # make lock   choose new versions: writes requirements.lock (needs uv)
 
 PYTHON ?= python3
@@ -51,7 +51,7 @@ docs-notebook: setup
 	@cd docs && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace walkthrough.ipynb
 
 notebook: setup
-	@$(BIN)/jupyter lab docs/walkthrough.ipynb
+	@$(BIN)/jupyter lab docs/walkthrough.ipynb $(ARGS)
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

@@ -41,11 +41,12 @@ def machine(course):
         f"{escaped(base.device)}, {cores}, {escaped(base.model)} at {base.image_size} px, {course.shown.run_count} runs"
     )
     if base.device_type == "cuda":
-        return f"> Measured figures on this page: {where}. *The original's* are from a {original.DEVICE}, one run."
+        of_theirs = f"*The original's* are from a {original.DEVICE}: one run, from traced steps."
+        return f"> Measured figures on this page: {where}. {of_theirs}"
     return (
         f"> **No GPU has been recorded yet.** Measured figures on this page are a CPU's ({where}) and say what a CPU "
         "can say; what is said of a GPU's trace is what to expect, not what we saw. GPU figures are *the original's*: "
-        f"published for a {original.DEVICE}, one run, no spread, not ours. "
+        f"published for a {original.DEVICE}, one run, no spread, from traced steps, not ours. "
         "`python -m common record` on a GPU fills these pages."
     )
 
@@ -108,7 +109,7 @@ def published(course, step):
     if step not in names:
         return "The original has no such step."
     now, at = original.PUBLISHED[step], names.index(step)
-    told = f"The original ({original.DEVICE}, one run, no spread): {now.images_per_second:.1f} images/s"
+    told = f"The original ({original.DEVICE}, one run, no spread, traced steps): {now.images_per_second:.1f} images/s"
     if not at:
         return f"{told}, {now.step_ms:.1f} ms a step, {now.memory_gb:.2f} GB."
     was = original.PUBLISHED[names[at - 1]]
@@ -178,11 +179,12 @@ def busiest(course, step):
     if summary is None:
         return f"The trace of `{step}` cannot be read."
     found, what = (summary.kernels, "kernel") if summary.kernels else (summary.operators, "operator on the CPU")
+    count = len(summary.steps.names)
     total = sum(each.us for each in found)
     rows = [
         [code(each.name, 70), str(each.count), time_text(each.us), f"{each.us / total:.1%}"] for each in found[:SHOWN]
     ]
-    return markdown.table([what, ">count", ">time", ">share"], rows)
+    return markdown.table([what, f">count, {count} steps", f">time, {count} steps", ">share"], rows)
 
 
 def holders(course, step):

@@ -60,7 +60,7 @@ def memory(recorded):
         return None
     columns = min(3, len(curves))
     lines = -(-len(curves) // columns)
-    figure = Figure(figsize=(9, 0.5 + 1.9 * lines), layout="constrained")
+    figure = Figure(figsize=(9, 0.6 + 2.2 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for axes in panels.flat[len(curves) :]:
         axes.set_visible(False)
@@ -69,6 +69,7 @@ def memory(recorded):
         axes.fill_between(time, allocated, color=SPEED, linewidth=0)
         styled(axes, step_label(step))
     panels.flat[0].set_ylim(0, 1.05 * max(curve.peak_allocated or curve.growth for curve in curves.values()) / 1e6)
+    figure.get_layout_engine().set(hspace=0.08)
     figure.supxlabel("ms since tracing began", fontsize=9, color=GREY)
     figure.supylabel("allocated, MB", fontsize=9, color=GREY)
     peaks = ", ".join(f"{step_label(step)} {curve.growth / 1e6:.0f} MB" for step, curve in curves.items())

@@ -23,7 +23,7 @@ from common.machine import ROOT
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
 SPECIMEN = ROOT / "docs" / "specimen"
-SIZE = {"width": 1280, "height": 760}
+SIZE = {"width": 1200, "height": 900}
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def photograph(page, base, picture, run):
         _choose(page, 0, run)
         _choose(page, 1, picture.page)
         page.wait_for_selector("iframe" if picture.page == "Trace" else ".plotly, .main-svg", timeout=120_000)
+    page.evaluate("document.activeElement.blur()")
     page.wait_for_timeout(6000)  # for what still moves
     page.screenshot(path=FOLDER / f"{picture.name}.png")
 

@@ -60,8 +60,8 @@ def recorded_on(course):
     if base.device_type == "cuda":
         return told
     return (
-        f"{told} On a CPU most steps have nothing to act on, and the figure says so. The original's ladder reached "
-        f"{max(original.RELATIVE.values()):.2f} times its baseline on a {original.DEVICE} (published, not ours)."
+        f"{told} On a CPU most steps have nothing to act on, and the figure says so. The bars on the right are the "
+        "original's: published, one run, not measured by us."
     )
 
 

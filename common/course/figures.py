@@ -7,7 +7,8 @@ theme.
 import numpy as np
 from matplotlib.figure import Figure
 
-from common.plot import GREY, SPEED, ladder_figure, ladder_title, step_label, styled
+from common import original
+from common.plot import ERROR_BARS, GREY, MEMORY, SPEED, ladder_figure, ladder_title, step_label, styled
 from common.trace.idle import CAUSES
 
 COLOURS = {
@@ -34,6 +35,35 @@ def ladder(recorded):
         for row in rows
     )
     return ladder_figure(recorded.ladder), f"Bars, images a second of each step. {told}."
+
+
+def beside_original(recorded):
+    """Times the baseline's images/s: as recorded, with the range of the windows, and as the original published them."""
+    rows = recorded.ladder.rows
+    device, at = recorded.ladder.baseline.device, range(len(rows))
+    figure = Figure(figsize=(9, 1.5 + 0.42 * len(rows)), layout="constrained")
+    ours, theirs = figure.subplots(1, 2, sharey=True, sharex=True)
+
+    ratios = [row.relative for row in rows]
+    errors = [[each.ratio - each.low for each in ratios], [each.high - each.ratio for each in ratios]]
+    ours.barh(at, [each.ratio for each in ratios], color=SPEED, height=0.62, xerr=errors, error_kw=ERROR_BARS)
+    labels = ["1.00x", *(f"{each.ratio:.2f}x" if each.differs else "no difference" for each in ratios[1:])]
+    _labelled(ours, [each.high for each in ratios], labels)
+    styled(ours, f"measured here: {device}")
+
+    published = [original.RELATIVE.get(row.result.step) for row in rows]
+    theirs.barh(at, [each or 0 for each in published], color=MEMORY, height=0.62)
+    _labelled(theirs, [each or 0 for each in published], [f"{each:.2f}x" if each else "" for each in published])
+    styled(theirs, f"published by the original: {original.DEVICE}, one run")
+    ours.set_xlim(0, 1.25 * max([each.high for each in ratios] + [each or 0 for each in published]))
+    ours.set_yticks(at, [step_label(row.result.step) for row in rows])
+    ours.invert_yaxis()
+    figure.supxlabel("times the images/s of the baseline", fontsize=9, color=GREY)
+    said = "; ".join(
+        f"{step_label(row.result.step)} {label} here" + (f", {each:.2f}x there" if each else "")
+        for row, label, each in zip(rows, labels, published, strict=True)
+    )
+    return figure, f"Two bar charts of times the baseline's images/s, {device} here, {original.DEVICE} there. {said}."
 
 
 def breakdown(recorded):
@@ -102,7 +132,14 @@ def predicted(recorded):
     return figure, f"Points with ranges, what each step gained over the one before, beside the most predicted. {told}."
 
 
-FIGURES = {"ladder": ladder, "breakdown": breakdown, "memory": memory, "idle": idle, "predicted": predicted}
+FIGURES = {
+    "ladder": ladder,
+    "beside_original": beside_original,
+    "breakdown": breakdown,
+    "memory": memory,
+    "idle": idle,
+    "predicted": predicted,
+}
 
 
 def per_image_ms(recorded):
@@ -158,6 +195,12 @@ def _stacked(parts, colours, title):
     styled(axes, title)
     axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def _labelled(axes, ends, labels):
+    """A label behind the end of each bar."""
+    for y, (end, label) in enumerate(zip(ends, labels, strict=True)):
+        axes.annotate(label, (end, y), (5, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
 
 
 def _largest(parts):

@@ -54,7 +54,7 @@ def beside_original(recorded):
     published = [original.RELATIVE.get(row.result.step) for row in rows]
     theirs.barh(at, [each or 0 for each in published], color=MEMORY, height=0.62)
     _labelled(theirs, [each or 0 for each in published], [f"{each:.2f}x" if each else "" for each in published])
-    styled(theirs, f"published by the original: {original.DEVICE}, one run")
+    styled(theirs, f"published: {original.DEVICE}, one run")
     ours.set_xlim(0, 1.25 * max([each.high for each in ratios] + [each or 0 for each in published]))
     ours.set_yticks(at, [step_label(row.result.step) for row in rows])
     ours.invert_yaxis()

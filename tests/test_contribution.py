@@ -113,18 +113,17 @@ def tree(folder):
 
 @pytest.fixture
 def assert_refused(command, tmp_path):
-    """Neither `--check` nor `--add` takes it, each says so in one line with these words, and nothing is imported."""
+    """`--add`, which checks first, does not take it, says so in one line with these words, and nothing is imported."""
 
     def refuse(path, *words):
         logdir = tmp_path / "logs"
         logdir.mkdir(exist_ok=True)
         (logdir / "mine").write_text("as it was")
-        for option in ("--check", "--add"):
-            code, out, err = command(option, path, "--logdir", logdir)
-            assert (code, out, len(err)) == (2, [], 1), err
-            for word in words:
-                assert word in err[0]
-            assert "/record/" not in err[0]  # the private copy is nobody's business
+        code, out, err = command("--add", path, "--logdir", logdir)
+        assert (code, out, len(err)) == (2, [], 1), err
+        for word in words:
+            assert word in err[0]
+        assert "/record/" not in err[0]  # the private copy is nobody's business
         assert tree(logdir) == {(logdir / "mine").relative_to(logdir): b"as it was"}
 
     return refuse
@@ -412,6 +411,13 @@ def link(path):
 def test_a_record_is_refused_with(spoil, words, folder, assert_refused):
     spoil(folder)
     assert_refused(folder, *words)
+
+
+def test_checking_refuses_as_adding_does(folder, command):
+    (folder / "README.md").unlink()
+    code, out, err = command("--check", folder)
+    assert (code, out, len(err)) == (2, [], 1)
+    assert "README.md is missing" in err[0]
 
 
 def test_all_that_is_wrong_is_counted(folder, assert_refused):

@@ -3,21 +3,21 @@
 # make test-browser   the tests that look at TensorBoard's pages in Chromium (installs what they need)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
 # make docs   the course as a site: build/site/index.html     (make docs-figures: write its tables and figures anew)
-# make docs-screenshots   TensorBoard on the recorded runs, photographed anew for the docs
-# make notebook   the course as a notebook, in JupyterLab
+# make docs-screenshots, docs-notebook   TensorBoard on the recorded runs photographed, the notebook executed, anew
+# make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
 # make lock   choose new versions: writes requirements.lock (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: tour test test-browser setup docs docs-figures docs-screenshots notebook lock
+.PHONY: tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
 test: setup
 	@$(BIN)/ruff check .
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --ignore-glob='tests/test_browser_*' $(ARGS)
 
 test-browser: setup
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; } || { \
@@ -47,8 +47,11 @@ docs-figures: setup
 docs-screenshots: setup
 	@$(BIN)/python -m common.course.screenshots
 
+docs-notebook: setup
+	@cd docs && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace walkthrough.ipynb
+
 notebook: setup
-	@$(BIN)/jupyter lab docs/walkthrough.ipynb
+	@$(BIN)/jupyter lab docs/walkthrough.ipynb $(ARGS)
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

@@ -42,7 +42,7 @@ class GpuUse:
 
 
 @dataclass(frozen=True)
-class Runs:
+class RunSpread:
     """A recorded step run by run, images/s: the mean of the runs' medians, the slowest and the fastest, how many.
 
     Windows of one run share that run's luck; runs do not, so this is the spread that another run would meet.
@@ -128,12 +128,12 @@ def _ladder(group):
 
 
 def recorded_runs(logdir, results):
-    """The `Runs` of those results that a record keeps run by run, in `<step>/runs/N.json`: {step: …}."""
+    """The `RunSpread` of those results that a record keeps run by run, in `<step>/runs/N.json`: {step: …}."""
     found = {}
     for result in results:
         medians = [run.samples_per_second.median for run in read_runs(Path(logdir) / result.step)]
         if medians:
-            found[result.step] = Runs(sum(medians) / len(medians), min(medians), max(medians), len(medians))
+            found[result.step] = RunSpread(sum(medians) / len(medians), min(medians), max(medians), len(medians))
     return found
 
 

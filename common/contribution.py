@@ -47,14 +47,15 @@ def pack(folder):
     machine, its user or the home folder is named.
     """
     folder, here = Path(folder), Path.cwd()
-    files, _, lines = _checked(folder)
+    files, settings, lines = _checked(folder)
     if here.is_relative_to(folder.resolve()):
         raise InputError(f"the archive would become part of {folder}: run this from another folder")
     named = [
         f"{name} names this machine, its user or a folder of theirs ({own!r})"
         for own in privacy.own_names()
+        if own.lower() not in re.split(r"\W+", f"{settings['device']} {settings['model']}".lower())  # host "h200"
         for name, content in files.items()
-        if privacy.holds_name(unpacked(content) if name.endswith(".gz") else content, own)
+        if privacy.holds_name(_text(name, content), own)
     ]
     _refuse(folder, named, "take it out, or record on a machine with another name")
     archive = here / f"{folder.resolve().name}.zip"
@@ -63,6 +64,13 @@ def pack(folder):
     print(f"packed: {printable(archive)} ({archive.stat().st_size / 1e6:.1f} MB)")
     print("It names neither this machine nor you. CONTRIBUTING.md tells how to hand it in.")
     return 0
+
+
+def _text(name, content):
+    """A file's bytes as they are read: a trace unpacked, of events their texts."""
+    if name.endswith(".gz"):
+        return unpacked(content)
+    return b"\n".join(privacy.texts_in(content)) if "/events." in name else content
 
 
 def check(path):
@@ -164,7 +172,7 @@ def _in_archive(path, file):
         if info.flag_bits & 0x2041:
             odd = "encrypted"
         elif info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others unpack without a bound
-            odd = "packed in an unusual way"
+            odd = "packed in an unusual way: make the archive with `record --pack`"
         yield _Entry(info.orig_filename, info.file_size, odd, partial(_member, path, archive, info))
 
 

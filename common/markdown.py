@@ -1,4 +1,6 @@
-"""Tables for pages: a ladder, and any other rows, as Markdown."""
+"""Tables for pages: a ladder, and any other rows, as Markdown; and foreign text, so that it stays text."""
+
+import re
 
 from common.compare import spread
 from common.errors import printable
@@ -15,10 +17,10 @@ MEASURED = ["step", ">batch", ">images/s", ">windows", ">mean of runs", ">n", ">
 
 
 def measured(row, runs):
-    """A `compare.Row` under the headers `MEASURED`. runs: its `compare.Runs`, or None."""
+    """A `compare.Row` under the headers `MEASURED`. runs: its `compare.RunSpread`, or None."""
     result, (low, high) = row.result, spread(row.result)
     return [
-        f"`{result.step}`",
+        code(result.step),
         str(result.batch_size),
         f"{result.samples_per_second.median:.1f}",
         f"{low:.1f} to {high:.1f}",
@@ -30,7 +32,7 @@ def measured(row, runs):
 
 
 def ladder_table(ladder, runs):
-    """A `compare.Ladder` as Markdown. runs: {step: `compare.Runs`}; steps without have "-" there."""
+    """A `compare.Ladder` as Markdown. runs: {step: `compare.RunSpread`}; steps without have "-" there."""
     rows = [
         [*measured(row, runs.get(row.result.step)), str(row.gain or ""), str(row.relative if row.gain else "1.00x")]
         for row in ladder.rows
@@ -38,5 +40,19 @@ def ladder_table(ladder, runs):
     return table([*MEASURED, ">vs step before", ">vs baseline"], rows)
 
 
+def escaped(text):
+    """Text out of a file, for a page: nothing in it is taken for HTML, a link or a mark."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", printable(text).replace("&", "&amp;").replace("<", "&lt;"))
+
+
+def code(text, width=None):
+    """A name out of a file, as code."""
+    return f"`{printable(text, width).replace('`', chr(39)).replace('<!--', '<! --')}`"
+
+
 def _row(cells):
-    return f"| {' | '.join(printable(cell).replace('|', '/') for cell in cells)} |"
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text):
+    return re.sub(r"(?<!\\)\|", "/", printable(text))  # one that is not escaped would begin another cell

@@ -11,6 +11,7 @@ from common.record import write_whole
 FORMATS = (".svg", ".png", ".html")
 SPEED, MEMORY = "#0072b2", "#e69f00"  # Okabe and Ito's, told apart by the colour-blind
 GREY = "#767676"  # readable on white and on black; in an SVG it becomes the reader's own text colour
+ERROR_BARS = {"ecolor": GREY, "capsize": 3}
 THEME = "<style>:root{color:#3c4043}@media(prefers-color-scheme:dark){:root{color:#c4c7cc}}</style>"
 
 
@@ -71,7 +72,7 @@ def ladder_figure(ladder, titled=True):
     medians = [result.samples_per_second.median for result in results]
     low, high = zip(*(spread(result) for result in results), strict=True)
     errors = [[m - a for m, a in zip(medians, low, strict=True)], [b - m for m, b in zip(medians, high, strict=True)]]
-    speed.barh(at, medians, color=SPEED, height=0.62, xerr=errors, error_kw={"ecolor": GREY, "capsize": 3})
+    speed.barh(at, medians, color=SPEED, height=0.62, xerr=errors, error_kw=ERROR_BARS)
     for y, row in enumerate(ladder.rows):
         told = row.relative.differs or y == 0
         speed.annotate(
@@ -104,8 +105,7 @@ def ladder_figure(ladder, titled=True):
 def ladder_title(ladder):
     """What a ladder was run with: model, data, image size, device."""
     base = ladder.baseline
-    data = "CIFAR-10" if base.data == "cifar10" else "stand-in data"
-    return f"{base.model}, {data}, {base.image_size} px, on {base.device}"
+    return f"{base.model}, {base.data_label}, {base.image_size} px, on {base.device}"
 
 
 def _page(ladder, svg):

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 # Where a path may begin: not behind a letter ("images/s"), nor behind a slash ("https://pytorch.org/docs").
-_BEGIN = r"(?:^|(?<=[\s\"'`=:,;|<>()\[\]{}]))"
+_BEGIN = r"(?:^|(?<=[\s\"'`=:,;|<>()\[\]{}])|(?<![\w.])\.{1,2})"
 _TOP = "home|Users|root|tmp|mnt|media|var|etc|usr|opt|srv|run|proc|dev|data|work|workspace|scratch|Volumes|private"
 _VARIABLE = r"(?:HOME|USER|USERNAME|LOGNAME|HOSTNAME|PWD|OLDPWD|PATH|SHELL|MAIL|(?:SSH|AWS|CONDA|SLURM|XDG)_\w+"
 _VARIABLE += r"|VIRTUAL_ENV|LD_LIBRARY_PATH|PYTHONPATH|\w*(?:TOKEN|SECRET|PASSWORD|API_KEY))"
@@ -44,7 +44,7 @@ def private_texts(value):
     value: JSON (all keys and values in it are looked at), a text, or bytes (the printable texts in them).
     """
     if isinstance(value, bytes):
-        looked_at, patterns = {found.decode("ascii") for found in _TEXT_IN_BYTES.findall(value)}, _IN_BYTES
+        looked_at, patterns = {found.decode("ascii") for found in texts_in(value)}, _IN_BYTES
         keys = set()
     else:
         (looked_at, keys), patterns = texts(value), _PATTERNS
@@ -71,6 +71,11 @@ def redacted(text):
     for pattern in _PATTERNS.values():
         text = re.sub(rf"(?:{pattern.pattern})[^\s'\"]*", "…", text)
     return text
+
+
+def texts_in(content):
+    """The printable texts in bytes that are something else, each as bytes."""
+    return _TEXT_IN_BYTES.findall(content)
 
 
 def texts(value):

@@ -80,6 +80,11 @@ class Result:
     started: str
 
     @property
+    def data_label(self):
+        """For people: the data that it was trained on."""
+        return "CIFAR-10" if self.data == "cifar10" else "stand-in data (not CIFAR-10)"
+
+    @property
     def ladder(self):
         """What runs must share to be compared step by step."""
         cores = self.environment.cores if self.device_type == "cpu" else None  # a CPU's name does not tell its size

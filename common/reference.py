@@ -20,7 +20,10 @@ import re
 import shutil
 import sys
 from dataclasses import asdict, replace
+from datetime import datetime
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 from common import ladder, machine, not_run, privacy, record
 from common.errors import InputError
@@ -95,6 +98,15 @@ def _header(args):
     }
 
 
+def interleaved(folder):
+    """Whether every step's run 1 was begun before any step's run 2, and so on."""
+    rounds = {}
+    for path in Path(folder).glob("*/runs/*.json"):
+        rounds.setdefault(int(path.stem), []).append(datetime.fromisoformat(record.read_result(path).started))
+    ordered = [rounds[number] for number in sorted(rounds)]
+    return all(max(before) <= min(after) for before, after in pairwise(ordered))
+
+
 def code_hash():
     """SHA-256 over the names and bytes of all Python files in `steps/` and `common/`."""
     digest = hashlib.sha256()
@@ -160,6 +172,8 @@ def _run_all(args, folder, header):
     for file in files:  # again, for a call that was stopped between a run and its sum
         _sum_up(folder / file.stem)
     write_page(folder)
+    if not interleaved(folder):
+        print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
     without = [each.step for each in not_run.read_all(folder)]
     done = min((len(record.run_files(folder / file.stem)) for file in files if file.stem not in without), default=0)
     every = f"every step but {', '.join(without)}" if without else "every step"
@@ -201,6 +215,8 @@ def _write_small(source, target):
         if len(packed) > TRACE_LIMIT:
             print(f"{target.name} is over {TRACE_LIMIT / 1e6} MB: only its first {steps} step(s) are kept", flush=True)
             packed = _packed(trace | {"traceEvents": first_steps(trace["traceEvents"], steps)})
+    if len(packed) > TRACE_LIMIT:
+        print(f"{target.name} is over {TRACE_LIMIT / 1e6} MB with one step only: `--check` will refuse it", flush=True)
     record.write_whole(target, packed)
 
 

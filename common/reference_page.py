@@ -29,10 +29,10 @@ def page(folder):
     notes = dict.fromkeys(note for result in results for note in result.notes)
     missing = not_run.read_all(folder)
     lines = [
-        f"# {base.model}, {base.image_size} px, on {base.device}",
+        f"# {markdown.escaped(base.model)}, {base.image_size} px, on {markdown.escaped(base.device)}",
         "",
-        f"{'CIFAR-10' if base.data == 'cifar10' else 'Stand-in data (not CIFAR-10)'}, {settings['workers']} workers "
-        f"from step 04 on, seed {settings['seed']}. {environment.cores} CPU cores ({environment.cpu}), "
+        f"Trained on {base.data_label}, {settings['workers']} workers from step 04 on, seed {settings['seed']}. "
+        f"{environment.cores} CPU cores ({markdown.escaped(environment.cpu)}), "
         f"torch {environment.torch}, Python {environment.python}"
         + (f", driver {environment.driver}" if environment.driver else "")
         + f". Begun {base.started[:10]}, code at {environment.git or 'no known commit'}.",
@@ -42,8 +42,9 @@ def page(folder):
         f"images/s: the median of all {windows} timed windows of a step, no profiler running; windows: their range,",
         "a tenth cut off at either end; mean of runs: of the runs' medians, ± half their range; n: runs,",
         "interleaved with the other steps. *No difference*: the range of the ratio holds 1. Trace, events: run 1.",
-        *(["", *(f"- {note}." for note in notes)] if notes else []),
-        *(["", *(f"- `{each.step}` was not run: {each.reason}." for each in missing)] if missing else []),
+        *(["", *(f"- {markdown.escaped(note)}." for note in notes)] if notes else []),
+        *([""] if missing else []),
+        *(f"- {markdown.code(each.step)} was not run: {markdown.escaped(each.reason)}." for each in missing),
         "",
         "Written by `python -m common record`; `python -m common compare` prints it, `python -m common record --check`",
         "verifies it.",

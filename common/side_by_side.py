@@ -6,7 +6,7 @@ from rich.text import Text
 from common.compare import mean_of_known
 from common.errors import printable
 from common.explain_view import headed_table, share_text, size_text, time_text
-from common.markdown import table
+from common.markdown import escaped, table
 
 
 def print_change(before, after, moved, to, batches=(None, None)):
@@ -122,10 +122,10 @@ def markdown(found):
     for ladder, rows in found:
         base = ladder.baseline
         windows = len(base.samples_per_second.windows)
-        lines += [f"## {base.model}, {base.image_size} px, on {base.device}", ""]
+        lines += [f"## {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
         lines += [f"{machine}, {windows} timed windows a step.", ""]
-        cells = [[*_prediction(row), row.why] for row in rows]
+        cells = [[*_prediction(row), escaped(row.why)] for row in rows]
         lines += [table(["step", ">predicted, at most", ">measured", "outcome", "why"], cells), ""]
     lines.append("*Made by `make docs-figures`, from `logs/reference/`.*")
     return "\n".join(lines)

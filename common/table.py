@@ -53,9 +53,8 @@ def _print_ladder(ladder, to, used, runs, limit, missing):
     names = [_marked(row.result, numbered) for row in ladder.rows]
     measured = [_measured(row.result) for row in ladder.rows]
     compared = [_compared(row, base) for row in ladder.rows]
-    data = "CIFAR-10" if base.data == "cifar10" else "stand-in data (not CIFAR-10)"
     to.print(
-        f"\n[bold]{escape(base.model)}[/], {data}, {base.image_size} px, on [bold]{escape(base.device)}[/] "
+        f"\n[bold]{escape(base.model)}[/], {base.data_label}, {base.image_size} px, on [bold]{escape(base.device)}[/] "
         f"({base.environment.cores} CPU cores), torch {escape(base.environment.torch)}\n"
     )
     parts = [(MEASURED, measured), (COMPARED, compared)]

@@ -17,16 +17,16 @@ from pathlib import Path
 
 from common import not_run, privacy, record, reference, reference_page
 from common.errors import InputError, printable
-from common.event_file import count_scalars
+from common.event_file import scalars
+from common.plausible import differences
 
-UNPACKED_LIMIT = 100_000_000  # bytes of a trace's JSON
+UNPACKED_LIMIT = 40_000_000  # bytes of a trace's JSON: several times what a trace of `TRACE_LIMIT` unpacks to
 WINDOWS = 5  # of a run, at least
-SMALL_COPIES = 4096  # bytes a step, beside the batch
 SETTINGS = {
     "device": str, "data": str, "model": str, "image_size": int, "batch_size": int, "workers": int, "seed": int,
     "quick": bool,
 }  # fmt: skip
-CONVOLUTIONS = re.compile(r"aten::(conv2d|_?convolution|cudnn_convolution|mkldnn_convolution)")
+MARKUP = re.compile(r"[<>\[\]`|\\]")  # would be more than text on the pages that show the record
 
 
 def verify(folder):
@@ -36,7 +36,7 @@ def verify(folder):
     """
     folder, problems, lines = Path(folder), [], []
     steps = sorted(path for path in folder.iterdir() if path.is_dir())
-    with _noted(problems):
+    with _collected(problems):
         header = _json(folder / reference.FILE)
         problems += _of_header(header)
     if not problems:
@@ -45,9 +45,11 @@ def verify(folder):
         if len(numbers) > 1:
             problems.append(f"the steps have different numbers of runs ({', '.join(map(str, numbers))})")
         for step in steps:
-            with _noted(problems):
+            with _collected(problems):
                 lines.append(_of_missing(step) if step in without else _of_step(step, header, problems))
-    with _noted(problems):
+        if not problems and not reference.interleaved(folder):
+            problems.append("its runs are not interleaved: some were made after later ones")
+    with _collected(problems):
         _check_page(folder, bool(problems))
     plain = [problem.replace(f"{folder}/", "") for problem in problems]
     return (None if problems else header["settings"]), lines, plain
@@ -68,7 +70,7 @@ def unpacked(packed):
 
 
 @contextmanager
-def _noted(problems):
+def _collected(problems):
     try:
         yield
     except InputError as error:
@@ -89,9 +91,14 @@ def _json(path):
     value = _parsed(path, path.read_bytes(), _indented)
     if private := privacy.private_texts(value):
         raise InputError(f"{path} holds {private[0]}")
-    if odd := [each for each in set.union(*privacy.texts(value)) if printable(each, 300) != each]:
+    if odd := sorted(filter(_is_odd, set.union(*privacy.texts(value)))):
         raise InputError(f"{path} holds an odd text ({printable(odd[0], 40)})")
     return value
+
+
+def _is_odd(text):
+    """Whether a text could do more than be read, in a terminal or on a page."""
+    return printable(text, 300) != text or MARKUP.search(text) is not None
 
 
 def _indented(value):
@@ -144,6 +151,8 @@ def _of_header(header):
             for name, low in (("image_size", 1), ("batch_size", 1), ("workers", 0), ("seed", 0))
             if not low <= settings[name] <= 2**32
         ]
+        if settings["quick"]:
+            problems.append(f"{reference.FILE}: these are smoke runs (--quick)")
         if settings["data"] not in ("cifar10", "stand-in"):
             problems.append(f"{reference.FILE}: data is {settings['data']!r}")
     return problems
@@ -183,10 +192,14 @@ def _of_step(step, header, problems):
     content = events.read_bytes()
     problems += [f"{events} holds {private}" for private in privacy.private_texts(content)]
     with _named(events):
-        scalars = count_scalars(content)
+        found = scalars(content)
+    measured = {"images_per_second": results[0].samples_per_second.median, "step_ms": results[0].step_ms.median}
+    for name, value in measured.items():
+        if abs(found.get(f"median/{name}", 0.0) - value) > 1e-5 * value:  # events hold float32
+            problems.append(f"{events} does not hold the first run's {name}")
     windows = sum(len(result.samples_per_second.windows) for result in results)
     traced = _traced(path, merged, problems)
-    return f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {scalars} scalars"
+    return f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {len(found)} kinds of scalars"
 
 
 def _of_missing(step):
@@ -256,45 +269,6 @@ def _traced(path, result, problems):
     if b'"Call stack"' in text:
         problems.append(f"{path} holds call stacks: no record does")
     summary = summarize(path)
-    problems += [f"{path}: {wrong}" for wrong in _misfits(trace, summary, result)]
+    problems += [f"{path}: {wrong}" for wrong in differences(trace, summary, result)]
     where = " and ".join(sorted({gpu.name or "?" for gpu in summary.gpus})) or "CPU"
     return f"a trace of {len(summary.steps.names)} steps on {printable(where, 80)}"
-
-
-def _misfits(trace, summary, result):
-    """Where a trace and a step's figures are not of the same thing."""
-    batch = [result.batch_size, 3, result.image_size, result.image_size]
-    if summary.trace.partial or not isinstance(trace.get("traceEvents"), list):
-        yield "it is damaged"
-        return
-    if not summary.steps.marked:
-        yield "it marks no steps"
-        return
-    if result.device_type == "cuda":
-        names = {gpu.name for gpu in summary.gpus}
-        if names != {result.device}:
-            yield f"it is from {' and '.join(sorted(map(str, names))) or 'no GPU'}, not from {result.device}"
-        elif abs(summary.step_bytes - result.batch_bytes) > 0.02 * result.batch_bytes + SMALL_COPIES:
-            yield f"a step copies {summary.step_bytes:.0f} bytes to the GPU, a batch has {result.batch_bytes}"
-    elif summary.gpus or len(summary.trace.copies):
-        yield "it shows a GPU at work, the figures are a CPU's"
-    if not any(_input_shape(event) == batch for event in trace["traceEvents"]):
-        yield f"no convolution in it takes a batch of shape {batch}"
-    # Wide: tracing slows, little where kernels are long, much where a step is all launches; and where the loader is too
-    # slow, three traced steps may find batches waiting, which were loaded while the profiler started.
-    traced_ms, timed = summary.steps.mean_us / 1e3, result.step_ms
-    if not timed.median / 10 <= traced_ms <= 20 * timed.p90:
-        yield f"its steps take {traced_ms:.6g} ms, the timed ones {timed.median:.6g} ms"
-    if result.device_type == "cpu" and len(summary.steps.names) == 3:  # one that was cut may lack its peak
-        peak = next((each.peak_allocated for each in summary.memory if each.device == -1), None) or 0
-        if not 1 / 1.5 <= result.peak_memory_bytes.allocated / max(peak, 1) <= 1.5:
-            yield f"its peak memory is {peak} bytes, the runs' {result.peak_memory_bytes.allocated}"
-
-
-def _input_shape(event):
-    """The shape of a convolution's first input; None for another event."""
-    if not isinstance(event, dict) or not isinstance(name := event.get("name"), str):
-        return None
-    args = event.get("args")
-    shapes = args.get("Input Dims") if isinstance(args, dict) and CONVOLUTIONS.fullmatch(name) else None
-    return shapes[0] if isinstance(shapes, list) and shapes else None

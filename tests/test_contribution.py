@@ -1,5 +1,6 @@
 """Records handed on: what is whole and unedited passes, everything else is refused by name and nothing is imported."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -12,17 +13,20 @@ from io import BytesIO
 
 import pytest
 from conftest import ROOT, make_result, run_program
+from hypothesis import given
+from hypothesis import strategies as st
 from trace_builder import TraceBuilder
 
 from common import contribution, not_run, privacy, record, reference_page, verification
 from common.__main__ import main
-from common.event_file import count_scalars
+from common.event_file import scalars
 from common.events import write_events
 
 STEPS = ["00_baseline", "01_amp"]
 GPU = {"id": 0, "name": "Test GPU", "computeMajor": 9, "computeMinor": 0}
 ENVIRONMENT = {"torch": "2.11.0", "cuda": "13.0", "driver": "580.1", "python": "3.12.3"}
 ENVIRONMENT |= {"platform": "Linux-6.18.44-fc-v657-x86_64-with-glibc2.36", "cpu": "CPU @ 1.90GHz", "cores": 16}
+MEDIANS = {"median/step_ms": 1.0, "median/images_per_second": 32_001.0}
 SHIPPED = sorted(path for folder in ("logs/reference", "tests/data") for path in (ROOT / folder).rglob("*"))
 
 
@@ -76,7 +80,7 @@ def made_record(tmp_path_factory):
         write_trace(folder / step / a_result(step, 1).trace, a_trace(a_result(step, 1)))
         write_events(
             folder / step / f"events.out.tfevents.1795000000.{step}.1795000000001",
-            [("loss", 1, 2.3), ("loss", 2, 3.6)], {"precision": "float32", "workers": 0}, {"median/step_ms": 1.0},
+            [("loss", 1, 2.3), ("loss", 2, 3.6)], {"precision": "float32", "workers": 0}, MEDIANS,
         )  # fmt: skip
     (folder / "record.json").write_text(json.dumps(header, indent=2) + "\n")
     sum_up(folder)
@@ -109,18 +113,17 @@ def tree(folder):
 
 @pytest.fixture
 def assert_refused(command, tmp_path):
-    """Neither `--check` nor `--add` takes it, each says so in one line with these words, and nothing is imported."""
+    """`--add`, which checks first, does not take it, says so in one line with these words, and nothing is imported."""
 
     def refuse(path, *words):
         logdir = tmp_path / "logs"
         logdir.mkdir(exist_ok=True)
         (logdir / "mine").write_text("as it was")
-        for option in ("--check", "--add"):
-            code, out, err = command(option, path, "--logdir", logdir)
-            assert (code, out, len(err)) == (2, [], 1), err
-            for word in words:
-                assert word in err[0]
-            assert "/record/" not in err[0]  # the private copy is nobody's business
+        code, out, err = command("--add", path, "--logdir", logdir)
+        assert (code, out, len(err)) == (2, [], 1), err
+        for word in words:
+            assert word in err[0]
+        assert "/record/" not in err[0]  # the private copy is nobody's business
         assert tree(logdir) == {(logdir / "mine").relative_to(logdir): b"as it was"}
 
     return refuse
@@ -137,7 +140,7 @@ def test_a_record_passes_as_a_folder_and_as_an_archive_and_comes_back_as_it_was(
     assert (code, err) == (0, [])
     assert out[-1] == "ok"
     assert [line.split(":")[0] for line in out[:-1]] == STEPS
-    assert "2 runs, 10 windows, a trace of 3 steps on Test GPU, 3 scalars" in out[0]
+    assert "2 runs, 10 windows, a trace of 3 steps on Test GPU, 3 kinds of scalars" in out[0]
     code, out, _ = command("--pack", folder)
     assert code == 0
     assert any("test-gpu.zip" in line for line in out)
@@ -205,7 +208,7 @@ def test_checking_writes_nothing_beside_what_it_checks(folder, command, tmp_path
 def test_pack_check_and_add_exclude_each_other_and_start_without_torch(folder, command):
     code, _, err = command("--pack", folder, "--check", folder)
     assert (code, len(err)) == (2, 1)
-    code = "import sys; sys.modules.update(dict.fromkeys(['torch', 'torchvision', 'tensorboard'])); "
+    code = "import sys; sys.modules.update(dict.fromkeys(['torch', 'torchvision'])); "
     code += f"from common.__main__ import main; main(['record', '--check', {str(folder)!r}])"
     finished = run_program("-c", code, cwd=ROOT)
     assert finished.returncode == 0, finished.stderr
@@ -420,6 +423,21 @@ SPOILED = {
     "a path in the events": (
         lambda folder: write_events(folder / EVENTS, [("/home/ann/loss", 1, 1.0)], {}, {}), [EVENTS, "/home/ann/loss"],
     ),
+    "events of other figures": (
+        lambda folder: write_events(folder / EVENTS, [], {}, MEDIANS | {"median/step_ms": 2.0}), [EVENTS, "step_ms"],
+    ),
+    "events with a wrong checksum": (
+        lambda folder: (folder / EVENTS).write_bytes(spoilt((folder / EVENTS).read_bytes())), [EVENTS, "checksum"],
+    ),
+    "runs that are not interleaved": (
+        run(lambda value: value.update(started="2026-01-01T00:09:00+00:00")), ["not interleaved"],
+    ),
+    "smoke runs": (
+        lambda folder: edit(folder / "record.json", lambda value: value["settings"].update(quick=True)), ["smoke runs"],
+    ),
+    "HTML in a note": (run(lambda value: value.update(notes=["<img src=x onerror=alert(1)>"])), ["odd text"]),
+    "a mark of the docs in a note": (run(lambda value: value.update(notes=["A <!-- end --> B"])), ["odd text"]),
+    "a link in a note": (run(lambda value: value.update(notes=["x](up) [y"])), ["odd text"]),
     "a link to a file": (lambda folder: link(folder / "README.md"), ["README.md is a link"]),
     "a link to a folder": (lambda folder: link(folder / "01_amp"), ["01_amp is a link"]),
     "a hard link": (lambda folder: os.link(folder / "README.md", folder.parent / "x"), ["README.md", "a hard link"]),
@@ -427,6 +445,11 @@ SPOILED = {
         lambda folder: [(folder / "README.md").unlink(), os.mkfifo(folder / "README.md")], ["is no regular file"],
     ),
 }  # fmt: skip
+
+
+def spoilt(content):
+    """An event file's bytes with one bit of the last record's checksum turned."""
+    return content[:-1] + bytes([content[-1] ^ 1])
 
 
 def link(path):
@@ -438,6 +461,13 @@ def link(path):
 def test_a_record_is_refused_with(spoil, words, folder, assert_refused):
     spoil(folder)
     assert_refused(folder, *words)
+
+
+def test_checking_refuses_as_adding_does(folder, command):
+    (folder / "README.md").unlink()
+    code, out, err = command("--check", folder)
+    assert (code, out, len(err)) == (2, [], 1)
+    assert "README.md is missing" in err[0]
 
 
 def test_all_that_is_wrong_is_counted(folder, assert_refused):
@@ -459,8 +489,9 @@ def test_a_trace_that_unpacks_to_too_much_is_refused(folder, assert_refused, mon
 
 
 def test_a_record_of_too_much_altogether_is_refused(folder, assert_refused, monkeypatch):
-    monkeypatch.setattr(contribution, "SIZE", 2_000)
-    assert_refused(folder, "more than 0 MB")
+    with monkeypatch.context() as small:
+        small.setattr(contribution, "SIZE", 2_000)
+        assert_refused(folder, "more than 0 MB")
     monkeypatch.setattr(contribution, "FILES", 3)
     assert_refused(folder, "more than 3 files")
 
@@ -651,7 +682,7 @@ def test_an_event_file_holds_scalars_and_nothing_else(folder, tmp_path):
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    assert count_scalars((folder / EVENTS).read_bytes()) == 3
+    assert set(scalars((folder / EVENTS).read_bytes())) == {"loss", *MEDIANS}
     image = Summary.Value(tag="a", image=Summary.Image(height=1, width=1, colorspace=1, encoded_image_string=b"x"))
     scalar = Summary.Value(tag="a", simple_value=1.0, node_name="x")
     for event, told in (
@@ -662,13 +693,33 @@ def test_an_event_file_holds_scalars_and_nothing_else(folder, tmp_path):
         with open(tmp_path / "events", "wb") as file:
             RecordWriter(file).write(event.SerializeToString())
         with pytest.raises(contribution.InputError, match=told):
-            count_scalars((tmp_path / "events").read_bytes())
+            scalars((tmp_path / "events").read_bytes())
 
 
-@pytest.mark.parametrize("content", [b"x", bytes(16), b"\xff" * 40, struct.pack("<QI", 2, 0) + b"\x0a\xff" + bytes(4)])
+def framed(*records):
+    """Records as an event file frames them."""
+    from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+
+    made = b""
+    for data in records:
+        length = struct.pack("<Q", len(data))
+        made += length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
+    return made
+
+
+@given(st.lists(st.binary(max_size=60), max_size=3))
+def test_whatever_an_event_file_holds_is_read_or_refused(records):
+    with contextlib.suppress(contribution.InputError):
+        assert scalars(framed(*records))
+
+
+TURNED = [framed(bytes.fromhex(text)) for text in ("2805", "2a020805", "2a040a024805", "ff" * 50)]
+
+
+@pytest.mark.parametrize("content", [b"x", bytes(16), b"\xff" * 40, *TURNED], ids=range(7))
 def test_a_damaged_event_file_is_refused(content):
     with pytest.raises(contribution.InputError):
-        count_scalars(content)
+        scalars(content)
 
 
 def test_a_record_of_a_cpu_passes_and_its_memory_must_be_that_of_its_trace(

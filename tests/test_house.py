@@ -31,6 +31,12 @@ def test_common_imports_no_step_and_only_the_board_imports_the_plugin(path):
         assert not any(name.startswith("torch_tb_profiler") for name in names)
 
 
+@pytest.mark.parametrize("path", COMMON, ids=lambda path: path.name)
+def test_nothing_but_the_course_imports_what_makes_the_docs(path):
+    if "course" not in path.parts:
+        assert not any(name.startswith("common.course") for name in imported(path))
+
+
 def test_the_trace_engine_needs_msgspec_and_numpy_only():
     for path in (ROOT / "common" / "trace").glob("*.py"):
         names = imported(path)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 from conftest import ROOT, make_result, run_program, write_run
@@ -134,6 +135,16 @@ def test_a_record_stopped_between_a_run_and_its_sum_is_summed_up_next_time(fake_
     record.write_result(folder / "result.json", record.read_result(folder / "runs" / "1.json"))
     record_runs(tmp_path, "--runs", "2")
     assert len(record.read_result(folder / "result.json").samples_per_second.windows) == 10
+
+
+def test_runs_that_were_made_after_later_ones_are_not_interleaved(fake_runs, tmp_path, capsys):
+    record_runs(tmp_path, "--runs", "2")
+    assert reference.interleaved(tmp_path / FOLDER)
+    path = tmp_path / FOLDER / "01_amp" / "runs" / "1.json"
+    record.write_result(path, replace(record.read_result(path), started="2027-01-01T00:00:00+00:00"))
+    assert not reference.interleaved(tmp_path / FOLDER)
+    record_runs(tmp_path, "--runs", "2")
+    assert "not interleaved" in capsys.readouterr().out
 
 
 def test_code_that_changes_while_recording_stops_it(fake_runs, tmp_path, capsys, monkeypatch):

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from common import ladder, markdown, original
 from common.course import figures, screenshots
 from common.course.recorded import Recorded
-from common.errors import InputError, printable
+from common.errors import InputError
 from common.explain_view import size_text, time_text
 from common.machine import ROOT
+from common.markdown import code, escaped
 
 FOOT = "*From `logs/reference/`: tables and figures by `make docs-figures`, screenshots by `make docs-screenshots`.*"
+UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
 SHOWN = 5  # operators, kernels and holders of memory that a table lists
 
 
@@ -34,14 +36,17 @@ class Course:
 def machine(course):
     """Which machine the page's figures are from, and what that means where it is a CPU."""
     base = course.shown.ladder.baseline
-    runs = max((runs.count for runs in course.shown.runs.values()), default=1)
     cores = f"{base.environment.cores} CPU cores"
-    where = f"{printable(base.device)}, {cores}, {base.model} at {base.image_size} px, {runs} runs"
+    where = (
+        f"{escaped(base.device)}, {cores}, {escaped(base.model)} at {base.image_size} px, {course.shown.run_count} runs"
+    )
     if base.device_type == "cuda":
-        return f"> Measured figures on this page: {where}. *The original's* are from a {original.DEVICE}, one run."
+        of_theirs = f"*The original's* are from a {original.DEVICE}: one run, from traced steps."
+        return f"> Measured figures on this page: {where}. {of_theirs}"
     return (
         f"> **No GPU has been recorded yet.** Measured figures on this page are a CPU's ({where}) and say what a CPU "
-        f"can say. GPU figures are *the original's*: published for a {original.DEVICE}, one run, no spread, not ours. "
+        "can say; what is said of a GPU's trace is what to expect, not what we saw. GPU figures are *the original's*: "
+        f"published for a {original.DEVICE}, one run, no spread, from traced steps, not ours. "
         "`python -m common record` on a GPU fills these pages."
     )
 
@@ -49,15 +54,14 @@ def machine(course):
 def recorded_on(course):
     """Beside the README's figure: what it was recorded on, and that a CPU's ladder shows no more than it can."""
     base = course.shown.ladder.baseline
-    runs = max((runs.count for runs in course.shown.runs.values()), default=1)
-    record = f"[{printable(base.device)}]({course.to_logs}/{course.shown.folder.name}/README.md)"
-    told = f"Recorded on {record}, {base.environment.cores} CPU cores, {runs} interleaved runs a step"
+    record = f"[{escaped(base.device)}]({course.to_logs}/{course.shown.folder.name}/README.md)"
+    told = f"Recorded on {record}, {base.environment.cores} CPU cores, {course.shown.run_count} interleaved runs a step"
     told = f"{told}; drawn by `make docs-figures`."
     if base.device_type == "cuda":
         return told
     return (
-        f"{told} On a CPU most steps have nothing to act on, and the figure says so. The original's ladder reached "
-        f"{max(original.RELATIVE.values()):.2f} times its baseline on a {original.DEVICE} (published, not ours)."
+        f"{told} On a CPU most steps have nothing to act on, and the figure says so. The bars on the right are the "
+        "original's: published, one run, not measured by us."
     )
 
 
@@ -76,23 +80,27 @@ def diff(course, before, after):
 def number(course, step):
     """What a step gained over the one before: the recorded rows of both, the range, and the original's figures."""
     shown = course.shown
-    at = shown.steps.index(step) if step in shown.steps else len(shown.steps)
-    rows = shown.ladder.rows[max(0, at - 1) : at + 1]
-    if not rows or rows[-1].result.step != step:
+    if step not in shown.steps:
         return f"`{step}` has not been recorded."
+    at = shown.steps.index(step)
+    rows = shown.ladder.rows[max(0, at - 1) : at + 1]
     cells = [markdown.measured(row, shown.runs.get(row.result.step)) for row in rows]
-    table = markdown.table(markdown.MEASURED, cells)
-    gain, row = rows[-1].gain, rows[-1]
-    said = []
-    if gain is not None:
+    parts = [markdown.table(markdown.MEASURED, cells), _gained(rows), published(course, step)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _gained(rows):
+    """In words: the gain of the last of one or two rows, and what its run noted that the row before did not."""
+    said, row = [], rows[-1]
+    if gain := row.gain:
         what = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "no difference that the windows can tell"
         said.append(
-            f"On {printable(row.result.device)}: {gain.ratio:.2f} times the images/s of the step before, between "
+            f"On {escaped(row.result.device)}: {gain.ratio:.2f} times the images/s of the step before, between "
             f"{gain.low:.2f} and {gain.high:.2f} by the windows' ranges: **{what}**."
         )
-    new = [note for note in row.result.notes if not rows[:-1] or note not in rows[0].result.notes]
-    said += [f"The run noted: {printable(note)}." for note in new]
-    return "\n\n".join([table, " ".join(said), published(course, step)] if said else [table, published(course, step)])
+    known = rows[0].result.notes if len(rows) > 1 else []
+    said += [f"The run noted: {escaped(note)}." for note in row.result.notes if note not in known]
+    return " ".join(said)
 
 
 def published(course, step):
@@ -101,7 +109,7 @@ def published(course, step):
     if step not in names:
         return "The original has no such step."
     now, at = original.PUBLISHED[step], names.index(step)
-    told = f"The original ({original.DEVICE}, one run, no spread): {now.images_per_second:.1f} images/s"
+    told = f"The original ({original.DEVICE}, one run, no spread, traced steps): {now.images_per_second:.1f} images/s"
     if not at:
         return f"{told}, {now.step_ms:.1f} ms a step, {now.memory_gb:.2f} GB."
     was = original.PUBLISHED[names[at - 1]]
@@ -123,23 +131,35 @@ def profile(course, step):
         if us > 0
     ]
     lines = [
-        f"`python -m common explain {_path(course, step)}` says of {len(summary.steps.names)} traced steps, "
-        f"{time_text(total)} each:",
+        f"`python -m common explain {_path(course, step)}` says of {len(summary.steps.names)} traced steps:",
         "",
         markdown.table(["of a mean step", ">time", ">share"], rows),
+        "",
+        _beside_the_clock(course, step),
         "",
     ]
     for gpu in summary.gpus:
         shares = {"busy": gpu.utilization, "SMs at work": gpu.sm_efficiency, "Tensor Cores": gpu.tensor_core_share}
         known = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
         lines += [f"GPU {gpu.id}: {known}.", ""]
-    lines += [f"**{printable(summary.verdict)}.**", ""]
+    lines += [f"**{escaped(summary.verdict)}.**", ""]
     for each in summary.advice:
         bound = "gain unknown" if each.predicted_gain is None else f"at most {each.predicted_gain:.2f} times as fast"
         lines.append(
-            f"- {each.title} ({f'`{each.step}`' if each.step else 'beyond the steps'}): {bound}; {printable(each.why)}."
+            f"- {each.title} ({f'`{each.step}`' if each.step else 'beyond the steps'}): {bound}; {escaped(each.why)}."
         )
     return "\n".join(lines)
+
+
+def _beside_the_clock(course, step):
+    """What the traced steps took, beside those that were timed without the profiler, and whether they were alike."""
+    traced, timed = _summary(course, step).steps, course.shown.row(step).result.step_ms
+    shortest, longest = traced.duration.min(), traced.duration.max()
+    told = f"Traced, a step took {time_text(traced.mean_us)} ({time_text(shortest)} to {time_text(longest)}); "
+    told += f"timed, without the profiler, {time_text(timed.median * 1e3)}."
+    if longest > UNSTEADY * shortest:
+        told += " The traced steps differ so much that something else was running: read shares here, not lengths."
+    return told
 
 
 def change(course, before, after):
@@ -159,12 +179,12 @@ def busiest(course, step):
     if summary is None:
         return f"The trace of `{step}` cannot be read."
     found, what = (summary.kernels, "kernel") if summary.kernels else (summary.operators, "operator on the CPU")
+    count = len(summary.steps.names)
     total = sum(each.us for each in found)
     rows = [
-        [f"`{printable(each.name, 70)}`", str(each.count), time_text(each.us), f"{each.us / total:.1%}"]
-        for each in found[:SHOWN]
+        [code(each.name, 70), str(each.count), time_text(each.us), f"{each.us / total:.1%}"] for each in found[:SHOWN]
     ]
-    return markdown.table([what, ">count", ">time", ">share"], rows)
+    return markdown.table([what, f">count, {count} steps", f">time, {count} steps", ">share"], rows)
 
 
 def holders(course, step):
@@ -174,7 +194,7 @@ def holders(course, step):
         return f"The trace of `{step}` tells nothing of memory."
     held = summary.memory[0].at_peak
     total = sum(held.values())
-    rows = [[f"`{printable(name, 60)}`", size_text(size), f"{size / total:.1%}"] for name, size in held.items()][:SHOWN]
+    rows = [[code(name, 60), size_text(size), f"{size / total:.1%}"] for name, size in held.items()][:SHOWN]
     return markdown.table(["allocated while tracing, alive at the peak", ">bytes", ">share"], rows)
 
 
@@ -195,12 +215,12 @@ def figure(course, name):
     """One of `figures.FIGURES`, of the record that the chapters show."""
     made = figures.FIGURES[name](course.shown)
     file = f"{course.to_docs}figures/{course.shown.folder.name}/{name}.svg"
-    return f"![{made[1]}]({file})" if made else f"*{NOTHING[name]}*"
+    return f"![{escaped(made[1])}]({file})" if made else f"*{NOTHING[name]}*"
 
 
 def screenshot(course, name):
     """One of the pictures of TensorBoard that `screenshots` took."""
-    return f"![{printable(screenshots.told(course.shown, name))}]({course.to_docs}screenshots/{name}.png)"
+    return f"![{escaped(screenshots.told(name))}]({course.to_docs}screenshots/{name}.png)"
 
 
 NOTHING = {  # what stands in a figure's place where the record cannot tell it
@@ -213,7 +233,7 @@ def ladders(course):
     """The table of every record."""
     lines = []
     for each in course.records:
-        lines += [f"### {figures.ladder_title(each.ladder)}", ""]
+        lines += [f"### {escaped(figures.ladder_title(each.ladder))}", ""]
         lines += [
             markdown.ladder_table(each.ladder, each.runs),
             "",
@@ -237,6 +257,12 @@ def original_ladder(course):
         for step, p in original.PUBLISHED.items()
     ]
     return markdown.table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
+
+
+def published_tensor_cores(course):
+    """What the original saw of Tensor Cores."""
+    before, after = original.TENSOR_CORES.values()
+    return f"The original saw their share of the kernels' time go from {before:.0%} to {after:.1%} ({original.DEVICE})."
 
 
 def published_workers(course):
@@ -267,7 +293,7 @@ BLOCKS = {
     made.__name__.replace("_", "-"): made
     for made in (
         *(machine, recorded_on, diff, number, published, profile, change, busiest, holders, transfers, limit),
-        *(figure, screenshot, ladders, original_ladder, published_workers, foot),
+        *(figure, screenshot, ladders, original_ladder, published_workers, published_tensor_cores, foot),
     )
 }  # fmt: skip
 

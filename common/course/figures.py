@@ -7,7 +7,8 @@ theme.
 import numpy as np
 from matplotlib.figure import Figure
 
-from common.plot import GREY, SPEED, ladder_figure, ladder_title, step_label, styled
+from common import original
+from common.plot import ERROR_BARS, GREY, MEMORY, SPEED, ladder_figure, ladder_title, step_label, styled
 from common.trace.idle import CAUSES
 
 COLOURS = {
@@ -36,6 +37,35 @@ def ladder(recorded):
     return ladder_figure(recorded.ladder), f"Bars, images a second of each step. {told}."
 
 
+def beside_original(recorded):
+    """Times the baseline's images/s: as recorded, with the range of the windows, and as the original published them."""
+    rows = recorded.ladder.rows
+    device, at = recorded.ladder.baseline.device, range(len(rows))
+    figure = Figure(figsize=(9, 1.5 + 0.42 * len(rows)), layout="constrained")
+    ours, theirs = figure.subplots(1, 2, sharey=True, sharex=True)
+
+    ratios = [row.relative for row in rows]
+    errors = [[each.ratio - each.low for each in ratios], [each.high - each.ratio for each in ratios]]
+    ours.barh(at, [each.ratio for each in ratios], color=SPEED, height=0.62, xerr=errors, error_kw=ERROR_BARS)
+    labels = ["1.00x", *(f"{each.ratio:.2f}x" if each.differs else "no difference" for each in ratios[1:])]
+    _labelled(ours, [each.high for each in ratios], labels)
+    styled(ours, f"measured here: {device}")
+
+    published = [original.RELATIVE.get(row.result.step) for row in rows]
+    theirs.barh(at, [each or 0 for each in published], color=MEMORY, height=0.62)
+    _labelled(theirs, [each or 0 for each in published], [f"{each:.2f}x" if each else "" for each in published])
+    styled(theirs, f"published: {original.DEVICE}, one run")
+    ours.set_xlim(0, 1.25 * max([each.high for each in ratios] + [each or 0 for each in published]))
+    ours.set_yticks(at, [step_label(row.result.step) for row in rows])
+    ours.invert_yaxis()
+    figure.supxlabel("times the images/s of the baseline", fontsize=9, color=GREY)
+    said = "; ".join(
+        f"{step_label(row.result.step)} {label} here" + (f", {each:.2f}x there" if each else "")
+        for row, label, each in zip(rows, labels, published, strict=True)
+    )
+    return figure, f"Two bar charts of times the baseline's images/s, {device} here, {original.DEVICE} there. {said}."
+
+
 def breakdown(recorded):
     """What an image's share of a traced step is made of, per step: `Summary.steps`' breakdown over the batch, ms."""
     parts = per_image_ms(recorded)
@@ -60,7 +90,7 @@ def memory(recorded):
         return None
     columns = min(3, len(curves))
     lines = -(-len(curves) // columns)
-    figure = Figure(figsize=(9, 0.5 + 1.9 * lines), layout="constrained")
+    figure = Figure(figsize=(9, 0.6 + 2.2 * lines), layout="constrained")
     panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
     for axes in panels.flat[len(curves) :]:
         axes.set_visible(False)
@@ -69,6 +99,7 @@ def memory(recorded):
         axes.fill_between(time, allocated, color=SPEED, linewidth=0)
         styled(axes, step_label(step))
     panels.flat[0].set_ylim(0, 1.05 * max(curve.peak_allocated or curve.growth for curve in curves.values()) / 1e6)
+    figure.get_layout_engine().set(hspace=0.08)
     figure.supxlabel("ms since tracing began", fontsize=9, color=GREY)
     figure.supylabel("allocated, MB", fontsize=9, color=GREY)
     peaks = ", ".join(f"{step_label(step)} {curve.growth / 1e6:.0f} MB" for step, curve in curves.items())
@@ -101,7 +132,14 @@ def predicted(recorded):
     return figure, f"Points with ranges, what each step gained over the one before, beside the most predicted. {told}."
 
 
-FIGURES = {"ladder": ladder, "breakdown": breakdown, "memory": memory, "idle": idle, "predicted": predicted}
+FIGURES = {
+    "ladder": ladder,
+    "beside_original": beside_original,
+    "breakdown": breakdown,
+    "memory": memory,
+    "idle": idle,
+    "predicted": predicted,
+}
 
 
 def per_image_ms(recorded):
@@ -132,6 +170,12 @@ def memory_curve(curve):
     return _envelope((curve.time - curve.time[0]) / 1e3, curve.allocated / 1e6)
 
 
+def on(colour):
+    """Black or white: what can be read on a colour "#rrggbb" (its luminance, weighted as in ITU-R BT.601)."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else "white"
+
+
 def _stacked(parts, colours, title):
     figure = Figure(figsize=(9, 1.4 + 0.42 * len(parts)), layout="constrained")
     axes = figure.subplots()
@@ -143,13 +187,20 @@ def _stacked(parts, colours, title):
         axes.barh(range(len(parts)), widths, left=begun, height=0.62, color=colours[name], label=name)
         for y, (left, width) in enumerate(zip(begun, widths, strict=True)):
             if width > 0.07 * widest:
-                axes.text(left + width / 2, y, f"{width:.2f}", ha="center", va="center", fontsize=8, color="white")
+                ink = on(colours[name])
+                axes.text(left + width / 2, y, f"{width:.2f}", ha="center", va="center", fontsize=8, color=ink)
         begun += widths
     axes.set_yticks(range(len(parts)), [step_label(step) for step in parts])
     axes.invert_yaxis()
     styled(axes, title)
     axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def _labelled(axes, ends, labels):
+    """A label behind the end of each bar."""
+    for y, (end, label) in enumerate(zip(ends, labels, strict=True)):
+        axes.annotate(label, (end, y), (5, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
 
 
 def _largest(parts):

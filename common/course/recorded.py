@@ -15,15 +15,25 @@ RECORDS = ROOT / "logs" / "reference"
 
 @dataclass(frozen=True)
 class Recorded:
-    """One ladder with its traces: the folder of its runs, and {step: `compare.Runs`} where it was recorded."""
+    """One ladder with its traces: the folder of its runs, and {step: `compare.RunSpread`} where it was recorded."""
 
     folder: Path
     ladder: compare.Ladder
-    runs: dict[str, compare.Runs]
+    runs: dict[str, compare.RunSpread]
 
     @property
     def device_type(self):
         return self.ladder.baseline.device_type
+
+    @property
+    def windows(self):
+        """Timed windows of a step."""
+        return len(self.ladder.baseline.samples_per_second.windows)
+
+    @property
+    def run_count(self):
+        """Runs of a step; 1 for what was not recorded run by run."""
+        return max((runs.count for runs in self.runs.values()), default=1)
 
     @property
     def steps(self):
@@ -76,6 +86,5 @@ def read(folder):
 
 
 def _rank(each):
-    base = each.ladder.baseline
-    windows = len(base.samples_per_second.windows)
+    base, windows = each.ladder.baseline, each.windows
     return base.device_type != "cuda", base.model != reference.MODEL, -windows, each.folder.name

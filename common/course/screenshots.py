@@ -1,7 +1,7 @@
 """`python -m common.course.screenshots`: TensorBoard on the recorded runs, photographed for the docs.
 
 Needs Playwright and Chromium, as the tests of the pages do (`make test-browser` installs them). Beside the pictures
-lies a list of the traces that they show, so that a test can tell when another record has replaced them.
+lies a list of what they show, so that pages say it and a test can tell when another record has replaced it.
 """
 
 import json
@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from common import record
@@ -20,48 +22,69 @@ from common.machine import ROOT
 
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
-SIZE = {"width": 1280, "height": 760}
-PAGES = {  # of the Walkthrough tab: its page, the step
-    "walkthrough_step": ("step", "00_baseline"),
-    "timeline": ("timeline", "04_multiprocess_loading"),
-}
-VIEWS = {  # of the profiler's tab: its view, the step
-    "overview": ("Overview", "00_baseline"),
-    "overview_02": ("Overview", "02_bigger_batch"),
-    "trace": ("Trace", "03_reduced_h2d_copy"),
-    "memory": ("Memory", "02_bigger_batch"),
-}
+SPECIMEN = ROOT / "docs" / "specimen"
+SIZE = {"width": 1200, "height": 900}
 
 
-def made_from(recorded):
-    """{picture: file name of the trace that it shows}."""
-    return {name: recorded.row(step).result.trace for name, (_, step) in (PAGES | VIEWS).items()}
+@dataclass(frozen=True)
+class Picture:
+    """A page of the tab WALKTHROUGH ("step", "timeline") or a view of PYTORCH_PROFILER, of a recorded step."""
+
+    name: str
+    tab: str
+    page: str
+    step: str
 
 
-def told(recorded, name):
-    """A picture's alternative text."""
-    kind, step = (PAGES | VIEWS)[name]
-    place = f"the tab WALKTHROUGH, {kind}" if name in PAGES else f"the tab PYTORCH_PROFILER, {kind}"
-    return f"Screenshot of TensorBoard: {place}, for {step} as recorded on {recorded.ladder.baseline.device}."
+PICTURES = [
+    Picture("walkthrough_step", "WALKTHROUGH", "step", "00_baseline"),
+    Picture("timeline", "WALKTHROUGH", "timeline", "04_multiprocess_loading"),
+    Picture("overview", "PYTORCH_PROFILER", "Overview", "00_baseline"),
+    Picture("overview_02", "PYTORCH_PROFILER", "Overview", "02_bigger_batch"),
+    Picture("trace", "PYTORCH_PROFILER", "Trace", "03_reduced_h2d_copy"),
+    Picture("memory", "PYTORCH_PROFILER", "Memory", "02_bigger_batch"),
+]
+OF_SPECIMEN = [Picture("gpu_kernel", "PYTORCH_PROFILER", "GPU Kernel", "made_up_gpu")]
 
 
-def photograph(page, base, recorded):
-    """Save every picture with a page of Playwright's, from a TensorBoard at the address `base`."""
-    run = recorded.folder.name
-    for name, (kind, step) in PAGES.items():
-        page.goto(f"{base}/data/plugin/walkthrough/page.html#{kind}?run={run}/{step}")
+def shown(recorded):
+    """{picture: what it shows}: the trace's file name, and what a page says of it."""
+    device = recorded.ladder.baseline.device
+    found = {
+        each.name: {
+            "trace": recorded.row(each.step).result.trace,
+            "told": f"Screenshot of TensorBoard, {each.tab}, {each.page}: {each.step} as recorded on {device}",
+        }
+        for each in PICTURES
+    }
+    for each in OF_SPECIMEN:
+        told = f"Screenshot of TensorBoard, {each.tab}, {each.page}: the specimen, made up by hand, not measured"
+        found[each.name] = {"trace": "specimen.pt.trace.json", "told": told}
+    return found
+
+
+def told(name):
+    """A picture's alternative text: of what it shows, whatever has been recorded since."""
+    return json.loads(LIST.read_text(encoding="utf-8"))[name]["told"]
+
+
+def photograph(page, base, picture, run):
+    """Save a picture of a run with a page of Playwright's, from a TensorBoard at the address `base`."""
+    if picture.tab == "WALKTHROUGH":
+        page.goto(f"{base}/data/plugin/walkthrough/page.html#{picture.page}?run={run}")
         page.reload()
         page.wait_for_function(
             "document.querySelector('#view').children.length > 0 && !document.querySelector('#progress').textContent",
             timeout=120_000,
         )
-        _save(page, name)
-    for name, (view, step) in VIEWS.items():
+    else:
         page.goto(f"{base}/data/plugin/pytorch_profiler/index.html")
-        _choose(page, 0, f"{run}/{step}")
-        _choose(page, 1, view)
-        page.wait_for_selector("iframe" if view == "Trace" else ".plotly, .main-svg", timeout=120_000)
-        _save(page, name)
+        _choose(page, 0, run)
+        _choose(page, 1, picture.page)
+        page.wait_for_selector("iframe" if picture.page == "Trace" else ".plotly, .main-svg", timeout=120_000)
+    page.evaluate("document.activeElement.blur()")
+    page.wait_for_timeout(6000)  # for what still moves
+    page.screenshot(path=FOLDER / f"{picture.name}.png")
 
 
 def _choose(page, number, text):
@@ -71,11 +94,6 @@ def _choose(page, number, text):
         select.click()
         page.get_by_role("option", name=text, exact=True).click()
     page.wait_for_timeout(500)
-
-
-def _save(page, name):
-    page.wait_for_timeout(6000)  # for what still moves
-    page.screenshot(path=FOLDER / f"{name}.png")
 
 
 @one_line_errors()
@@ -88,26 +106,36 @@ def main():
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if not chromium:
         raise InputError("there is no Chromium here: on Debian and Ubuntu, apt install chromium")
-    recorded = records()[0]
+    found = records()
     FOLDER.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page(viewport=SIZE)
+        with _board(RECORDS, sum(len(each.steps) for each in found)) as base:
+            for picture in PICTURES:
+                photograph(page, base, picture, f"{found[0].folder.name}/{picture.step}")
+        with _board(SPECIMEN, len(OF_SPECIMEN)) as base:
+            for picture in OF_SPECIMEN:
+                photograph(page, base, picture, picture.step)
+    record.write_whole(LIST, json.dumps(shown(found[0]), indent=2) + "\n")
+    print(f"written: {', '.join(shown(found[0]))} in {FOLDER.relative_to(ROOT)}; then: make docs-figures")
+
+
+@contextmanager
+def _board(logdir, runs):
+    """A TensorBoard on a folder, once it lists so many runs: its address."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    program = Path(sys.executable).with_name("tensorboard")
-    words = [program, "--logdir", RECORDS, "--port", str(port)]
+        base = f"http://localhost:{free.getsockname()[1]}"
+    words = [Path(sys.executable).with_name("tensorboard"), "--logdir", logdir, "--port", base.rpartition(":")[2]]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as board:
         try:
-            _wait_for_runs(f"http://localhost:{port}", len(records()) * len(recorded.steps))
-            with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-                photograph(browser.new_page(viewport=SIZE), f"http://localhost:{port}", recorded)
+            _wait_for_runs(base, logdir, runs)
+            yield base
         finally:
             board.terminate()
-    record.write_whole(LIST, json.dumps(made_from(recorded), indent=2) + "\n")
-    print(f"written: {', '.join(made_from(recorded))} in {FOLDER.relative_to(ROOT)}")
 
 
-def _wait_for_runs(base, count):
+def _wait_for_runs(base, logdir, count):
     ends = time.monotonic() + 180
     while time.monotonic() < ends:
         try:
@@ -117,7 +145,7 @@ def _wait_for_runs(base, count):
         except OSError:
             pass
         time.sleep(1)
-    raise InputError(f"TensorBoard did not show {count} runs of {RECORDS} within three minutes")
+    raise InputError(f"TensorBoard did not show {count} runs of {logdir} within three minutes")
 
 
 if __name__ == "__main__":

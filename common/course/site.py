@@ -11,7 +11,7 @@ from common.course.blocks import Course
 from common.course.recorded import records
 from common.machine import ROOT
 
-_OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)")  # a link to a file of the repository
+_OUTSIDE = re.compile(r"(?<!\\)\]\(\.\./([^)#\s]+)")  # a link to a file of the repository
 
 
 def on_files(files, config):
@@ -20,8 +20,8 @@ def on_files(files, config):
     for page in files.documentation_pages():
         linked |= set(_OUTSIDE.findall(page.content_string))
     for name in sorted(linked):
-        path = ROOT / name
-        if path.is_file():  # a missing one is left to MkDocs, which names the page and fails
+        path = (ROOT / name).resolve()
+        if path.is_file() and path.is_relative_to(ROOT):  # others are left to MkDocs, which names the page and fails
             files.append(File.generated(config, _target(name), abs_src_path=str(path)))
     return files
 

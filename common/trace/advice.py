@@ -97,10 +97,10 @@ def verdict(trace, steps, found, tensor):
         share = (parts["cpu_exec"] + parts["runtime"]) / total
         bound = f"{share:.0%} of the step is operators on the CPU"
         lever = "the next lever is a GPU, a smaller model, or fewer or smaller images"
-        return f"{bound}; most is to gain from: {first}" if first else f"compute-bound: {bound}; {lever}"
+        return f"{bound}; the most to gain: {first}" if first else f"compute-bound: {bound}; {lever}"
     share = parts["kernel"] / total
     if first:
-        return f"kernels fill {share:.0%} of the step; most is to gain from: {first}"
+        return f"kernels fill {share:.0%} of the step; the most to gain: {first}"
     if share < 0.5:
         return f"kernels fill {share:.0%} of the step, and nothing stands out"
     matrix = tensor.eligible_share or 0.0

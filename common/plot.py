@@ -59,6 +59,23 @@ def step_label(step):
     return step.replace("_", " ")
 
 
+def relative_labels(ladder):
+    """What to write at each step's bar: times the baseline, or "no difference"."""
+    told = [f"{row.relative.ratio:.2f}x" if row.relative.differs else "no difference" for row in ladder.rows]
+    return ["1.00x", *told[1:]]
+
+
+def labelled(axes, ends, labels):
+    """Write a label behind the end of each horizontal bar."""
+    for y, (end, label) in enumerate(zip(ends, labels, strict=True)):
+        axes.annotate(label, (end, y), (5, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
+
+
+def reach(ranges):
+    """How far error bars reach below and above: [below, above], from (low, middle, high) of each."""
+    return [list(each) for each in zip(*((middle - low, high - middle) for low, middle, high in ranges), strict=True)]
+
+
 def ladder_figure(ladder, titled=True):
     """A matplotlib `Figure` of a `compare.Ladder`: images/s with the range of the windows, and peak memory."""
     from matplotlib.figure import Figure  # half a second to import
@@ -71,19 +88,9 @@ def ladder_figure(ladder, titled=True):
 
     medians = [result.samples_per_second.median for result in results]
     low, high = zip(*(spread(result) for result in results), strict=True)
-    errors = [[m - a for m, a in zip(medians, low, strict=True)], [b - m for m, b in zip(medians, high, strict=True)]]
+    errors = reach(zip(low, medians, high, strict=True))
     speed.barh(at, medians, color=SPEED, height=0.62, xerr=errors, error_kw=ERROR_BARS)
-    for y, row in enumerate(ladder.rows):
-        told = row.relative.differs or y == 0
-        speed.annotate(
-            f"{row.relative.ratio:.2f}x" if told else "no difference",
-            (high[y], y),
-            (5, 0),
-            textcoords="offset points",
-            va="center",
-            color=GREY,
-            fontsize=9,
-        )
+    labelled(speed, high, relative_labels(ladder))
     styled(speed, "images/s, with the range of the windows")
     speed.set_xlim(0, max(high) * 1.3)
     speed.set_yticks(at, names)
@@ -91,10 +98,7 @@ def ladder_figure(ladder, titled=True):
 
     sizes = [result.peak_memory_bytes.allocated / 1e6 for result in results]
     memory.barh(at, sizes, color=MEMORY, height=0.62)
-    for y, size in enumerate(sizes):
-        memory.annotate(
-            f"{size:,.0f}", (size, y), (5, 0), textcoords="offset points", va="center", color=GREY, fontsize=9
-        )
+    labelled(memory, sizes, [f"{size:,.0f}" for size in sizes])
     styled(memory, "peak memory, MB")
     memory.set_xlim(0, max([*sizes, 1]) * 1.22)
     if titled:

@@ -1,6 +1,7 @@
 """A ladder's promises: what each step was to gain by the trace of the step before it, beside what it gained."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from common import compare
@@ -45,17 +46,24 @@ def predictions(logdir, results, max_size=MAX_SIZE):
     """A list of `Prediction`s for each ladder among `results` (from `record.read_results`), and the problems met."""
     found, problems = [], []
     for ladder in compare.ladders(results):
-        rows = []
-        for before, after in zip(ladder.rows, ladder.rows[1:], strict=False):
-            advice = None
+        summaries = {}
+        for before in ladder.rows[:-1]:
             try:
                 trace = Path(logdir) / before.result.step / before.result.trace
-                summary = summarize(Pieces(trace, max_size))
-                problems += summary.trace.warnings
-                advice = next((each for each in summary.levers if each.step == after.result.step), None)
+                summaries[before.result.step] = summarize(Pieces(trace, max_size))
+                problems += summaries[before.result.step].trace.warnings
             except InputError as error:
                 problems.append(str(error))
-            notes = tuple(note for note in after.result.notes if note not in before.result.notes)
-            rows.append(Prediction(before.result.step, after.result.step, advice, after.gain, notes))
-        found.append((ladder, rows))
+        found.append((ladder, of_ladder(ladder, summaries)))
     return found, problems
+
+
+def of_ladder(ladder, summaries):
+    """The `Prediction`s of one ladder from {step: `Summary` of its trace}; a step may lack there."""
+    rows = []
+    for before, after in pairwise(ladder.rows):
+        summary = summaries.get(before.result.step)
+        advice = summary and next((each for each in summary.levers if each.step == after.result.step), None)
+        notes = tuple(note for note in after.result.notes if note not in before.result.notes)
+        rows.append(Prediction(before.result.step, after.result.step, advice, after.gain, notes))
+    return rows

@@ -1,6 +1,5 @@
 """A headless Chromium with the network cut, and a TensorBoard on runs of every kind."""
 
-import shutil
 from types import SimpleNamespace
 from urllib.parse import urlencode, urlsplit
 
@@ -8,7 +7,8 @@ import pytest
 from board import PROFILER, WALKTHROUGH, Board, fill
 from conftest import ROOT
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+from common.course.screenshots import CHROMIUM, choose, wait_for_walkthrough
+
 SHOTS = ROOT / "build" / "screenshots"  # kept, to be looked at
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
@@ -97,10 +97,7 @@ def tab(visit):
 
     def show(name, **options):
         page = visit(f"{WALKTHROUGH}/page.html#{name}?{urlencode(options)}")
-        page.wait_for_function(
-            "document.querySelector('#view').children.length > 0 && !document.querySelector('#progress').textContent",
-            timeout=120_000,
-        )
+        wait_for_walkthrough(page)
         return page
 
     return show
@@ -117,13 +114,3 @@ def profiler(visit):
         return page
 
     return show
-
-
-def choose(page, number, text):
-    """Pick an entry of one of the selections on the left of the profiler's page."""
-    select = page.locator("[role=button][aria-haspopup=listbox]").nth(number)
-    select.wait_for(timeout=60_000)
-    if select.inner_text().strip() != text:
-        select.click()
-        page.get_by_role("option", name=text, exact=True).click()
-    page.wait_for_timeout(500)

@@ -8,7 +8,20 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from common import original
-from common.plot import ERROR_BARS, GREY, MEMORY, SPEED, ladder_figure, ladder_title, step_label, styled
+from common.plot import (
+    ERROR_BARS,
+    GREY,
+    MEMORY,
+    SPEED,
+    labelled,
+    ladder_figure,
+    ladder_title,
+    reach,
+    relative_labels,
+    step_label,
+    styled,
+)
+from common.trace.digest import thinned
 from common.trace.idle import CAUSES
 
 COLOURS = {
@@ -23,7 +36,7 @@ COLOURS = {
 }
 CAUSE_COLOURS = dict(zip(CAUSES, ("#e69f00", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True))
 PROMISE = "#d55e00"
-POINTS = 150  # stretches of time of a memory curve's panel: as many as it has columns
+POINTS = 302  # of a memory curve: two for each of 150 stretches of time, and its ends; a panel shows no more
 
 
 def ladder(recorded):
@@ -45,15 +58,15 @@ def beside_original(recorded):
     ours, theirs = figure.subplots(1, 2, sharey=True, sharex=True)
 
     ratios = [row.relative for row in rows]
-    errors = [[each.ratio - each.low for each in ratios], [each.high - each.ratio for each in ratios]]
+    errors = reach([(each.low, each.ratio, each.high) for each in ratios])
     ours.barh(at, [each.ratio for each in ratios], color=SPEED, height=0.62, xerr=errors, error_kw=ERROR_BARS)
-    labels = ["1.00x", *(f"{each.ratio:.2f}x" if each.differs else "no difference" for each in ratios[1:])]
-    _labelled(ours, [each.high for each in ratios], labels)
+    labels = relative_labels(recorded.ladder)
+    labelled(ours, [each.high for each in ratios], labels)
     styled(ours, f"measured here: {device}")
 
     published = [original.RELATIVE.get(row.result.step) for row in rows]
     theirs.barh(at, [each or 0 for each in published], color=MEMORY, height=0.62)
-    _labelled(theirs, [each or 0 for each in published], [f"{each:.2f}x" if each else "" for each in published])
+    labelled(theirs, [each or 0 for each in published], [f"{each:.2f}x" if each else "" for each in published])
     styled(theirs, f"published: {original.DEVICE}, one run")
     ours.set_xlim(0, 1.25 * max([each.high for each in ratios] + [each or 0 for each in published]))
     ours.set_yticks(at, [step_label(row.result.step) for row in rows])
@@ -112,9 +125,9 @@ def predicted(recorded):
     figure = Figure(figsize=(9, 1.4 + 0.5 * len(rows)), layout="constrained")
     axes = figure.subplots()
     at, gains = range(len(rows)), [row.gain for row in rows]
-    below, above = [g.ratio - g.low for g in gains], [g.high - g.ratio for g in gains]
+    errors = reach([(gain.low, gain.ratio, gain.high) for gain in gains])
     axes.errorbar(
-        [g.ratio for g in gains], at, xerr=[below, above], fmt="o", color=SPEED, ecolor=GREY, capsize=3,
+        [gain.ratio for gain in gains], at, xerr=errors, fmt="o", color=SPEED, ecolor=GREY, capsize=3,
         label="measured, with the range of the windows",
     )  # fmt: skip
     promised = [
@@ -167,7 +180,10 @@ def idle_per_image_ms(recorded):
 
 def memory_curve(curve):
     """A `trace.memory.Memory` for a narrow panel: ms since its begin and MB allocated, its highest and lowest kept."""
-    return _envelope((curve.time - curve.time[0]) / 1e3, curve.allocated / 1e6)
+    known = ~np.isnan(curve.allocated)
+    time, allocated = curve.time[known], curve.allocated[known]
+    points = thinned(allocated, POINTS)
+    return (time[points] - curve.time[0]) / 1e3, allocated[points] / 1e6
 
 
 def on(colour):
@@ -197,12 +213,6 @@ def _stacked(parts, colours, title):
     return figure
 
 
-def _labelled(axes, ends, labels):
-    """A label behind the end of each bar."""
-    for y, (end, label) in enumerate(zip(ends, labels, strict=True)):
-        axes.annotate(label, (end, y), (5, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
-
-
 def _largest(parts):
     """The two largest parts of each bar, in words."""
     said = []
@@ -210,15 +220,3 @@ def _largest(parts):
         two = sorted(values.items(), key=lambda part: -part[1])[:2]
         said.append(f"{step_label(step)}: {', '.join(f'{name} {value:.2f}' for name, value in two)}")
     return "; ".join(said)
-
-
-def _envelope(time, values):
-    """The curve with its highest and lowest value in each of `POINTS` stretches: what a panel can show of it."""
-    known = ~np.isnan(values)
-    time, values = time[known], values[known]
-    if len(values) <= 2 * POINTS:
-        return time, values
-    kept = []
-    for part in np.array_split(np.arange(len(values)), POINTS):
-        kept += sorted({part[np.argmin(values[part])], part[np.argmax(values[part])]})
-    return time[kept], values[kept]

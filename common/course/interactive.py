@@ -5,7 +5,7 @@ from IPython.display import display
 
 from common.compare import spread
 from common.course import figures
-from common.plot import SPEED, step_label, svg_text
+from common.plot import SPEED, reach, step_label, svg_text
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -26,9 +26,8 @@ def ladder(recorded):
     """plotly's `figures.ladder`: images/s of each step, the windows on hover."""
     results = [row.result for row in recorded.ladder.rows]
     medians = [result.samples_per_second.median for result in results]
-    ranges = [spread(result) for result in results]
-    above = [high - median for median, (_, high) in zip(medians, ranges, strict=True)]
-    below = [median - low for median, (low, _) in zip(medians, ranges, strict=True)]
+    low, high = zip(*(spread(result) for result in results), strict=True)
+    below, above = reach(zip(low, medians, high, strict=True))
     windows = ["<br>".join(f"{speed:.1f}" for speed in result.samples_per_second.windows) for result in results]
     bar = go.Bar(
         x=[step_label(result.step) for result in results],
@@ -65,11 +64,12 @@ def predicted(recorded):
     """plotly's `figures.predicted`: what each step gained, beside the most that was promised."""
     rows = recorded.predictions
     steps, gains = [step_label(row.step) for row in rows], [row.gain for row in rows]
+    below, above = reach((gain.low, gain.ratio, gain.high) for gain in gains)
     made = go.Figure().update_layout(title="times as fast as the step before")
     made.add_scatter(
         x=steps,
         y=[gain.ratio for gain in gains],
-        error_y={"array": [g.high - g.ratio for g in gains], "arrayminus": [g.ratio - g.low for g in gains]},
+        error_y={"array": above, "arrayminus": below},
         mode="markers",
         name="measured",
         marker_color=SPEED,

@@ -60,8 +60,7 @@ class Recorded:
     @cached_property
     def predictions(self):
         """The ladder's `predicted.Prediction`s, in order."""
-        found, _ = predicted.predictions(self.folder, [row.result for row in self.ladder.rows])
-        return found[0][1]
+        return predicted.of_ladder(self.ladder, self.summaries)
 
 
 def records(root=RECORDS):

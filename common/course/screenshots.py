@@ -23,6 +23,7 @@ from common.machine import ROOT
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
 SPECIMEN = ROOT / "docs" / "specimen"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SIZE = {"width": 1200, "height": 900}
 
 
@@ -73,23 +74,29 @@ def photograph(page, base, picture, run):
     if picture.tab == "WALKTHROUGH":
         page.goto(f"{base}/data/plugin/walkthrough/page.html#{picture.page}?run={run}")
         page.reload()
-        page.wait_for_function(
-            "document.querySelector('#view').children.length > 0 && !document.querySelector('#progress').textContent",
-            timeout=120_000,
-        )
+        wait_for_walkthrough(page)
     else:
         page.goto(f"{base}/data/plugin/pytorch_profiler/index.html")
-        _choose(page, 0, run)
-        _choose(page, 1, picture.page)
+        choose(page, 0, run)
+        choose(page, 1, picture.page)
         page.wait_for_selector("iframe" if picture.page == "Trace" else ".plotly, .main-svg", timeout=120_000)
     page.evaluate("document.activeElement.blur()")
     page.wait_for_timeout(6000)  # for what still moves
     page.screenshot(path=FOLDER / f"{picture.name}.png")
 
 
-def _choose(page, number, text):
+def wait_for_walkthrough(page):
+    """Wait until a page of the tab WALKTHROUGH shows its data."""
+    page.wait_for_function(
+        "document.querySelector('#view').children.length > 0 && !document.querySelector('#progress').textContent",
+        timeout=120_000,
+    )
+
+
+def choose(page, number, text):
+    """Pick an entry of one of the selections on the left of the profiler's page."""
     select = page.locator("[role=button][aria-haspopup=listbox]").nth(number)
-    select.wait_for(timeout=120_000)
+    select.wait_for(timeout=60_000)
     if select.inner_text().strip() != text:
         select.click()
         page.get_by_role("option", name=text, exact=True).click()
@@ -103,13 +110,12 @@ def main():
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError as error:
         raise InputError("there is no Playwright here: `make test-browser` installs it") from error
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if not chromium:
+    if not CHROMIUM:
         raise InputError("there is no Chromium here: on Debian and Ubuntu, apt install chromium")
     found = records()
     FOLDER.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
-        page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page(viewport=SIZE)
+        page = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page(viewport=SIZE)
         with _board(RECORDS, sum(len(each.steps) for each in found)) as base:
             for picture in PICTURES:
                 photograph(page, base, picture, f"{found[0].folder.name}/{picture.step}")

@@ -59,7 +59,7 @@ def digest(summary):
 
 
 def _memory(each):
-    points = _thinned(each.allocated)
+    points = thinned(each.allocated, POINTS)
     begun = each.time[0] if len(each.time) else 0.0
     return {
         "device": each.device,
@@ -73,11 +73,11 @@ def _memory(each):
     }
 
 
-def _thinned(values):
-    """Indices of at most `POINTS` points of a curve, among them the lowest and the highest of each stretch of time."""
-    if len(values) <= POINTS:
+def thinned(values, points):
+    """Indices of at most `points` points of a curve, among them the lowest and the highest of each stretch of time."""
+    if len(values) <= points:
         return np.arange(len(values))
-    parts = np.array_split(np.arange(len(values)), POINTS // 2 - 1)
+    parts = np.array_split(np.arange(len(values)), points // 2 - 1)
     known = np.nan_to_num(values)
     kept = {0, len(values) - 1}
     for part in parts:

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from itertools import repeat
 from types import SimpleNamespace
 
@@ -29,6 +30,7 @@ from common.session import Plan, timed_window, warm_up
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=5, window_steps=1, window_seconds=1.5)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
 PLAIN, CHANNELS_LAST, COMPILED = "uncompiled", "channels last", "compiled"
+GRACE = 0.5  # s, for a compiler that is asked to stop
 NO_LOADER = SimpleNamespace(num_workers=0, prefetch_factor=None)
 
 
@@ -204,11 +206,18 @@ def not_compiled(error):
 
 
 def _end(process):
-    """End a process and all that it started, which share its session."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        process.kill()
+    """End a process and all that it started, which share its session.
+
+    Asked first: a C++ compiler then takes away what it had half written, which would break every later compile.
+    """
+    for ask in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, ask)
+        except (ProcessLookupError, PermissionError):
+            process.kill()
+            return
+        if ask == signal.SIGTERM:
+            time.sleep(GRACE)
 
 
 def _give_back(device):

@@ -245,6 +245,20 @@ def test_why_there_is_no_compiled_floor_is_a_line():
     assert "not done after 0.2 s" in why
 
 
+def test_a_compiler_that_takes_too_long_is_asked_to_clean_up_before_it_is_killed(tmp_path):
+    """g++ removes what it had half written; left in torch's cache, that would break every later compile."""
+    half, begun = tmp_path / "half.so", tmp_path / "begun"
+    code = (
+        "import pathlib, signal, sys, time\n"
+        f"half, begun = pathlib.Path({str(half)!r}), pathlib.Path({str(begun)!r})\n"
+        "def clean(*_):\n    half.unlink()\n    time.sleep(60)\n"
+        "signal.signal(signal.SIGTERM, clean)\nhalf.touch(); begun.touch(); time.sleep(60)"
+    )
+    assert "not done" in told_by(code, limit_seconds=3)[2]
+    assert begun.exists()
+    assert not half.exists()
+
+
 def test_a_compiler_s_error_is_told_without_advice_for_a_step():
     assert floor.not_compiled(torch.OutOfMemoryError("CUDA out of memory")).startswith("the compiled model runs out")
     error = RuntimeError("torch.compile is not supported on Python 3.99")

@@ -215,8 +215,8 @@ def compile_errors():
     from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
     return {
-        "no C++ compiler": (InvalidCxxCompiler(), "no C++ compiler that works: install one, such as g++"),
-        "inside of another": (InductorError(InvalidCxxCompiler(), None), "no C++ compiler that works"),
+        "no C++ compiler": (InvalidCxxCompiler(), r"no C\+\+ compiler that works: install one"),
+        "inside of another": (InductorError(InvalidCxxCompiler(), None), r"no C\+\+ compiler that works"),
         "no C compiler": (
             InductorError(RuntimeError("Failed to find C compiler. Please specify via CC environment variable"), None),
             "no C compiler that works: install one, such as gcc",
@@ -225,13 +225,17 @@ def compile_errors():
             BackendCompilerFailed(min, ValueError("odd. Very odd"), None), r"BackendCompilerFailed: ValueError: odd\)",
         ),
         "what Dynamo cannot trace": (Unsupported("call_method item"), r"\(Unsupported: call_method item"),
+        "a broken cache": (
+            InductorError(ImportError("/tmp/inductor/kr/ckre.main.so: file too short"), None),
+            "cache holds a broken file.*remove the folder /tmp/inductor/kr and run this again, or skip this step",
+        ),
         "a new Python": (RuntimeError("torch.compile is not supported on Python 3.16+"), r"3.16\+: use a Python"),
         "a newer Python": (RuntimeError("Dynamo is not supported on Python 3.17+"), r"3.17\+: use a Python"),
     }  # fmt: skip
 
 
 COMPILE_ERRORS = ["no C++ compiler", "inside of another", "no C compiler", "a backend that fails"]
-COMPILE_ERRORS += ["what Dynamo cannot trace", "a new Python", "a newer Python"]
+COMPILE_ERRORS += ["what Dynamo cannot trace", "a broken cache", "a new Python", "a newer Python"]
 
 
 @pytest.mark.parametrize("kind", COMPILE_ERRORS)  # by name: torch's compiler takes seconds to import

@@ -1,4 +1,4 @@
-"""What `ablate` measures: the optimisations by name, the variants that are made of them, and the pairs that may interact.
+"""What `ablate` measures: optimisations by name, variants made of them, and the pairs that may interact.
 
 on_device_data takes the place of the loader, its workers, pinned memory and prefetching, and hands out uint8. So "the
 full ladder", which the others are left out of, is steps 01 to 09 together; what on_device_data does there is told by

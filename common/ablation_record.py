@@ -12,7 +12,17 @@ from pathlib import Path
 
 from common import compare
 from common.ablation_plan import (
-    BASELINE, CONTROL, FULL, LADDER, NAMES, Pair, alone, in_full, pairs, together, variants,
+    BASELINE,
+    CONTROL,
+    FULL,
+    LADDER,
+    NAMES,
+    Pair,
+    alone,
+    in_full,
+    pairs,
+    together,
+    variants,
 )  # fmt: skip
 from common.compare import Ratio
 from common.errors import InputError
@@ -86,6 +96,11 @@ class Ablation:
         done = {(each.run, each.variant) for each in self.measurements}
         whole = ((run, variant) for run in range(1, self.runs + 1) for variant in self.variants)
         return [(run, variant) for run, variant in whole if (run, variant.name) not in done]
+
+    @property
+    def whole_runs(self):
+        """How many runs have every variant."""
+        return len(_shared(self, [variant.name for variant in self.variants]))
 
     def of(self, variant):
         """{run: its `Measurement`} of the variant of that name, in order."""

@@ -152,7 +152,7 @@ def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "co
 
         def too_late():
             late.set()
-            _end(process)
+            end_with_children(process)
 
         timer = threading.Timer(limit_seconds, too_late)
         timer.start()
@@ -165,7 +165,7 @@ def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "co
             code = process.wait()
         finally:
             timer.cancel()
-            _end(process)
+            end_with_children(process)
     if "samples_per_second" in told:
         return told["samples_per_second"], told["step_ms"], None
     if late.is_set():
@@ -203,7 +203,7 @@ def not_compiled(error):
     return f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
 
 
-def _end(process):
+def end_with_children(process):
     """End a process and all that it started, which share its session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)

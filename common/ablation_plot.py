@@ -5,7 +5,12 @@ from pathlib import Path
 from common.ablation_record import control, effects
 from common.plot import GREY, MEMORY, SPEED, check_figure_file, reach, save, step_label, styled
 
-TICKS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
+TICKS = (  # from coarse to fine
+    (0.01, 0.1, 1, 10, 100),
+    (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100),
+    (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10),
+    (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7, 2),
+)
 MOST_TICKS = 9
 
 
@@ -57,11 +62,10 @@ def ablation_figure(ablation):
 
 
 def shown_ticks(low, high):
-    """Those of the round ratios that lie on the axis, thinned from the ends towards 1 while they are too many."""
-    ticks = [tick for tick in TICKS if low <= tick <= high]
-    if len(ticks) > MOST_TICKS:
-        ticks = [tick for tick in ticks if tick in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)]
-    return ticks
+    """The finest round ratios on the axis that are not too many and reach over most of it."""
+    within = [[tick for tick in ticks if low <= tick <= high] for ticks in TICKS]
+    fits = [ticks for ticks in within if len(ticks) <= MOST_TICKS and max(ticks) * 2 > high and min(ticks) < low * 2]
+    return max(fits or within[:1], key=len)
 
 
 def _range_of(ablation):

@@ -126,7 +126,7 @@ class Interaction:
     """Two optimisations on the baseline. together: both over the baseline; first, second: one of them alone.
 
     ratio: together over first times second, 1 where each brings what it brings without the other. verdict: "more" or
-    "less" than each alone promises; "none seen"; None with fewer than two runs, or nothing to compare with.
+    "less" than each alone promises; "none" seen; None with fewer than two runs, or nothing to compare with.
     """
 
     pair: Pair
@@ -191,13 +191,17 @@ def effects(ablation):
 
 def whole_ladder(ablation):
     """The full ladder over the baseline, and what the product of each alone promises for it: two `Ratio`s or Nones."""
-    measured = [name for name in LADDER if ablation.of(alone(name))]
-    return compared(ablation, FULL, BASELINE), _product(ablation, [alone(name) for name in measured])
+    idle = {each.name for each in ablation.cannot_act}
+    each_alone = [alone(name) for name in LADDER if name not in idle]
+    return compared(ablation, FULL, BASELINE), _product(ablation, each_alone)
 
 
 def interactions(ablation):
-    """The `Interaction` of each pair that was to be measured."""
-    found, noise = [], control(ablation)
+    """The `Interaction` of each pair that was to be measured.
+
+    It is a ratio of two ratios, so it has to be farther from 1 than the control's factor squared.
+    """
+    found = []
     for pair in pairs([each.name for each in ablation.cannot_act], ablation.settings.all_pairs):
         first, second, both = alone(pair.first), alone(pair.second), together(pair)
         ratio = _product(ablation, [both], [first, second])
@@ -207,31 +211,43 @@ def interactions(ablation):
                 pair,
                 *(compared(ablation, name, BASELINE) for name in (first, second, both)),
                 ratio,
-                verdict(ratio, noise) if several else None,
+                verdict(ratio, noise_factor(control(ablation)) ** 2) if several else None,
             )
         )
     return found
 
 
-def verdict(ratio, noise):
-    """ "more" or "less" where all runs lie on that side of 1 and of all that the control showed, else "none seen"."""
-    if ratio.low > max(1, noise.high):
+def noise_factor(noise):
+    """How many times as fast as itself a program seemed at most, from the control's `Ratio`: 1.02, say.
+
+    Which of two same programs is over the other is chance, so one that seemed 0.98 times as fast counts as 1.02.
+    """
+    return max(noise.high, 1 / noise.low)
+
+
+def verdict(ratio, beyond):
+    """ "more" or "less" where all runs lie on that side of 1, farther from it than the factor `beyond`, else "none"."""
+    if ratio.low > beyond:
         return "more"
-    return "less" if ratio.high < min(1, noise.low) else "none seen"
+    return "less" if ratio.high < 1 / beyond else "none"
 
 
 def depends_on_place(ablation):
     """[(optimisation, verdict alone, verdict in full)] of those that bring something in one place and not in the other.
 
-    By `verdict`, so beyond the control's range; nothing with fewer than two runs.
+    By `verdict`, beyond what the control showed, and only where the ranges do not overlap; nothing with fewer than two
+    runs.
     """
-    noise, found = control(ablation), []
+    found = []
     for effect in effects(ablation):
         names = (BASELINE, CONTROL, alone(effect.optimisation), *in_full(effect.optimisation))
-        if len(_shared(ablation, names)) > 1:
-            pair = verdict(effect.alone, noise), verdict(effect.in_full, noise)
-            if pair[0] != pair[1]:
-                found.append((effect.optimisation, *pair))
+        if len(_shared(ablation, names)) < 2:
+            continue
+        here, there = effect.alone, effect.in_full
+        beyond = noise_factor(control(ablation))
+        verdicts = verdict(here, beyond), verdict(there, beyond)
+        if verdicts[0] != verdicts[1] and (here.high < there.low or there.high < here.low):
+            found.append((effect.optimisation, *verdicts))
     return found
 
 

@@ -11,7 +11,8 @@ from common.limit_view import plain_table
 from common.table import UNSTEADY
 
 SMOKE = "Smoke run (--quick): few and short windows, so the figures are rough."
-GAINS = {"more": "gains", "less": "costs", "none seen": "changes nothing"}
+SEEN = {"more": "more", "less": "less", "none": "none seen"}
+GAINS = {"more": "gains", "less": "costs", "none": "changes nothing"}
 
 
 def print_ablation(ablation, to):
@@ -90,7 +91,7 @@ def _interactions(paired):
     for each in paired:
         ratios = [_ratio(ratio, short=True) for ratio in (each.first, each.second, each.together)]
         ratio = _spread(each.ratio) if each.ratio else "-"
-        table.add_row(str(each.pair), *ratios, ratio, each.verdict or "-")
+        table.add_row(str(each.pair), *ratios, ratio, SEEN.get(each.verdict, "-"))
     return table
 
 
@@ -99,16 +100,13 @@ def _named(paired):
     lines = []
     for each in paired:
         if each.verdict in ("more", "less"):
-            why = f": {each.pair.why}?" if each.pair.why else "."
-            told = f"{each.pair} bring {each.verdict} together than each alone promises, {_spread(each.ratio)}"
-            lines.append(Text(f"{told}{why}"))
-    none = [str(each.pair) for each in paired if each.verdict == "none seen"]
+            told = f"{each.pair} bring {each.verdict} together than each alone promises, {_spread(each.ratio)}."
+            lines.append(Text(told + (f" What may be behind it: {each.pair.why}." if each.pair.why else "")))
+    none = [str(each.pair) for each in paired if each.verdict == "none"]
     if none:
         lines.append(Text(f"No interaction seen: {', '.join(none)}."))
     if any(each.ratio and each.verdict is None for each in paired):
-        lines.append(
-            Text("Interactions are named from two runs on: --resume --runs N adds some.", "yellow")
-        )
+        lines.append(Text("Interactions are named from two runs on: --resume --runs N adds some.", "yellow"))
     return lines
 
 
@@ -127,13 +125,13 @@ def _legend(ablation):
     )
     return (
         f"1.39x (1.31-1.48): {runs}; no difference: that range holds 1.\n"
-        "control: the baseline's program measured as if it were another; its range is what nothing looks like here.\n"
+        "control: the baseline's program measured as if it were another; its range is what no difference looks like here.\n"
         "alone: the baseline with it over the baseline. full: steps 01 to 09 together. in the full ladder: full over "
         "full without it.\n"
         "on_device_data replaces loader, workers, pinned memory and prefetching (and hands out uint8), so in the full "
         "ladder it is full with it over full.\n"
-        "interaction: more or less where every run lies on that side of 1 and of all that the control showed; the "
-        "reasons are what to look into, not what was measured."
+        "interaction: together over first x second, run by run; more or less where all runs lie on that side of 1, "
+        "farther than the control did, squared: it is a ratio of two ratios."
     )
 
 
@@ -144,7 +142,9 @@ def _ratio(ratio, short=False):
 
 
 def _spread(ratio):
-    """A ratio with its range, even where that holds 1."""
+    """A ratio with its range, even where that holds 1; without, where one run gives none."""
+    if ratio.low == ratio.high:
+        return f"{ratio.ratio:.2f}x"
     return f"{ratio.ratio:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
 
 

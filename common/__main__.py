@@ -111,6 +111,16 @@ def _parser():
         help="seconds that torch.compile may take, 0: do not compile (default: 300 on a GPU; on a CPU 30 or more)",
     )
 
+    added = add("ablate", _ablate, ABLATE)
+    add_step_options(added, ignores=("--stacks",))
+    added.add_argument(
+        "--runs", type=whole_number(1, 100), default=5, metavar="N", help="runs of everything (default: %(default)s)"
+    )
+    added.add_argument("--resume", action="store_true", help="go on with the ablation in --logdir, or add runs to it")
+    added.add_argument("--all-pairs", action="store_true", help="put in every two, not only those expected to interact")
+    added.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    added.add_argument("--plot", type=folder, metavar="FILE", help="draw the effects: .svg or .png")
+
     added = add("doctor", _doctor, "Say what this machine has, and what to do about what it lacks.")
     added.add_argument("--logdir", type=Path, default=ROOT / "logs", metavar="DIR", help="where runs would go")
     added.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
@@ -119,6 +129,7 @@ def _parser():
 
 EXPLAIN = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
 LIMIT = "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is."
+ABLATE = "Measure the full ladder with each optimisation left out, the baseline with each put in, and which interact."
 
 # Each command imports what it needs, so that none waits for another's libraries.
 
@@ -193,6 +204,12 @@ def _limit(args):
     from common.limit import limit
 
     return limit(args)
+
+
+def _ablate(args):
+    from common.ablate import ablate
+
+    return ablate(args)
 
 
 def _doctor(args):

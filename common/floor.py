@@ -154,7 +154,7 @@ def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "co
 
         def too_late():
             late.set()
-            _end(process)
+            end_with_children(process)
 
         timer = threading.Timer(limit_seconds, too_late)
         timer.start()
@@ -167,7 +167,7 @@ def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "co
             code = process.wait()
         finally:
             timer.cancel()
-            _end(process)
+            end_with_children(process)
     if "samples_per_second" in told:
         return told["samples_per_second"], told["step_ms"], None
     if late.is_set():
@@ -205,7 +205,7 @@ def not_compiled(error):
     return f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
 
 
-def _end(process):
+def end_with_children(process):
     """End a process and all that it started, which share its session.
 
     Asked first: a C++ compiler then takes away what it had half written, which would break every later compile.

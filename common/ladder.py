@@ -88,7 +88,7 @@ def run(file, arguments, on_progress, on_line):
         except BaseException:
             _stop(process)
             raise
-    return Outcome(code, _reason(code, error or last))
+    return Outcome(code, why_ended(code, error or last))
 
 
 def exit_code(codes):
@@ -119,7 +119,7 @@ def _stop(process):
             continue
 
 
-def _reason(code, told):
+def why_ended(code, told):
     if code == 0:
         return ""
     if code < 0:

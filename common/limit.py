@@ -22,6 +22,7 @@ from common.limit_record import FILE, Limit
 from common.limit_view import print_limit
 from common.model import classifier
 from common.options import image_size_for
+from common.plot import check_figure_file
 from common.session import traced_window
 from common.table import console
 
@@ -68,7 +69,7 @@ def ready(args):
         torch.cuda.set_device(device)
     prepare(args)
     if args.plot:
-        roofline.check_plot(args.plot)
+        check_figure_file(args.plot)
     floor.without_tf32()
     return device
 

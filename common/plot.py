@@ -22,12 +22,28 @@ def plot(ladder, path):
     if kind not in FORMATS:
         raise InputError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
     figure = ladder_figure(ladder, titled=kind != ".html")
-    if kind == ".png":
+    if kind == ".html":
+        write_whole(path, _page(ladder, svg_text(figure, alone=False)))
+    else:
+        save(figure, path)
+
+
+def check_figure_file(path):
+    """Raise InputError for a file that `save` would not write: its ending, or a folder that is not there."""
+    if path.suffix.lower() not in (".svg", ".png"):
+        raise InputError(f"--plot {path}: the name must end in .svg or .png")
+    if not path.parent.is_dir():
+        raise InputError(f"--plot {path}: there is no folder {path.parent}")
+
+
+def save(figure, path):
+    """Write a matplotlib figure to `path`, whole or not at all: as PNG, or by any other ending as SVG."""
+    if path.suffix.lower() == ".png":
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=150)
         write_whole(path, image.getvalue())
     else:
-        write_whole(path, svg_text(figure) if kind == ".svg" else _page(ladder, svg_text(figure, alone=False)))
+        write_whole(path, svg_text(figure))
 
 
 def svg_text(figure, alone=True):

@@ -5,20 +5,16 @@ FLOP/s and the intensity times the peak bytes/s. Here both peaks are measured, F
 (`flops`), and the time comes from a trace of the uncompiled step.
 """
 
-import io
 from pathlib import Path
 
 import numpy as np
 
-from common.errors import InputError
 from common.flops import CONVOLUTIONS, GROUPS, group_of
 from common.limit_record import Group, Uncounted, WithoutFormula
-from common.plot import GREY, SPEED, styled, svg_text
-from common.record import write_whole
+from common.plot import GREY, SPEED, check_figure_file, save, styled
 from common.trace import reader, steps
 from common.trace.operators import Nesting, launches, launching_operators
 
-FORMATS = (".svg", ".png")
 COLOURS = dict(
     zip(
         GROUPS,
@@ -136,25 +132,11 @@ def of_roof(limit, group):
     return group.work / (group.traced_ms / 1e3) / roof_at(limit, group.work / group.bytes)
 
 
-def check_plot(path):
-    """Raise InputError for a file that `plot` would not draw."""
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"--plot {path}: the name must end in {' or '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder {path.parent}")
-
-
 def plot(limit, path):
     """Draw the roofline of a `Limit` into `path`, .svg or .png. Raises InputError for another ending."""
     path = Path(path)
-    check_plot(path)
-    figure = roofline_figure(limit)
-    if path.suffix.lower() == ".png":
-        image = io.BytesIO()
-        figure.savefig(image, format="png", dpi=150)
-        write_whole(path, image.getvalue())
-    else:
-        write_whole(path, svg_text(figure))
+    check_figure_file(path)
+    save(roofline_figure(limit), path)
 
 
 def roofline_figure(limit):

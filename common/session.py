@@ -84,7 +84,7 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
         f"{step}: {args.model}, {loader.dataset.source} data, {args.image_size} px, batch {loader.batch_size}, "
         f"{loader.num_workers} workers, on {device_name(device)}"
     )
-    with own_folder(args.logdir, step) as (folder, beside), _explained(args, loader, device):
+    with own_folder(args.logdir, step) as (folder, beside), explained(args, loader, device):
         parts, batches = plan.windows + 2, _endless(loader)
         images, labels = next(batches)
         resident = getattr(loader, "resident", False)
@@ -292,7 +292,7 @@ def _write_events(path, windows, steps, first_step_seconds, result, loader, move
 
 
 @contextmanager
-def _explained(args, loader, device):
+def explained(args, loader, device):
     """Turn the failures that the user can do something about into InputError."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # said in the notes instead

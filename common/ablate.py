@@ -1,0 +1,219 @@
+"""`python -m common ablate`: what each optimisation brings alone and in the full ladder, and which of them interact.
+
+Runs are interleaved: run 1 of all variants (`ablation_plan.variants`), then run 2 of all, so that a machine that drifts
+(heat, neighbours) does it to every variant alike. `ablation.json` is whole after every measurement.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+
+import torch
+
+from common import ablation_plot, ladder, privacy, progress, record
+from common.ablation_plan import BASELINE, alone, cannot_act
+from common.ablation_record import (
+    FILE,
+    Ablation,
+    Measurement,
+    NotMeasured,
+    Settings,
+    as_object,
+    read_ablation,
+    write_ablation,
+)  # fmt: skip
+from common.ablation_view import print_ablation
+from common.data import holds_cifar10
+from common.device import autocast_dtype, checked_device, device_name
+from common.errors import InputError, printable
+from common.floor import end_with_children
+from common.machine import ROOT
+from common.options import image_size_for
+from common.plot import check_figure_file
+from common.record import StepTime, Throughput
+from common.reference import code_hash
+from common.run_folder import locked
+from common.table import console
+
+PROGRAM = (sys.executable, "-m", "common.ablation")
+REASON_LENGTH = 200  # characters of why a variant was not run, at most
+
+
+def ablate(args):
+    """Measure what is missing, write `ablation.json` into `args.logdir`, print it, draw it with `args.plot`.
+
+    Returns the exit code: 1 where a measurement failed that --resume can try again. Raises InputError for what the user
+    can mend: options, an ablation that is there already or differs, a baseline that cannot be run.
+    """
+    if args.plot:
+        check_figure_file(args.plot)
+    args.device = checked_device(args.device)
+    args.image_size = image_size_for(args, args.device)
+    ladder.prepare(args)
+    with (
+        redirect_stdout(sys.stderr) if args.json else nullcontext(),  # stdout is for the JSON then
+        locked(args.logdir / ".ablation.lock", f"another `ablate` is writing to {args.logdir}: wait for it"),
+    ):
+        found = _opened(args)
+        try:
+            found, code = _measure_all(args, found)
+        except KeyboardInterrupt:
+            print(f"\nwhat was measured is in {args.logdir / FILE}; --resume goes on", file=sys.stderr)
+            raise
+        if args.plot:
+            ablation_plot.plot(found, args.plot)
+            print(f"drawn: {args.plot}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(as_object(found), indent=2))
+    else:
+        print_ablation(found, console())
+        print(f"written to {args.logdir / FILE}; --resume with a larger --runs adds runs")
+    return code
+
+
+def _opened(args):
+    """The ablation to go on with, or a new one. Raises InputError where the one in the folder must be left alone."""
+    path, there = args.logdir / FILE, read_ablation(args.logdir)
+    if there and not args.resume:
+        raise InputError(
+            f"{path} holds an ablation already ({there.whole_runs} of {there.runs} runs whole): --resume goes on with "
+            "it, --resume with a larger --runs adds runs; or choose another --logdir"
+        )
+    new = _new(args)
+    if not there:
+        ladder.check_input(args)
+        return new
+    differs = [
+        f"{name} was {value!r} and is {now!r}"
+        for part in ("settings", "environment")
+        for (name, value), now in zip(
+            asdict(getattr(there, part)).items(), asdict(getattr(new, part)).values(), strict=True
+        )
+        if value != now and name != "git"  # the code's own hash says more
+    ]
+    if there.code != new.code:
+        differs.append("the code of steps/ or common/ has changed")
+    if differs:
+        raise InputError(f"{path} holds another ablation ({'; '.join(differs)}): choose another --logdir")
+    return replace(there, runs=max(there.runs, args.runs))
+
+
+def _new(args):
+    device = torch.device(args.device)
+    precision, _ = autocast_dtype(device)
+    idle = cannot_act(device.type, precision != torch.float32, args.batch_size, args.workers)
+    return Ablation(
+        schema=record.SCHEMA,
+        settings=Settings(
+            device=device_name(device),
+            device_type=device.type,
+            data="cifar10" if holds_cifar10(args.data) else "stand-in",
+            model=args.model,
+            image_size=args.image_size,
+            batch_size=args.batch_size,
+            workers=args.workers,
+            seed=args.seed,
+            quick=args.quick,
+            all_pairs=args.all_pairs,
+        ),
+        environment=record.environment(torch.__version__, torch.version.cuda),
+        code=code_hash(),
+        runs=args.runs,
+        cannot_act=[NotMeasured(name, why) for name, why in idle.items()],
+        not_run=[],
+        measurements=[],
+    )
+
+
+def _measure_all(args, found):
+    """Measure all that is missing of an `Ablation`, run by run; returns it, and the exit code."""
+    settings = found.settings
+    progress.say(
+        f"ablate: {settings.model}, {settings.data} data, {settings.image_size} px, on {settings.device}; "
+        f"{len(found.missing)} of {found.runs} x {len(found.variants)} measurements to go"
+    )
+    failed, took = set(), []
+    while todo := [each for each in found.missing if (each[0], each[1].name) not in failed]:
+        if code_hash() != found.code:
+            raise InputError("steps/ or common/ changed while measuring: put the code back, and go on with --resume")
+        run, variant = todo[0]
+        name, begin = f"run {run}/{found.runs}  {variant.name:<44}", time.monotonic()
+        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        told = measured(variant, args)
+        if "windows" in told:
+            found = replace(found, measurements=[*found.measurements, _measurement(variant, run, told, started)])
+            took.append(time.monotonic() - begin)
+            left = statistics.median(took) * (len(todo) - 1) / 60
+            speed = found.measurements[-1].samples_per_second.median
+            print(f"{name}{speed:10.1f} images/s, about {left:.0f} min to go", flush=True)
+        elif "not_run" in told and variant.name == BASELINE and not found.of(BASELINE):
+            raise InputError(f"the baseline cannot be run: {told['not_run']}")
+        elif "not_run" in told and _can_be_left_out(found, variant):
+            found = _left_out(found, variant, told["not_run"])
+            print(f"{name}not run: {told['not_run']}", file=sys.stderr, flush=True)
+        else:
+            failed.add((run, variant.name))
+            print(f"{name}failed: {told.get('not_run') or told['failed']}", file=sys.stderr, flush=True)
+            continue
+        write_ablation(args.logdir, found)
+    return found, 1 if failed else 0
+
+
+def measured(variant, args, program=PROGRAM):
+    """What `python -m common.ablation` tells of a `Variant`: see its `measure` and `main`.
+
+    {"failed": why, in a line} where it told nothing. However this is left, the process and all it started are ended.
+    """
+    names = ("data", "model", "image_size", "batch_size", "workers", "seed", "device", "quick")
+    words = {"on": asdict(variant.optimisations), "args": {name: getattr(args, name) for name in names}}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    last = "no message"
+    with subprocess.Popen(
+        [*program, json.dumps(words, default=str)], env=environment, text=True, errors="replace",
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        try:
+            for line in map(str.strip, process.stdout):
+                if line.startswith(('{"windows"', '{"not_run"')):
+                    return json.loads(line)
+                last = line or last
+            return {"failed": printable(ladder.why_ended(process.wait(), last) or last, REASON_LENGTH)}
+        finally:
+            end_with_children(process)
+
+
+def _measurement(variant, run, told, started):
+    return Measurement(
+        variant=variant.name,
+        on=list(variant.on),
+        run=run,
+        samples_per_second=Throughput(statistics.median(told["windows"]), told["windows"]),
+        step_ms=StepTime(**told["step_ms"]),
+        first_step_seconds=told["first_step_seconds"],
+        batch_size=told["batch_size"],
+        started=started,
+        notes=told["notes"],
+    )
+
+
+def _can_be_left_out(found, variant):
+    """Whether a variant that cannot be run can be left out of all runs: nothing measured so far is compared with it."""
+    if variant.name == alone("compile"):
+        return not any("compile" in each.on for each in found.measurements)
+    return not found.of(variant.name)
+
+
+def _left_out(found, variant, why):
+    """The `Ablation` without a variant; where compiling alone cannot be done, without compile in the full ladder."""
+    why = printable(privacy.redacted(why), REASON_LENGTH).rstrip(".")
+    if variant.name == alone("compile"):
+        left_out = NotMeasured("compile", f"{why}; the full ladder is without it")
+        return replace(found, cannot_act=[*found.cannot_act, left_out])
+    return replace(found, not_run=[*found.not_run, NotMeasured(variant.name, why)])

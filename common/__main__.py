@@ -111,6 +111,11 @@ def _parser():
         help="seconds that torch.compile may take, 0: do not compile (default: 300 on a GPU; on a CPU 30 or more)",
     )
 
+    added = add("overhead", _overhead, OVERHEAD)
+    add_step_options(added, ignores=("--data", "--download", "--workers", "--stacks"), batch_size=None)
+    added.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 5; 2 with --quick)")
+    added.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
     added = add("doctor", _doctor, "Say what this machine has, and what to do about what it lacks.")
     added.add_argument("--logdir", type=Path, default=ROOT / "logs", metavar="DIR", help="where runs would go")
     added.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
@@ -119,6 +124,7 @@ def _parser():
 
 EXPLAIN = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
 LIMIT = "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is."
+OVERHEAD = "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules."
 
 # Each command imports what it needs, so that none waits for another's libraries.
 
@@ -193,6 +199,13 @@ def _limit(args):
     from common.limit import limit
 
     return limit(args)
+
+
+def _overhead(args):
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as in `_limit`
+    from common.overhead import overhead
+
+    return overhead(args)
 
 
 def _doctor(args):

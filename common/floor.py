@@ -19,10 +19,12 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from common.device import device_name
+from common.device import checked_device, device_name
 from common.errors import InputError, compile_failure, is_out_of_memory, printable
+from common.ladder import prepare
 from common.limit_record import Floor
 from common.machine import ROOT
+from common.options import image_size_for
 from common.record import StepTime, Throughput
 from common.session import Plan, timed_window, warm_up
 
@@ -59,6 +61,21 @@ class TrainStep:
 
     def laid_out(self, images, labels):
         return images.contiguous(memory_format=self.layout), labels
+
+
+def ready_device(args):
+    """Fill in the options that follow from this machine, make the log folder, and return the device to measure on.
+
+    args: from `add_step_options`; `device` and `image_size` are set. Raises InputError for what this machine lacks.
+    """
+    args.device = checked_device(args.device)
+    args.image_size = image_size_for(args, args.device)
+    device = torch.device(args.device)
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    prepare(args)
+    without_tf32()
+    return device
 
 
 def without_tf32():
@@ -152,7 +169,7 @@ def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "co
 
         def too_late():
             late.set()
-            _end(process)
+            end(process)
 
         timer = threading.Timer(limit_seconds, too_late)
         timer.start()
@@ -165,7 +182,7 @@ def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "co
             code = process.wait()
         finally:
             timer.cancel()
-            _end(process)
+            end(process)
     if "samples_per_second" in told:
         return told["samples_per_second"], told["step_ms"], None
     if late.is_set():
@@ -203,7 +220,7 @@ def not_compiled(error):
     return f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
 
 
-def _end(process):
+def end(process):
     """End a process and all that it started, which share its session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)

@@ -37,7 +37,7 @@ def whole_number(low, high):
 
 
 def whole_numbers(low, high):
-    """An argparse type: whole numbers from `low` to `high` with commas between them, such as 0,1,2; sorted, each once."""
+    """An argparse type: whole numbers from `low` to `high`, commas between, such as 0,1,2; sorted, each once."""
     number = whole_number(low, high)
     return lambda text: sorted({number(part) for part in text.split(",")})
 

@@ -177,7 +177,7 @@ def turned(modes, run):
 
 @dataclass(frozen=True)
 class Traced:
-    """One mode in one run; see `overhead_record.Mode`. sizes: JSON bytes, gzip bytes and events a step, if looked at."""
+    """One mode in one run; see `overhead_record.Mode`. sizes: of the trace, a step; see `trace_sizes`."""
 
     step_ms: float
     finish_seconds: float | None

@@ -88,7 +88,5 @@ def read_overhead(logdir):
     for mode in found.modes:
         whole = [found.runs] * 2 if mode.not_measured is None else [0] * 2
         if [len(mode.step_ms), len(mode.ratios)] != whole or min([*mode.step_ms, *mode.ratios, 1.0]) <= 0:
-            raise InputError(
-                f"{path} is broken: {mode.name!r} must hold a positive number for each of {found.runs} runs"
-            )
+            raise InputError(f"{path} is broken: {mode.name!r} must hold a positive number for each run")
     return found

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from common.limit_view import plain_table
 from common.overhead_record import OFF_AGAIN
+from common.table import UNSTEADY
 
 HEADERS = ["step ms", "x off", "range", "us an event", "stop, write s", "MB a step", "gzip MB", "events a step"]
 
@@ -38,6 +39,9 @@ def print_overhead(found, to):
         )
     to.print(table)
     to.print(f"\n[bold]{escape(verdict(found))}[/]")
+    low, high = found.noise
+    if (high - low) / 2 > UNSTEADY:
+        to.print(Text("UNSTEADY: something else kept this machine busy. Run it again.", "red"))
     for mode in found.modes:
         if mode.not_measured is not None:
             to.print(Text(f"Not measured: {mode.name}: {mode.not_measured}.", "yellow"))

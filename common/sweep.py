@@ -87,11 +87,11 @@ def measure(args, device):
         for size in batch_sizes
         for number in workers
     ]
-    common = {
+    shared = {
         "device": args.device, "model": args.model, "image_size": args.image_size, "data": str(args.data),
         "precision": str(precision).removeprefix("torch."), "seed": args.seed, "quick": args.quick,
     }  # fmt: skip
-    cells = measured(settings, common, args.runs or (QUICK_RUNS if args.quick else RUNS))
+    cells = measured(settings, shared, args.runs or (QUICK_RUNS if args.quick else RUNS))
     if all(cell.failed for cell in cells):
         raise InputError(f"no setting could be measured; {told_setting(cells[0])}: {cells[0].failed}")
     return Sweep(
@@ -101,7 +101,7 @@ def measure(args, device):
         model=args.model,
         data=data,
         image_size=args.image_size,
-        precision=common["precision"],
+        precision=shared["precision"],
         seed=args.seed,
         workers=workers,
         batch_sizes=batch_sizes,
@@ -118,10 +118,10 @@ def default_workers(cores):
     return sorted({*worker_numbers(cores), 2 * cores})
 
 
-def measured(settings, common, runs):
+def measured(settings, shared, runs):
     """A `Cell` for each of `settings`, measured in every run; every other run goes through them backwards.
 
-    A setting that failed is not tried again. common: what `measured_here` takes besides.
+    A setting that failed is not tried again. shared: what `measured_here` takes besides.
     """
     found, failed, done = [[] for _ in settings], {}, 0
     for run in range(runs):
@@ -130,7 +130,7 @@ def measured(settings, common, runs):
             done += 1
             if index in failed:
                 continue
-            told, why = measured_apart(settings[index] | common)
+            told, why = measured_apart(settings[index] | shared)
             if told is None:
                 failed[index] = why
                 progress.say(f"  {told_setting(Cell(**settings[index], runs=[], failed=why))}: failed: {why}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from common.errors import InputError, one_line_errors
 from common.machine import ROOT
-from common.options import OneLineParser, add_step_options, folder, size, whole_number
+from common.options import OneLineParser, add_step_options, folder, size, whole_number, whole_numbers
 from common.trace.source import MAX_SIZE
 
 
@@ -121,6 +121,29 @@ def _parser():
     added.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     added.add_argument("--plot", type=folder, metavar="FILE", help="draw the effects: .svg or .png")
 
+    added = add("overhead", _overhead, OVERHEAD)
+    add_step_options(added, ignores=("--data", "--download", "--workers", "--stacks"), batch_size=None)
+    added.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 5; 2 with --quick)")
+    added.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+
+    added = add("sweep", _sweep, SWEEP)
+    add_step_options(added, ignores=("--batch-size", "--workers", "--stacks"))
+    added.add_argument(
+        "--workers-list",
+        type=whole_numbers(0, 256),
+        metavar="N,N",
+        help="numbers of workers (default: 0,1,2,4 … up to twice the usable cores; 0,1 with --quick)",
+    )
+    added.add_argument(
+        "--batch-sizes",
+        type=whole_numbers(1, 65536),
+        metavar="N,N",
+        help="images per step (default: 32,128,512 on a GPU, 32,64,128 on a CPU; 8,16 with --quick)",
+    )
+    added.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 3; 1 with --quick)")
+    added.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    added.add_argument("--plot", type=folder, metavar="FILE", help="draw the heat map: .html, .svg or .png")
+
     added = add("doctor", _doctor, "Say what this machine has, and what to do about what it lacks.")
     added.add_argument("--logdir", type=Path, default=ROOT / "logs", metavar="DIR", help="where runs would go")
     added.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
@@ -130,6 +153,8 @@ def _parser():
 EXPLAIN = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
 LIMIT = "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is."
 ABLATE = "Measure the full ladder with each optimisation left out, the baseline with each put in, and which interact."
+OVERHEAD = "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules."
+SWEEP = "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or not."
 
 # Each command imports what it needs, so that none waits for another's libraries.
 
@@ -210,6 +235,19 @@ def _ablate(args):
     from common.ablate import ablate
 
     return ablate(args)
+
+
+def _overhead(args):
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as in `_limit`
+    from common.overhead import overhead
+
+    return overhead(args)
+
+
+def _sweep(args):
+    from common.sweep import sweep
+
+    return sweep(args)
 
 
 def _doctor(args):

@@ -24,16 +24,16 @@ def print_ablation(ablation, to):
         f"without bigger_batch), on [bold]{escape(settings.device)}[/] ({environment.cores} CPU cores), torch "
         f"{escape(environment.torch)}; {ablation.whole_runs} interleaved run(s)\n"
     )
-    to.print(_programs(ablation))
+    to.print(programs_table(ablation))
     to.print()
     found, notes = effects(ablation), []
-    to.print(_effects(ablation, found, notes))
+    to.print(effects_table(ablation, found, notes))
     to.print()
     paired = interactions(ablation)
     if any(each.ratio for each in paired):
-        to.print(_interactions(paired))
+        to.print(pairs_table(paired))
         to.print()
-    for line in (*_named(paired), *_of_place(ablation)):
+    for line in (*named(paired), *of_place(ablation)):
         to.print(line)
     noise = control(ablation)
     if noise and (noise.high - noise.low) / 2 > UNSTEADY:
@@ -51,7 +51,7 @@ def print_ablation(ablation, to):
     to.print(Text(_legend(ablation), "dim"))
 
 
-def _programs(ablation):
+def programs_table(ablation):
     table = plain_table("program", ["images/s", "runs", "vs baseline"])
     ladder, promised = whole_ladder(ablation)
     on_device = in_full(ON_DEVICE)[0]
@@ -67,7 +67,7 @@ def _programs(ablation):
     return table
 
 
-def _effects(ablation, found, notes):
+def effects_table(ablation, found, notes):
     """The table of effects; puts into `notes` why optimisations cannot act, and marks them with its number."""
     table = plain_table("optimisation", ["alone\nimages/s", "\nalone", "full without\nimages/s", "in the\nfull ladder"])
     for effect in found:
@@ -86,7 +86,7 @@ def _effects(ablation, found, notes):
     return table
 
 
-def _interactions(paired):
+def pairs_table(paired):
     table = plain_table("pair", ["first", "second", "together", "together over\nfirst x second", "interaction"])
     for each in paired:
         ratios = [_ratio(ratio, short=True) for ratio in (each.first, each.second, each.together)]
@@ -95,7 +95,7 @@ def _interactions(paired):
     return table
 
 
-def _named(paired):
+def named(paired):
     """Lines that name the pairs that interact, and those where none was seen."""
     lines = []
     for each in paired:
@@ -110,7 +110,7 @@ def _named(paired):
     return lines
 
 
-def _of_place(ablation):
+def of_place(ablation):
     return [
         Text(f"{name} {GAINS[by_itself]} alone and {GAINS[there]} in the full ladder.")
         for name, by_itself, there in depends_on_place(ablation)
@@ -125,7 +125,7 @@ def _legend(ablation):
     )
     return (
         f"1.39x (1.31-1.48): {runs}; no difference: that range holds 1.\n"
-        "control: the baseline's program measured as if it were another; its range is what no difference looks like here.\n"
+        "control: the baseline's program measured as if it were another; its range is what nothing looks like here.\n"
         "alone: the baseline with it over the baseline. full: steps 01 to 09 together. in the full ladder: full over "
         "full without it.\n"
         "on_device_data replaces loader, workers, pinned memory and prefetching (and hands out uint8), so in the full "

@@ -20,10 +20,12 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from common.device import device_name
+from common.device import checked_device, device_name
 from common.errors import InputError, compile_failure, is_out_of_memory, printable
+from common.ladder import prepare
 from common.limit_record import Floor
 from common.machine import ROOT
+from common.options import image_size_for
 from common.record import StepTime, Throughput
 from common.session import Plan, timed_window, warm_up
 
@@ -61,6 +63,21 @@ class TrainStep:
 
     def laid_out(self, images, labels):
         return images.contiguous(memory_format=self.layout), labels
+
+
+def ready_device(args):
+    """Fill in the options that follow from this machine, make the log folder, and return the device to measure on.
+
+    args: from `add_step_options`; `device` and `image_size` are set. Raises InputError for what this machine lacks.
+    """
+    args.device = checked_device(args.device)
+    args.image_size = image_size_for(args, args.device)
+    device = torch.device(args.device)
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    prepare(args)
+    without_tf32()
+    return device
 
 
 def without_tf32():

@@ -15,23 +15,8 @@ def print_input_limit(found, to):
         f"{', pinned' if found.pin_memory else ''}, on [bold]{escape(found.environment.cpu)}[/] "
         f"({found.environment.cores} CPU cores), torch {escape(found.environment.torch)}; nothing trains meanwhile\n"
     )
-    table = plain_table(
-        "workers", ["images/s", "windows", "of the model", "start-up s", "worker RSS MB", "worker PSS MB", "input is"]
-    )
+    to.print(delivered_table(found))
     model = found.model_alone
-    for each in found.delivered:
-        speed, memory = each.samples_per_second, each.worker_bytes
-        table.add_row(
-            str(each.workers),
-            f"{speed.median:.1f}",
-            f"{min(speed.windows):.1f} to {max(speed.windows):.1f}",
-            f"{speed.median / model.samples_per_second.median:.2f}x",
-            f"{each.start_seconds:.2f}",
-            "-" if memory is None else f"{memory.rss / 1e6:.0f}",
-            "-" if memory is None else f"{memory.pss / 1e6:.0f}",
-            judged(each, model),
-        )
-    to.print(table)
     windows = model.samples_per_second.windows
     to.print(
         f"\nThe model alone, {escape(found.model)} on {escape(found.device)}: "
@@ -53,3 +38,24 @@ def print_input_limit(found, to):
             "dim",
         )
     )
+
+
+def delivered_table(found):
+    """What the input alone delivers, a row for each number of workers."""
+    table = plain_table(
+        "workers", ["images/s", "windows", "of the model", "start-up s", "worker RSS MB", "worker PSS MB", "input is"]
+    )
+    model = found.model_alone
+    for each in found.delivered:
+        speed, memory = each.samples_per_second, each.worker_bytes
+        table.add_row(
+            str(each.workers),
+            f"{speed.median:.1f}",
+            f"{min(speed.windows):.1f} to {max(speed.windows):.1f}",
+            f"{speed.median / model.samples_per_second.median:.2f}x",
+            f"{each.start_seconds:.2f}",
+            "-" if memory is None else f"{memory.rss / 1e6:.0f}",
+            "-" if memory is None else f"{memory.pss / 1e6:.0f}",
+            judged(each, model),
+        )
+    return table

@@ -14,14 +14,12 @@ from pathlib import Path
 import torch
 
 from common import floor, peaks, progress, record, roofline
-from common.device import autocast_dtype, checked_device, device_name
+from common.device import autocast_dtype, device_name
 from common.errors import InputError
 from common.flops import FORWARD, count_step
-from common.ladder import prepare
 from common.limit_record import FILE, Limit
 from common.limit_view import print_limit
 from common.model import classifier
-from common.options import image_size_for
 from common.plot import check_figure_file
 from common.session import traced_window
 from common.table import console
@@ -62,15 +60,9 @@ def ready(args):
     """Check the options, fill in this machine's defaults, and return the device. Raises InputError."""
     if args.plot and args.input:
         raise InputError("--plot draws the roofline, which --input does not measure: leave one of them out")
-    args.device = checked_device(args.device)
-    args.image_size = image_size_for(args, args.device)
-    device = torch.device(args.device)
-    if device.index is not None:
-        torch.cuda.set_device(device)
-    prepare(args)
+    device = floor.ready_device(args)
     if args.plot:
         check_figure_file(args.plot)
-    floor.without_tf32()
     return device
 
 

@@ -17,11 +17,11 @@ def print_limit(limit, to):
         f"[bold]{escape(limit.device)}[/] ({limit.environment.cores} CPU cores), torch "
         f"{escape(limit.environment.torch)}; one batch on the device, no input pipeline\n"
     )
-    to.print(_facts(limit))
+    to.print(facts_table(limit))
     to.print()
-    to.print(_floors(limit))
+    to.print(floors_table(limit))
     to.print()
-    to.print(_groups(limit))
+    to.print(groups_table(limit))
     to.print()
     best, speeds = limit.floor, [each.samples_per_second for each in limit.floors]
     to.print(
@@ -39,7 +39,7 @@ def print_limit(limit, to):
     to.print(Text(_legend(limit), "dim"))
 
 
-def _facts(limit):
+def facts_table(limit):
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for _ in range(3):
         table.add_column(overflow="fold")
@@ -61,7 +61,7 @@ def _facts(limit):
     return table
 
 
-def _floors(limit):
+def floors_table(limit):
     table = plain_table("floor", ["images/s", "windows", "step ms", "achieved", "of peak (MFU)", "moved"])
     for each in limit.floors:
         speed = each.samples_per_second
@@ -80,7 +80,7 @@ def _floors(limit):
     return table
 
 
-def _groups(limit):
+def groups_table(limit):
     table = plain_table("operators of a step", ["calls", "GFLOP", "MB", "FLOPs a byte", "ms", "time", "of its roof"])
     whole = limit.outside_ms + sum(group.traced_ms for group in limit.groups)
     for group in sorted(limit.groups, key=lambda group: -group.traced_ms):

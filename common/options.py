@@ -36,6 +36,12 @@ def whole_number(low, high):
     return convert
 
 
+def whole_numbers(low, high):
+    """An argparse type: whole numbers from `low` to `high`, commas between, such as 0,1,2; sorted, each once."""
+    number = whole_number(low, high)
+    return lambda text: sorted({number(part) for part in text.split(",")})
+
+
 def size(text):
     """An argparse type: a number of bytes, such as 500MB, 8GB or 8GiB; at least 1 MB."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text)
@@ -53,8 +59,11 @@ def folder(text):
     return Path(text)
 
 
-def add_step_options(parser, ignores=(), logdir=ROOT / "logs"):
-    """Add the options that every step takes. `ignores`: those, as typed, that have no effect in this one."""
+def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128):
+    """Add the options that every step takes. `ignores`: those, as typed, that have no effect in this one.
+
+    batch_size: its default; None where that follows from the device, which is then left to the command.
+    """
 
     def add(flag, text, **kinds):
         parser.add_argument(flag, help=text + (" (no effect in this step)" if flag in ignores else ""), **kinds)
@@ -84,9 +93,9 @@ def add_step_options(parser, ignores=(), logdir=ROOT / "logs"):
     )
     add(
         "--batch-size",
-        "images per step from step 02 on (default: %(default)s)",
+        f"images per step from step 02 on (default: {batch_size or '128 on a GPU, 32 on a CPU'})",
         type=whole_number(1, 65536),
-        default=128,
+        default=batch_size,
         metavar="N",
     )
     add(

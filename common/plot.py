@@ -19,8 +19,7 @@ def plot(ladder, path):
     """Draw a `compare.Ladder` into `path`; its ending says which format. Raises InputError for another ending."""
     path = Path(path)
     kind = path.suffix.lower()
-    if kind not in FORMATS:
-        raise InputError(f"--plot {path}: the name must end in {', '.join(FORMATS)}")
+    check_figure_file(path, FORMATS)
     figure = ladder_figure(ladder, titled=kind != ".html")
     if kind == ".html":
         write_whole(path, _page(ladder, svg_text(figure, alone=False)))
@@ -28,10 +27,10 @@ def plot(ladder, path):
         save(figure, path)
 
 
-def check_figure_file(path):
-    """Raise InputError for a file that `save` would not write: its ending, or a folder that is not there."""
-    if path.suffix.lower() not in (".svg", ".png"):
-        raise InputError(f"--plot {path}: the name must end in .svg or .png")
+def check_figure_file(path, formats=(".svg", ".png")):
+    """Raise InputError for a file that cannot be drawn: its ending is none of `formats`, or there is no such folder."""
+    if path.suffix.lower() not in formats:
+        raise InputError(f"--plot {path}: the name must end in {', '.join(formats[:-1])} or {formats[-1]}")
     if not path.parent.is_dir():
         raise InputError(f"--plot {path}: there is no folder {path.parent}")
 

@@ -52,6 +52,7 @@ def print_ablation(ablation, to):
 
 
 def programs_table(ablation):
+    """The baseline, the same again, the full ladder, and what each alone would promise for it."""
     table = plain_table("program", ["images/s", "runs", "vs baseline"])
     ladder, promised = whole_ladder(ablation)
     on_device = in_full(ON_DEVICE)[0]
@@ -87,6 +88,7 @@ def effects_table(ablation, found, notes):
 
 
 def pairs_table(paired):
+    """The pairs: what each brings alone, together, and whether they interact."""
     table = plain_table("pair", ["first", "second", "together", "together over\nfirst x second", "interaction"])
     for each in paired:
         ratios = [_ratio(ratio, short=True) for ratio in (each.first, each.second, each.together)]
@@ -111,6 +113,7 @@ def named(paired):
 
 
 def of_place(ablation):
+    """Lines that name what brings something in one place and not in the other."""
     return [
         Text(f"{name} {GAINS[by_itself]} alone and {GAINS[there]} in the full ladder.")
         for name, by_itself, there in depends_on_place(ablation)

@@ -19,7 +19,7 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 
-from common import not_run, privacy, record, reference, reference_page
+from common import not_run, privacy, record, reference, reference_page, studies
 from common.errors import InputError, printable
 from common.verification import unpacked, verify
 
@@ -28,6 +28,7 @@ STEPS, RUNS = 100, 100
 LIMITS = {  # what a record may hold, and the bytes of it at most; the step's name stands in its files' as well
     re.escape(reference.FILE): 1_000_000,
     re.escape(reference_page.FILE): 200_000,
+    "|".join(map(re.escape, studies.READERS)): 1_000_000,
     rf"{STEP}/result\.json": 1_000_000,
     rf"{STEP}/{re.escape(not_run.FILE)}": 10_000,
     rf"{STEP}/runs/([1-9][0-9]?|{RUNS})\.json": 1_000_000,
@@ -35,7 +36,10 @@ LIMITS = {  # what a record may hold, and the bytes of it at most; the step's na
     rf"({STEP})/events\.out\.tfevents\.[0-9]{{1,20}}\.\1\.[0-9]{{1,20}}": 1_000_000,
 }
 FOLDERS = re.compile(rf"{STEP}(/runs)?")
-FILES, SIZE = 2 + STEPS * (3 + RUNS), 100_000_000  # of all: a bomb is not worth unpacking to its end
+FILES, SIZE = (
+    2 + len(studies.READERS) + STEPS * (3 + RUNS),
+    100_000_000,
+)  # of all: a bomb is not worth unpacking to its end
 LEFT_BY_RECORD = ".record.lock"
 MEND = "leave it as `python -m common record` wrote it, or record it anew"
 

@@ -32,7 +32,7 @@ def compile_failure(error):
         return "torch.compile found no C++ compiler that works: install one, such as g++, or skip this step"
     if "Failed to find C compiler" in told:  # Triton's
         return "torch.compile found no C compiler that works: install one, such as gcc, or skip this step"
-    if damaged := re.search(r"(/\S+)/\S+\.so: (file too short|invalid ELF header)", told):
+    if damaged := re.search(r"(/\S+)/[^/\s]+/\S+\.so: (file too short|invalid ELF header)", told):
         return (
             f"torch.compile's cache holds a broken file, as when compiling was cut off: remove the folder {damaged[1]} "
             "and run this again, or skip this step"

@@ -10,7 +10,6 @@ import re
 import statistics
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -21,65 +20,12 @@ from common import floor, machine, progress, record
 from common.data import cifar10, resized_uint8
 from common.device import autocast_dtype, device_name
 from common.errors import InputError, is_out_of_memory, printable
+from common.input_limit_record import Consumed, Delivered, InputLimit, WorkerMemory
 from common.limit_record import read_limit
 from common.model import classifier
 
 WORKER_FAILURES = r"DataLoader worker .*(killed by signal|exited unexpectedly)|shared memory|Too many open files"
 WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
-
-
-@dataclass(frozen=True)
-class WorkerMemory:
-    """Median bytes over the workers: resident, and proportional (pages shared with others divided among them)."""
-
-    rss: int
-    pss: int
-
-
-@dataclass(frozen=True)
-class Delivered:
-    """What a DataLoader delivers with so many workers (0: in the main process), images/s of each window.
-
-    start_seconds: from asking for an iterator to its first batch. worker_bytes: None without workers, or where the
-    system does not tell.
-    """
-
-    workers: int
-    samples_per_second: record.Throughput
-    start_seconds: float
-    worker_bytes: WorkerMemory | None
-
-
-@dataclass(frozen=True)
-class Consumed:
-    """What the model alone trains on, images/s. source: where that is from. kind: see `limit_record.Floor`."""
-
-    samples_per_second: record.Throughput
-    kind: str
-    precision: str
-    batch_size: int
-    source: str
-
-
-@dataclass(frozen=True)
-class InputLimit:
-    """One call of `limit --input`. enough_workers: the fewest that outpace the model in every window, None if none."""
-
-    schema: int
-    device: str
-    device_type: str
-    model: str
-    data: str
-    image_size: int
-    batch_size: int
-    pin_memory: bool
-    delivered: list[Delivered]
-    model_alone: Consumed
-    enough_workers: int | None
-    bottleneck: str
-    notes: list[str]
-    environment: record.Environment
-    started: str
 
 
 def input_limit(args, device):
@@ -221,7 +167,7 @@ def model_alone(args, device):
                  f"{len(batch[1])}"]  # fmt: skip
     told = record.Throughput(statistics.median(speeds), speeds)
     return Consumed(
-        told, floor.PLAIN, name, len(batch[1]), f"measured shortly ({why}; `limit` does it properly)"
+        told, floor.PLAIN, name, len(batch[1]), f"measured shortly ({why}; limit without --input does it properly)"
     ), notes
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import torch
 
-from common import floor, peaks, progress, record, roofline
+from common import floor, operator_times, peaks, progress, record, roofline
 from common.device import autocast_dtype, device_name
 from common.errors import InputError
 from common.flops import FORWARD, count_step
+from common.input_limit_record import FILE as INPUT_FILE
 from common.limit_record import FILE, Limit
 from common.limit_view import print_limit
 from common.model import classifier
@@ -31,7 +32,7 @@ SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 
 def limit(args):
-    """Measure, write `limit.json` into `args.logdir`, print it. With `args.input`: see `input_limit`. Returns 0.
+    """Measure, write `limit.json` (with `args.input` `input_limit.json`) into `args.logdir`, print it. Returns 0.
 
     Raises InputError for what the user can mend: options, a folder that cannot be written, a model that does not fit.
     """
@@ -43,16 +44,16 @@ def limit(args):
             found, show = input_limit(args, device)
         else:
             found, show = measure(args, device), print_limit
-            record.write_whole(args.logdir / FILE, json.dumps(asdict(found), indent=2) + "\n")
-            if args.plot:
-                roofline.plot(found, args.plot)
-                print(f"drawn: {args.plot}", file=sys.stderr)
+        path = args.logdir / (INPUT_FILE if args.input else FILE)
+        record.write_whole(path, json.dumps(asdict(found), indent=2) + "\n")
+        if args.plot:
+            roofline.plot(found, args.plot)
+            print(f"drawn: {args.plot}", file=sys.stderr)
     if args.json:
         print(json.dumps(asdict(found), indent=2))
     else:
         show(found, console())
-        if not args.input:
-            print(f"written to {args.logdir / FILE}; `compare` shows each step's share of the floor")
+        print(f"written to {path}" + ("" if args.input else "; `compare` shows each step's share of the floor"))
     return 0
 
 
@@ -120,9 +121,9 @@ def measure(args, device):
             for kind, (speeds, step_ms) in timings.items()
         ],
         not_compiled=why_not,
-        groups=roofline.groups(counted, times),
-        outside_ms=times.get((roofline.OUTSIDE, roofline.OUTSIDE), 0.0),
-        without_formula=roofline.without_formula(counted, times),
+        groups=operator_times.groups(counted, times),
+        outside_ms=times.get((operator_times.OUTSIDE, operator_times.OUTSIDE), 0.0),
+        without_formula=operator_times.without_formula(counted, times),
         notes=[*notes, *([SMOKE] if args.quick else [])],
         environment=record.environment(torch.__version__, torch.version.cuda),
         started=started,
@@ -140,7 +141,7 @@ def compile_limit(device, elapsed):
 def uncompiled(model, args, device, precision):
     """Count, time and trace the model on one batch, as large as `args.batch_size` or as memory holds.
 
-    Returns the `OperatorCounter` of a step, its batch size, `roofline.operator_ms`, {kind: what `floor.speeds_of`
+    Returns the `OperatorCounter` of a step, its batch size, `operator_times.operator_ms`, {kind: what `floor.speeds_of`
     gives}, and the batch sizes that did not fit.
     """
     train_step = floor.TrainStep(model, device, precision)
@@ -159,12 +160,12 @@ def uncompiled(model, args, device, precision):
 
 
 def traced_ms(train_step, batch, device, counted):
-    """`roofline.operator_ms` of the step that was counted, from a trace that is not kept."""
+    """`operator_times.operator_ms` of the step that was counted, from a trace that is not kept."""
     names = {counted.name for counted in counted.counts.values()}
     with tempfile.TemporaryDirectory(prefix="limit-") as folder:
         path = Path(folder) / "trace.json"
         events = traced_window(repeat(batch), train_step, device, path)
-        return roofline.operator_ms(path, events, names)
+        return operator_times.operator_ms(path, events, names)
 
 
 def _name(dtype):

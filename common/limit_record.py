@@ -118,6 +118,10 @@ class Limit:
     def bytes_roof(self):
         return self.peak_bytes[0].median
 
+    def of_the_floor(self, result):
+        """images/s of a `record.Result` over the floor's."""
+        return result.samples_per_second.median / self.floor.samples_per_second.median
+
     def matches(self, result):
         """True where a `record.Result`, or another limit, is of the same device, model and image size."""
 

@@ -40,6 +40,7 @@ def print_limit(limit, to):
 
 
 def facts_table(limit):
+    """The measured peaks, and what a step computes and moves."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for _ in range(3):
         table.add_column(overflow="fold")
@@ -62,6 +63,7 @@ def facts_table(limit):
 
 
 def floors_table(limit):
+    """How fast the model trains on one batch that lies on the device, a row for each way."""
     table = plain_table("floor", ["images/s", "windows", "step ms", "achieved", "of peak (MFU)", "moved"])
     for each in limit.floors:
         speed = each.samples_per_second
@@ -81,6 +83,7 @@ def floors_table(limit):
 
 
 def groups_table(limit):
+    """The operators of a step by kind: what they compute and move, their time, and how near their roof they are."""
     table = plain_table("operators of a step", ["calls", "GFLOP", "MB", "FLOPs a byte", "ms", "time", "of its roof"])
     whole = limit.outside_ms + sum(group.traced_ms for group in limit.groups)
     for group in sorted(limit.groups, key=lambda group: -group.traced_ms):
@@ -99,17 +102,24 @@ def groups_table(limit):
     return table
 
 
-def _legend(limit):
+def without_formula(limit):
+    """Which operators torch has no FLOP formula for, and what they are of all, in a sentence."""
     left = limit.without_formula
     named = ", ".join(f"{each.name.removeprefix('aten::')} {each.calls}" for each in left.operators[:MOST_NAMED])
     more = len(left.operators) - MOST_NAMED
+    return (
+        f"Without a FLOP formula: {left.calls_share:.0%} of the operators' calls, {left.time_share:.0%} of their "
+        f"time: {named}{f' and {more} more' if more > 0 else ''}."
+    )
+
+
+def _legend(limit):
     gpu = limit.device_type == "cuda"
     time = "the kernels' on the GPU, by the operator that launched them" if gpu else "the operators' own on the CPU"
     return (
         "FLOPs: 2 x multiply-adds, counted from shapes by torch.utils.flop_counter (the weight gradient of grouped "
         "convolutions put right).\n"
-        f"Without a FLOP formula: {left.calls_share:.0%} of the operators' calls, {left.time_share:.0%} of their "
-        f"time: {named}{f' and {more} more' if more > 0 else ''}.\n"
+        f"{without_formula(limit)}\n"
         "peaks: measured here, the best size of large matrix products and of copies (bytes read + written), ± half the "
         "windows' range.\n"
         "MB, moved: what operators that are not fused would move at least, each tensor read or written once an "

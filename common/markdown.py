@@ -14,11 +14,16 @@ def table(headers, rows):
 
 
 MEASURED = ["step", ">batch", ">images/s", ">windows", ">mean of runs", ">n", ">step ms", ">memory MB"]
+OF_THE_FLOOR = ">of the floor"
 
 
-def measured(row, runs):
-    """A `compare.Row` under the headers `MEASURED`. runs: its `compare.RunSpread`, or None."""
+def measured(row, runs, limit=None):
+    """A `compare.Row` under the headers `MEASURED`. runs: its `compare.RunSpread`, or None.
+
+    limit: a `limit_record.Limit`; then also under `OF_THE_FLOOR`.
+    """
     result, (low, high) = row.result, spread(row.result)
+    of_the_floor = [f"{limit.of_the_floor(result):.0%}"] if limit else []
     return [
         code(result.step),
         str(result.batch_size),
@@ -28,16 +33,21 @@ def measured(row, runs):
         str(runs.count if runs else "-"),
         f"{result.step_ms.median:.1f}",
         f"{result.peak_memory_bytes.allocated / 1e6:.0f}",
+        *of_the_floor,
     ]
 
 
-def ladder_table(ladder, runs):
-    """A `compare.Ladder` as Markdown. runs: {step: `compare.RunSpread`}; steps without have "-" there."""
+def ladder_table(ladder, runs, limit=None):
+    """A `compare.Ladder` as Markdown. runs: {step: `compare.RunSpread`}; steps without have "-". limit: see above."""
     rows = [
-        [*measured(row, runs.get(row.result.step)), str(row.gain or ""), str(row.relative if row.gain else "1.00x")]
+        [
+            *measured(row, runs.get(row.result.step), limit),
+            str(row.gain or ""),
+            str(row.relative if row.gain else "1.00x"),
+        ]
         for row in ladder.rows
     ]
-    return table([*MEASURED, ">vs step before", ">vs baseline"], rows)
+    return table([*MEASURED, *([OF_THE_FLOOR] if limit else []), ">vs step before", ">vs baseline"], rows)
 
 
 def escaped(text):

@@ -59,7 +59,7 @@ def _print_ladder(ladder, to, used, runs, limit, missing):
     )
     parts = [(MEASURED, measured), (COMPARED, compared)]
     if limit:
-        parts.append((LIMITED, [[_of_floor(row.result, limit)] for row in ladder.rows]))
+        parts.append((LIMITED, [[f"{limit.of_the_floor(row.result):.0%}"] for row in ladder.rows]))
     if any(row.result.step in used for row in ladder.rows):
         parts.insert(1, (TRACED, [_traced(used.get(row.result.step)) for row in ladder.rows]))
     if any(row.result.step in runs for row in ladder.rows):
@@ -172,10 +172,6 @@ def _of_traces(base, shown):
     if base.device_type == "cpu":
         return "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` says where the time went.\n"
     return ""
-
-
-def _of_floor(result, limit):
-    return f"{result.samples_per_second.median / limit.floor.samples_per_second.median:.0%}"
 
 
 def _of_limit(limit):

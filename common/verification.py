@@ -15,7 +15,7 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from common import not_run, privacy, record, reference, reference_page
+from common import not_run, privacy, record, reference, reference_page, studies
 from common.errors import InputError, printable
 from common.event_file import scalars
 from common.plausible import differences
@@ -47,6 +47,12 @@ def verify(folder):
         for step in steps:
             with _collected(problems):
                 lines.append(_of_missing(step) if step in without else _of_step(step, header, problems))
+        for path in sorted(folder / name for name in studies.READERS):
+            with _collected(problems):
+                if path.exists():
+                    _json(path)
+                    studies.read_study(path, header["settings"])
+                    lines.append(f"{path.name}: of the same device, model and image size")
         if not problems and not reference.interleaved(folder):
             problems.append("its runs are not interleaved: some were made after later ones")
     with _collected(problems):

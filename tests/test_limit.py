@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from trace_builder import TraceBuilder
 
-from common import compare, floor, flops, input_limit, limit, limit_view, peaks, record, roofline, table
+from common import compare, floor, flops, input_limit, limit, limit_view, operator_times, peaks, record, roofline, table
 from common.__main__ import main
 from common.errors import InputError
 from common.limit_record import FILE, Floor, Group, Limit, Peak, Uncounted, WithoutFormula, read_limit
@@ -98,6 +98,7 @@ def test_operators_without_a_formula_are_named_and_grouped():
     assert counts["aten::mm", "matrix product"].flops > 0
     assert {group for _, group in counts} >= {"pooling", "elementwise", "loss, softmax", "optimizer"}
     assert {group for _, group in counts} <= set(flops.GROUPS)
+    assert list(roofline.COLOURS) == list(flops.GROUPS)
     assert sum(each.calls for (_, group), each in counts.items() if group == "optimizer") == 3 * 8  # parameters
 
 
@@ -301,7 +302,7 @@ NAMES = {"aten::convolution", "aten::add_", "aten::hardtanh_", "aten::clone"}
 
 def test_on_a_cpu_time_belongs_to_the_counted_operator_that_it_was_spent_in(tmp_path):
     events = on_the_cpu(tmp_path / "t.json")
-    times = roofline.operator_ms(tmp_path / "t.json", events, NAMES)
+    times = operator_times.operator_ms(tmp_path / "t.json", events, NAMES)
     assert {label: round(ms * 1e3) for label, ms in times.items()} == {
         ("aten::convolution", "depthwise convolution"): 100,
         ("aten::hardtanh_", "elementwise"): 30,
@@ -325,7 +326,7 @@ def test_on_a_gpu_kernels_belong_to_the_operator_that_launched_them(tmp_path):
         made.copy(begin + 400, 10, begin + 700, 30, 1000)
     made.write(tmp_path / "t.json")
     names = {"aten::convolution", "aten::_fused_sgd_"}
-    times = roofline.operator_ms(tmp_path / "t.json", made.events, names)
+    times = operator_times.operator_ms(tmp_path / "t.json", made.events, names)
     assert times == {
         ("aten::convolution", "convolution"): pytest.approx(0.4),
         ("aten::_fused_sgd_", "optimizer"): pytest.approx(0.1),
@@ -347,11 +348,11 @@ def test_groups_join_what_was_counted_with_what_was_timed():
         ("aten::add_", "elementwise"): 1.0,
         (None, None): 5.0,
     }
-    matrix, elementwise = roofline.groups(counter, times)
+    matrix, elementwise = operator_times.groups(counter, times)
     assert matrix == Group("matrix product", 3, 1000, 100, 10, 3.0)
     assert elementwise == Group("elementwise", 1, None, 30, 3, 1.0)
     assert elementwise.work == 3
-    left = roofline.without_formula(counter, times)
+    left = operator_times.without_formula(counter, times)
     assert left == WithoutFormula([Uncounted("aten::add_", 1)], calls_share=0.25, time_share=0.25)
 
 

@@ -227,7 +227,7 @@ def compile_errors():
         "what Dynamo cannot trace": (Unsupported("call_method item"), r"\(Unsupported: call_method item"),
         "a broken cache": (
             InductorError(ImportError("/tmp/inductor/kr/ckre.main.so: file too short"), None),
-            "cache holds a broken file.*remove the folder /tmp/inductor/kr and run this again, or skip this step",
+            "cache holds a broken file.*remove the folder /tmp/inductor and run this again, or skip this step",
         ),
         "a new Python": (RuntimeError("torch.compile is not supported on Python 3.16+"), r"3.16\+: use a Python"),
         "a newer Python": (RuntimeError("Dynamo is not supported on Python 3.17+"), r"3.17\+: use a Python"),

@@ -5,7 +5,7 @@ import difflib
 from dataclasses import dataclass
 
 from common import ladder, markdown, original
-from common.course import figures, screenshots
+from common.course import figures, screenshots, studies
 from common.course.recorded import Recorded
 from common.errors import InputError
 from common.explain_view import size_text, time_text
@@ -84,8 +84,9 @@ def number(course, step):
         return f"`{step}` has not been recorded."
     at = shown.steps.index(step)
     rows = shown.ladder.rows[max(0, at - 1) : at + 1]
-    cells = [markdown.measured(row, shown.runs.get(row.result.step)) for row in rows]
-    parts = [markdown.table(markdown.MEASURED, cells), _gained(rows), published(course, step)]
+    cells = [markdown.measured(row, shown.runs.get(row.result.step), shown.limit) for row in rows]
+    heads = [*markdown.MEASURED, *([markdown.OF_THE_FLOOR] if shown.limit else [])]
+    parts = [markdown.table(heads, cells), _gained(rows), published(course, step)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -226,6 +227,9 @@ def screenshot(course, name):
 NOTHING = {  # what stands in a figure's place where the record cannot tell it
     "idle": "No figure of why the GPU waits: no GPU has been recorded.",
     "memory": "No figure of memory: the traces do not tell.",
+    "roofline": "No roofline: `python -m common limit` has not been recorded.",
+    "ablation": "No figure of effects: `python -m common ablate` has not been recorded.",
+    "sweep": "No heat map: `python -m common sweep` has not been recorded.",
 }
 
 
@@ -235,7 +239,7 @@ def ladders(course):
     for each in course.records:
         lines += [f"### {escaped(figures.ladder_title(each.ladder))}", ""]
         lines += [
-            markdown.ladder_table(each.ladder, each.runs),
+            markdown.ladder_table(each.ladder, each.runs, each.limit),
             "",
             f"[The record]({course.to_logs}/{each.folder.name}/README.md).",
             "",
@@ -294,6 +298,7 @@ BLOCKS = {
     for made in (
         *(machine, recorded_on, diff, number, published, profile, change, busiest, holders, transfers, limit),
         *(figure, screenshot, ladders, original_ladder, published_workers, published_tensor_cores, foot),
+        *studies.BLOCKS,
     )
 }  # fmt: skip
 

@@ -8,6 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from common import original
+from common.ablation_plot import ablation_figure
+from common.ablation_record import effects
 from common.plot import (
     ERROR_BARS,
     GREY,
@@ -21,6 +23,9 @@ from common.plot import (
     step_label,
     styled,
 )
+from common.roofline import of_roof, roofline_figure
+from common.sweep_plot import sweep_figure
+from common.sweep_view import told_setting
 from common.trace.digest import thinned
 from common.trace.idle import CAUSES
 
@@ -145,6 +150,38 @@ def predicted(recorded):
     return figure, f"Points with ranges, what each step gained over the one before, beside the most predicted. {told}."
 
 
+def roofline(recorded):
+    """How near its roof each kind of operator is: see `roofline`; None where `limit` was not recorded."""
+    limit = recorded.limit
+    if limit is None:
+        return None
+    told = "; ".join(
+        f"{group.name} {of_roof(limit, group):.0%} of its roof" for group in limit.groups if of_roof(limit, group)
+    )
+    return roofline_figure(limit), f"FLOP/s over FLOPs a byte on logarithmic axes, under the measured roofs. {told}."
+
+
+def ablation(recorded):
+    """What each optimisation brings alone and in the full ladder; None where `ablate` was not recorded."""
+    if recorded.ablation is None:
+        return None
+    told = "; ".join(
+        f"{step_label(effect.optimisation)} {effect.alone or 'not measured'} alone, {effect.in_full or 'not measured'} "
+        "in the full ladder"
+        for effect in effects(recorded.ablation)
+        if not effect.cannot_act
+    )
+    return ablation_figure(recorded.ablation), f"Points with ranges on a logarithmic axis, times as fast. {told}."
+
+
+def sweep(recorded):
+    """Images/s for each number of workers and batch size; None where `sweep` was not recorded."""
+    if recorded.sweep is None:
+        return None
+    told = "; ".join(f"{told_setting(cell)} {cell.median:.0f}" for cell in recorded.sweep.measured)
+    return sweep_figure(recorded.sweep), f"Heat map of images a second. {told}."
+
+
 FIGURES = {
     "ladder": ladder,
     "beside_original": beside_original,
@@ -152,6 +189,9 @@ FIGURES = {
     "memory": memory,
     "idle": idle,
     "predicted": predicted,
+    "roofline": roofline,
+    "ablation": ablation,
+    "sweep": sweep,
 }
 
 

@@ -6,8 +6,13 @@ from functools import cached_property
 from pathlib import Path
 
 from common import compare, predicted, record, reference
+from common.ablation_record import read_ablation
 from common.errors import InputError
+from common.input_limit_record import read_input_limit
+from common.limit_record import read_limit
 from common.machine import ROOT
+from common.overhead_record import read_overhead
+from common.sweep_record import read_sweep
 from common.trace.summary import summarize
 
 RECORDS = ROOT / "logs" / "reference"
@@ -56,6 +61,27 @@ class Recorded:
             except InputError as error:
                 print(error, file=sys.stderr)
         return found
+
+    @cached_property
+    def limit(self):
+        """The `limit_record.Limit` of the record; None where it holds none. So are the four below."""
+        return read_limit(self.folder)
+
+    @cached_property
+    def input_limit(self):
+        return read_input_limit(self.folder)
+
+    @cached_property
+    def ablation(self):
+        return read_ablation(self.folder)
+
+    @cached_property
+    def overhead(self):
+        return read_overhead(self.folder)
+
+    @cached_property
+    def sweep(self):
+        return read_sweep(self.folder)
 
     @cached_property
     def predictions(self):

@@ -105,14 +105,14 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
 @pytest.mark.parametrize("k", range(11), ids=NAMES)
 def test_its_loader_is_that_step_s(bench, k):
     step, program = (each.loader for each in bench(k, workers=1))
-    for names in ("batch_size num_workers prefetch_factor pin_memory", "persistent_workers drop_last"):
-        for name in names.split():
-            assert getattr(program, name, None) == getattr(step, name, None), name
+    for name in ("batch_size", "num_workers", "prefetch_factor", "pin_memory"):
+        assert getattr(program, name) == getattr(step, name), name
     assert type(program) is type(step)
     assert repr(program.dataset.transform) == repr(step.dataset.transform)
-    step, program = (getattr(each, "loader", each) for each in (step, program))
+    step, program = (getattr(each, "loader", each) for each in (step, program))  # that which is prefetched
+    for name in ("persistent_workers", "drop_last"):
+        assert getattr(program, name, None) == getattr(step, name, None), name
     assert type(getattr(program, "sampler", None)) is type(getattr(step, "sampler", None))
-    assert getattr(program, "persistent_workers", None) == getattr(step, "persistent_workers", None)
 
 
 def told(capsys, on=(), **changes):

@@ -128,7 +128,7 @@ def _legend(ablation):
     )
     return (
         f"1.39x (1.31-1.48): {runs}; no difference: that range holds 1.\n"
-        "control: the baseline's program measured as if it were another; its range is what nothing looks like here.\n"
+        "control: the baseline's program measured as if it were another: what no difference looks like.\n"
         "alone: the baseline with it over the baseline. full: steps 01 to 09 together. in the full ladder: full over "
         "full without it.\n"
         "on_device_data replaces loader, workers, pinned memory and prefetching (and hands out uint8), so in the full "

@@ -46,7 +46,9 @@ def test_the_trace_engine_needs_msgspec_and_numpy_only():
         assert len(path.read_text().splitlines()) <= 300, path.name
 
 
-@pytest.mark.parametrize("name", ["record", "machine", "errors", "progress", "ladder"])
+@pytest.mark.parametrize(
+    "name", ["record", "machine", "errors", "progress", "ladder", "ablation_plan", "ablation_record"]
+)
 def test_the_leaves_need_the_standard_library_only(name):
     outside = {top.split(".")[0] for top in imported(ROOT / "common" / f"{name}.py")} - set(sys.stdlib_module_names)
     assert outside <= {"common"}

@@ -245,7 +245,7 @@ def _typed(kind, value, where):
         return None if value is None else _typed(typing.get_args(kind)[0], value, where)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, kind) or isinstance(value, bool):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{where} is {value!r}, not {kind.__name__}")
     if kind is float and not abs(value) < float("inf"):
         raise ValueError(f"{where} is {value!r}")

@@ -113,6 +113,11 @@ def test_a_best_with_the_most_workers_is_told_to_be_at_the_edge():
     assert "More than 2 workers were not measured" in sweep_view.verdict(found)
 
 
+def test_more_workers_that_failed_are_told_to_have():
+    made = [replace(each, failed="killed") if each.workers == 4 else each for each in make_sweep().cells]
+    assert sweep_view.verdict(make_sweep(made)).endswith("With 4 workers it failed: killed.")
+
+
 def test_a_cell_that_failed_is_neither_the_best_nor_a_neighbour():
     found = with_failure()
     fast = replace(found, cells=[*found.cells[:-1], replace(cell(4, 64, 999.0), failed="killed")])
@@ -243,21 +248,23 @@ def test_a_record_is_read_as_it_was_written(tmp_path, made):
 
 
 @pytest.mark.parametrize(
-    "broken",
+    "broken, told",
     [
-        make_sweep(schema=2),
-        make_sweep(make_sweep().cells[1:]),
-        make_sweep(make_sweep().cells[::-1]),
-        make_sweep(pin_memory=[True]),
-        make_sweep([replace(each, failed="killed") for each in make_sweep().cells]),
-        make_sweep([replace(make_sweep().cells[0], runs=[]), *make_sweep().cells[1:]]),
-        make_sweep([replace(make_sweep().cells[0], runs=[run(0.0)]), *make_sweep().cells[1:]]),
-        make_sweep([replace(make_sweep().cells[0], runs=[run()]), *make_sweep().cells[1:]]),
+        (make_sweep(schema=2), "schema 2"),
+        (make_sweep(pin_memory=[1]), "pin_memory is 1, not bool"),
+        (make_sweep(seed=True), "seed is True, not int"),
+        (make_sweep(make_sweep().cells[1:]), "a cell for every setting"),
+        (make_sweep(make_sweep().cells[::-1]), "a cell for every setting"),
+        (make_sweep(pin_memory=[True]), "a cell for every setting"),
+        (make_sweep([replace(each, failed="killed") for each in make_sweep().cells]), "one at least that was measured"),
+        (make_sweep([replace(make_sweep().cells[0], runs=[]), *make_sweep().cells[1:]]), "must hold windows"),
+        (make_sweep([replace(make_sweep().cells[0], runs=[run(0.0)]), *make_sweep().cells[1:]]), "must hold windows"),
+        (make_sweep([replace(make_sweep().cells[0], runs=[run()]), *make_sweep().cells[1:]]), "must hold windows"),
     ],
 )
-def test_a_broken_record_is_refused(tmp_path, broken):
+def test_a_broken_record_is_refused(tmp_path, broken, told):
     write(tmp_path, broken)
-    with pytest.raises(InputError, match=r"broken|schema"):
+    with pytest.raises(InputError, match=told):
         read_sweep(tmp_path)
 
 

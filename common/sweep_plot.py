@@ -51,13 +51,15 @@ def cell_lines(cell):
 
 
 def plotly_figure(sweep):
-    """plotly's `Figure`: workers across, batch sizes up, images/s as colour and text, a panel for each pinning."""
+    """plotly's `Figure`: workers across, batch sizes up, images/s as colour and text, a panel a pinning."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
     drawn = list(panels(sweep))
-    figure = make_subplots(1, len(drawn), shared_yaxes=True, subplot_titles=[title for title, _, _ in drawn])
-    for column, (_, cells, speeds) in enumerate(drawn, start=1):
+    height = 70 + 90 * len(sweep.batch_sizes)
+    titles, gap = [title for title, _, _ in drawn], 70 / height / len(drawn)
+    figure = make_subplots(len(drawn), 1, subplot_titles=titles, vertical_spacing=gap)
+    for panel, (_, cells, speeds) in enumerate(drawn, start=1):
         figure.add_trace(
             go.Heatmap(
                 x=[str(workers) for workers in sweep.workers],
@@ -65,6 +67,7 @@ def plotly_figure(sweep):
                 z=speeds,
                 text=[[_in_cell(cell) for cell in row] for row in cells],
                 texttemplate="%{text}",
+                textfont={"size": 12},
                 customdata=[[_on_hover(cell) for cell in row] for row in cells],
                 hovertemplate="%{customdata}<extra></extra>",
                 hoverongaps=True,
@@ -72,23 +75,23 @@ def plotly_figure(sweep):
                 xgap=2,
                 ygap=2,
             ),
+            panel,
             1,
-            column,
         )
-        for row in cells:
-            for cell in row:
-                if cell.failed is not None:  # a gap has no text of its own
+        for y, row in enumerate(cells):
+            for x, cell in enumerate(row):
+                if cell.failed is not None:  # a gap has no text of its own; "4" would be the fifth place, not the name
                     figure.add_annotation(
-                        x=str(cell.workers), y=str(cell.batch_size), text="failed", hovertext=_on_hover(cell),
-                        showarrow=False, row=1, col=column,
+                        x=x, y=y, text="failed", hovertext=_on_hover(cell),
+                        showarrow=False, row=panel, col=1,
                     )  # fmt: skip
-    figure.update_xaxes(type="category", title="workers")
-    figure.update_yaxes(type="category")
-    figure.update_yaxes(title="batch size", col=1)
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_xaxes(title="workers", row=len(drawn))
+    figure.update_yaxes(type="category", title="batch size", showgrid=False)
     return figure.update_layout(
         template="plotly_white",
         coloraxis={"colorscale": SCALE, "colorbar": {"title": "images/s"}},
-        height=170 + 110 * len(sweep.batch_sizes),
+        height=80 + height * len(drawn),
         margin={"l": 10, "r": 10, "t": 40, "b": 10},
     )
 
@@ -131,13 +134,11 @@ def sweep_figure(sweep):
 
     drawn = list(panels(sweep))
     across, up = len(sweep.workers), len(sweep.batch_sizes)
-    figure = Figure(figsize=(1.6 + 1.15 * across * len(drawn), 1.3 + 0.8 * up), layout="constrained")
+    figure = Figure(figsize=(max(6, 1.2 + 1.15 * across), 0.8 + (0.6 + 0.75 * up) * len(drawn)), layout="constrained")
     medians = [cell.median for cell in sweep.measured]
     scale = Normalize(min(medians), max(medians) if max(medians) > min(medians) else min(medians) + 1)
     colours = colormaps[SCALE]
-    for axes, (title, cells, speeds) in zip(
-        figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0], drawn, strict=True
-    ):
+    for axes, (title, cells, speeds) in zip(figure.subplots(len(drawn), 1, squeeze=False)[:, 0], drawn, strict=True):
         numbers = [[float("nan") if speed is None else speed for speed in row] for row in speeds]
         axes.pcolormesh(numbers, norm=scale, cmap=colours, edgecolors="white", linewidth=2)
         for y, row in enumerate(cells):
@@ -152,8 +153,8 @@ def sweep_figure(sweep):
         axes.set_yticks([y + 0.5 for y in range(up)], [str(size) for size in sweep.batch_sizes])
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        axes.set_xlabel("workers", color=GREY)
-    figure.axes[0].set_ylabel("batch size", color=GREY)
+        axes.set_ylabel("batch size", color=GREY)
+    figure.axes[-1].set_xlabel("workers", color=GREY)
     figure.suptitle(sweep_title(sweep), fontsize=10, color=GREY)
     return figure
 
@@ -168,7 +169,7 @@ def _in_cell(cell):
     if cell.failed is not None:
         return ""
     speed, *more = cell_lines(cell)
-    return "<br>".join([f"<b>{speed}</b>", *(f'<span style="font-size:10px">{line}</span>' for line in more)])
+    return "<br>".join([f"<b>{speed}</b>", *more])
 
 
 def _on_hover(cell):

@@ -84,7 +84,7 @@ class Cell:
 
     @property
     def total_pss(self):
-        """Bytes of the training process and all its workers, shared pages counted once. None: not told."""
+        """Bytes of the training process and all its workers together, proportional; None where not told."""
         process, worker = self.memory(lambda run: run.process_bytes and run.process_bytes.pss), self.worker_pss
         if process is None or (self.workers and worker is None):
             return None

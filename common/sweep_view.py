@@ -6,8 +6,7 @@ from rich.text import Text
 from common.limit_view import plain_table
 
 HEADERS = [
-    "batch", "pinned", "images/s", "range", "of best", "cores in use",
-    "worker PSS MB", "worker RSS MB", "trainer RSS MB", "all PSS MB",
+    "batch", "pinned", "images/s", "range", "of best", "cores", "worker PSS", "RSS", "trainer RSS", "all PSS",
 ]  # fmt: skip
 
 
@@ -26,9 +25,9 @@ def print_sweep(found, to):
     to.print(
         Text(
             f"images/s: {'the median run; range: over the runs' if several else 'the median window; range: of windows'}"
-            ". cores in use: CPU seconds of the training process and its workers over the time of the windows. PSS: "
-            "proportional memory, shared pages divided among their users; RSS: resident, shared pages counted in each; "
-            "all: the training process and every worker.",
+            ". cores: in use; CPU seconds of the training process and its workers over the time of the windows. PSS: "
+            "proportional memory in MB, shared pages divided among their users; RSS: resident, shared pages counted "
+            "in each; trainer: the training process; all: it and every worker.",
             "dim",
         )
     )
@@ -81,6 +80,9 @@ def _more_workers(found, best):
     row = [each for each in found.measured if (each.batch_size, each.pin_memory) == (best.batch_size, best.pin_memory)]
     most = max(row, key=lambda cell: cell.workers)
     if most.workers == best.workers:
+        for cell in found.cells:
+            if cell.failed and cell.batch_size == best.batch_size and cell.workers > best.workers:
+                return f"With {_workers(cell.workers)} it failed: {cell.failed}."
         return f"More than {_workers(best.workers)} were not measured with that batch size: --workers-list does."
     ratio = most.median / best.median
     speed = f"{1 - ratio:.0%} slower" if best.faster_than(most) else f"{ratio:.2f}x as fast, which is within the ranges"

@@ -89,15 +89,16 @@ def _opened(args):
     if not there:
         ladder.check_input(args)
         return new
+    whole = not there.missing and args.runs <= there.runs  # then it is only shown, whatever has changed since
     differs = [
         f"{name} was {value!r} and is {now!r}"
-        for part in ("settings", "environment")
+        for part in ("settings",) if whole else ("settings", "environment")
         for (name, value), now in zip(
             asdict(getattr(there, part)).items(), asdict(getattr(new, part)).values(), strict=True
         )
         if value != now and name != "git"  # the code's own hash says more
     ]
-    if there.code != new.code:
+    if not whole and there.code != new.code:
         differs.append("the code of steps/ or common/ has changed")
     if differs:
         raise InputError(f"{path} holds another ablation ({'; '.join(differs)}): choose another --logdir")

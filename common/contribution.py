@@ -40,7 +40,7 @@ FILES, SIZE = (
     2 + len(studies.READERS) + STEPS * (3 + RUNS),
     100_000_000,
 )  # of all: a bomb is not worth unpacking to its end
-LEFT_BY_RECORD = ".record.lock"
+LEFT_BEHIND = (".record.lock", ".ablation.lock")
 MEND = "leave it as `python -m common record` wrote it, or record it anew"
 
 
@@ -156,7 +156,7 @@ def _in_folder(folder):
                 name, status = Path(each.path).relative_to(folder).as_posix(), each.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode) and FOLDERS.fullmatch(name):
                     waiting.append(each.path)
-                elif name != LEFT_BY_RECORD:
+                elif name not in LEFT_BEHIND:
                     linked = status.st_nlink > 1 and stat.S_ISREG(status.st_mode)
                     odd = "a file with a second name (a hard link)" if linked else _odd(status.st_mode)
                     yield _Entry(name, status.st_size, odd, partial(_head, each.path))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from common import floor, operator_times, peaks, progress, record, roofline
+from common import floor, operator_times, peaks, privacy, progress, record, roofline
 from common.device import autocast_dtype, device_name
 from common.errors import InputError
 from common.flops import FORWARD, count_step
@@ -120,7 +120,7 @@ def measure(args, device):
             floor.floor(kind, speeds, step_ms, batch_size, counted, flops_peaks[0].median)
             for kind, (speeds, step_ms) in timings.items()
         ],
-        not_compiled=why_not,
+        not_compiled=why_not and privacy.redacted(why_not),
         groups=operator_times.groups(counted, times),
         outside_ms=times.get((operator_times.OUTSIDE, operator_times.OUTSIDE), 0.0),
         without_formula=operator_times.without_formula(counted, times),

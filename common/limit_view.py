@@ -127,8 +127,8 @@ def _legend(limit):
         "achieved, MFU: FLOPs of a step over its time, and that over the measured peak; images/s: the median window.\n"
         f"ms, time: of a traced step, uncompiled, {time}. of its roof: speed over what the measured peaks allow at its "
         "FLOPs a byte; without a formula, bytes/s over their peak; above 100 %: served from caches.\n"
-        "floor: uncompiled as steps 00 to 05 train; channels last with the fused optimizer as step 07; compiled as "
-        "step 08."
+        "floor: uncompiled in the layout and with the optimizer of steps 01 to 05; channels last with the fused "
+        "optimizer as step 07; compiled as step 08."
     )
 
 

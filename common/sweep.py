@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from common import floor, machine, progress, record
+from common import floor, machine, privacy, progress, record
 from common.data import CIFAR10_MEAN, CIFAR10_STD, check_cifar10, cifar10, resized_uint8
 from common.device import autocast_dtype, device_name, needs_gpu
 from common.errors import InputError, is_out_of_memory, printable
@@ -132,7 +132,7 @@ def measured(settings, shared, runs):
                 continue
             told, why = measured_apart(settings[index] | shared)
             if told is None:
-                failed[index] = why
+                failed[index] = why = privacy.redacted(why)
                 progress.say(f"  {told_setting(Cell(**settings[index], runs=[], failed=why))}: failed: {why}")
                 continue
             found[index].append(told)

@@ -4,9 +4,9 @@ Idea       Between convolutions the model adds, scales and clips: small kernels 
            torch.compile generates kernels that do several such things in one pass, and fewer are launched.
 Change     model = torch.compile(model), in its default mode.
 Look for   Trace: "Torch-Compiled Region" and kernels called triton_…, fewer of them; Memory: a lower peak.
-Caution    The first step compiles, for a minute or more: its time is reported apart and is in no window. What was
+Caution    The first step compiles, which may take minutes: its time is reported apart and is in no window. What was
            compiled stays in a cache on disk, so the next run starts sooner. Another shape compiles again: hence
-           drop_last. On a CPU it needs a C++ compiler; without one the step says so and is not run.
+           drop_last. On a CPU it needs a C++ compiler, on a GPU a C compiler; without one the step says so and is not run.
 """
 
 import sys

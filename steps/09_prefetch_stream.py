@@ -5,8 +5,7 @@ Idea       Work in one stream runs in order: a batch is copied when the kernels 
 Change     Prefetched(loader, device) hands out batches that are on the device already, so the train step copies none.
 Look for   Trace: "Memcpy HtoD" in a row of its own, beside the kernels of the step before.
 Caution    Two streams know nothing of each other: the one that trains must wait for the copy (wait_stream), and the
-           batch's memory must not be given away before it has been used (record_stream). One more batch is on the
-           device. It needs pinned memory; without a GPU there is no copy to overlap.
+           batch's memory must not be given away before it has been used (record_stream). One more batch at least is on the device. It needs pinned memory; without a GPU there is no copy to overlap.
 """
 
 import sys

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from common import record
+from common.limit_record import Floor, Group, Limit, Peak, Uncounted, WithoutFormula
 
 pytest_plugins = ["browser_fixtures"]
 
@@ -20,7 +21,16 @@ ROOT = Path(__file__).resolve().parent.parent
 STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in STEPS]
 
-torch.set_num_threads(1)  # in this process: small models gain nothing from more, and tests share the machine
+torch.set_num_threads(1)  # small models gain nothing from more, and tests share the machine
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests start
+
+
+def pytest_collection_modifyitems(items):
+    """With several processes (`-n`): a file's tests stay together, and so do those of the one real tour, which begin."""
+    items.sort(key=lambda item: "quick_tour" not in item.fixturenames)
+    for item in items:
+        group = "quick_tour" if "quick_tour" in item.fixturenames else item.path.name
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def run_program(*command, cwd=None, **environment):
@@ -133,3 +143,22 @@ def write_run(logdir, result):
     folder.mkdir(parents=True, exist_ok=True)
     record.write_result(folder / record.FILE, result)
     return folder
+
+
+def make_limit(**changes):
+    """A `Limit` made by hand, of the device that `make_result` names."""
+    values = dict(
+        schema=1, device="Test GPU", device_type="cuda", model="mobilenet_v2", image_size=224, batch_size=4,
+        precision="bfloat16", seed=0, forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,
+        peak_flops=[Peak("8 x 8", 1e9, [1e9])], peak_bytes=[Peak("1 MiB copied", 1e8, [1e8])],
+        floors=[
+            Floor("uncompiled", record.Throughput(200.0, [190.0, 200.0, 210.0]), record.StepTime(20.0, 19.0, 21.0),
+                  6e8, 0.6, 5e7),
+            Floor("compiled", record.Throughput(400.0, [400.0]), record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2, None),
+        ],
+        not_compiled=None,
+        groups=[Group("convolution", 3, 10**7, 10**6, 0, 15.0), Group("elementwise", 5, None, 10**5, 10**4, 5.0)],
+        outside_ms=1.0, without_formula=WithoutFormula([Uncounted("aten::add_", 5)], 0.6, 0.25), notes=[],
+        environment=make_result().environment, started="2026-01-01T00:00:00+00:00",
+    )  # fmt: skip
+    return Limit(**(values | changes))

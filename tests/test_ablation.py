@@ -261,7 +261,7 @@ def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on_there(fake, tmp_path
     assert read_ablation(tmp_path).missing == []
 
 
-def test_resume_adds_runs_and_does_nothing_where_all_is_done(fake, tmp_path):
+def test_resume_adds_runs_and_does_nothing_where_all_is_done(fake, tmp_path, capsys, monkeypatch):
     assert ended(tmp_path, "--runs", 2, "--resume") == 0  # nothing is there: a new one
     fake.log = []
     assert ended(tmp_path, "--runs", 1, "--resume") == 0
@@ -269,6 +269,11 @@ def test_resume_adds_runs_and_does_nothing_where_all_is_done(fake, tmp_path):
     assert ended(tmp_path, "--runs", 3, "--resume") == 0
     assert fake.log == EVERY
     assert read_ablation(tmp_path).runs == 3
+    monkeypatch.setattr(ablate, "code_hash", lambda: "other")  # what is whole can be shown for ever
+    capsys.readouterr()
+    assert ended(tmp_path, "--runs", 3, "--resume") == 0
+    assert fake.log == EVERY
+    assert "3 interleaved run(s)" in capsys.readouterr().out
 
 
 def refused(tmp_path, capsys, *words):
@@ -292,6 +297,7 @@ def test_another_ablation_is_not_touched(fake, tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("torch.__version__", "1.0")
         assert "torch was" in refused(tmp_path, capsys, "--resume")
+        assert "seed was 0 and is 3" in refused(tmp_path, capsys, "--resume", "--runs", 1, "--seed", 3)
     with monkeypatch.context() as patch:
         patch.setattr(ablate, "code_hash", lambda: "other")
         assert "the code of steps/ or common/ has changed" in refused(tmp_path, capsys, "--resume")

@@ -8,11 +8,11 @@ import shutil
 import stat
 import struct
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import BytesIO
 
 import pytest
-from conftest import ROOT, make_result, run_program
+from conftest import ROOT, make_limit, make_result, run_program
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_builder import TraceBuilder
@@ -133,6 +133,38 @@ def edit(path, change):
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def write_limit(folder, **changes):
+    (folder / "limit.json").write_text(json.dumps(asdict(make_limit(**changes)), indent=2) + "\n")
+
+
+def test_a_record_may_hold_the_limit_of_its_device(folder, command):
+    write_limit(folder)
+    (folder / ".ablation.lock").touch()
+    code, out, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    assert "limit.json: of the same device, model and image size" in out
+    assert command("--pack", folder)[0] == 0
+    assert command("--add", "test-gpu.zip", "--logdir", "taken in")[0] == 0
+    assert (folder / "limit.json").read_bytes() == (folder.parent / "taken in/test-gpu/limit.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"device": "Other GPU"}, "limit.json is of device 'Other GPU', the record of 'Test GPU'"),
+        ({"model": "resnet50"}, "limit.json is of model 'resnet50'"),
+        ({"image_size": 64}, "limit.json is of image_size 64"),
+        ({"floors": []}, "limit.json is broken"),
+        ({"notes": ["<b>"]}, "limit.json holds an odd text"),
+        ({"not_compiled": "/home/ada/cc"}, "limit.json holds"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else next(iter(value)),
+)
+def test_the_limit_of_something_else_is_refused(folder, assert_refused, changes, told):
+    write_limit(folder, **changes)
+    assert_refused(folder, told)
 
 
 def test_a_record_passes_as_a_folder_and_as_an_archive_and_comes_back_as_it_was(folder, command, tmp_path):

@@ -6,14 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import matplotlib
 import pytest
-from conftest import NAMES, ROOT, assert_refused, make_result, run_program, write_run
+from conftest import NAMES, ROOT, assert_refused, make_limit, make_result, run_program, write_run
 
 from common import original, record
-from common.course import figures, pages, recorded, screenshots
+from common.course import figures, pages, recorded, screenshots, studies
 from common.course.blocks import BLOCKS, FOOT, Course
 from common.errors import InputError
 from common.plot import svg_text
@@ -90,7 +90,7 @@ def test_a_chapter_has_its_beat_its_length_an_exercise_and_says_where_its_figure
     assert "<!-- begin machine -->" in text
     assert FOOT in text
     assert re.search(r"<summary>Answer</summary>\n\n.+?</details>", text, re.DOTALL)
-    if page not in (CHAPTERS[0], CHAPTERS[-1]):
+    if page not in (CHAPTERS[0], *CHAPTERS[-2:]):  # the opening, the limit, what matters
         step = NAMES[int(page.name[:2])]
         heads = ["What the profile shows", "What we suspect", "The change", "The number", "Reading the new trace"]
         heads += ["When it does not help", "Exercise"]
@@ -119,7 +119,7 @@ def test_a_page_with_what_was_made_names_the_commands_at_its_foot(page):
 
 
 def test_each_step_has_its_chapter_and_every_page_is_in_the_sites_list():
-    assert len(CHAPTERS) == len(NAMES) + 1
+    assert len(CHAPTERS) == len(NAMES) + 2
     config = (ROOT / "mkdocs.yml").read_text()
     for page in PAGES:
         assert page.name in config
@@ -176,14 +176,39 @@ def test_a_gpus_record_fills_the_pages_with_the_same_commands(with_a_gpu, tmp_pa
     assert BLOCKS["ladders"](course).count("### ") == 2
     kernels = BLOCKS["busiest"](course, "00_baseline")
     assert "sgemm" in kernels
+    own = recorded.records()[0]
     for name, draw in figures.FIGURES.items():
-        figure, told = draw(course.shown)
+        of = own if name in ("roofline", "ablation", "sweep") else course.shown
+        figure, told = draw(of)
         svg = svg_text(figure)
-        assert svg == svg_text(draw(course.shown)[0]), name  # the same bytes each time
+        assert svg == svg_text(draw(of)[0]), name  # the same bytes each time
         assert len(told) > 40
     # of 1000 us a step with 32 images, the specimen's GPU waits 300 us for the loader
     assert figures.idle_per_image_ms(course.shown)["00_baseline"]["dataloader"] == pytest.approx(0.3 / 32)
     assert figures.per_image_ms(course.shown)["00_baseline"]["kernel"] == pytest.approx(0.4 / 32)
+
+
+def test_what_was_not_measured_beside_a_ladder_is_said(with_a_gpu):
+    course = Course(recorded.records(with_a_gpu))
+    for make in studies.BLOCKS:
+        command = {"limit_floors": "limit", "input_limit": "limit --input"}.get(make.__name__, "python -m common")
+        assert "Not recorded on made-up GPU" in make(course)
+        assert command in make(course)
+    assert "No roofline" in BLOCKS["figure"](course, "roofline")
+    assert "of the floor" not in BLOCKS["number"](course, "01_amp")
+
+
+def test_a_limit_beside_a_ladder_gives_its_tables_and_each_steps_share_of_the_floor(with_a_gpu):
+    limit = make_limit(device="made-up GPU")  # its floor is 400 images/s
+    (with_a_gpu / "made-up-gpu" / "limit.json").write_text(json.dumps(asdict(limit)))
+    course = Course(recorded.records(with_a_gpu))
+    assert "| compiled | 400.0 |" in BLOCKS["limit-floors"](course)
+    assert "| convolution | 3 |" in BLOCKS["limit-groups"](course)
+    row = next(line for line in BLOCKS["number"](course, "01_amp").splitlines() if line.startswith("| `01_amp`"))
+    speed = course.shown.row("01_amp").result.samples_per_second.median
+    assert row.endswith(f"| {speed / 400:.0%} |")
+    assert "of the floor" in BLOCKS["ladders"](course)
+    assert "convolution" in BLOCKS["figure"](course, "roofline")
 
 
 def test_every_page_and_figure_is_made_with_a_second_record_there(with_a_gpu, tmp_path):

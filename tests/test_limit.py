@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from conftest import SmallNet, make_result, write_run
+from conftest import SmallNet, make_limit, make_result, write_run
 from rich.console import Console
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -363,24 +363,6 @@ def test_a_group_s_part_of_its_roof_is_that_of_the_lower_roof():
     assert roofline.of_roof(found, Group("convolution", 1, 10**8, 10**6, 0, 200.0)) == pytest.approx(0.5)
     assert roofline.of_roof(found, Group("batch norm", 1, None, 10**7, 123, 200.0)) == pytest.approx(0.5)  # bytes/s
     assert roofline.of_roof(found, Group("batch norm", 1, None, 10**7, 123, 0.0)) is None
-
-
-def make_limit(**changes):
-    values = dict(
-        schema=1, device="Test GPU", device_type="cuda", model="mobilenet_v2", image_size=224, batch_size=4,
-        precision="bfloat16", seed=0, forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,
-        peak_flops=[Peak("8 x 8", 1e9, [1e9])], peak_bytes=[Peak("1 MiB copied", 1e8, [1e8])],
-        floors=[
-            Floor("uncompiled", record.Throughput(200.0, [190.0, 200.0, 210.0]), record.StepTime(20.0, 19.0, 21.0),
-                  6e8, 0.6, 5e7),
-            Floor("compiled", record.Throughput(400.0, [400.0]), record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2, None),
-        ],
-        not_compiled=None,
-        groups=[Group("convolution", 3, 10**7, 10**6, 0, 15.0), Group("elementwise", 5, None, 10**5, 10**4, 5.0)],
-        outside_ms=1.0, without_formula=WithoutFormula([Uncounted("aten::add_", 5)], 0.6, 0.25), notes=[],
-        environment=make_result().environment, started="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
-    return Limit(**(values | changes))
 
 
 def test_the_figure_is_what_its_name_says(tmp_path):

@@ -3,9 +3,11 @@
 import plotly.graph_objects as go
 from IPython.display import display
 
+from common.ablation_record import control, effects
 from common.compare import spread
 from common.course import figures
-from common.plot import SPEED, reach, step_label, svg_text
+from common.plot import GREY, MEMORY, SPEED, reach, step_label, svg_text
+from common.sweep_plot import plotly_figure
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -80,7 +82,37 @@ def predicted(recorded):
     return made
 
 
-FIGURES = {"ladder": ladder, "breakdown": breakdown, "memory": memory, "idle": idle, "predicted": predicted}
+def ablation(recorded):
+    """plotly's `figures.ablation`: what each optimisation brings alone and in the full ladder."""
+    found, noise = effects(recorded.ablation), control(recorded.ablation)
+    made = go.Figure().update_layout(title="times as fast, with the range over the runs")
+    for name, symbol, colour, ratios in (
+        ("alone", "circle", SPEED, [effect.alone for effect in found]),
+        ("in the full ladder", "square", MEMORY, [effect.in_full for effect in found]),
+    ):
+        drawn = [(effect, ratio) for effect, ratio in zip(found, ratios, strict=True) if ratio]
+        below, above = reach((ratio.low, ratio.ratio, ratio.high) for _, ratio in drawn) or ([], [])
+        made.add_scatter(
+            x=[ratio.ratio for _, ratio in drawn],
+            y=[step_label(effect.optimisation) for effect, _ in drawn],
+            error_x={"array": above, "arrayminus": below},
+            mode="markers",
+            name=name,
+            marker={"symbol": symbol, "size": 9, "color": colour},
+        )
+    if noise:
+        made.add_vrect(noise.low, noise.high, fillcolor=GREY, opacity=0.2, line_width=0)
+    return made.update_xaxes(type="log", title="grey: the baseline over itself").update_yaxes(autorange="reversed")
+
+
+def sweep(recorded):
+    """plotly's `figures.sweep`: images/s for each number of workers and batch size; cores and memory on hover."""
+    return plotly_figure(recorded.sweep)
+
+
+FIGURES = {
+    made.__name__: made for made in (ladder, breakdown, memory, idle, predicted, ablation, sweep)
+}
 
 
 def _stacked(parts, colours, title):

@@ -196,14 +196,20 @@ def _compare(args):
         used, problems = compare.gpu_use(args.logdir, results)
         for problem in problems:
             print(f"no figures from a trace: {problem}", file=sys.stderr)
-        try:
-            limit = read_limit(args.logdir)
-        except InputError as error:
-            limit = None
-            print(f"skipped: {error}", file=sys.stderr)
+        limit = _unless_broken(read_limit, args.logdir)
+        missing = _unless_broken(not_run.read_all, args.logdir) or []
         runs = compare.recorded_runs(args.logdir, results)
-        print_ladders(found, console(), used, runs, limit, not_run.read_all(args.logdir))
+        print_ladders(found, console(), used, runs, limit, missing)
     return 0
+
+
+def _unless_broken(read, logdir):
+    """What `read` finds in a folder; None, and a line on stderr, where that is broken."""
+    try:
+        return read(logdir)
+    except InputError as error:
+        print(f"skipped: {error}", file=sys.stderr)
+        return None
 
 
 def _explain(args):

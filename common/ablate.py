@@ -9,6 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, replace
@@ -42,6 +43,7 @@ from common.run_folder import locked
 from common.table import console
 
 PROGRAM = (sys.executable, "-m", "common.ablation")
+LIMIT_SECONDS = 1800  # of one measurement, compiling and all: beyond it something hangs
 REASON_LENGTH = 200  # characters of why a variant was not run, at most
 
 
@@ -90,9 +92,10 @@ def _opened(args):
         ladder.check_input(args)
         return new
     whole = not there.missing and args.runs <= there.runs  # then it is only shown, whatever has changed since
+    parts = ["settings"] if whole else ["settings", "environment"]
     differs = [
         f"{name} was {value!r} and is {now!r}"
-        for part in ("settings",) if whole else ("settings", "environment")
+        for part in parts
         for (name, value), now in zip(
             asdict(getattr(there, part)).items(), asdict(getattr(new, part)).values(), strict=True
         )
@@ -176,17 +179,28 @@ def measured(variant, args, program=PROGRAM):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     last = "no message"
+    late = threading.Event()
     with subprocess.Popen(
         [*program, json.dumps(words, default=str)], env=environment, text=True, errors="replace",
         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as process:  # fmt: skip
+
+        def too_late():
+            late.set()
+            end_with_children(process)
+
+        timer = threading.Timer(LIMIT_SECONDS, too_late)
+        timer.start()
         try:
             for line in map(str.strip, process.stdout):
-                if line.startswith(('{"windows"', '{"not_run"')):
+                if line.startswith(('{"windows"', '{"not_run"', '{"failed"')):
                     return json.loads(line)
                 last = line or last
+            if late.is_set():
+                return {"failed": f"not done after {LIMIT_SECONDS} s"}
             return {"failed": printable(ladder.why_ended(process.wait(), last) or last, REASON_LENGTH)}
         finally:
+            timer.cancel()
             end_with_children(process)
 
 

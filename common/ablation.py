@@ -8,10 +8,8 @@ not reach the next.
 """
 
 import json
-import statistics
 import sys
 from dataclasses import asdict, dataclass
-from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,11 +22,12 @@ from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_float, resiz
 from common.device import autocast_dtype
 from common.device_data import OnDevice
 from common.errors import InputError, is_out_of_memory
+from common.failures import explained
 from common.floor import not_compiled, without_tf32
 from common.model import classifier
 from common.prefetch import Prefetched
-from common.record import StepTime
-from common.session import Plan, explained, first_step, timed_window, warm_up
+from common.record import step_time
+from common.session import Plan, endless, first_step, timed_window, warm_up
 
 FULL = Plan(warmup_steps=2, warmup_seconds=1.0, windows=5, window_steps=2, window_seconds=1.0)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
@@ -108,15 +107,14 @@ def measure(made, device, plan):
 
     Returns what the process prints: images/s of each window, `StepTime` in ms, seconds of the first step, batch size.
     """
-    batches = chain.from_iterable(repeat(made.loader))
+    batches = endless(made.loader)
     first_step_seconds = first_step(made.train_step, *next(batches), device)
     steps = warm_up(batches, made.train_step, device, plan, made.loader)
     windows = [timed_window(batches, made.train_step, device, steps) for _ in range(plan.windows)]
     step_ms = [ms for window in windows for ms in window.step_ms]
-    deciles = statistics.quantiles(step_ms, n=10, method="inclusive")
     return {
         "windows": [window.samples_per_second for window in windows],
-        "step_ms": asdict(StepTime(statistics.median(step_ms), deciles[0], deciles[-1])),
+        "step_ms": asdict(step_time(step_ms)),
         "first_step_seconds": first_step_seconds,
         "batch_size": made.loader.batch_size,
         "notes": made.notes,
@@ -126,7 +124,8 @@ def measure(made, device, plan):
 def main(words):
     """Measure the program that a line of JSON describes, {"on": {…}, "args": {…}}; print the result, a line of JSON.
 
-    Where the user's input or a compiler is what stops it, {"not_run": why, in a line}. A defect keeps its traceback.
+    Where the user's input or a compiler is what stops it, {"not_run": why, in a line}; where a worker was killed, which
+    need not happen again, {"failed": why}. A defect keeps its traceback.
     """
     told = json.loads(words)
     on, args = Optimisations(**told["on"]), SimpleNamespace(**told["args"])
@@ -143,7 +142,8 @@ def main(words):
         with explained(args, made.loader, device):
             found = measure(made, device, QUICK if args.quick else FULL)
     except InputError as error:
-        found = {"not_run": str(error).removesuffix(", or skip this step")}
+        lasting = "killed by signal" not in str(error) and "exited unexpectedly" not in str(error)
+        found = {"not_run" if lasting else "failed": str(error).removesuffix(", or skip this step")}
     except Exception as error:
         if is_out_of_memory(error):
             found = {"not_run": "out of memory before the first batch"}

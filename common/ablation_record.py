@@ -92,9 +92,10 @@ class Ablation:
 
     @property
     def missing(self):
-        """What is still to be measured, in order: (run, `Variant`)."""
+        """What is still to be measured, in order: (run, `Variant`). Every other run goes backwards."""
         done = {(each.run, each.variant) for each in self.measurements}
-        whole = ((run, variant) for run in range(1, self.runs + 1) for variant in self.variants)
+        forth, back = self.variants, self.variants[::-1]
+        whole = ((run, variant) for run in range(1, self.runs + 1) for variant in (forth if run % 2 else back))
         return [(run, variant) for run, variant in whole if (run, variant.name) not in done]
 
     @property
@@ -143,6 +144,9 @@ def read_ablation(logdir):
     if not path.exists():
         return None
     found = read_as(Ablation, path)
+    known = {name for each in found.measurements for name in each.on} | {each.name for each in found.cannot_act}
+    if not known <= set(NAMES):
+        raise InputError(f"{path} is broken: it names an optimisation that there is not")
     speeds = [speed for each in found.measurements for speed in _speeds(each)]
     if not all(each.samples_per_second.windows for each in found.measurements) or min(speeds, default=1) <= 0:
         raise InputError(f"{path} is broken: measurements must hold windows, and positive numbers")
@@ -223,6 +227,12 @@ def noise_factor(noise):
     Which of two same programs is over the other is chance, so one that seemed 0.98 times as fast counts as 1.02.
     """
     return max(noise.high, 1 / noise.low)
+
+
+def noise_of(ablation):
+    """The `noise_factor` of an ablation; 1 with fewer than two runs of the control, which tell nothing of noise."""
+    noise = control(ablation)
+    return noise_factor(noise) if noise and len(_shared(ablation, [BASELINE, CONTROL])) > 1 else 1.0
 
 
 def verdict(ratio, beyond):

@@ -6,9 +6,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from common.ablation_plan import BASELINE, CONTROL, FULL, ON_DEVICE, alone, in_full
-from common.ablation_record import control, depends_on_place, effects, interactions, whole_ladder
-from common.limit_view import plain_table
-from common.table import UNSTEADY
+from common.ablation_record import control, depends_on_place, effects, interactions, noise_of, verdict, whole_ladder
+from common.table import UNSTEADY, plain_table
 
 SMOKE = "Smoke run (--quick): few and short windows, so the figures are rough."
 SEEN = {"more": "more", "less": "less", "none": "none seen"}
@@ -70,6 +69,7 @@ def programs_table(ablation):
 
 def effects_table(ablation, found, notes):
     """The table of effects; puts into `notes` why optimisations cannot act, and marks them with its number."""
+    beyond = noise_of(ablation)
     table = plain_table("optimisation", ["alone\nimages/s", "\nalone", "full without\nimages/s", "in the\nfull ladder"])
     for effect in found:
         if effect.cannot_act:
@@ -80,9 +80,9 @@ def effects_table(ablation, found, notes):
         table.add_row(
             effect.optimisation,
             _speed(ablation, alone(effect.optimisation)),
-            _ratio(effect.alone),
+            effect_text(effect.alone, beyond),
             _speed(ablation, without),
-            _ratio(effect.in_full),
+            effect_text(effect.in_full, beyond),
         )
     return table
 
@@ -91,7 +91,7 @@ def pairs_table(paired):
     """The pairs: what each brings alone, together, and whether they interact."""
     table = plain_table("pair", ["first", "second", "together", "together over\nfirst x second", "interaction"])
     for each in paired:
-        ratios = [_ratio(ratio, short=True) for ratio in (each.first, each.second, each.together)]
+        ratios = [f"{ratio.ratio:.2f}x" if ratio else "-" for ratio in (each.first, each.second, each.together)]
         ratio = _spread(each.ratio) if each.ratio else "-"
         table.add_row(str(each.pair), *ratios, ratio, SEEN.get(each.verdict, "-"))
     return table
@@ -127,7 +127,8 @@ def _legend(ablation):
         else "the median windows' ratio, and the range that the windows of this one run allow"
     )
     return (
-        f"1.39x (1.31-1.48): {runs}; no difference: that range holds 1.\n"
+        f"1.39x (1.31-1.48): {runs}; no difference: that range holds 1, or is no farther from "
+        "it than the control's.\n"
         "control: the baseline's program measured as if it were another: what no difference looks like.\n"
         "alone: the baseline with it over the baseline. full: steps 01 to 09 together. in the full ladder: full over "
         "full without it.\n"
@@ -138,10 +139,11 @@ def _legend(ablation):
     )
 
 
-def _ratio(ratio, short=False):
+def effect_text(ratio, beyond):
+    """A ratio with its range; "no difference" where that holds 1, or is no farther from it than the factor `beyond`."""
     if ratio is None:
         return "-"
-    return f"{ratio.ratio:.2f}x" if short else str(ratio)
+    return str(ratio) if ratio.differs and verdict(ratio, beyond) != "none" else "no difference"
 
 
 def _spread(ratio):

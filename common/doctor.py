@@ -116,7 +116,7 @@ def _compiler():
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # torch.compile asks for that
     if found := shutil.which(name):
         return Finding("C++ compiler", "ok", found)
-    return Finding("C++ compiler", "note", f"no {name}: without one, steps from 08 on (torch.compile) are not run")
+    return Finding("C++ compiler", "note", f"no {name}: without it, torch.compile, in steps from 08 on, fails on a CPU")
 
 
 def _cifar10(data):

@@ -32,6 +32,10 @@ def compile_failure(error):
         return "torch.compile found no C++ compiler that works: install one, such as g++, or skip this step"
     if "Failed to find C compiler" in told:  # Triton's
         return "torch.compile found no C compiler that works: install one, such as gcc, or skip this step"
+    if "TritonMissing" in f"{type(error).__name__} {told}":
+        return "torch.compile needs Triton for a GPU, which is not installed: pip install triton, or skip this step"
+    if "GPUTooOldForTriton" in f"{type(error).__name__} {told}":
+        return "torch.compile's Triton needs a newer GPU (compute capability 7.0 on): skip this step"
     if damaged := re.search(r"(/\S+)/[^/\s]+/\S+\.so: (file too short|invalid ELF header)", told):
         return (
             f"torch.compile's cache holds a broken file, as when compiling was cut off: remove the folder {damaged[1]} "

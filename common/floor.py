@@ -27,7 +27,7 @@ from common.ladder import prepare
 from common.limit_record import Floor
 from common.machine import ROOT
 from common.options import image_size_for
-from common.record import StepTime, Throughput
+from common.record import Throughput, step_time
 from common.session import Plan, timed_window, warm_up
 
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=5, window_steps=1, window_seconds=1.5)
@@ -50,7 +50,8 @@ class TrainStep:
         model = model.to(device, memory_format=self.layout)
         self.model = torch.compile(model) if kind == COMPILED else model
         self.criterion = nn.CrossEntropyLoss()
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=kind != PLAIN)
+        fused = None if kind == PLAIN else True  # None leaves torch its default, which on a GPU is foreach
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=fused)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
 
     def __call__(self, images, labels):
@@ -94,7 +95,7 @@ def batch_on(device, batch_size, image_size):
 
 
 def fitting_batch(train_step, batch_size, image_size):
-    """Train one step on `batch_size` images; on half as many while memory does not hold them.
+    """Train two steps on `batch_size` images (the first makes the momentum); on half as many while memory holds none.
 
     Returns the batch that fits, and the sizes that did not. Raises InputError where none does.
     """
@@ -102,7 +103,8 @@ def fitting_batch(train_step, batch_size, image_size):
     while size:
         try:
             batch = batch_on(device, size, image_size)
-            train_step(*batch)
+            for _ in range(2):
+                train_step(*batch)
             return batch, tried
         except Exception as error:
             if "Expected more than 1 value per channel" in str(error):
@@ -116,7 +118,7 @@ def fitting_batch(train_step, batch_size, image_size):
                 raise
         batch = None
         train_step.optimizer.zero_grad()
-        _give_back(device)
+        give_back(device)
         tried.append(size)
         size //= 2
     sizes = ", ".join(map(str, tried))
@@ -145,12 +147,11 @@ def floor(kind, speeds, step_ms, batch_size, counted, flops_roof):
     the FLOPs are counted, not estimated from the parameters, and the peak is the one measured here.
     """
     median = statistics.median(speeds)
-    deciles = statistics.quantiles(step_ms, n=10, method="inclusive") if len(step_ms) > 1 else step_ms
     per_second = counted.flops * median / batch_size
     return Floor(
         kind=kind,
         samples_per_second=Throughput(median, list(speeds)),
-        step_ms=StepTime(statistics.median(step_ms), deciles[0], deciles[-1]),
+        step_ms=step_time(step_ms),
         flops_per_second=per_second,
         mfu=per_second / flops_roof,
         bytes_per_second=counted.bytes * median / batch_size if kind != COMPILED else None,
@@ -202,15 +203,15 @@ def _measure_compiled(device, model, image_size, batch_size, precision, seed, qu
         torch.cuda.set_device(device)
     without_tf32()
     torch.manual_seed(seed)
-    batch = batch_on(device, batch_size, image_size)
     try:
+        batch = batch_on(device, batch_size, image_size)
         train_step = TrainStep(classifier(model, image_size), device, getattr(torch, precision), COMPILED)
         train_step(*train_step.laid_out(*batch)).item()
+        print(json.dumps({"compiled": True}), flush=True)
+        speeds, step_ms = speeds_of(windows_of(train_step, batch, device, QUICK if quick else FULL))
     except Exception as error:  # a compiler fails in any way
         print(json.dumps({"error": not_compiled(error)}), flush=True)
         return
-    print(json.dumps({"compiled": True}), flush=True)
-    speeds, step_ms = speeds_of(windows_of(train_step, batch, device, QUICK if quick else FULL))
     print(json.dumps({"samples_per_second": speeds, "step_ms": step_ms}), flush=True)
 
 
@@ -238,7 +239,8 @@ def end_with_children(process):
             time.sleep(GRACE)
 
 
-def _give_back(device):
+def give_back(device):
+    """Free what nobody holds any more, on the device too."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -16,13 +16,14 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from common import floor, machine, progress, record
+from common import floor, machine, privacy, progress, record
 from common.data import cifar10, resized_uint8
 from common.device import autocast_dtype, device_name
 from common.errors import InputError, is_out_of_memory, printable
-from common.input_limit_record import Consumed, Delivered, InputLimit, WorkerMemory
+from common.input_limit_record import ENOUGH, EVEN, Consumed, Delivered, InputLimit, ProcessMemory, judged
 from common.limit_record import read_limit
 from common.model import classifier
+from common.session import endless
 
 WORKER_FAILURES = r"DataLoader worker .*(killed by signal|exited unexpectedly)|shared memory|Too many open files"
 WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
@@ -88,7 +89,7 @@ def deliver(data, batch_size, workers, pin_memory, seed, window_seconds):
     )  # fmt: skip
     others = {child.pid for child in multiprocessing.active_children()}
     begin = time.perf_counter()
-    batches = _endless(loader)
+    batches = endless(loader)
     next(batches)
     start = time.perf_counter() - begin
     for _ in range(workers * (loader.prefetch_factor or 0)):  # queued while the workers started: not their pace
@@ -126,7 +127,7 @@ def images_per_second(batches, batch_size, seconds):
 
 
 def worker_memory(pids, proc=Path("/proc")):
-    """The `WorkerMemory` of processes from Linux's smaps_rollup; None where there are none, or it is not there."""
+    """The `ProcessMemory` of processes from Linux's smaps_rollup; None where there are none, or it is not there."""
     found = []
     for pid in pids:
         try:
@@ -139,7 +140,7 @@ def worker_memory(pids, proc=Path("/proc")):
     if not found:
         return None
     rss, pss = zip(*found, strict=True)
-    return WorkerMemory(int(statistics.median(rss)), int(statistics.median(pss)))
+    return ProcessMemory(int(statistics.median(rss)), int(statistics.median(pss)))
 
 
 def model_alone(args, device):
@@ -149,7 +150,7 @@ def model_alone(args, device):
     try:
         kept = read_limit(args.logdir)
     except InputError as error:
-        kept, why = None, str(error)
+        kept, why = None, privacy.redacted(str(error))
     wanted = (device_name(device), args.model, args.image_size, name)
     if kept is not None:
         same_cores = device.type != "cpu" or kept.environment.cores == machine.usable_cores()
@@ -171,25 +172,20 @@ def model_alone(args, device):
     ), notes
 
 
-ENOUGH, EVEN, SHORT = "faster than the model", "as fast as the model", "slower than the model"
-
-
-def judged(delivered, consumed):
-    """`ENOUGH` or `SHORT` where the windows' ranges lie apart, otherwise `EVEN`."""
-    input_speeds, model_speeds = delivered.samples_per_second.windows, consumed.samples_per_second.windows
-    if min(input_speeds) > max(model_speeds):
-        return ENOUGH
-    return SHORT if max(input_speeds) < min(model_speeds) else EVEN
-
-
 def verdict(delivered, consumed, cores):
     """Which side is the bottleneck and how many workers change that, in a sentence."""
     first = next((each for each in delivered if judged(each, consumed) == ENOUGH), None)
     if first is not None and first.workers == 0:
         return "the model is the bottleneck with any number of workers, even none"
+    even = next((each for each in delivered if judged(each, consumed) == EVEN), None)
+    if first is not None and even is not None and even.workers < first.workers:
+        slower = "" if even is delivered[0] else f"the input is the bottleneck below {_workers(even.workers)}; "
+        return (
+            f"{slower}with {_workers(even.workers)} it is as fast as the model, as far as the windows tell, and from "
+            f"{_workers(first.workers)} on the model is the bottleneck"
+        )
     if first is not None:
         return f"the input is the bottleneck below {_workers(first.workers)}, the model from there on"
-    even = next((each for each in delivered if judged(each, consumed) == EVEN), None)
     if even is not None:
         return (
             f"the input is the bottleneck below {_workers(even.workers)}; there it is as fast as the model, as far as "
@@ -206,8 +202,3 @@ def verdict(delivered, consumed, cores):
 
 def _workers(number):
     return f"{number} worker{'' if number == 1 else 's'}"
-
-
-def _endless(loader):
-    while True:
-        yield from loader

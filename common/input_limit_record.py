@@ -10,8 +10,8 @@ FILE = "input_limit.json"
 
 
 @dataclass(frozen=True)
-class WorkerMemory:
-    """Median bytes over the workers: resident, and proportional (pages shared with others divided among them)."""
+class ProcessMemory:
+    """Bytes of a process: resident, and proportional (pages shared with others divided among them)."""
 
     rss: int
     pss: int
@@ -28,7 +28,7 @@ class Delivered:
     workers: int
     samples_per_second: Throughput
     start_seconds: float
-    worker_bytes: WorkerMemory | None
+    worker_bytes: ProcessMemory | None
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,17 @@ class InputLimit:
     notes: list[str]
     environment: Environment
     started: str
+
+
+ENOUGH, EVEN, SHORT = "faster than the model", "as fast as the model", "slower than the model"
+
+
+def judged(delivered, consumed):
+    """`ENOUGH` or `SHORT` where the windows' ranges lie apart, otherwise `EVEN`."""
+    input_speeds, model_speeds = delivered.samples_per_second.windows, consumed.samples_per_second.windows
+    if min(input_speeds) > max(model_speeds):
+        return ENOUGH
+    return SHORT if max(input_speeds) < min(model_speeds) else EVEN
 
 
 def read_input_limit(logdir):

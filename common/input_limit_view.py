@@ -3,8 +3,8 @@
 from rich.markup import escape
 from rich.text import Text
 
-from common.input_limit import judged
-from common.limit_view import plain_table
+from common.input_limit_record import judged
+from common.table import plain_table
 
 
 def print_input_limit(found, to):
@@ -24,9 +24,9 @@ def print_input_limit(found, to):
         f"{model.kind}, {model.precision}, batch {model.batch_size}; {escape(model.source)})."
     )
     alone = next((each for each in found.delivered if each.workers == 0), None)
-    if alone is not None:
+    if alone is not None and found.device_type == "cpu":
         both = 1 / (1 / alone.samples_per_second.median + 1 / model.samples_per_second.median)
-        to.print(f"Without workers the two take turns: {both:.1f} images/s.")
+        to.print(f"Without workers the two take turns: {both:.1f} images/s, by arithmetic.")
     to.print(f"[bold]{escape(found.bottleneck[0].upper() + found.bottleneck[1:])}.[/]")
     for note in found.notes:
         to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))

@@ -84,8 +84,7 @@ def measure(args, device):
     model.to(device)
     counted, batch_size, times, timings, too_large = uncompiled(model, args, device, precision)
     del model  # the process that compiles has to fit beside this one
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    floor.give_back(device)
     if too_large:
         sizes = ", ".join(map(str, too_large))
         notes = [*notes, f"out of memory with batch size {sizes}: everything here is of batch {batch_size}"]
@@ -154,8 +153,8 @@ def uncompiled(model, args, device, precision):
             train_step = floor.TrainStep(model, device, precision, kind)
         timings[kind] = floor.speeds_of(floor.windows_of(train_step, batch, device, plan))
         progress.report(kind, part, PARTS, statistics.median(timings[kind][0]))
-        if kind == floor.PLAIN:
-            times = traced_ms(train_step, batch, device, counted)
+    train_step = floor.TrainStep(model, device, precision)  # last: a process that has traced may be slower for good
+    times = traced_ms(train_step, batch, device, counted)
     return counted, len(batch[1]), times, timings, too_large
 
 

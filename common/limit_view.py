@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from common.roofline import of_roof, told_rate
-from common.table import UNSTEADY
+from common.table import UNSTEADY, plain_table
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name
 
@@ -26,7 +26,7 @@ def print_limit(limit, to):
     best, speeds = limit.floor, [each.samples_per_second for each in limit.floors]
     to.print(
         f"[bold]The floor is {best.samples_per_second.median:.1f} images/s ({best.kind})[/]: "
-        "no input pipeline can make this model train faster here."
+        "no input pipeline can make this model train faster here, at this batch size and precision."
     )
     if max(map(_half, [*limit.peak_flops[:1], *limit.peak_bytes[:1], *speeds])) > UNSTEADY:
         to.print(
@@ -130,15 +130,6 @@ def _legend(limit):
         "floor: uncompiled in the layout and with the optimizer of steps 01 to 05; channels last with the fused "
         "optimizer as step 07; compiled as step 08."
     )
-
-
-def plain_table(first, headers):
-    """A table without lines, its first column to the left and the others to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first, overflow="fold")
-    for header in headers:
-        table.add_column(header, justify="right", overflow="fold")
-    return table
 
 
 def _half(rates):

@@ -27,7 +27,11 @@ def operator_ms(path, events, counted):
         times = np.where(trace.named(trace.operators, steps.is_step), 0.0, times)
         parts = [(operators, times)]
     else:
-        parts = [(launching_operators(trace, launches(trace, table)), table.duration) for table in work]
+        parts = []
+        for table in work:
+            launched = launches(trace, table)
+            within = launched >= 0  # the others were launched before the trace began, by a step that is not in it
+            parts.append((launching_operators(trace, launched)[within], table.duration[within]))
     count, found = len(steps.steps(trace).names), {}
     for operators, times in parts:
         of_time = np.where(operators >= 0, of_operator[operators], 0)

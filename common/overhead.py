@@ -29,7 +29,7 @@ from common.device import autocast_dtype, device_name
 from common.model import classifier
 from common.overhead_record import FILE, OFF, OFF_AGAIN, Mode, Overhead
 from common.overhead_view import print_overhead
-from common.session import read_trace, timed_window
+from common.session import read_trace, synchronize, timed_window
 from common.table import console
 
 BATCH_SIZE = {"cuda": 128, "cpu": 32}
@@ -69,7 +69,7 @@ def tracings(device):
     """Every mode, as a `Tracing`, "off" and its control first."""
     gpu = device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if gpu else [])
-    operators = "activities=[CPU, CUDA]" if gpu else "activities=[CPU]"
+    operators = "activities CPU and CUDA" if gpu else "activity CPU"
     verbose = torch._C._profiler._ExperimentalConfig(verbose=True)
 
     def plus(name, switches, **arguments):
@@ -83,13 +83,13 @@ def tracings(device):
         Tracing(OFF_AGAIN, "no profiler"),
         Tracing(
             "kernels only",
-            "activities=[CUDA]",
+            "activity CUDA",
             {"activities": [ProfilerActivity.CUDA]} if gpu else None,
             None if gpu else "no GPU, so there are no kernels to record",
         ),
         Tracing("operators", operators, {"activities": activities}),
         plus("+ shapes", "record_shapes=True", record_shapes=True),
-        plus("+ flops", "with_flops=True", with_flops=True),
+        plus("+ flops", "with_flops=True, which records shapes too", with_flops=True),
         plus("+ memory", "profile_memory=True", profile_memory=True),
         modules,
         plus("+ stacks", "with_stack=True", with_stack=True),
@@ -108,6 +108,7 @@ def measure(args, device):
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else what watches a GPU stays attached, and "off" would not be off
     torch.manual_seed(args.seed)
     model = classifier(args.model, args.image_size)
     precision, notes = autocast_dtype(device)
@@ -120,7 +121,9 @@ def measure(args, device):
         sizes = ", ".join(map(str, too_large))
         notes = [*notes, f"out of memory with batch size {sizes}: everything here is of batch {len(batch[1])}"]
     every = tracings(device)
-    modes, steps = measured(every, train_step, batch, device, args.runs, 1 if args.quick else None)
+    steps = 1 if args.quick else steps_for(train_step, batch, device)
+    untraced = traced(every[0], train_step, batch, device, steps, None).step_ms
+    modes = measured(every, train_step, batch, device, args.runs, steps)
     return Overhead(
         schema=record.SCHEMA,
         device=device_name(device),
@@ -132,6 +135,7 @@ def measure(args, device):
         seed=args.seed,
         steps=steps,
         runs=args.runs,
+        before_ms=untraced,
         modes=modes,
         notes=[*notes, *([SMOKE] if args.quick else [])],
         environment=record.environment(torch.__version__, torch.version.cuda),
@@ -139,11 +143,8 @@ def measure(args, device):
     )
 
 
-def measured(every, train_step, batch, device, runs, steps=None):
-    """Measure each `Tracing` in each run: ([Mode], the steps that were timed in each).
-
-    steps: by default as many as fill `MODE_SECONDS` untraced. What cannot be measured becomes a `Mode` without numbers.
-    """
+def measured(every, train_step, batch, device, runs, steps):
+    """Measure `steps` steps of each `Tracing` in each run. What cannot be measured becomes a `Mode` without numbers."""
     taken = [tracing for tracing in every if tracing.why_not is None]
     seen = {tracing.name: [] for tracing in taken}
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder, warnings.catch_warnings():
@@ -152,14 +153,13 @@ def measured(every, train_step, batch, device, runs, steps=None):
         for tracing in taken:  # the first profiler of a process prepares Kineto, and the first of each kind its own
             if tracing.arguments is not None:
                 traced(tracing, train_step, batch, device, 1, path)
-        steps = steps or steps_for(train_step, batch, device)
         progress.report("warm-up", 1, runs + 1)
         for run in range(runs):
             for tracing in turned(taken, run):
                 seen[tracing.name].append(traced(tracing, train_step, batch, device, steps, path, sized=run == 0))
             progress.report(f"run {run + 1}/{runs}", run + 2, runs + 1)
     off = [each.step_ms for each in seen[OFF]]
-    return [mode_of(tracing, seen.get(tracing.name, []), off) for tracing in every], steps
+    return [mode_of(tracing, seen.get(tracing.name, []), off) for tracing in every]
 
 
 def steps_for(train_step, batch, device):
@@ -229,8 +229,3 @@ def mode_of(tracing, seen, off):
         gzip_bytes_per_step=sizes[1],
         events_per_step=sizes[2],
     )
-
-
-def synchronize(device):
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

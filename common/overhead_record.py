@@ -39,7 +39,10 @@ class Mode:
 
 @dataclass(frozen=True)
 class Overhead:
-    """One call of `overhead`. modes: `OFF` and, as a control, `OFF_AGAIN` first. steps: timed in each mode and run."""
+    """One call of `overhead`. modes: `OFF` and, as a control, `OFF_AGAIN` first. steps: timed in each mode and run.
+
+    before_ms: of a step before the process used a profiler for the first time.
+    """
 
     schema: int
     device: str
@@ -51,6 +54,7 @@ class Overhead:
     seed: int
     steps: int
     runs: int
+    before_ms: float
     modes: list[Mode]
     notes: list[str]
     environment: Environment

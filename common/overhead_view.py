@@ -5,9 +5,8 @@ import statistics
 from rich.markup import escape
 from rich.text import Text
 
-from common.limit_view import plain_table
 from common.overhead_record import OFF_AGAIN
-from common.table import UNSTEADY
+from common.table import UNSTEADY, plain_table
 
 HEADERS = ["step ms", "x off", "range", "us an event", "stop, write s", "MB a step", "gzip MB", "events a step"]
 
@@ -25,6 +24,7 @@ def print_overhead(found, to):
     low, high = found.noise
     if (high - low) / 2 > UNSTEADY:
         to.print(Text("UNSTEADY: something else kept this machine busy. Run it again.", "red"))
+    to.print(f"Before this process had ever traced, a step took {found.before_ms:.1f} ms.")
     for mode in found.modes:
         if mode.not_measured is not None:
             to.print(Text(f"Not measured: {mode.name}: {mode.not_measured}.", "yellow"))

@@ -11,6 +11,7 @@ import torch
 
 from common.errors import is_out_of_memory
 from common.limit_record import Peak
+from common.session import synchronize
 
 MATRICES = {"cuda": (2048, 4096, 8192, 12288), "cpu": (256, 512, 1024, 2048)}  # rows and columns
 COPIES = {"cuda": (512, 2048), "cpu": (256, 512)}  # MiB, well beyond the caches
@@ -70,14 +71,9 @@ def call_rates(device, call, seconds):
 
 
 def _seconds(device, call, calls):
-    _synchronize(device)
+    synchronize(device)
     begin = time.perf_counter()
     for _ in range(calls):
         call()
-    _synchronize(device)
+    synchronize(device)
     return time.perf_counter() - begin
-
-
-def _synchronize(device):
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

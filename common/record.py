@@ -177,6 +177,12 @@ def read_result(path):
     return result
 
 
+def step_time(step_ms):
+    """The `StepTime` of steps that took so many ms each."""
+    deciles = statistics.quantiles(step_ms, n=10, method="inclusive") if len(step_ms) > 1 else step_ms
+    return StepTime(statistics.median(step_ms), deciles[0], deciles[-1])
+
+
 def read_as(kind, path):
     """Read a JSON file of this schema as a dataclass. Raises InputError that names the file and what is wrong."""
     try:

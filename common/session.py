@@ -3,17 +3,13 @@
 The two measurements are never mixed: tracing slows what it looks at, so throughput comes from the timed windows alone.
 """
 
-import errno
 import gzip
 import json
 import math
 import os
-import re
 import shutil
 import statistics
 import time
-import warnings
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
@@ -25,7 +21,8 @@ from torch.profiler import ProfilerActivity
 
 from common import progress, record
 from common.device import device_name
-from common.errors import InputError, compile_failure, is_out_of_memory
+from common.errors import InputError
+from common.failures import explained
 from common.run_folder import own_folder, publish, stamp
 
 
@@ -85,7 +82,7 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
         f"{loader.num_workers} workers, on {device_name(device)}"
     )
     with own_folder(args.logdir, step) as (folder, beside), explained(args, loader, device):
-        parts, batches = plan.windows + 2, _endless(loader)
+        parts, batches = plan.windows + 2, endless(loader)
         images, labels = next(batches)
         resident = getattr(loader, "resident", False)
         moves = Moves(None, 0) if resident else Moves(images.dtype, images.nbytes + labels.nbytes)
@@ -112,7 +109,6 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
 
         speeds = [window.samples_per_second for window in windows]
         step_ms = [ms for window in windows for ms in window.step_ms]
-        deciles = statistics.quantiles(step_ms, n=10, method="inclusive")
         result = record.Result(
             schema=record.SCHEMA,
             step=step,
@@ -123,7 +119,7 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
             image_size=args.image_size,
             batch_size=loader.batch_size,
             samples_per_second=record.Throughput(statistics.median(speeds), speeds),
-            step_ms=record.StepTime(statistics.median(step_ms), deciles[0], deciles[-1]),
+            step_ms=record.step_time(step_ms),
             peak_memory_bytes=peak,
             batch_bytes=moves.batch_bytes,
             trace=f"{stamp()}.pt.trace.json.gz",
@@ -145,10 +141,10 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
 
 def first_step(train_step, images, labels, device):
     """Train the first batch; return the seconds until the device is done with it. Loading is not in them."""
-    _synchronize(device)
+    synchronize(device)
     begin = time.perf_counter()
     train_step(images, labels)
-    _synchronize(device)
+    synchronize(device)
     return time.perf_counter() - begin
 
 
@@ -168,7 +164,7 @@ def timed_window(batches, train_step, device, steps):
     """Train `steps` steps and time them. Only its edges synchronise the device; in between, only `train_step` may."""
     losses, marks, samples = [], [], 0
     mark = partial(_cuda_mark, device) if device.type == "cuda" else time.perf_counter
-    _synchronize(device)
+    synchronize(device)
     begin = time.perf_counter()
     marks.append(mark())
     for _ in range(steps):
@@ -176,7 +172,7 @@ def timed_window(batches, train_step, device, steps):
         losses.append(train_step(images, labels).detach())
         marks.append(mark())
         samples += len(labels)
-    _synchronize(device)
+    synchronize(device)
     seconds = time.perf_counter() - begin
     pairs = pairwise(marks)
     if device.type == "cuda":
@@ -193,7 +189,8 @@ def _cuda_mark(device):
     return event
 
 
-def _synchronize(device):
+def synchronize(device):
+    """Wait until a GPU has done all that was launched; a CPU has."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -245,7 +242,8 @@ def cpu_peak_bytes(events):
     return max((values["Total Allocated"] for values in memory if values["Device Type"] == 0), default=0)
 
 
-def _endless(loader):
+def endless(loader):
+    """The batches of a loader, epoch after epoch."""
     while True:
         yield from loader
 
@@ -289,51 +287,3 @@ def _write_events(path, windows, steps, first_step_seconds, result, loader, move
         "median/peak_memory_bytes": peak,
     }
     write_events(path, scalars, settings, medians)
-
-
-@contextmanager
-def explained(args, loader, device):
-    """Turn the failures that the user can do something about into InputError."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # said in the notes instead
-        warnings.filterwarnings("ignore", message=".*Profiler clears events")  # there is one cycle only
-        try:
-            yield
-        except InputError:
-            raise
-        except Exception as error:
-            explained = _explain(error, args, loader, device)
-            if explained is None:
-                raise
-            raise InputError(explained) from error
-
-
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
-NO_PROCESS = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE}
-
-
-def _explain(error, args, loader, device):
-    """What the user can do about an error, in a line; None if it is none of theirs."""
-    batch, workers, text = loader.batch_size, loader.num_workers, str(error)
-    fewer = f"try fewer than --workers {workers}; 0 loads in the main process"
-    if "shared memory" in text or "Bus error" in text:
-        return f"the loader's workers ran out of shared memory: {fewer}, and in a container give it a larger --shm-size"
-    if killed := re.search(r"DataLoader worker .*?(killed by signal: [\w ]+|exited unexpectedly)", text):
-        return f"a loader worker was {killed[1].strip()}, most likely for lack of memory: {fewer}"
-    if "Too many open files" in text or (isinstance(error, OSError) and error.errno in NO_PROCESS and workers):
-        return f"the system refuses to start the loader's workers ({text}): {fewer}"
-    if is_out_of_memory(error):
-        fixed = batch == 1 or "--batch-size" in args.ignores
-        smaller = "try a smaller --model or --image-size" if fixed else f"try --batch-size {batch // 2}"
-        return f"out of memory on {device_name(device)} with batch size {batch}: {smaller}"
-    if told := compile_failure(error):
-        return told
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        where = error.filename or args.logdir
-        return f"cannot write {where}: {error.strerror}; free space there or choose another --logdir"
-    if "Expected more than 1 value per channel" in text:
-        return (
-            f"batch norm needs more than one value per channel: a batch of {batch} at {args.image_size} px is too "
-            "small, try a larger --batch-size or --image-size"
-        )
-    return None

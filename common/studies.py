@@ -15,14 +15,18 @@ READERS = {
 
 
 def read_study(path, settings):
-    """What a file of `READERS` holds. settings: the record's. Raises InputError for a broken one, or of another device.
+    """What a file of `READERS` holds. settings: the record's.
 
-    Also for another model or image size than the ladder's.
+    Raises InputError for a broken one, for one of another device, model, image size or data than the ladder's, and for
+    a smoke run.
     """
     path = Path(path)
     found = READERS[path.name](path.parent)
     about = getattr(found, "settings", found)
-    for name in ("device", "model", "image_size"):
-        if getattr(about, name) != settings[name]:
-            raise InputError(f"{path} is of {name} {getattr(about, name)!r}, the record of {settings[name]!r}")
+    for name in ("device", "model", "image_size", "data"):
+        there = getattr(about, name, settings[name])  # what trains on noise has no data
+        if there != settings[name]:
+            raise InputError(f"{path} is of {name} {there!r}, the record of {settings[name]!r}")
+    if getattr(about, "quick", False) or any("smoke run" in note for note in getattr(found, "notes", ())):
+        raise InputError(f"{path} is a smoke run (--quick), which is no measurement to keep")
     return found

@@ -8,31 +8,37 @@ and anew in each run: a worker that is killed for lack of memory, or a GPU that 
 import json
 import multiprocessing
 import os
-import re
 import subprocess
 import sys
 import time
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
-from torch.utils.data import DataLoader
 
 from common import floor, machine, privacy, progress, record
-from common.data import CIFAR10_MEAN, CIFAR10_STD, check_cifar10, cifar10, resized_uint8
+from common.ablation import training
+from common.ablation_plan import Optimisations
+from common.data import check_cifar10
 from common.device import autocast_dtype, device_name, needs_gpu
 from common.errors import InputError, is_out_of_memory, printable
+from common.failures import explained
 from common.input_limit import worker_memory, worker_numbers
 from common.model import classifier
-from common.session import Plan, first_step, timed_window, warm_up
+from common.session import Plan, endless, first_step, timed_window, warm_up
 from common.sweep_record import FILE, Cell, CellRun, ProcessMemory, Sweep
 from common.sweep_view import print_sweep, told_setting
 from common.table import console
 
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=3, window_steps=2, window_seconds=1.0)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=1, window_seconds=0.1)
+STEP_07 = Optimisations(
+    amp=True, bigger_batch=True, reduced_h2d_copy=True, multiprocess_loading=True, channels_last=True,
+    no_hidden_syncs=True,
+)  # fmt: skip
 BATCH_SIZES = {"cuda": [32, 128, 512], "cpu": [32, 64, 128]}
 QUICK_WORKERS, QUICK_BATCH_SIZES = [0, 1], [8, 16]
 RUNS, QUICK_RUNS = 3, 1
@@ -89,7 +95,7 @@ def measure(args, device):
     ]
     shared = {
         "device": args.device, "model": args.model, "image_size": args.image_size, "data": str(args.data),
-        "precision": str(precision).removeprefix("torch."), "seed": args.seed, "quick": args.quick,
+        "seed": args.seed, "quick": args.quick,
     }  # fmt: skip
     cells = measured(settings, shared, args.runs or (QUICK_RUNS if args.quick else RUNS))
     if all(cell.failed for cell in cells):
@@ -101,7 +107,7 @@ def measure(args, device):
         model=args.model,
         data=data,
         image_size=args.image_size,
-        precision=shared["precision"],
+        precision=str(precision).removeprefix("torch."),
         seed=args.seed,
         workers=workers,
         batch_sizes=batch_sizes,
@@ -169,47 +175,35 @@ def measured_apart(settings, limit_seconds=CELL_SECONDS, command=(sys.executable
     return None, told.get("error") or (killed if code < 0 else f"its process ended with code {code}")
 
 
-def measured_here(device, model, image_size, data, precision, seed, quick, workers, batch_size, pin_memory):
+def measured_here(device, model, image_size, data, seed, quick, workers, batch_size, pin_memory):
     """Measure one setting in this process; returns the `CellRun`."""
     device = torch.device(device)
     if device.index is not None:
         torch.cuda.set_device(device)
     floor.without_tf32()
     torch.manual_seed(seed)
-    train_set = cifar10(data, transform=resized_uint8(image_size))
-    if batch_size > len(train_set):
-        raise InputError(f"the batch is larger than the data ({len(train_set)} images)")
-    loader = DataLoader(
-        train_set, batch_size=batch_size, shuffle=True, drop_last=True, num_workers=workers,
-        persistent_workers=workers > 0, pin_memory=pin_memory,
-    )  # fmt: skip
-    train_step = step_07(classifier(model, image_size), device, getattr(torch, precision))
-    batches, plan = _endless(loader), QUICK if quick else FULL
+    options = {"data": Path(data), "model": model, "image_size": image_size, "batch_size": batch_size, "seed": seed}
+    args = SimpleNamespace(**options, device=device, workers=workers, logdir=Path(data), ignores=())
+    made = training(replace(STEP_07, pinned_memory=pin_memory), args)
+    if len(made.loader) == 0:
+        raise InputError(f"the batch is larger than the data ({len(made.loader.dataset)} images)")
+    with explained(args, made.loader, device):
+        return timed(made, device, QUICK if quick else FULL)
+
+
+def timed(made, device, plan):
+    """The `CellRun` of an `ablation.Training`."""
+    batches, train_step = endless(made.loader), made.train_step
     first_step(train_step, *next(batches), device)
-    steps = warm_up(batches, train_step, device, plan, loader)
+    steps = warm_up(batches, train_step, device, plan, made.loader)
     pids = [child.pid for child in multiprocessing.active_children()]
     before, begin = cpu_seconds(pids), time.perf_counter()
     windows = [timed_window(batches, train_step, device, steps).samples_per_second for _ in range(plan.windows)]
     seconds, after = time.perf_counter() - begin, cpu_seconds(pids)
-    own, others = (_memory(worker_memory(each)) for each in ([os.getpid()], pids))
+    own, others = worker_memory([os.getpid()]), worker_memory(pids)
     batches.close()
     cores = None if before is None or after is None else (after - before) / seconds
     return CellRun(windows, cores, own, others)
-
-
-def step_07(model, device, precision):
-    """Step 07's train step, copy to the device included: train_step(images, labels), uint8 images [N, 3, H, W]."""
-    train = floor.TrainStep(model, device, precision, floor.CHANNELS_LAST)
-    mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
-    std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
-
-    def train_step(images, labels):
-        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        images, labels = train.laid_out(images, labels)
-        images = (images.float() / 255 - mean) / std
-        return train(images, labels)
-
-    return train_step
 
 
 def cpu_seconds(workers, proc=Path("/proc")):
@@ -226,25 +220,11 @@ def cpu_seconds(workers, proc=Path("/proc")):
 
 def failure(error):
     """Why a setting could not be measured, in a line."""
-    text = str(error)
-    if "shared memory" in text or "Bus error" in text:
-        return "the workers ran out of shared memory; in a container, give it a larger --shm-size"
-    if killed := re.search(r"DataLoader worker .*?(killed by signal: [\w ]+|exited unexpectedly)", text):
-        return f"a worker was {killed[1].strip()}, most likely for lack of memory".replace("was exited", "exited")
+    if isinstance(error, InputError):
+        return printable(error, 200)
     if is_out_of_memory(error):
-        return "out of memory on the GPU" if "CUDA" in text or "HIP" in text else "out of memory"
-    if "Expected more than 1 value per channel" in text:
-        return "batch norm needs more than one value per channel: a larger batch or image"
-    return printable(text if isinstance(error, InputError) else f"{type(error).__name__}: {text}", 160)
-
-
-def _memory(told):
-    return None if told is None else ProcessMemory(told.rss, told.pss)
-
-
-def _endless(loader):
-    while True:
-        yield from loader
+        return "out of memory before the first batch"
+    return printable(f"{type(error).__name__}: {error}", 160)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import InputError
+from common.input_limit_record import ProcessMemory
 from common.record import Environment, read_as
 
 FILE = "sweep.json"
-
-
-@dataclass(frozen=True)
-class ProcessMemory:
-    """Bytes of a process: resident, and proportional (pages shared with others divided among them)."""
-
-    rss: int
-    pss: int
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.text import Text
 
-from common.limit_view import plain_table
+from common.table import plain_table
 
 HEADERS = [
     "batch", "pinned", "images/s", "range", "of best", "cores", "worker PSS", "RSS", "trainer RSS", "all PSS",

@@ -197,3 +197,12 @@ def _compared(row, base):
 def _half_spread(result):
     low, high = spread(result)
     return (high - low) / 2 / result.samples_per_second.median
+
+
+def plain_table(first, headers):
+    """A table without lines, its first column to the left and the others to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column(first, overflow="fold")
+    for header in headers:
+        table.add_column(header, justify="right", overflow="fold")
+    return table

@@ -53,7 +53,8 @@ def _run_all(args):
         python = Path(sys.executable)
         board = python.with_name("tensorboard")
         out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {args.logdir}")
-        out.print(f"This table again:  {python} -m common compare {args.logdir}")
+        again = "These rows again:  " if missing else "This table again:  "
+        out.print(f"{again}{python} -m common compare {args.logdir}")
     for step, outcome in failures:
         print(f"tour: {step} {'not run' if outcome.code == 2 else 'failed'}: {outcome.reason}", file=sys.stderr)
     return ladder.exit_code(outcome.code for _, outcome in failures)

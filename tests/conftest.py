@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests 
 
 
 def pytest_collection_modifyitems(items):
-    """With several processes (`-n`): a file's tests stay together, and so do those of the one real tour, which begin."""
+    """With several processes (`-n`): a file's tests stay together, as do those of the one real tour, which begin."""
     items.sort(key=lambda item: "quick_tour" not in item.fixturenames)
     for item in items:
         group = "quick_tour" if "quick_tour" in item.fixturenames else item.path.name

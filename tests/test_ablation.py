@@ -19,6 +19,7 @@ from common import ablate, ablation, ablation_plan, ablation_plot, ablation_reco
 from common.__main__ import main
 from common.ablation_plan import LADDER, PAIRS, Optimisations, Pair, Variant, cannot_act, pairs, variants
 from common.ablation_record import Ablation, Measurement, NotMeasured, Settings, read_ablation
+from common.ablation_view import effect_text
 from common.compare import Ratio
 from common.errors import InputError
 from common.record import StepTime, Throughput
@@ -146,6 +147,13 @@ def test_what_cannot_be_run_is_told_in_a_line(small, capsys, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model: 1 / 0)
     assert told(capsys, ["compile", *on])["not_run"].startswith("torch.compile failed: ZeroDivisionError")
 
+    def killed(*_):
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ablation, "first_step", killed)
+        assert "killed by signal" in told(capsys, on)["failed"]  # which need not happen again
+
     def no_room(*_):
         raise MemoryError("DefaultCPUAllocator: can't allocate memory")
 
@@ -166,7 +174,7 @@ def names_of(found):
 def test_on_a_gpu_every_optimisation_is_put_in_and_left_out():
     found = variants({})
     assert names_of(found) == [
-        "baseline", "control", *(f"baseline + {name}" for name in ablation_plan.NAMES), "full",
+        "baseline", *(f"baseline + {name}" for name in ablation_plan.NAMES), "full", "control",
         *(f"full without {name}" for name in LADDER), "full + on_device_data",
         *(f"baseline + {pair}" for pair in PAIRS),
     ]  # fmt: skip
@@ -238,10 +246,10 @@ EVERY = names_of(variants(cannot_act("cpu", False, 128, 1)))
 
 def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path, capsys):
     assert ended(tmp_path, "--runs", 3) == 0
-    assert fake.log == EVERY * 3
+    assert fake.log == EVERY + EVERY[::-1] + EVERY
     found = read_ablation(tmp_path)
     assert [(each.run, each.variant) for each in found.measurements] == [
-        (run, name) for run in (1, 2, 3) for name in EVERY
+        (run, name) for run in (1, 2, 3) for name in (EVERY[::-1] if run == 2 else EVERY)
     ]
     assert found.measurements[1].samples_per_second == Throughput(100.0, [99.0, 100.0, 102.0])
     assert (found.whole_runs, found.missing) == (3, [])
@@ -257,7 +265,7 @@ def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on_there(fake, tmp_path
     assert len(read_ablation(tmp_path).measurements) == 5
     fake.log, fake.stop = [], None
     assert ended(tmp_path, "--runs", 2, "--resume") == 0
-    assert fake.log == EVERY[5:] + EVERY
+    assert fake.log == EVERY[5:] + EVERY[::-1]
     assert read_ablation(tmp_path).missing == []
 
 
@@ -417,6 +425,16 @@ def test_an_effect_is_the_median_of_ratios_within_each_run():
     assert effect_of(found, "amp").in_full == Ratio(3.0, 2.0, 4.0)
     assert effect_of(found, "on_device_data").in_full == Ratio(2.0, 1.0, 2.0)
     assert effect_of(found, "on_device_data").alone is None
+
+
+def test_an_effect_is_told_only_beyond_what_the_control_did():
+    assert ablation_record.noise_of(made(BASE)) == pytest.approx(1 / 0.99)
+    assert ablation_record.noise_of(made({"baseline": [100.0], "control": [150.0]})) == 1.0  # one run tells no noise
+    assert effect_text(Ratio(1.02, 1.015, 1.03), 1.01) == "1.02x (1.01-1.03)"
+    assert effect_text(Ratio(1.02, 1.015, 1.03), 1.02) == "no difference"
+    assert effect_text(Ratio(0.5, 0.4, 0.6), 1.02) == "0.50x (0.40-0.60)"
+    assert effect_text(Ratio(1.2, 0.9, 1.3), 1.0) == "no difference"
+    assert effect_text(None, 1.0) == "-"
 
 
 def test_one_run_s_range_is_what_its_windows_allow():

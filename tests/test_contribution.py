@@ -157,6 +157,8 @@ def test_a_record_may_hold_the_limit_of_its_device(folder, command):
         ({"model": "resnet50"}, "limit.json is of model 'resnet50'"),
         ({"image_size": 64}, "limit.json is of image_size 64"),
         ({"floors": []}, "limit.json is broken"),
+        ({"batch_size": 0}, "limit.json is broken"),
+        ({"notes": ["smoke run (--quick): rough"]}, "limit.json is a smoke run"),
         ({"notes": ["<b>"]}, "limit.json holds an odd text"),
         ({"not_compiled": "/home/ada/cc"}, "limit.json holds"),
     ],

@@ -8,6 +8,7 @@ from conftest import NAMES, ROOT, STEPS, run_program
 
 from common.original import RELATIVE
 
+RECORDS = ["ablation_record", "input_limit_record", "limit_record", "overhead_record", "sweep_record"]
 COMMON = sorted((ROOT / "common").glob("**/*.py"))
 
 
@@ -47,7 +48,7 @@ def test_the_trace_engine_needs_msgspec_and_numpy_only():
 
 
 @pytest.mark.parametrize(
-    "name", ["record", "machine", "errors", "progress", "ladder", "ablation_plan", "ablation_record"]
+    "name", ["record", "machine", "errors", "progress", "ladder", "not_run", "studies", "ablation_plan", *RECORDS]
 )
 def test_the_leaves_need_the_standard_library_only(name):
     outside = {top.split(".")[0] for top in imported(ROOT / "common" / f"{name}.py")} - set(sys.stdlib_module_names)

@@ -153,7 +153,7 @@ def test_steps_on_a_gpu_are_timed_by_events_in_its_own_stream(monkeypatch):
 
 def test_timed_windows_run_without_a_profiler_and_synchronise_at_their_edges_only(monkeypatch):
     log = []
-    monkeypatch.setattr(session, "_synchronize", lambda device: log.append("synchronize"))
+    monkeypatch.setattr(session, "synchronize", lambda device: log.append("synchronize"))
 
     def train_step(images, labels):
         assert not torch.autograd._profiler_enabled()
@@ -169,7 +169,7 @@ def test_timed_windows_run_without_a_profiler_and_synchronise_at_their_edges_onl
 
 
 def test_the_loader_runs_on_through_windows_and_epochs():
-    batches = session._endless(DataLoader(Images(), batch_size=16, drop_last=True))
+    batches = session.endless(DataLoader(Images(), batch_size=16, drop_last=True))
     firsts = [next(batches)[1][0].item() for _ in range(5)]
     assert firsts == [0, 6, 0, 6, 0]
 
@@ -212,7 +212,7 @@ def test_the_first_step_is_timed_apart_and_is_in_no_window(tmp_path, capsys):
 
 def compile_errors():
     from torch._dynamo.exc import BackendCompilerFailed, Unsupported
-    from torch._inductor.exc import InductorError, InvalidCxxCompiler
+    from torch._inductor.exc import InductorError, InvalidCxxCompiler, TritonMissing
 
     return {
         "no C++ compiler": (InvalidCxxCompiler(), r"no C\+\+ compiler that works: install one"),
@@ -229,13 +229,14 @@ def compile_errors():
             InductorError(ImportError("/tmp/inductor/kr/ckre.main.so: file too short"), None),
             "cache holds a broken file.*remove the folder /tmp/inductor and run this again, or skip this step",
         ),
+        "no Triton": (TritonMissing(None), "needs Triton for a GPU.*pip install triton"),
         "a new Python": (RuntimeError("torch.compile is not supported on Python 3.16+"), r"3.16\+: use a Python"),
         "a newer Python": (RuntimeError("Dynamo is not supported on Python 3.17+"), r"3.17\+: use a Python"),
     }  # fmt: skip
 
 
 COMPILE_ERRORS = ["no C++ compiler", "inside of another", "no C compiler", "a backend that fails"]
-COMPILE_ERRORS += ["what Dynamo cannot trace", "a broken cache", "a new Python", "a newer Python"]
+COMPILE_ERRORS += ["what Dynamo cannot trace", "a broken cache", "no Triton", "a new Python", "a newer Python"]
 
 
 @pytest.mark.parametrize("kind", COMPILE_ERRORS)  # by name: torch's compiler takes seconds to import

@@ -13,11 +13,12 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from conftest import ROOT, SmallNet, assert_refused, run_program
+from conftest import ROOT, assert_refused, run_program
 from rich.console import Console
 
 from common import record, sweep, sweep_plot, sweep_view
 from common.__main__ import main
+from common.ablation_plan import NAMES
 from common.errors import InputError
 from common.sweep_record import FILE, Cell, CellRun, ProcessMemory, Sweep, read_sweep
 
@@ -167,12 +168,8 @@ def test_a_cell_that_hangs_is_ended_with_all_that_it_started(tmp_path):
 @pytest.mark.parametrize(
     "error, told",
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "out of memory on the GPU"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "out of memory before the first batch"),
         (MemoryError(), "out of memory"),
-        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), "a worker was killed by signal: Ki"),
-        (RuntimeError("DataLoader worker (pid(s) 7, 8) exited unexpectedly"), "a worker exited unexpectedly, most"),
-        (RuntimeError("unable to allocate shared memory(shm) for file"), "larger --shm-size"),
-        (ValueError("Expected more than 1 value per channel when training"), "batch norm needs more than one"),
         (InputError("the batch is larger than the data"), "the batch is larger than the data"),
         (KeyError("odd"), "KeyError: 'odd'"),
     ],
@@ -221,16 +218,22 @@ def test_cpu_seconds_are_this_process_s_and_the_workers_(tmp_path):
     assert sweep.cpu_seconds([], tmp_path) is not None
 
 
-def test_the_train_step_is_step_07_s(capture_step):
-    images, labels = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8), torch.tensor([1, 2, 3, 4])
-    step = capture_step("07_no_hidden_syncs")
-    model = SmallNet()
-    model.load_state_dict(step.model.state_dict())
-    train_step = sweep.step_07(model, CPU, step.precision)
-    for _ in range(2):
-        assert torch.allclose(train_step(images, labels), step.train_step(images, labels), rtol=1e-3)
-    assert torch.equal(model.seen, step.model.seen)
-    assert model.seen.is_contiguous(memory_format=torch.channels_last)
+def test_the_program_is_step_07_s_with_pinned_memory_as_asked(monkeypatch):
+    """test_ablation holds the program to the steps."""
+    taken = []
+
+    def training(on, args):
+        taken.append((on, args))
+        raise InputError("enough")
+
+    monkeypatch.setattr(sweep, "training", training)
+    for pinned in (False, True):
+        with pytest.raises(InputError, match="enough"):
+            sweep.measured_here("cpu", "small", 32, "data", 0, True, 3, 16, pinned)
+    every = list(NAMES[:7])
+    on = [[name for name in NAMES if getattr(each, name)] for each, _ in taken]
+    assert on == [[name for name in every if name != "pinned_memory"], every]
+    assert (taken[0][1].workers, taken[0][1].batch_size) == (3, 16)
 
 
 # The record

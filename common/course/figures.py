@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from common import original
 from common.ablation_plot import ablation_figure
-from common.ablation_record import effects
+from common.ablation_record import effects, noise_of
+from common.ablation_view import effect_text
 from common.plot import (
     ERROR_BARS,
     GREY,
@@ -165,9 +166,10 @@ def ablation(recorded):
     """What each optimisation brings alone and in the full ladder; None where `ablate` was not recorded."""
     if recorded.ablation is None:
         return None
+    beyond = noise_of(recorded.ablation)
     told = "; ".join(
-        f"{step_label(effect.optimisation)} {effect.alone or 'not measured'} alone, {effect.in_full or 'not measured'} "
-        "in the full ladder"
+        f"{step_label(effect.optimisation)} {effect_text(effect.alone, beyond)} alone, "
+        f"{effect_text(effect.in_full, beyond)} in the full ladder"
         for effect in effects(recorded.ablation)
         if not effect.cannot_act
     )

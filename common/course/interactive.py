@@ -110,9 +110,7 @@ def sweep(recorded):
     return plotly_figure(recorded.sweep)
 
 
-FIGURES = {
-    made.__name__: made for made in (ladder, breakdown, memory, idle, predicted, ablation, sweep)
-}
+FIGURES = {made.__name__: made for made in (ladder, breakdown, memory, idle, predicted, ablation, sweep)}
 
 
 def _stacked(parts, colours, title):

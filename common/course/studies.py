@@ -1,4 +1,4 @@
-"""What the pages say of a record's further measurements: `limit`, `ablate`, `overhead` and `sweep`, if it holds them.
+"""What the pages say beside the ladder: of first steps, and of `limit`, `ablate`, `overhead` and `sweep` if recorded.
 
 The tables are those that the commands print.
 """
@@ -7,7 +7,19 @@ from rich.text import Text
 
 from common import ablation_view, input_limit_view, limit_view, markdown, overhead_view, sweep_view
 from common.ablation_record import effects, interactions
+from common.event_file import scalars
 from common.markdown import escaped
+
+
+def first_steps(course):
+    """The first step of every program in its first run, from its events, beside a later step's time."""
+    rows = []
+    for row in course.shown.ladder.rows:
+        events = sorted((course.shown.folder / row.result.step).glob("events.out.tfevents.*"))
+        seconds = scalars(events[0].read_bytes()).get("first_step_seconds") if events else None
+        told = "-" if seconds is None else f"{seconds:.1f}"
+        rows.append([f"`{row.result.step}`", told, f"{row.result.step_ms.median / 1e3:.2f}"])
+    return markdown.table(["step", ">its first step, s", ">a later step, s"], rows)
 
 
 def limit_floors(course):
@@ -94,7 +106,7 @@ def sweep_verdict(course):
 
 
 BLOCKS = (
-    *(limit_floors, limit_facts, limit_groups, input_limit, overhead, sweep, sweep_verdict),
+    *(first_steps, limit_floors, limit_facts, limit_groups, input_limit, overhead, sweep, sweep_verdict),
     *(ablation_programs, ablation_effects, ablation_pairs),
 )
 

@@ -100,7 +100,7 @@ def _parser():
         handed_on.add_argument(flag, type=folder, metavar=name, help=text)
 
     added = add("limit", _limit, LIMIT)
-    add_step_options(added, ignores=("--workers", "--stacks"))
+    add_step_options(added, without=("--workers", "--stacks"))
     added.add_argument("--input", action="store_true", help="measure the input pipeline alone, per number of workers")
     added.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     added.add_argument("--plot", type=folder, metavar="FILE", help="draw the roofline: .svg or .png")
@@ -112,7 +112,7 @@ def _parser():
     )
 
     added = add("ablate", _ablate, ABLATE)
-    add_step_options(added, ignores=("--stacks",))
+    add_step_options(added, without=("--stacks",))
     added.add_argument(
         "--runs", type=whole_number(1, 100), default=5, metavar="N", help="runs of everything (default: %(default)s)"
     )
@@ -122,12 +122,12 @@ def _parser():
     added.add_argument("--plot", type=folder, metavar="FILE", help="draw the effects: .svg or .png")
 
     added = add("overhead", _overhead, OVERHEAD)
-    add_step_options(added, ignores=("--data", "--download", "--workers", "--stacks"), batch_size=None)
+    add_step_options(added, without=("--data", "--download", "--workers", "--stacks"), batch_size=None)
     added.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 5; 2 with --quick)")
     added.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
     added = add("sweep", _sweep, SWEEP)
-    add_step_options(added, ignores=("--batch-size", "--workers", "--stacks"))
+    add_step_options(added, without=("--batch-size", "--workers", "--stacks"))
     added.add_argument(
         "--workers-list",
         type=whole_numbers(0, 256),

@@ -59,13 +59,17 @@ def folder(text):
     return Path(text)
 
 
-def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128):
+def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, without=()):
     """Add the options that every step takes. `ignores`: those, as typed, that have no effect in this one.
 
-    batch_size: its default; None where that follows from the device, which is then left to the command.
+    batch_size: its default; None where that follows from the device, which is then left to the command. without: those
+    that a command does not take; the namespace has their defaults nevertheless.
     """
 
     def add(flag, text, **kinds):
+        if flag in without:
+            parser.set_defaults(**{flag.removeprefix("--").replace("-", "_"): kinds.get("default", False)})
+            return
         parser.add_argument(flag, help=text + (" (no effect in this step)" if flag in ignores else ""), **kinds)
 
     add(

@@ -198,3 +198,11 @@ def test_output_into_a_closed_pipe_is_not_an_error(tmp_path):
     finished = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)
     assert "Traceback" not in finished.stderr
     assert "BrokenPipe" not in finished.stderr
+
+
+@pytest.mark.parametrize("words", ["limit --stacks", "sweep --workers 2", "overhead --data x", "ablate --stacks"])
+def test_a_command_takes_no_option_that_does_nothing_in_it(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert "unrecognized arguments" in capsys.readouterr().err

@@ -25,6 +25,7 @@ torch.set_num_threads(1)  # small models gain nothing from more, and tests share
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests start
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist then reads the marks
 def pytest_collection_modifyitems(items):
     """With several processes (`-n`): a file's tests stay together, as do those of the one real tour, which begin."""
     items.sort(key=lambda item: "quick_tour" not in item.fixturenames)

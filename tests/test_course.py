@@ -249,7 +249,9 @@ def test_figures_follow_the_readers_theme_and_hold_no_date_or_path(made):
     for each in recorded.records():
         of_a_gpu = {"idle"} if each.device_type == "cuda" else set()
         stems = {path.stem for path in drawn if path.parent.name == each.folder.name}
-        assert stems == {"ladder", "beside_original", "breakdown", "memory", "predicted"} | of_a_gpu
+        more = {"roofline": each.limit, "ablation": each.ablation, "sweep": each.sweep}
+        further = {name for name, found in more.items() if found}
+        assert stems == {"ladder", "beside_original", "breakdown", "memory", "predicted"} | of_a_gpu | further
     for path, text in drawn.items():
         assert "prefers-color-scheme:dark" in text, path
         assert "currentColor" in text

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from common.ablation_record import control, effects
+from common.ablation_record import control, effects, noise_factor
 from common.plot import GREY, MEMORY, SPEED, check_figure_file, reach, save, step_label, styled
 
 TICKS = (  # from coarse to fine
@@ -31,7 +31,9 @@ def ablation_figure(ablation):
     axes.set_xscale("log")
     axes.axvline(1, color=GREY, linewidth=1)
     if noise:
-        axes.axvspan(noise.low, noise.high, color=GREY, alpha=0.25, linewidth=0, label="the baseline over itself")
+        beyond = noise_factor(noise)  # which of the two is over the other is chance
+        told = "as far as the baseline from itself"
+        axes.axvspan(1 / beyond, beyond, color=GREY, alpha=0.25, linewidth=0, label=told)
     series = (
         ("alone: over the baseline", SPEED, "o", -0.15, [effect.alone for effect in found]),
         ("in the full ladder: over the ladder without it", MEMORY, "s", 0.15, [effect.in_full for effect in found]),

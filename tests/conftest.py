@@ -1,6 +1,7 @@
 """What several tests share: steps loaded as modules or run as programs, small models and data, hand-made results."""
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from filelock import FileLock
 from torch import nn
 
 from common import record
@@ -23,15 +25,6 @@ NAMES = [path.stem for path in STEPS]
 
 torch.set_num_threads(1)  # small models gain nothing from more, and tests share the machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests start
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist then reads the marks
-def pytest_collection_modifyitems(items):
-    """With several processes (`-n`): a file's tests stay together, as do those of the one real tour, which begin."""
-    items.sort(key=lambda item: "quick_tour" not in item.fixturenames)
-    for item in items:
-        group = "quick_tour" if "quick_tour" in item.fixturenames else item.path.name
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def run_program(*command, cwd=None, **environment):
@@ -108,11 +101,17 @@ def capture_step(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def quick_tour(tmp_path_factory):
-    """One real `tour --quick`, made once: the finished process and its log folder."""
-    logdir = tmp_path_factory.mktemp("quick tour")  # with a space, as folders of people have
-    finished = run_program("-m", "common", "tour", "--quick", "--device", "cpu", "--logdir", logdir, "--data", logdir)
-    return SimpleNamespace(finished=finished, logdir=logdir)
+def quick_tour(tmp_path_factory, worker_id):
+    """One real `tour --quick`, made once for all processes of the tests: the finished process and its log folder."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base if worker_id == "master" else base.parent
+    logdir, kept = shared / "quick tour", shared / "quick_tour.json"  # with a space, as folders of people have
+    with FileLock(shared / "quick_tour.lock"):
+        if not kept.exists():
+            words = ("--quick", "--device", "cpu", "--logdir", logdir, "--data", shared)
+            done = run_program("-m", "common", "tour", *words)
+            kept.write_text(json.dumps({"returncode": done.returncode, "stdout": done.stdout, "stderr": done.stderr}))
+    return SimpleNamespace(finished=SimpleNamespace(**json.loads(kept.read_text())), logdir=logdir)
 
 
 def make_result(step="00_baseline", windows=(100.0, 101.0, 102.0, 103.0, 104.0), **changes):

@@ -553,7 +553,7 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     ablation_plot.plot(found, tmp_path / "effects.png")
     text = (tmp_path / "effects.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-    for words in ("multiprocess loading", "the baseline over itself", "alone: over the baseline", "cannot act here",
+    for words in ("multiprocess loading", "as far as the baseline", "alone: over the baseline", "cannot act here",
                   "not measured", "prefers-color-scheme"):  # fmt: skip
         assert words in text
     assert (tmp_path / "effects.png").read_bytes().startswith(b"\x89PNG")

@@ -42,7 +42,7 @@ COLOURS = {
 }
 CAUSE_COLOURS = dict(zip(CAUSES, ("#e69f00", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True))
 PROMISE = "#d55e00"
-POINTS = 182  # of a memory curve: two for each of 90 stretches of time, and its ends; a panel shows no more
+POINTS = 142  # of a memory curve: two for each of 70 stretches of time, and its ends; a panel shows no more
 
 
 def ladder(recorded):

@@ -3,7 +3,7 @@
 import plotly.graph_objects as go
 from IPython.display import display
 
-from common.ablation_record import control, effects
+from common.ablation_record import control, effects, noise_factor
 from common.compare import spread
 from common.course import figures
 from common.plot import GREY, MEMORY, SPEED, reach, step_label, svg_text
@@ -101,8 +101,9 @@ def ablation(recorded):
             marker={"symbol": symbol, "size": 9, "color": colour},
         )
     if noise:
-        made.add_vrect(noise.low, noise.high, fillcolor=GREY, opacity=0.2, line_width=0)
-    return made.update_xaxes(type="log", title="grey: the baseline over itself").update_yaxes(autorange="reversed")
+        made.add_vrect(1 / noise_factor(noise), noise_factor(noise), fillcolor=GREY, opacity=0.2, line_width=0)
+    made.update_xaxes(type="log", title="grey: as far as the baseline from itself")
+    return made.update_yaxes(autorange="reversed")
 
 
 def sweep(recorded):

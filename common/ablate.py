@@ -5,11 +5,9 @@ Runs are interleaved: run 1 of all variants (`ablation_plan.variants`), then run
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, replace
@@ -31,11 +29,9 @@ from common.ablation_record import (
 )  # fmt: skip
 from common.ablation_view import print_ablation
 from common.data import holds_cifar10
-from common.device import autocast_dtype, checked_device, device_name
+from common.device import autocast_dtype, device_name
 from common.errors import InputError, printable
-from common.floor import end_with_children
-from common.machine import ROOT
-from common.options import image_size_for
+from common.floor import process_apart, ready_device
 from common.plot import check_figure_file
 from common.record import StepTime, Throughput
 from common.reference import code_hash
@@ -55,9 +51,7 @@ def ablate(args):
     """
     if args.plot:
         check_figure_file(args.plot)
-    args.device = checked_device(args.device)
-    args.image_size = image_size_for(args, args.device)
-    ladder.prepare(args)
+    ready_device(args)
     with (
         redirect_stdout(sys.stderr) if args.json else nullcontext(),  # stdout is for the JSON then
         locked(args.logdir / ".ablation.lock", f"another `ablate` is writing to {args.logdir}: wait for it"),
@@ -176,32 +170,15 @@ def measured(variant, args, program=PROGRAM):
     """
     names = ("data", "model", "image_size", "batch_size", "workers", "seed", "device", "quick")
     words = {"on": asdict(variant.optimisations), "args": {name: getattr(args, name) for name in names}}
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     last = "no message"
-    late = threading.Event()
-    with subprocess.Popen(
-        [*program, json.dumps(words, default=str)], env=environment, text=True, errors="replace",
-        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ) as process:  # fmt: skip
-
-        def too_late():
-            late.set()
-            end_with_children(process)
-
-        timer = threading.Timer(LIMIT_SECONDS, too_late)
-        timer.start()
-        try:
-            for line in map(str.strip, process.stdout):
-                if line.startswith(('{"windows"', '{"not_run"', '{"failed"')):
-                    return json.loads(line)
-                last = line or last
-            if late.is_set():
-                return {"failed": f"not done after {LIMIT_SECONDS} s"}
-            return {"failed": printable(ladder.why_ended(process.wait(), last) or last, REASON_LENGTH)}
-        finally:
-            timer.cancel()
-            end_with_children(process)
+    with process_apart(program, words, LIMIT_SECONDS, stderr=subprocess.STDOUT) as (process, _, late):
+        for line in map(str.strip, process.stdout):
+            if line.startswith(('{"windows"', '{"not_run"', '{"failed"')):
+                return json.loads(line)
+            last = line or last
+        if late.is_set():
+            return {"failed": f"not done after {LIMIT_SECONDS} s"}
+        return {"failed": printable(ladder.why_ended(process.wait(), last) or last, REASON_LENGTH)}
 
 
 def _measurement(variant, run, told, started):

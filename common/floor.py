@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from itertools import repeat
 from types import SimpleNamespace
 
@@ -164,29 +165,14 @@ def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "co
     settings: what `_measure_compiled` takes. Where it cannot be, ([], [], why, in a line). limit_seconds: how long
     starting and compiling together may take; the process and all it started are ended then.
     """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    late, told = threading.Event(), {}
-    with subprocess.Popen(
-        [*command, json.dumps(settings)], env=environment, text=True, errors="replace", start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
-
-        def too_late():
-            late.set()
-            end_with_children(process)
-
-        timer = threading.Timer(limit_seconds, too_late)
-        timer.start()
-        try:
-            for line in process.stdout:
-                if line.startswith('{"compiled'):
-                    timer.cancel()
-                if line.startswith("{"):
-                    told.update(json.loads(line))
-            code = process.wait()
-        finally:
-            timer.cancel()
-            end_with_children(process)
+    told = {}
+    with process_apart(command, settings, limit_seconds) as (process, timer, late):
+        for line in process.stdout:
+            if line.startswith('{"compiled'):
+                timer.cancel()
+            if line.startswith("{"):
+                told.update(json.loads(line))
+        code = process.wait()
     if "samples_per_second" in told:
         return told["samples_per_second"], told["step_ms"], None
     if late.is_set():
@@ -222,6 +208,34 @@ def not_compiled(error):
     if told := compile_failure(error):
         return told.removesuffix(", or skip this step")
     return f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
+
+
+@contextmanager
+def process_apart(command, words, limit_seconds, stderr=subprocess.DEVNULL):
+    """Start a program of ours in a process of its own, with `words` as JSON; its output is a pipe of text.
+
+    Yields the process, the timer that ends it after `limit_seconds`, and an event that is set if that came to pass.
+    However this is left, the process and all it started are ended.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    late = threading.Event()
+    with subprocess.Popen(
+        [*command, json.dumps(words, default=str)], env=environment, text=True, errors="replace",
+        start_new_session=True, stdout=subprocess.PIPE, stderr=stderr,
+    ) as process:  # fmt: skip
+
+        def too_late():
+            late.set()
+            end_with_children(process)
+
+        timer = threading.Timer(limit_seconds, too_late)
+        timer.start()
+        try:
+            yield process, timer, late
+        finally:
+            timer.cancel()
+            end_with_children(process)
 
 
 def end_with_children(process):

@@ -8,7 +8,6 @@ and anew in each run: a worker that is killed for lack of memory, or a GPU that 
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from contextlib import nullcontext, redirect_stdout
@@ -152,17 +151,11 @@ def measured_apart(settings, limit_seconds=CELL_SECONDS, command=(sys.executable
 
     settings: what `measured_here` takes. The process and all it started are ended after `limit_seconds`.
     """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(machine.ROOT), os.environ.get("PYTHONPATH", "")])}
-    with subprocess.Popen(
-        [*command, json.dumps(settings)], env=environment, text=True, errors="replace", start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    ) as process:  # fmt: skip
-        try:
-            printed, _ = process.communicate(timeout=limit_seconds)
-        except subprocess.TimeoutExpired:
-            return None, f"not done after {limit_seconds} s"
-        finally:
-            floor.end_with_children(process)
+    with floor.process_apart(command, settings, limit_seconds) as (process, _, late):
+        printed = process.stdout.read()
+        process.wait()
+    if late.is_set():
+        return None, f"not done after {limit_seconds} s"
     lines = [line for line in printed.splitlines() if line.startswith('{"cell": ')]
     told = json.loads(lines[-1])["cell"] if lines else {}
     if "windows" in told:

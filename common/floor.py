@@ -98,7 +98,7 @@ def batch_on(device, batch_size, image_size):
 def fitting_batch(train_step, batch_size, image_size):
     """Train two steps on `batch_size` images (the first makes the momentum); on half as many while memory holds none.
 
-    Returns the batch that fits, and the sizes that did not. Raises InputError where none does.
+    Returns the batch that fits, and notes: of the sizes that did not. Raises InputError where none does.
     """
     device, tried, size = train_step.device, [], batch_size
     while size:
@@ -106,7 +106,8 @@ def fitting_batch(train_step, batch_size, image_size):
             batch = batch_on(device, size, image_size)
             for _ in range(2):
                 train_step(*batch)
-            return batch, tried
+            sizes = ", ".join(map(str, tried))
+            return batch, [f"out of memory with batch size {sizes}: measured with batch {size}"] if tried else []
         except Exception as error:
             if "Expected more than 1 value per channel" in str(error):
                 if not tried:

@@ -30,9 +30,7 @@ WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
 
 
 def input_limit(args, device):
-    """Measure; returns the `InputLimit` and the function that prints it. Raises InputError."""
-    from common.input_limit_view import print_input_limit
-
+    """The `InputLimit` of a device. Prints its progress. Raises InputError."""
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     classifier(args.model, args.image_size)  # refused now rather than once the data was measured
     data = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
@@ -53,25 +51,22 @@ def input_limit(args, device):
     if args.quick:
         notes.append("smoke run (--quick): few and short windows, so the figures are rough")
     enough = next((each.workers for each in found if judged(each, consumed) == ENOUGH), None)
-    return (
-        InputLimit(
-            schema=record.SCHEMA,
-            device=device_name(device),
-            device_type=device.type,
-            model=args.model,
-            data=data.source,
-            image_size=args.image_size,
-            batch_size=args.batch_size,
-            pin_memory=device.type == "cuda",
-            delivered=found,
-            model_alone=consumed,
-            enough_workers=enough,
-            bottleneck=verdict(found, consumed, machine.usable_cores()),
-            notes=notes,
-            environment=record.environment(torch.__version__, torch.version.cuda),
-            started=started,
-        ),
-        print_input_limit,
+    return InputLimit(
+        schema=record.SCHEMA,
+        device=device_name(device),
+        device_type=device.type,
+        model=args.model,
+        data=data.source,
+        image_size=args.image_size,
+        batch_size=args.batch_size,
+        pin_memory=device.type == "cuda",
+        delivered=found,
+        model_alone=consumed,
+        enough_workers=enough,
+        bottleneck=verdict(found, consumed, machine.usable_cores()),
+        notes=notes,
+        environment=record.environment(torch.__version__, torch.version.cuda),
+        started=started,
     )
 
 
@@ -163,13 +158,9 @@ def model_alone(args, device):
     train_step = floor.TrainStep(classifier(args.model, args.image_size), device, precision)
     batch, too_large = floor.fitting_batch(train_step, args.batch_size, args.image_size)
     speeds, _ = floor.speeds_of(floor.windows_of(train_step, batch, device, floor.QUICK))
-    if too_large:
-        notes = [*notes, f"out of memory with batch size {', '.join(map(str, too_large))}: the model is measured with "
-                 f"{len(batch[1])}"]  # fmt: skip
     told = record.Throughput(statistics.median(speeds), speeds)
-    return Consumed(
-        told, floor.PLAIN, name, len(batch[1]), f"measured shortly ({why}; limit without --input does it properly)"
-    ), notes
+    source = f"measured shortly ({why}; limit without --input does it properly)"
+    return Consumed(told, floor.PLAIN, name, len(batch[1]), source), [*notes, *too_large]
 
 
 def verdict(delivered, consumed, cores):

@@ -1,19 +1,15 @@
 """`python -m common limit`: how fast this model could train on this device, and how far from its limits it stays."""
 
-import json
 import statistics
-import sys
 import tempfile
 import time
-from contextlib import nullcontext, redirect_stdout
-from dataclasses import asdict
 from datetime import datetime, timezone
 from itertools import repeat
 from pathlib import Path
 
 import torch
 
-from common import floor, operator_times, peaks, privacy, progress, record, roofline
+from common import floor, operator_times, outcome, peaks, privacy, progress, record, roofline
 from common.device import autocast_dtype, device_name
 from common.errors import InputError
 from common.flops import FORWARD, count_step
@@ -23,7 +19,6 @@ from common.limit_view import print_limit
 from common.model import classifier
 from common.plot import check_figure_file
 from common.session import traced_window
-from common.table import console
 
 PARTS = 5  # of a whole measurement, for who follows it
 COMPILE_LIMIT = 300  # s, on a GPU
@@ -37,24 +32,13 @@ def limit(args):
     Raises InputError for what the user can mend: options, a folder that cannot be written, a model that does not fit.
     """
     device = ready(args)
-    with redirect_stdout(sys.stderr) if args.json else nullcontext():  # stdout is for the JSON then
-        if args.input:
-            from common.input_limit import input_limit
+    if args.input:
+        from common.input_limit import input_limit
+        from common.input_limit_view import print_input_limit
 
-            found, show = input_limit(args, device)
-        else:
-            found, show = measure(args, device), print_limit
-        path = args.logdir / (INPUT_FILE if args.input else FILE)
-        record.write_whole(path, json.dumps(asdict(found), indent=2) + "\n")
-        if args.plot:
-            roofline.plot(found, args.plot)
-            print(f"drawn: {args.plot}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(asdict(found), indent=2))
-    else:
-        show(found, console())
-        print(f"written to {path}" + ("" if args.input else "; `compare` shows each step's share of the floor"))
-    return 0
+        return outcome.of(args, INPUT_FILE, lambda: input_limit(args, device), print_input_limit)
+    more = "; `compare` shows each step's share of the floor"
+    return outcome.of(args, FILE, lambda: measure(args, device), print_limit, roofline.plot, more)
 
 
 def ready(args):
@@ -85,9 +69,6 @@ def measure(args, device):
     counted, batch_size, times, timings, too_large = uncompiled(model, args, device, precision)
     del model  # the process that compiles has to fit beside this one
     floor.give_back(device)
-    if too_large:
-        sizes = ", ".join(map(str, too_large))
-        notes = [*notes, f"out of memory with batch size {sizes}: everything here is of batch {batch_size}"]
     settings = {
         "device": args.device, "model": args.model, "image_size": args.image_size, "batch_size": batch_size,
         "precision": _name(precision), "seed": args.seed, "quick": args.quick,
@@ -123,7 +104,7 @@ def measure(args, device):
         groups=operator_times.groups(counted, times),
         outside_ms=times.get((operator_times.OUTSIDE, operator_times.OUTSIDE), 0.0),
         without_formula=operator_times.without_formula(counted, times),
-        notes=[*notes, *([SMOKE] if args.quick else [])],
+        notes=[*notes, *too_large, *([SMOKE] if args.quick else [])],
         environment=record.environment(torch.__version__, torch.version.cuda),
         started=started,
     )
@@ -141,7 +122,7 @@ def uncompiled(model, args, device, precision):
     """Count, time and trace the model on one batch, as large as `args.batch_size` or as memory holds.
 
     Returns the `OperatorCounter` of a step, its batch size, `operator_times.operator_ms`, {kind: what `floor.speeds_of`
-    gives}, and the batch sizes that did not fit.
+    gives}, and notes: of batch sizes that did not fit.
     """
     train_step = floor.TrainStep(model, device, precision)
     batch, too_large = floor.fitting_batch(train_step, args.batch_size, args.image_size)

@@ -138,13 +138,10 @@ def read_limit(logdir):
     if not path.exists():
         return None
     limit = read_as(Limit, path)
-    for each in (*limit.peak_flops, *limit.peak_bytes, *(floor.samples_per_second for floor in limit.floors)):
-        if not each.windows or min([each.median, *each.windows]) <= 0:
-            raise InputError(f"{path} is broken: peaks and floors must hold windows, and positive numbers")
+    every = [*limit.peak_flops, *limit.peak_bytes, *(floor.samples_per_second for floor in limit.floors)]
+    empty = not (limit.peak_flops and limit.peak_bytes and limit.floors) or not all(each.windows for each in every)
+    if empty or min(value for each in every for value in (each.median, *each.windows)) <= 0:
+        raise InputError(f"{path} is broken: peaks and floors must be there, hold windows, and be positive")
     if min(limit.batch_size, limit.flops_per_step, limit.bytes_per_step, limit.forward_flops_per_image) <= 0:
         raise InputError(f"{path} is broken: the batch, its FLOPs and its bytes must be positive")
-    rates = [peak.median for peak in (*limit.peak_flops[:1], *limit.peak_bytes[:1])]
-    rates += [floor.samples_per_second.median for floor in limit.floors]
-    if len(rates) < 3 or min(rates) <= 0:
-        raise InputError(f"{path} is broken: peaks and floors must be there, and positive")
     return limit

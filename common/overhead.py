@@ -8,15 +8,13 @@ is the control, which tells how much of a ratio is noise.
 import gc
 import gzip
 import inspect
-import json
 import math
 import os
-import sys
 import tempfile
 import time
 import warnings
-from contextlib import nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import repeat
 from pathlib import Path
@@ -24,13 +22,12 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity
 
-from common import floor, progress, record
+from common import floor, outcome, progress, record
 from common.device import autocast_dtype, device_name
 from common.model import classifier
 from common.overhead_record import FILE, OFF, OFF_AGAIN, Mode, Overhead
 from common.overhead_view import print_overhead
 from common.session import read_trace, synchronize, timed_window
-from common.table import console
 
 BATCH_SIZE = {"cuda": 128, "cpu": 32}
 RUNS, QUICK_RUNS = 5, 2
@@ -54,15 +51,7 @@ def overhead(args):
     device = floor.ready_device(args)
     args.batch_size = args.batch_size or BATCH_SIZE[device.type]
     args.runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
-    with redirect_stdout(sys.stderr) if args.json else nullcontext():  # stdout is for the JSON then
-        found = measure(args, device)
-        record.write_whole(args.logdir / FILE, json.dumps(asdict(found), indent=2) + "\n")
-    if args.json:
-        print(json.dumps(asdict(found), indent=2))
-    else:
-        print_overhead(found, console())
-        print(f"written to {args.logdir / FILE}")
-    return 0
+    return outcome.of(args, FILE, lambda: measure(args, device), print_overhead)
 
 
 def tracings(device):
@@ -117,9 +106,6 @@ def measure(args, device):
     )
     train_step = floor.TrainStep(model, device, precision)
     batch, too_large = floor.fitting_batch(train_step, args.batch_size, args.image_size)
-    if too_large:
-        sizes = ", ".join(map(str, too_large))
-        notes = [*notes, f"out of memory with batch size {sizes}: everything here is of batch {len(batch[1])}"]
     every = tracings(device)
     steps = 1 if args.quick else steps_for(train_step, batch, device)
     untraced = traced(every[0], train_step, batch, device, steps, None).step_ms
@@ -137,7 +123,7 @@ def measure(args, device):
         runs=args.runs,
         before_ms=untraced,
         modes=modes,
-        notes=[*notes, *([SMOKE] if args.quick else [])],
+        notes=[*notes, *too_large, *([SMOKE] if args.quick else [])],
         environment=record.environment(torch.__version__, torch.version.cuda),
         started=started,
     )

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import sys
 import time
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,7 +17,7 @@ from types import SimpleNamespace
 
 import torch
 
-from common import floor, machine, privacy, progress, record
+from common import floor, machine, outcome, privacy, progress, record
 from common.ablation import training
 from common.ablation_plan import Optimisations
 from common.data import check_cifar10
@@ -28,9 +27,9 @@ from common.failures import explained
 from common.input_limit import worker_memory, worker_numbers
 from common.model import classifier
 from common.session import Plan, endless, first_step, timed_window, warm_up
+from common.sweep_plot import check_plot, plot
 from common.sweep_record import FILE, Cell, CellRun, ProcessMemory, Sweep
 from common.sweep_view import print_sweep, told_setting
-from common.table import console
 
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=3, window_steps=2, window_seconds=1.0)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=1, window_seconds=0.1)
@@ -52,22 +51,9 @@ def sweep(args):
     measured.
     """
     if args.plot:
-        from common.sweep_plot import check_plot, plot
-
         check_plot(args.plot)
     device = floor.ready_device(args)
-    with redirect_stdout(sys.stderr) if args.json else nullcontext():  # stdout is for the JSON then
-        found = measure(args, device)
-        record.write_whole(args.logdir / FILE, json.dumps(asdict(found), indent=2) + "\n")
-        if args.plot:
-            plot(found, args.plot)
-            print(f"drawn: {args.plot}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(asdict(found), indent=2))
-    else:
-        print_sweep(found, console())
-        print(f"written to {args.logdir / FILE}")
-    return 0
+    return outcome.of(args, FILE, lambda: measure(args, device), print_sweep, plot)
 
 
 def measure(args, device):

@@ -6,6 +6,7 @@ The GPU's side is tested by fakes: nothing here was run on one.
 import json
 import math
 import sys
+from dataclasses import asdict
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -199,8 +200,8 @@ class Fussy:
 
 
 def test_the_batch_is_halved_until_memory_holds_it():
-    batch, tried = floor.fitting_batch(Fussy(16), 100, 16)
-    assert (len(batch[1]), tried) == (12, [100, 50, 25])
+    batch, notes = floor.fitting_batch(Fussy(16), 100, 16)
+    assert (len(batch[1]), notes) == (12, ["out of memory with batch size 100, 50, 25: measured with batch 12"])
     assert floor.fitting_batch(Fussy(16), 16, 16)[1] == []
 
 
@@ -446,7 +447,7 @@ def test_a_batch_that_does_not_fit_is_said_and_the_rest_goes_on(small, tmp_path,
 
     monkeypatch.setattr(floor.TrainStep, "__call__", narrow)
     assert ended("--logdir", tmp_path) == 0
-    assert "out of memory with batch size 4: everything here is of batch 2" in capsys.readouterr().out.lower()
+    assert "out of memory with batch size 4: measured with batch 2" in capsys.readouterr().out.lower()
     assert read_limit(tmp_path).batch_size == 2
 
 
@@ -516,12 +517,12 @@ def test_a_broken_limit_is_skipped_and_the_json_stays_as_it_is(tmp_path, capsys)
         return capsys.readouterr()
 
     before = printed("--json").out
-    for content in ("torn", '{"schema": 1}', json.dumps(limit.asdict(make_limit(floors=[])))):
+    for content in ("torn", '{"schema": 1}', json.dumps(asdict(make_limit(floors=[])))):
         (tmp_path / FILE).write_text(content)
         found = printed()
         assert "skipped: " in found.err
         assert "the floor" not in found.out
-    (tmp_path / FILE).write_text(json.dumps(limit.asdict(make_limit())))
+    (tmp_path / FILE).write_text(json.dumps(asdict(make_limit())))
     assert "of the floor: " in printed().out
     assert printed("--json").out == before
 

@@ -319,7 +319,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_said(tmp_path, monkeypatch, cap
     monkeypatch.setattr(floor.TrainStep, "__call__", narrow)
     few_modes(monkeypatch)
     assert ended("--logdir", tmp_path, "--batch-size", 4, "--runs", 1) == 0
-    assert "everything here is of batch 2" in capsys.readouterr().out
+    assert "measured with batch 2" in capsys.readouterr().out
     assert read_overhead(tmp_path).batch_size == 2
 
 

@@ -41,9 +41,9 @@ def print_limit(limit, to):
 
 def facts_table(limit):
     """The measured peaks, and what a step computes and moves."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for _ in range(3):
-        table.add_column(overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for header in ("quantity", "value", "remark"):
+        table.add_column(header, overflow="fold")
     flops, moved = limit.peak_flops[0], limit.peak_bytes[0]
     step, image = limit.flops_per_step, limit.forward_flops_per_image
     for row in (
@@ -52,7 +52,7 @@ def facts_table(limit):
         ("forward, an image", told_rate(image, "FLOP"), f"{image / 2e9:.4g} G multiply-adds"),
         ("a training step", told_rate(step, "FLOP"), f"{step / limit.batch_size / max(image, 1):.2f} x forward"),
         (
-            "",
+            "what it moves",
             told_rate(limit.bytes_per_step, "B"),
             f"{step / limit.bytes_per_step:.3g} FLOPs a byte; the peaks balance at "
             f"{limit.flops_roof / limit.bytes_roof:.3g}",

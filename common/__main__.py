@@ -100,7 +100,11 @@ def _parser():
         handed_on.add_argument(flag, type=folder, metavar=name, help=text)
 
     added = add("limit", _limit, LIMIT)
-    add_step_options(added, without=("--workers", "--stacks"))
+    with_input = {
+        "--data": "with --input: folder that holds cifar-10-batches-py (default: data/ of this project)",
+        "--download": "with --input: fetch CIFAR-10 into --data first, 170 MB",
+    }
+    add_step_options(added, without=("--workers", "--stacks"), texts=STUDY | with_input)
     added.add_argument("--input", action="store_true", help="measure the input pipeline alone, per number of workers")
     added.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     added.add_argument("--plot", type=folder, metavar="FILE", help="draw the roofline: .svg or .png")
@@ -112,9 +116,9 @@ def _parser():
     )
 
     added = add("ablate", _ablate, ABLATE)
-    add_step_options(added, without=("--stacks",))
+    add_step_options(added, without=("--stacks",), texts=STUDY | {"--batch-size": BIGGER_BATCH})
     added.add_argument(
-        "--runs", type=whole_number(1, 100), default=5, metavar="N", help="runs of everything (default: %(default)s)"
+        "--runs", type=whole_number(1, 100), metavar="N", help="runs of everything (default: 5; 1 with --quick)"
     )
     added.add_argument("--resume", action="store_true", help="go on with the ablation in --logdir, or add runs to it")
     added.add_argument("--all-pairs", action="store_true", help="put in every two, not only those expected to interact")
@@ -122,12 +126,14 @@ def _parser():
     added.add_argument("--plot", type=folder, metavar="FILE", help="draw the effects: .svg or .png")
 
     added = add("overhead", _overhead, OVERHEAD)
-    add_step_options(added, without=("--data", "--download", "--workers", "--stacks"), batch_size=None)
+    by_device = {"--batch-size": "images per step (default: 128 on a GPU, 32 on a CPU)"}
+    without = ("--data", "--download", "--workers", "--stacks")
+    add_step_options(added, without=without, batch_size=None, texts=STUDY | by_device)
     added.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 5; 2 with --quick)")
     added.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
 
     added = add("sweep", _sweep, SWEEP)
-    add_step_options(added, without=("--batch-size", "--workers", "--stacks"))
+    add_step_options(added, without=("--batch-size", "--workers", "--stacks"), texts=STUDY)
     added.add_argument(
         "--workers-list",
         type=whole_numbers(0, 256),
@@ -155,6 +161,13 @@ LIMIT = "Measure how fast the model could train on this device if data cost noth
 ABLATE = "Measure the full ladder with each optimisation left out, the baseline with each put in, and which interact."
 OVERHEAD = "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules."
 SWEEP = "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or not."
+
+STUDY = {
+    "--logdir": "folder of all runs; the result goes there as a JSON file (default: logs/ of this project)",
+    "--batch-size": "images per step (default: %(default)s)",
+    "--quick": "smoke run: fewer and shorter measurements",
+}
+BIGGER_BATCH = "images per step where bigger_batch is on (default: %(default)s)"
 
 # Each command imports what it needs, so that none waits for another's libraries.
 

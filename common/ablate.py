@@ -39,6 +39,7 @@ from common.run_folder import locked
 from common.table import console
 
 PROGRAM = (sys.executable, "-m", "common.ablation")
+RUNS, QUICK_RUNS = 5, 1
 LIMIT_SECONDS = 1800  # of one measurement, compiling and all: beyond it something hangs
 REASON_LENGTH = 200  # characters of why a variant was not run, at most
 
@@ -52,6 +53,7 @@ def ablate(args):
     if args.plot:
         check_figure_file(args.plot)
     ready_device(args)
+    args.runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
     with (
         redirect_stdout(sys.stderr) if args.json else nullcontext(),  # stdout is for the JSON then
         locked(args.logdir / ".ablation.lock", f"another `ablate` is writing to {args.logdir}: wait for it"),
@@ -59,8 +61,9 @@ def ablate(args):
         found = _opened(args)
         try:
             found, code = _measure_all(args, found)
-        except KeyboardInterrupt:
-            print(f"\nwhat was measured is in {args.logdir / FILE}; --resume goes on", file=sys.stderr)
+        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
+            if (args.logdir / FILE).exists():
+                print(f"\nwhat was measured is in {args.logdir / FILE}; --resume goes on", file=sys.stderr)
             raise
         if args.plot:
             ablation_plot.plot(found, args.plot)
@@ -136,7 +139,7 @@ def _measure_all(args, found):
         f"ablate: {settings.model}, {settings.data} data, {settings.image_size} px, on {settings.device}; "
         f"{len(found.missing)} of {found.runs} x {len(found.variants)} measurements to go"
     )
-    failed, took = set(), []
+    failed, took = set(), {False: [], True: []}
     while todo := [each for each in found.missing if (each[0], each[1].name) not in failed]:
         if code_hash() != found.code:
             raise InputError("steps/ or common/ changed while measuring: put the code back, and go on with --resume")
@@ -146,10 +149,9 @@ def _measure_all(args, found):
         told = measured(variant, args)
         if "windows" in told:
             found = replace(found, measurements=[*found.measurements, _measurement(variant, run, told, started)])
-            took.append(time.monotonic() - begin)
-            left = statistics.median(took) * (len(todo) - 1) / 60
+            took["compile" in variant.on].append(time.monotonic() - begin)
             speed = found.measurements[-1].samples_per_second.median
-            print(f"{name}{speed:10.1f} images/s, about {left:.0f} min to go", flush=True)
+            print(f"{name}{speed:10.1f} images/s{_to_go(took, [each for _, each in todo[1:]])}", flush=True)
         elif "not_run" in told and variant.name == BASELINE and not found.of(BASELINE):
             raise InputError(f"the baseline cannot be run: {told['not_run']}")
         elif "not_run" in told and _can_be_left_out(found, variant):
@@ -161,6 +163,14 @@ def _measure_all(args, found):
             continue
         write_ablation(args.logdir, found)
     return found, 1 if failed else 0
+
+
+def _to_go(took, variants):
+    """How long the rest will take, in words. took: {whether a program compiles: s of each so far}; "" if unknown."""
+    kinds = ["compile" in each.on for each in variants]
+    if not kinds or not all(took[kind] for kind in kinds):
+        return ""
+    return f", about {sum(statistics.median(took[kind]) for kind in kinds) / 60:.0f} min to go"
 
 
 def measured(variant, args, program=PROGRAM):

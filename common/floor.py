@@ -98,7 +98,7 @@ def batch_on(device, batch_size, image_size):
 def fitting_batch(train_step, batch_size, image_size):
     """Train two steps on `batch_size` images (the first makes the momentum); on half as many while memory holds none.
 
-    Returns the batch that fits, and notes: of the sizes that did not. Raises InputError where none does.
+    Returns the batch that fits, and notes: one of the sizes that did not, if any. Raises InputError where none does.
     """
     device, tried, size = train_step.device, [], batch_size
     while size:

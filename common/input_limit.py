@@ -139,7 +139,7 @@ def worker_memory(pids, proc=Path("/proc")):
 
 
 def model_alone(args, device):
-    """What the model consumes, and notes: from a `limit.json` that matches, otherwise measured shortly, uncompiled."""
+    """What the model consumes, and notes: from a `limit.json` that matches, otherwise measured briefly, uncompiled."""
     precision, notes = autocast_dtype(device)
     name, why = str(precision).removeprefix("torch."), "no limit.json here"
     try:
@@ -151,16 +151,17 @@ def model_alone(args, device):
         same_cores = device.type != "cpu" or kept.environment.cores == machine.usable_cores()
         if same_cores and (kept.device, kept.model, kept.image_size, kept.precision) == wanted:
             best = kept.floor
-            where = f"limit.json of {kept.started[:10]}"
+            where = f"limit.json of {kept.started[:10]}{', a smoke run' if kept.smoke else ''}"
             return Consumed(best.samples_per_second, best.kind, kept.precision, kept.batch_size, where), notes
         why = "limit.json is of another device, model, image size or precision"
     torch.manual_seed(args.seed)
     train_step = floor.TrainStep(classifier(args.model, args.image_size), device, precision)
-    batch, too_large = floor.fitting_batch(train_step, args.batch_size, args.image_size)
+    batch, halved = floor.fitting_batch(train_step, args.batch_size, args.image_size)
     speeds, _ = floor.speeds_of(floor.windows_of(train_step, batch, device, floor.QUICK))
     told = record.Throughput(statistics.median(speeds), speeds)
-    source = f"measured shortly ({why}; limit without --input does it properly)"
-    return Consumed(told, floor.PLAIN, name, len(batch[1]), source), [*notes, *too_large]
+    source = f"measured briefly: {why}; limit without --input does it properly"
+    notes = [*notes, *(f"the model alone: {note}" for note in halved)]
+    return Consumed(told, floor.PLAIN, name, len(batch[1]), source), notes
 
 
 def verdict(delivered, consumed, cores):

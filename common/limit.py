@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from common import floor, operator_times, outcome, peaks, privacy, progress, record, roofline
+from common import ending, floor, operator_times, peaks, privacy, progress, record, roofline
 from common.device import autocast_dtype, device_name
 from common.errors import InputError
 from common.flops import FORWARD, count_step
@@ -36,15 +36,17 @@ def limit(args):
         from common.input_limit import input_limit
         from common.input_limit_view import print_input_limit
 
-        return outcome.of(args, INPUT_FILE, lambda: input_limit(args, device), print_input_limit)
+        return ending.of(args, INPUT_FILE, lambda: input_limit(args, device), print_input_limit)
     more = "; `compare` shows each step's share of the floor"
-    return outcome.of(args, FILE, lambda: measure(args, device), print_limit, roofline.plot, more)
+    return ending.of(args, FILE, lambda: measure(args, device), print_limit, roofline.plot, more)
 
 
 def ready(args):
     """Check the options, fill in this machine's defaults, and return the device. Raises InputError."""
     if args.plot and args.input:
         raise InputError("--plot draws the roofline, which --input does not measure: leave one of them out")
+    if args.download and not args.input:
+        raise InputError("--download fetches the data, which limit reads with --input only: leave it out")
     device = floor.ready_device(args)
     if args.plot:
         check_figure_file(args.plot)
@@ -66,16 +68,19 @@ def measure(args, device):
     progress.report("peaks", 1, PARTS)
 
     model.to(device)
-    counted, batch_size, times, timings, too_large = uncompiled(model, args, device, precision)
+    counted, batch_size, times, timings, halved = uncompiled(model, args, device, precision)
     del model  # the process that compiles has to fit beside this one
     floor.give_back(device)
     settings = {
         "device": args.device, "model": args.model, "image_size": args.image_size, "batch_size": batch_size,
         "precision": _name(precision), "seed": args.seed, "quick": args.quick,
     }  # fmt: skip
-    patience = compile_limit(device, time.perf_counter() - begin) if args.compile_limit is None else args.compile_limit
+    patience = args.compile_limit
+    if patience is None:
+        patience = compile_limit(device, time.perf_counter() - begin, args.quick)
     why_not = "--compile-limit 0"
     if patience:
+        progress.say(f"  compiling, {patience} s at most")
         speeds, step_ms, why_not = floor.compiled_windows(settings, patience)
         if speeds:
             timings[floor.COMPILED] = speeds, step_ms
@@ -104,28 +109,30 @@ def measure(args, device):
         groups=operator_times.groups(counted, times),
         outside_ms=times.get((operator_times.OUTSIDE, operator_times.OUTSIDE), 0.0),
         without_formula=operator_times.without_formula(counted, times),
-        notes=[*notes, *too_large, *([SMOKE] if args.quick else [])],
+        notes=[*notes, *halved, *([SMOKE] if args.quick else [])],
         environment=record.environment(torch.__version__, torch.version.cuda),
         started=started,
     )
 
 
-def compile_limit(device, elapsed):
+def compile_limit(device, elapsed, quick=False):
     """Seconds that compiling may take by default, `elapsed` after the measurement began.
 
-    On a CPU the whole command should be done in two minutes, so it is what is left of them.
+    On a CPU the whole command should be done in two minutes, so it is what is left of them; the least if `quick`.
     """
-    return COMPILE_LIMIT if device.type == "cuda" else max(CPU_COMPILE_LIMIT, round(CPU_BUDGET - elapsed))
+    if device.type == "cuda":
+        return COMPILE_LIMIT
+    return CPU_COMPILE_LIMIT if quick else max(CPU_COMPILE_LIMIT, round(CPU_BUDGET - elapsed))
 
 
 def uncompiled(model, args, device, precision):
     """Count, time and trace the model on one batch, as large as `args.batch_size` or as memory holds.
 
     Returns the `OperatorCounter` of a step, its batch size, `operator_times.operator_ms`, {kind: what `floor.speeds_of`
-    gives}, and notes: of batch sizes that did not fit.
+    gives}, and the notes of `floor.fitting_batch`.
     """
     train_step = floor.TrainStep(model, device, precision)
-    batch, too_large = floor.fitting_batch(train_step, args.batch_size, args.image_size)
+    batch, halved = floor.fitting_batch(train_step, args.batch_size, args.image_size)
     counted = count_step(train_step, *batch)
     progress.report("count", 2, PARTS)
     plan, timings = floor.QUICK if args.quick else floor.FULL, {}
@@ -136,7 +143,7 @@ def uncompiled(model, args, device, precision):
         progress.report(kind, part, PARTS, statistics.median(timings[kind][0]))
     train_step = floor.TrainStep(model, device, precision)  # last: a process that has traced may be slower for good
     times = traced_ms(train_step, batch, device, counted)
-    return counted, len(batch[1]), times, timings, too_large
+    return counted, len(batch[1]), times, timings, halved
 
 
 def traced_ms(train_step, batch, device, counted):

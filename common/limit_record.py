@@ -106,6 +106,11 @@ class Limit:
     started: str
 
     @property
+    def smoke(self):
+        """True for a run with --quick, whose figures are rough."""
+        return any(note.startswith("smoke run") for note in self.notes)
+
+    @property
     def floor(self):
         """The faster of the floors."""
         return max(self.floors, key=lambda floor: floor.samples_per_second.median)

@@ -24,9 +24,11 @@ def print_limit(limit, to):
     to.print(groups_table(limit))
     to.print()
     best, speeds = limit.floor, [each.samples_per_second for each in limit.floors]
+    windows = best.samples_per_second.windows
     to.print(
-        f"[bold]The floor is {best.samples_per_second.median:.1f} images/s ({best.kind})[/]: "
-        "no input pipeline can make this model train faster here, at this batch size and precision."
+        f"[bold]The floor is {best.samples_per_second.median:.1f} images/s ({best.kind})[/], its windows "
+        f"{min(windows):.1f} to {max(windows):.1f}: no input pipeline can make this model train faster here, at this "
+        "batch size and precision."
     )
     if max(map(_half, [*limit.peak_flops[:1], *limit.peak_bytes[:1], *speeds])) > UNSTEADY:
         to.print(
@@ -122,11 +124,11 @@ def _legend(limit):
         f"{without_formula(limit)}\n"
         "peaks: measured here, the best size of large matrix products and of copies (bytes read + written), ± half the "
         "windows' range.\n"
-        "MB, moved: what operators that are not fused would move at least, each tensor read or written once an "
-        "operator; fused (compiled), less need move.\n"
+        "MB: what operators that are not fused would move at least, each tensor read or written once an operator; "
+        "fused (compiled), less need move. moved: that a second, and its share of the measured peak.\n"
         "achieved, MFU: FLOPs of a step over its time, and that over the measured peak; images/s: the median window.\n"
         f"ms, time: of a traced step, uncompiled, {time}. of its roof: speed over what the measured peaks allow at its "
-        "FLOPs a byte; without a formula, bytes/s over their peak; above 100 %: served from caches.\n"
+        "FLOPs a byte; without a formula, bytes/s over their peak; above 100%: served from caches.\n"
         "floor: uncompiled in the layout and with the optimizer of steps 01 to 05; channels last with the fused "
         "optimizer as step 07; compiled as step 08."
     )

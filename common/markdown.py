@@ -39,7 +39,8 @@ def measured(row, runs, limit=None):
 
 def ladder_table(ladder, runs, limit=None):
     """A `compare.Ladder` as Markdown. runs: {step: `compare.RunSpread`}; steps without have "-". limit: see above."""
-    gains, first = [">vs step before", ">vs baseline"], 3  # beside images/s: a narrow page cuts off what is last
+    gains = [">vs step before", ">vs baseline"]
+    first = MEASURED.index(">images/s") + 1  # the gains come next: a narrow page cuts off what is last
     headers, rows = [*MEASURED, *([OF_THE_FLOOR] if limit else [])], []
     for row in ladder.rows:
         cells = measured(row, runs.get(row.result.step), limit)

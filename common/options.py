@@ -59,14 +59,16 @@ def folder(text):
     return Path(text)
 
 
-def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, without=()):
+def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, without=(), texts=None):
     """Add the options that every step takes. `ignores`: those, as typed, that have no effect in this one.
 
-    batch_size: its default; None where that follows from the device, which is then left to the command. without: those
-    that a command does not take; the namespace has their defaults nevertheless.
+    batch_size: its default; None where that follows from the device, which is then left to the command, as is a text
+    for it. without: those
+    that a command does not take; the namespace has their defaults nevertheless. texts: {flag: another help text}.
     """
 
     def add(flag, text, **kinds):
+        text = (texts or {}).get(flag, text)
         if flag in without:
             parser.set_defaults(**{flag.removeprefix("--").replace("-", "_"): kinds.get("default", False)})
             return
@@ -97,7 +99,7 @@ def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, w
     )
     add(
         "--batch-size",
-        f"images per step from step 02 on (default: {batch_size or '128 on a GPU, 32 on a CPU'})",
+        f"images per step from step 02 on (default: {batch_size})",
         type=whole_number(1, 65536),
         default=batch_size,
         metavar="N",

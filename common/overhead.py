@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity
 
-from common import floor, outcome, progress, record
+from common import ending, floor, progress, record
 from common.device import autocast_dtype, device_name
 from common.model import classifier
 from common.overhead_record import FILE, OFF, OFF_AGAIN, Mode, Overhead
@@ -51,7 +51,7 @@ def overhead(args):
     device = floor.ready_device(args)
     args.batch_size = args.batch_size or BATCH_SIZE[device.type]
     args.runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
-    return outcome.of(args, FILE, lambda: measure(args, device), print_overhead)
+    return ending.of(args, FILE, lambda: measure(args, device), print_overhead)
 
 
 def tracings(device):
@@ -105,7 +105,7 @@ def measure(args, device):
         f"overhead: {args.model}, {args.image_size} px, batch {args.batch_size}, on {device_name(device)}, with no data"
     )
     train_step = floor.TrainStep(model, device, precision)
-    batch, too_large = floor.fitting_batch(train_step, args.batch_size, args.image_size)
+    batch, halved = floor.fitting_batch(train_step, args.batch_size, args.image_size)
     every = tracings(device)
     steps = 1 if args.quick else steps_for(train_step, batch, device)
     untraced = traced(every[0], train_step, batch, device, steps, None).step_ms
@@ -123,7 +123,7 @@ def measure(args, device):
         runs=args.runs,
         before_ms=untraced,
         modes=modes,
-        notes=[*notes, *too_large, *([SMOKE] if args.quick else [])],
+        notes=[*notes, *halved, *([SMOKE] if args.quick else [])],
         environment=record.environment(torch.__version__, torch.version.cuda),
         started=started,
     )

@@ -16,8 +16,8 @@ def print_overhead(found, to):
     to.print(
         f"\n[bold]{escape(found.model)}[/], batch {found.batch_size}, {found.image_size} px, {found.precision}, on "
         f"[bold]{escape(found.device)}[/] ({found.environment.cores} CPU cores), torch "
-        f"{escape(found.environment.torch)}; one batch on the device, {found.steps} steps in each of "
-        f"{found.runs} runs\n"
+        f"{escape(found.environment.torch)}; one batch on the device, {found.steps} "
+        f"step{'' if found.steps == 1 else 's'} in each of {found.runs} runs\n"
     )
     to.print(modes_table(found))
     to.print(f"\n[bold]{escape(verdict(found))}[/]")
@@ -58,7 +58,7 @@ def modes_table(found):
 def verdict(found):
     """Which modes were slower than the control in every run, and by how much, in a few sentences."""
     low, high = found.noise
-    noise = f"without tracing, two measurements differ by {low:.2f} to {high:.2f}x: less than that is noise"
+    noise = f"the control, which traces nothing either, took {low:.2f} to {high:.2f}x as long: that much is noise"
     traced = [mode for mode in found.modes[2:] if mode.not_measured is None]
     slower = sorted((mode for mode in traced if found.slower(mode)), key=lambda mode: mode.ratio)
     even = [mode.name for mode in traced if not found.slower(mode)]

@@ -7,7 +7,10 @@ VARIABLE = "WALKTHROUGH_PROGRESS"  # set to "json" by a program that wants to fo
 
 
 def report(phase, done, of, samples_per_second=None):
-    """Tell that `done` of `of` equal parts of the run are over; `phase` names the part that ended."""
+    """Tell that `done` of `of` equal parts of the run are over.
+
+    phase: names the part that ended; where `done` is 0, the one that begins.
+    """
     if os.environ.get(VARIABLE) == "json":
         event = {"phase": phase, "done": done, "of": of, "samples_per_second": samples_per_second}
         print(json.dumps({"progress": event}), flush=True)

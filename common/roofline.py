@@ -73,9 +73,10 @@ def roofline_figure(limit):
             linewidths=1.8, alpha=0.85, zorder=3,
             label=f"{group.name}, {share:.0%} of the time{' *' if group.flops is None else ''}",
         )  # fmt: skip
-    for each, colour in zip(limit.floors, (GREY, SPEED, "#d55e00"), strict=False):
+    stars = (GREY, 380), (SPEED, 180), ("#d55e00", 60)  # ever smaller: where they meet, all are seen
+    for each, (colour, size) in zip(limit.floors, stars, strict=False):
         axes.scatter(
-            limit.flops_per_step / limit.bytes_per_step, each.flops_per_second, marker="*", s=160, color=colour,
+            limit.flops_per_step / limit.bytes_per_step, each.flops_per_second, marker="*", s=size, color=colour,
             edgecolors=GREY, linewidths=0.7, zorder=4,
             label=f"the whole step, {each.kind}, timed{' **' if each.bytes_per_second is None else ''}",
         )  # fmt: skip

@@ -86,6 +86,7 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
         images, labels = next(batches)
         resident = getattr(loader, "resident", False)
         moves = Moves(None, 0) if resident else Moves(images.dtype, images.nbytes + labels.nbytes)
+        progress.report("first step", 0, parts)  # it may take minutes
         first_step_seconds = first_step(train_step, images, labels, device)
         del images, labels  # else they would count as memory that the training needs
         steps = warm_up(batches, train_step, device, plan, loader)

@@ -95,7 +95,8 @@ def print_predictions(found, to):
         Text(
             "\npredicted: at most, from the trace of the step before (the cost that the step treats, gone). "
             "measured: from the timed windows, which no profiler slowed; no difference: they cannot be told apart. "
-            "outcome: within what was promised; a miss gained more; cannot tell: no promise, or too wide a range.",
+            "outcome: within what was promised, a loss included; a miss gained more; cannot tell: no promise, or too "
+            "wide a range.",
             "dim",
         )
     )
@@ -109,14 +110,15 @@ def markdown(found):
         "What each step was promised by the trace of the step before it, and what it then gained. *Predicted* is",
         "Amdahl's bound: the mean step with the cost that the next step treats gone, so a gain of at most that.",
         "*Measured* is the ratio of the timed windows, without a profiler, and the range they allow; *no difference*",
-        "where that range holds 1. A *miss* gained more than the bound: the trace, or our reading of it, did not tell",
-        "all. *Cannot tell*: there was no bound, or the range holds both it and 1.",
+        "where that range holds 1. *Within*: at most the bound, a loss included. A *miss* gained more than the bound:",
+        "the trace, or our reading of it, did not tell all. *Cannot tell*: there was no bound, or the range holds both",
+        "it and 1.",
         "",
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in found):
         lines += [
             "No ladder from a GPU has been recorded yet. On a CPU most of the steps have nothing to act on, and the",
-            "traces say so; see the README, *Without a GPU*.",
+            "traces say so; see [Without a GPU](index.md#without-a-gpu).",
             "",
         ]
     for ladder, rows in found:

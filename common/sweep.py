@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import torch
 
-from common import floor, machine, outcome, privacy, progress, record
+from common import ending, floor, machine, privacy, progress, record
 from common.ablation import training
 from common.ablation_plan import Optimisations
 from common.data import check_cifar10
@@ -53,7 +53,7 @@ def sweep(args):
     if args.plot:
         check_plot(args.plot)
     device = floor.ready_device(args)
-    return outcome.of(args, FILE, lambda: measure(args, device), print_sweep, plot)
+    return ending.of(args, FILE, lambda: measure(args, device), print_sweep, plot)
 
 
 def measure(args, device):

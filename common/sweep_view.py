@@ -6,7 +6,8 @@ from rich.text import Text
 from common.table import plain_table
 
 HEADERS = [
-    "batch", "pinned", "images/s", "range", "of best", "cores", "worker PSS", "RSS", "trainer RSS", "all PSS",
+    "batch", "pinned", "images/s", "range", "of best", "cores", "worker\nPSS MB", "worker\nRSS MB", "trainer\nRSS MB",
+    "all\nPSS MB",
 ]  # fmt: skip
 
 
@@ -26,7 +27,7 @@ def print_sweep(found, to):
         Text(
             f"images/s: {'the median run; range: over the runs' if several else 'the median window; range: of windows'}"
             ". cores: in use; CPU seconds of the training process and its workers over the time of the windows. PSS: "
-            "proportional memory in MB, shared pages divided among their users; RSS: resident, shared pages counted "
+            "proportional memory, shared pages divided among their users; RSS: resident, shared pages counted "
             "in each; trainer: the training process; all: it and every worker.",
             "dim",
         )

@@ -65,19 +65,9 @@ def _print_ladder(ladder, to, used, runs, limit, missing):
     if any(row.result.step in runs for row in ladder.rows):
         parts.insert(1, (RUNS, [_runs(runs.get(row.result.step)) for row in ladder.rows]))
     names, parts = _with_missing(ladder, names, parts, missing)
-    headers, cells = [], [[name] for name in names]
-    for header, rows in parts:
-        headers += header
-        cells = [[*before, *row] for before, row in zip(cells, rows, strict=True)]
-    whole = _table(headers, cells)
-    if to.measure(whole, options=to.options.update(max_width=1000)).maximum <= to.width:
-        to.print(whole)
-    else:
-        for number, (header, rows) in enumerate(parts):
-            if number:
-                to.print()
-            to.print(_table(header, [[name, *row] for name, row in zip(names, rows, strict=True)]))
-    to.print()
+    for table in _tables(names, parts, to):
+        to.print(table)
+        to.print()
     if max(_half_spread(row.result) for row in ladder.rows) > UNSTEADY:
         to.print(
             Text(
@@ -100,6 +90,7 @@ def _print_ladder(ladder, to, used, runs, limit, missing):
             f"batch MB: what a batch moves to the device. memory: {memory}.\n"
             "1.39x (1.31-1.48): times as fast, and the range the windows allow; no difference: that range holds 1.\n"
             f"{OF_RUNS if any(header is RUNS for header, _ in parts) else OF_DRIFT}"
+            f"{IDLE if base.device_type == 'cpu' else ''}"
             f"{_of_limit(limit) if limit else ''}"
             f"{_of_traces(base, any(header is TRACED for header, _ in parts))}"
             f"original: as published for a {original.DEVICE} at 224 px, against its own baseline; not measured here.",
@@ -117,6 +108,21 @@ LIMITED = ["of the\nfloor"]
 
 OF_RUNS = "mean of runs: of the medians of n runs, interleaved with the other steps', ± half their range.\n"
 OF_DRIFT = "How the machine drifts from one run to the next is not in that range: `record` measures it.\n"
+IDLE = "A step whose change cannot act here (see its note) differs from the one before by that drift alone.\n"
+
+
+def _tables(names, parts, to):
+    """As few tables as the console's width allows, each of one part or more, in order."""
+    tables = []
+    for header, rows in parts:
+        if tables:
+            headers, cells = tables[-1]
+            joined = [*headers, *header], [[*before, *row] for before, row in zip(cells, rows, strict=True)]
+            if to.measure(_table(*joined), options=to.options.update(max_width=1000)).maximum <= to.width:
+                tables[-1] = joined
+                continue
+        tables.append((header, [[name, *row] for name, row in zip(names, rows, strict=True)]))
+    return [_table(*each) for each in tables]
 
 
 def _table(headers, rows):
@@ -143,7 +149,7 @@ def _with_missing(ladder, names, parts, missing):
 
 
 def _marked(result, numbered):
-    marks = ",".join(str(numbered.index(note) + 1) for note in result.notes if note in numbered)
+    marks = ",".join(str(number) for number, note in enumerate(numbered, start=1) if note in result.notes)
     return Text.assemble(result.step, (f" [{marks}]" if marks else "", "dim"))
 
 
@@ -176,11 +182,11 @@ def _of_traces(base, shown):
 
 def _of_limit(limit):
     floor = limit.floor
-    rough = ", a smoke run" if any(note.startswith("smoke run") for note in limit.notes) else ""
+    rough = ", a smoke run" if limit.smoke else ""
     return (
         f"of the floor: images/s over those of the model alone, without input pipeline ({floor.kind}, batch "
         f"{limit.batch_size}, {limit.precision}, {limit.started[:10]}{rough}: `limit`); a row's batch and precision "
-        "may differ.\n"
+        "may differ, and near 100% the windows of both overlap.\n"
     )
 
 
@@ -202,7 +208,7 @@ def _half_spread(result):
 def plain_table(first, headers):
     """A table without lines, its first column to the left and the others to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first, overflow="fold")
+    table.add_column(first, overflow="fold", vertical="bottom")
     for header in headers:
-        table.add_column(header, justify="right", overflow="fold")
+        table.add_column(header, justify="right", overflow="fold", vertical="bottom")
     return table

@@ -219,11 +219,11 @@ def test_all_pairs_are_every_two_that_do_not_replace_each_other():
 @pytest.fixture
 def fake(monkeypatch):
     """In place of measurements: log of variants, `answers` {variant: what its process tells instead}, and a stop."""
-    state = SimpleNamespace(log=[], answers={}, stop=None)
+    state = SimpleNamespace(log=[], answers={}, stop=None, ends=KeyboardInterrupt)
 
     def measured(variant, args):
         if len(state.log) == state.stop:
-            raise KeyboardInterrupt
+            raise state.ends
         state.log.append(variant.name)
         plain = {"windows": [99.0, 100.0, 102.0], "step_ms": {"median": 1.0, "p10": 1.0, "p90": 1.0},
                  "first_step_seconds": 0.5, "batch_size": 32, "notes": []}  # fmt: skip
@@ -258,9 +258,20 @@ def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path, caps
         assert words in text
 
 
-def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on_there(fake, tmp_path, capsys):
+def test_how_long_the_rest_takes_is_said_once_a_program_of_each_kind_ran():
+    plain, compiled = Variant("a", ("amp",)), Variant("b", ("amp", "compile"))
+    assert ablate._to_go({False: [60.0], True: []}, [plain, compiled]) == ""
+    assert ablate._to_go({False: [60.0], True: []}, [plain, plain]) == ", about 2 min to go"
+    assert ablate._to_go({False: [60.0], True: [300.0, 120.0, 180.0]}, [plain, compiled]) == ", about 4 min to go"
+
+
+@pytest.mark.parametrize("ends, code", [(KeyboardInterrupt, 130), (SystemExit(143), 143)])
+def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on_there(fake, tmp_path, capsys, ends, code):
+    fake.ends, fake.stop = ends, 0
+    assert ended(tmp_path, "--runs", 2) == code
+    assert "--resume" not in capsys.readouterr().err
     fake.stop = 5
-    assert ended(tmp_path, "--runs", 2) == 130
+    assert ended(tmp_path, "--runs", 2) == code
     assert "--resume goes on" in capsys.readouterr().err
     assert len(read_ablation(tmp_path).measurements) == 5
     fake.log, fake.stop = [], None

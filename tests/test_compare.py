@@ -1,5 +1,6 @@
 """Runs side by side: ratios with a range, ladders that do not mix, and what the command makes of bad folders."""
 
+import io
 import json
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from conftest import assert_refused, make_result, run_program, write_run
+from conftest import assert_refused, make_limit, make_result, run_program, write_run
 from rich.console import Console
 
 from common import compare, record, table
@@ -69,6 +70,25 @@ def test_a_narrow_terminal_gets_the_whole_table_in_two_parts():
     assert "…" not in text
     assert "2.00x (1.92-2.08)" in text
     assert "200.0 ±2%" in text
+
+
+def test_parts_that_fit_beside_each_other_share_a_table():
+    ladders = compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
+    for width, headers in ((140, 1), (80, 2), (60, 3)):
+        console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+        table.print_ladders(ladders, console, limit=make_limit())
+        lines = console.export_text().splitlines()
+        assert max(map(len, lines)) <= width
+        assert sum(line.startswith("step  ") for line in lines) == headers
+        assert any("floor" in line and "baseline" in line for line in lines) == (width > 60)
+
+
+def test_marks_count_up_whatever_the_order_of_a_steps_notes():
+    first = make_result(windows=SLOW, notes=["one", "two"])
+    second = make_result("01_amp", windows=FAST, notes=["three", "two", "one"])
+    assert "01_amp [1]" in printed(compare.ladders([first, second]))  # what all have is no number's
+    third = make_result("02_bigger_batch", windows=FAST, notes=["one", "three"])
+    assert "01_amp [1,2]" in printed(compare.ladders([first, second, third]))
 
 
 def test_no_difference_is_printed_in_place_of_a_gain():

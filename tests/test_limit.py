@@ -21,6 +21,7 @@ from trace_builder import TraceBuilder
 from common import compare, floor, flops, input_limit, limit, limit_view, operator_times, peaks, record, roofline, table
 from common.__main__ import main
 from common.errors import InputError
+from common.input_limit_record import read_input_limit
 from common.limit_record import FILE, Group, Peak, Uncounted, WithoutFormula, read_limit
 from common.model import classifier
 
@@ -226,7 +227,7 @@ def test_mfu_is_the_step_s_flops_over_its_time_and_the_measured_peak():
 
 def test_compiling_on_a_cpu_may_take_what_is_left_of_two_minutes():
     assert limit.compile_limit(CPU, 40.2) == 60
-    assert limit.compile_limit(CPU, 500.0) == 30
+    assert limit.compile_limit(CPU, 500.0) == limit.compile_limit(CPU, 40.2, quick=True) == 30
     assert limit.compile_limit(CUDA, 500.0) == 300
 
 
@@ -458,6 +459,7 @@ def test_a_batch_that_does_not_fit_is_said_and_the_rest_goes_on(small, tmp_path,
         (["--plot", "roof.gif"], ".svg or .png"),
         (["--plot", "not there/roof.svg"], "no folder"),
         (["--plot", "roof.svg", "--input"], "leave one of them out"),
+        (["--download"], "--input only"),
         (["--device", "tpu"], "unknown device"),
         (["--compile-limit", "-1"], "whole number"),
         (["--logdir", "/dev/null/logs"], "cannot write"),
@@ -590,12 +592,29 @@ def test_a_loader_delivers_in_windows(workers):
     assert workers or found.worker_bytes is None
 
 
+def test_beside_the_input_a_model_that_memory_does_not_hold_is_halved_and_said(small, tmp_path, monkeypatch, capsys):
+    real = floor.TrainStep.__call__
+
+    def narrow(self, images, labels):
+        if len(labels) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, images, labels)
+
+    monkeypatch.setattr(floor.TrainStep, "__call__", narrow)
+    monkeypatch.setattr(input_limit, "cifar10", lambda *_, **__: Few())
+    monkeypatch.setattr(input_limit, "worker_numbers", lambda cores: [0])
+    assert ended("--logdir", tmp_path, "--input") == 0
+    assert "The model alone: out of memory with batch size 4: measured with batch 2." in capsys.readouterr().out
+    found = read_input_limit(tmp_path)
+    assert (found.batch_size, found.model_alone.batch_size) == (4, 2)
+
+
 def test_the_input_command_prints_both_sides(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(input_limit, "cifar10", lambda *_, **__: Few())
     monkeypatch.setattr(input_limit, "worker_numbers", lambda cores: [0])
     assert ended("--logdir", tmp_path, "--input") == 0
     text = capsys.readouterr().out
-    assert "measured shortly (no limit.json here" in text
+    assert "measured briefly: no limit.json here" in text
     assert "-" in next(line for line in text.splitlines() if line.startswith("0 ")).split()
     assert ended("--logdir", tmp_path, "--input", "--json") == 0
     printed = json.loads(capsys.readouterr().out)

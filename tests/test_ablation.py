@@ -312,14 +312,14 @@ def test_another_ablation_is_not_touched(fake, tmp_path, capsys, monkeypatch):
     assert "all_pairs was False and is True" in refused(tmp_path, capsys, "--resume", "--all-pairs")
     with monkeypatch.context() as patch:
         patch.setattr("common.machine.usable_cores", lambda: 99)
-        assert "and is 99" in refused(tmp_path, capsys, "--resume")
+        assert "and is 99" in refused(tmp_path, capsys, "--resume", "--runs", 2)
     with monkeypatch.context() as patch:
         patch.setattr("torch.__version__", "1.0")
-        assert "torch was" in refused(tmp_path, capsys, "--resume")
+        assert "torch was" in refused(tmp_path, capsys, "--resume", "--runs", 2)
         assert "seed was 0 and is 3" in refused(tmp_path, capsys, "--resume", "--runs", 1, "--seed", 3)
     with monkeypatch.context() as patch:
         patch.setattr(ablate, "code_hash", lambda: "other")
-        assert "the code of steps/ or common/ has changed" in refused(tmp_path, capsys, "--resume")
+        assert "the code of steps/ or common/ has changed" in refused(tmp_path, capsys, "--resume", "--runs", 2)
     with FileLock(tmp_path / ".ablation.lock"):
         assert "another `ablate`" in refused(tmp_path, capsys, "--resume")
     assert (tmp_path / ablation_record.FILE).read_bytes() == before

@@ -262,7 +262,7 @@ def test_the_table_tells_ratios_ranges_sizes_and_what_is_noise():
     assert rows["operators"].split()[6] == "-", "no cost an event where the cost is not told from noise"
     assert "not measured" in rows["kernels only"]
     for words in (
-        "differ by 0.96 to 1.05x", "cheapest first: + stacks 1.40x", "Not told from noise: operators.",
+        "took 0.96 to 1.05x as long", "cheapest first: + stacks 1.40x", "Not told from noise: operators.",
         "Not measured: kernels only: no GPU", "A note.", "TorchScript",
     ):  # fmt: skip
         assert words in text
@@ -341,7 +341,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, words, told):
 
 
 def test_limit_and_overhead_choose_the_device_alike():
-    args = SimpleNamespace(device="tpu", image_size=None, quick=True, plot=None, input=False)
+    args = SimpleNamespace(device="tpu", image_size=None, quick=True, plot=None, input=False, download=False)
     for ready in (floor.ready_device, limit.ready):
         with pytest.raises(InputError, match="unknown device"):
             ready(SimpleNamespace(**vars(args)))

@@ -11,7 +11,7 @@ from common.table import UNSTEADY, plain_table
 
 SMOKE = "Smoke run (--quick): few and short windows, so the figures are rough."
 SEEN = {"more": "more", "less": "less", "none": "none seen"}
-GAINS = {"more": "gains", "less": "costs", "none": "changes nothing"}
+GAINS = {"more": "gains", "less": "costs", "none": "shows no difference"}
 
 
 def print_ablation(ablation, to):

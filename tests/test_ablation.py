@@ -504,8 +504,8 @@ def test_what_gains_in_one_place_only_is_named():
     )  # fmt: skip
     assert ablation_record.depends_on_place(found) == [("amp", "none", "more"), ("compile", "more", "none")]
     text = shown(found)
-    assert "amp changes nothing alone and gains in the full ladder." in text
-    assert "compile gains alone and changes nothing in the full ladder." in text
+    assert "amp shows no difference alone and gains in the full ladder." in text
+    assert "compile gains alone and shows no difference in the full ladder." in text
 
 
 def test_the_ladder_is_set_beside_the_product_of_its_parts():

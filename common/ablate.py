@@ -9,13 +9,12 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 
 import torch
 
-from common import ablation_plot, ladder, privacy, progress, record
+from common import ablation_plot, ending, ladder, privacy, progress, record
 from common.ablation_plan import BASELINE, alone, cannot_act
 from common.ablation_record import (
     FILE,
@@ -36,7 +35,6 @@ from common.plot import check_figure_file
 from common.record import StepTime, Throughput
 from common.reference import code_hash
 from common.run_folder import locked
-from common.table import console
 
 PROGRAM = (sys.executable, "-m", "common.ablation")
 RUNS, QUICK_RUNS = 5, 1
@@ -55,7 +53,7 @@ def ablate(args):
     ready_device(args)
     args.runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
     with (
-        redirect_stdout(sys.stderr) if args.json else nullcontext(),  # stdout is for the JSON then
+        ending.aside(args),
         locked(args.logdir / ".ablation.lock", f"another `ablate` is writing to {args.logdir}: wait for it"),
     ):
         found = _opened(args)
@@ -65,14 +63,9 @@ def ablate(args):
             if (args.logdir / FILE).exists():
                 print(f"\nwhat was measured is in {args.logdir / FILE}; --resume goes on", file=sys.stderr)
             raise
-        if args.plot:
-            ablation_plot.plot(found, args.plot)
-            print(f"drawn: {args.plot}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(as_object(found), indent=2))
-    else:
-        print_ablation(found, console())
-        print(f"written to {args.logdir / FILE}; --resume with a larger --runs adds runs")
+        ending.draw(args, found, ablation_plot.plot)
+    more = "; --resume with a larger --runs adds runs"
+    ending.tell(args, args.logdir / FILE, found, print_ablation, more, as_object)
     return code
 
 

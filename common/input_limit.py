@@ -21,7 +21,7 @@ from common.data import cifar10, resized_uint8
 from common.device import autocast_dtype, device_name
 from common.errors import InputError, is_out_of_memory, printable
 from common.input_limit_record import ENOUGH, EVEN, Consumed, Delivered, InputLimit, ProcessMemory, judged
-from common.limit_record import read_limit
+from common.limit_record import SMOKE, read_limit
 from common.model import classifier
 from common.session import endless
 
@@ -49,7 +49,7 @@ def input_limit(args, device):
     if device.type == "cpu":
         notes.append("the workers had all cores to themselves here; on a CPU the model trains on the same ones")
     if args.quick:
-        notes.append("smoke run (--quick): few and short windows, so the figures are rough")
+        notes.append(SMOKE)
     enough = next((each.workers for each in found if judged(each, consumed) == ENOUGH), None)
     return InputLimit(
         schema=record.SCHEMA,

@@ -14,7 +14,7 @@ from common.device import autocast_dtype, device_name
 from common.errors import InputError
 from common.flops import FORWARD, count_step
 from common.input_limit_record import FILE as INPUT_FILE
-from common.limit_record import FILE, Limit
+from common.limit_record import FILE, SMOKE, Limit
 from common.limit_view import print_limit
 from common.model import classifier
 from common.plot import check_figure_file
@@ -23,7 +23,6 @@ from common.session import traced_window
 PARTS = 5  # of a whole measurement, for who follows it
 COMPILE_LIMIT = 300  # s, on a GPU
 CPU_BUDGET, CPU_COMPILE_LIMIT = 100, 30  # s: on a CPU, until all is compiled; and what compiling may take at least
-SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 
 def limit(args):

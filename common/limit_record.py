@@ -7,6 +7,7 @@ from common.errors import InputError
 from common.record import Environment, StepTime, Throughput, read_as
 
 FILE = "limit.json"
+SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,7 @@ def _tables(names, parts, to):
 
 
 def _table(headers, rows):
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("\nstep", overflow="fold")
-    for header in headers:
-        table.add_column(header, justify="right", overflow="fold")
+    table = plain_table("\nstep", headers)
     for cells in rows:
         table.add_row(*cells)
     return table

@@ -14,7 +14,7 @@ import torch
 from filelock import FileLock
 from torch import nn
 
-from common import record
+from common import floor, record
 from common.limit_record import Floor, Group, Limit, Peak, Uncounted, WithoutFormula
 
 pytest_plugins = ["browser_fixtures"]
@@ -98,6 +98,19 @@ def capture_step(monkeypatch):
         return taken
 
     return capture
+
+
+@pytest.fixture
+def room_for_two(monkeypatch):
+    """A device whose memory holds batches of two images, no more: for `floor.TrainStep`."""
+    real = floor.TrainStep.__call__
+
+    def narrow(self, images, labels):
+        if len(labels) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(self, images, labels)
+
+    monkeypatch.setattr(floor.TrainStep, "__call__", narrow)
 
 
 @pytest.fixture(scope="session")

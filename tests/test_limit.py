@@ -438,15 +438,7 @@ def test_the_fastest_floor_is_the_floor_and_fits_a_narrow_terminal():
     assert "…" not in text
 
 
-def test_a_batch_that_does_not_fit_is_said_and_the_rest_goes_on(small, tmp_path, monkeypatch, capsys):
-    real = floor.TrainStep.__call__
-
-    def narrow(self, images, labels):
-        if len(labels) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, images, labels)
-
-    monkeypatch.setattr(floor.TrainStep, "__call__", narrow)
+def test_a_batch_that_does_not_fit_is_said_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     assert "out of memory with batch size 4: measured with batch 2" in capsys.readouterr().out.lower()
     assert read_limit(tmp_path).batch_size == 2
@@ -592,15 +584,9 @@ def test_a_loader_delivers_in_windows(workers):
     assert workers or found.worker_bytes is None
 
 
-def test_beside_the_input_a_model_that_memory_does_not_hold_is_halved_and_said(small, tmp_path, monkeypatch, capsys):
-    real = floor.TrainStep.__call__
-
-    def narrow(self, images, labels):
-        if len(labels) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, images, labels)
-
-    monkeypatch.setattr(floor.TrainStep, "__call__", narrow)
+def test_beside_the_input_a_model_that_memory_does_not_hold_is_halved_and_said(
+    small, room_for_two, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(input_limit, "cifar10", lambda *_, **__: Few())
     monkeypatch.setattr(input_limit, "worker_numbers", lambda cores: [0])
     assert ended("--logdir", tmp_path, "--input") == 0

@@ -307,16 +307,8 @@ def test_the_command_prints_json_alone_and_writes_the_same(tmp_path, monkeypatch
     assert [path.name for path in Path(tmp_path).iterdir()] == [FILE]
 
 
-def test_a_batch_that_does_not_fit_is_halved_and_said(tmp_path, monkeypatch, capsys):
-    real = floor.TrainStep.__call__
-
-    def narrow(self, images, labels):
-        if len(labels) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(self, images, labels)
-
+def test_a_batch_that_does_not_fit_is_halved_and_said(room_for_two, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(overhead, "classifier", lambda *_: SmallNet())
-    monkeypatch.setattr(floor.TrainStep, "__call__", narrow)
     few_modes(monkeypatch)
     assert ended("--logdir", tmp_path, "--batch-size", 4, "--runs", 1) == 0
     assert "measured with batch 2" in capsys.readouterr().out

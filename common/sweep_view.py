@@ -6,8 +6,8 @@ from rich.text import Text
 from common.table import plain_table
 
 HEADERS = [
-    "batch", "pinned", "images/s", "range", "of best", "cores", "worker\nPSS MB", "worker\nRSS MB", "trainer\nRSS MB",
-    "all\nPSS MB",
+    "\nbatch", "\npinned", "\nimages/s", "\nrange", "\nof best", "\ncores", "worker\nPSS MB", "worker\nRSS MB",
+    "trainer\nRSS MB", "all\nPSS MB",
 ]  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def print_sweep(found, to):
 
 def cells_table(found):
     """Every cell's speed, cores and memory, a row each."""
-    table = plain_table("workers", HEADERS)
+    table = plain_table("\nworkers", HEADERS)
     for cell in found.cells:
         setting = [str(cell.workers), str(cell.batch_size), "yes" if cell.pin_memory else "no"]
         if cell.failed is not None:

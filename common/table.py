@@ -205,7 +205,7 @@ def _half_spread(result):
 def plain_table(first, headers):
     """A table without lines, its first column to the left and the others to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first, overflow="fold", vertical="bottom")
+    table.add_column(first, overflow="fold")
     for header in headers:
-        table.add_column(header, justify="right", overflow="fold", vertical="bottom")
+        table.add_column(header, justify="right", overflow="fold")
     return table

@@ -20,7 +20,7 @@ import torch, torchvision, torch.utils.data
 b = time.perf_counter()
 import common.data, common.device, common.errors, common.model, common.options, common.session
 c = time.perf_counter()
-import common.events
+import common.run.events
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import hparams
 d = time.perf_counter()

@@ -173,13 +173,15 @@ BIGGER_BATCH = "images per step where bigger_batch is on (default: %(default)s)"
 
 
 def _tour(args):
-    from common.tour import tour
+    from common.ladder.tour import tour
 
     return tour(args)
 
 
 def _compare(args):
-    from common import compare, not_run, record
+    from common import record
+    from common.ladder import compare
+    from common.run import not_run
 
     results, problems = record.read_results(args.logdir)
     for problem in problems:
@@ -196,15 +198,15 @@ def _compare(args):
         if args.plot:
             print(f"only the first is drawn, from {found[0].baseline.device}", file=sys.stderr)
     if args.plot:
-        from common.plot import plot
+        from common.ladder.figures import plot
 
         plot(found[0], args.plot)
         print(f"drawn: {args.plot}", file=sys.stderr)
     if args.json:
         print(json.dumps(compare.comparison(found), indent=2))
     else:
-        from common.limit_record import read_limit
-        from common.table import console, print_ladders
+        from common.ladder.table import console, print_ladders
+        from common.studies.limit.record import read_limit
 
         used, problems = compare.gpu_use(args.logdir, results)
         for problem in problems:
@@ -226,45 +228,45 @@ def _unless_broken(read, logdir):
 
 
 def _explain(args):
-    from common.explain import explain
+    from common.explain.command import explain
 
     return explain(args)
 
 
 def _record(args):
     if args.pack or args.check or args.add:
-        from common import contribution
+        from common.reference import packing as contribution
 
         if args.pack:
             return contribution.pack(args.pack)
         return contribution.check(args.check) if args.check else contribution.add(args.add, args.logdir)
-    from common.reference import record_ladder
+    from common.reference.recording import record_ladder
 
     return record_ladder(args)
 
 
 def _limit(args):
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
-    from common.limit import limit
+    from common.studies.limit.measure import limit
 
     return limit(args)
 
 
 def _ablate(args):
-    from common.ablate import ablate
+    from common.studies.ablation.measure import ablate
 
     return ablate(args)
 
 
 def _overhead(args):
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # as in `_limit`
-    from common.overhead import overhead
+    from common.studies.overhead.measure import overhead
 
     return overhead(args)
 
 
 def _sweep(args):
-    from common.sweep import sweep
+    from common.studies.sweep.measure import sweep
 
     return sweep(args)
 

@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity
 
-from common import progress, record
+from common import record
 from common.device import device_name
 from common.errors import InputError
 from common.failures import explained
-from common.run_folder import own_folder, publish, stamp
+from common.run import progress
+from common.run.folder import own_folder, publish, stamp
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ def _smoke(args):
 
 
 def _write_events(path, windows, steps, first_step_seconds, result, loader, moves, precision):
-    from common.events import write_events  # TensorBoard takes a while to import: not before the measuring is over
+    from common.run.events import write_events  # TensorBoard takes a while to import: not before the measuring is over
 
     scalars = [("first_step_seconds", 1, first_step_seconds)]
     for number, window in enumerate(windows, start=1):

@@ -1,73 +1,22 @@
-"""What several tests share: steps loaded as modules or run as programs, small models and data, hand-made results."""
+"""Fixtures that several tests share, and how every test process is set up."""
 
 import importlib.util
 import json
 import os
-import signal
-import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from filelock import FileLock
-from torch import nn
+from support import ROOT, SmallNet, run_program
 
-from common import floor, record
-from common.limit_record import Floor, Group, Limit, Peak, Uncounted, WithoutFormula
+from common.studies import one_batch
 
-pytest_plugins = ["browser_fixtures"]
-
-ROOT = Path(__file__).resolve().parent.parent
-STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
-NAMES = [path.stem for path in STEPS]
+pytest_plugins = ["support.browser"]
 
 torch.set_num_threads(1)  # small models gain nothing from more, and tests share the machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests start
-
-
-def run_program(*command, cwd=None, **environment):
-    """Run a program with this Python; returns the finished process, output as text."""
-    return subprocess.run(
-        [sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=os.environ | {name: str(value) for name, value in environment.items()},
-        timeout=1200,
-        check=False,
-    )
-
-
-def listen_to_ctrl_c():
-    """For `preexec_fn`: a program started by one that ignores SIGINT, as shells start background jobs, would too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def assert_refused(finished, *words):
-    """Exit code 2, one line on stderr that holds `words`, no traceback."""
-    assert finished.returncode == 2, finished.stderr
-    lines = [line for line in finished.stderr.splitlines() if not line.startswith("[W")]  # torch's own C++ warnings
-    assert len(lines) == 1, finished.stderr
-    for word in words:
-        assert word in lines[0]
-
-
-class SmallNet(nn.Module):
-    """A classifier small enough to train in a test; `seen` keeps the last images it was given."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(3, 16, 5, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(),
-            nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(128, 10),
-        )  # fmt: skip
-        self.seen = None
-
-    def forward(self, images):
-        self.seen = images.detach().clone()
-        return self.layers(images)
 
 
 @pytest.fixture
@@ -102,15 +51,15 @@ def capture_step(monkeypatch):
 
 @pytest.fixture
 def room_for_two(monkeypatch):
-    """A device whose memory holds batches of two images, no more: for `floor.TrainStep`."""
-    real = floor.TrainStep.__call__
+    """A device whose memory holds batches of two images, no more: for `one_batch.TrainStep`."""
+    real = one_batch.TrainStep.__call__
 
     def narrow(self, images, labels):
         if len(labels) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(self, images, labels)
 
-    monkeypatch.setattr(floor.TrainStep, "__call__", narrow)
+    monkeypatch.setattr(one_batch.TrainStep, "__call__", narrow)
 
 
 @pytest.fixture(scope="session")
@@ -125,53 +74,3 @@ def quick_tour(tmp_path_factory, worker_id):
             done = run_program("-m", "common", "tour", *words)
             kept.write_text(json.dumps({"returncode": done.returncode, "stdout": done.stdout, "stderr": done.stderr}))
     return SimpleNamespace(finished=SimpleNamespace(**json.loads(kept.read_text())), logdir=logdir)
-
-
-def make_result(step="00_baseline", windows=(100.0, 101.0, 102.0, 103.0, 104.0), **changes):
-    """A `Result` made by hand."""
-    values = dict(
-        schema=1,
-        step=step,
-        device="Test GPU",
-        device_type="cuda",
-        model="mobilenet_v2",
-        data="cifar10",
-        image_size=224,
-        batch_size=32,
-        samples_per_second=record.Throughput(sorted(windows)[len(windows) // 2], list(windows)),
-        step_ms=record.StepTime(320.0, 310.0, 330.0),
-        peak_memory_bytes=record.PeakMemory(2_510_000_000, 3_000_000_000),
-        batch_bytes=19_267_840,
-        trace="host.1.pt.trace.json.gz",
-        notes=[],
-        environment=record.Environment("2.11.0", "13.0", "580.1", "3.12.3", "Linux", "CPU", 16, "0123456789ab"),
-        started="2026-01-01T00:00:00+00:00",
-    )
-    return record.Result(**(values | changes))
-
-
-def write_run(logdir, result):
-    """Put a hand-made result where a run would have."""
-    folder = Path(logdir) / result.step
-    folder.mkdir(parents=True, exist_ok=True)
-    record.write_result(folder / record.FILE, result)
-    return folder
-
-
-def make_limit(**changes):
-    """A `Limit` made by hand, of the device that `make_result` names."""
-    values = dict(
-        schema=1, device="Test GPU", device_type="cuda", model="mobilenet_v2", image_size=224, batch_size=4,
-        precision="bfloat16", seed=0, forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,
-        peak_flops=[Peak("8 x 8", 1e9, [1e9])], peak_bytes=[Peak("1 MiB copied", 1e8, [1e8])],
-        floors=[
-            Floor("uncompiled", record.Throughput(200.0, [190.0, 200.0, 210.0]), record.StepTime(20.0, 19.0, 21.0),
-                  6e8, 0.6, 5e7),
-            Floor("compiled", record.Throughput(400.0, [400.0]), record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2, None),
-        ],
-        not_compiled=None,
-        groups=[Group("convolution", 3, 10**7, 10**6, 0, 15.0), Group("elementwise", 5, None, 10**5, 10**4, 5.0)],
-        outside_ms=1.0, without_formula=WithoutFormula([Uncounted("aten::add_", 5)], 0.6, 0.25), notes=[],
-        environment=make_result().environment, started="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
-    return Limit(**(values | changes))

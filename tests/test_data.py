@@ -7,7 +7,7 @@ import tarfile
 import numpy as np
 import pytest
 import torch
-from conftest import SmallNet
+from support import SmallNet
 from torchvision.datasets import CIFAR10
 
 from common.data import StandIn, check_cifar10, cifar10, resized_float, resized_uint8

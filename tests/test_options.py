@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from conftest import NAMES, ROOT, STEPS, assert_refused, run_program
+from support import NAMES, ROOT, STEPS, assert_refused, run_program
 
 from common import device, machine
 from common.__main__ import main

@@ -5,7 +5,7 @@ import os
 from dataclasses import asdict
 
 import pytest
-from conftest import make_result, write_run
+from support import make_result, write_run
 
 from common import record
 from common.errors import InputError

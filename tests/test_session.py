@@ -15,8 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT, SmallNet, listen_to_ctrl_c, run_program
 from filelock import FileLock
+from support import ROOT, SmallNet, listen_to_ctrl_c, run_program
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch.utils.data import DataLoader, Dataset
@@ -383,7 +383,7 @@ def test_a_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatch, cod
     def refuse(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("common.run_folder.os.replace", refuse)
+    monkeypatch.setattr("common.run.folder.os.replace", refuse)
     with pytest.raises(InputError, match=os.strerror(code)):
         run_small(tmp_path)
     assert not (tmp_path / "09_small" / "result.json").exists()

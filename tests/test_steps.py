@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from conftest import NAMES, ROOT, STEPS, run_program
+from support import NAMES, ROOT, STEPS, run_program
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common import record

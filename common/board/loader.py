@@ -22,8 +22,8 @@ from torch_tb_profiler.profiler.diffrun import contract
 from torch_tb_profiler.profiler.range_utils import get_ranges_sum, intersection_ranges_lists, merge_ranges
 from torch_tb_profiler.run import Run, RunProfile
 
-from common.board.today import COLLECTIVE, translated
-from common.trace.salvage import clean
+from common.board.translation import COLLECTIVE, translated
+from common.trace.recovery import clean
 from common.trace.steps import COLLECTIVES
 from common.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 

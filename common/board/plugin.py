@@ -11,11 +11,11 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
-from common import compare, original
 from common.board import offline
 from common.board.runs import Runs, roots_of
 from common.board.store import Store
 from common.errors import InputError, printable
+from common.ladder import compare, published
 
 log = logging.getLogger("walkthrough")
 PAGE = {
@@ -79,7 +79,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
                 base = ladder.baseline
                 title = f"{folder.name}: {base.model}, {base.image_size} px, {base.data}, on {base.device}"
                 found.append({"title": printable(title), "baseline": base.step, "rows": rows})
-        return {"ladders": found, "original": {"device": original.DEVICE, "relative": original.RELATIVE}}
+        return {"ladders": found, "original": {"device": published.DEVICE, "relative": published.RELATIVE}}
 
     def _digest(self, request):
         """run, trace: a digest (see common/trace/digest.py) as {"state": "ready", …}, or "reading" or "failed"."""

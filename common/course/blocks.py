@@ -4,13 +4,14 @@ import ast
 import difflib
 from dataclasses import dataclass
 
-from common import ladder, markdown, original
-from common.course import figures, screenshots, studies
+from common.course import figures, screenshots, study_blocks
 from common.course.recorded import Recorded
 from common.errors import InputError
-from common.explain_view import size_text, time_text
+from common.explain.view import size_text, time_text
+from common.ladder import markdown, runner
+from common.ladder import published as published_figures
+from common.ladder.markdown import code, escaped
 from common.machine import ROOT
-from common.markdown import code, escaped
 
 FOOT = "*From `logs/reference/`: tables and figures by `make docs-figures`, screenshots by `make docs-screenshots`.*"
 UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
@@ -41,12 +42,12 @@ def machine(course):
         f"{escaped(base.device)}, {cores}, {escaped(base.model)} at {base.image_size} px, {course.shown.run_count} runs"
     )
     if base.device_type == "cuda":
-        of_theirs = f"*The original's* are from a {original.DEVICE}: one run, from traced steps."
+        of_theirs = f"*The original's* are from a {published_figures.DEVICE}: one run, from traced steps."
         return f"> Measured figures on this page: {where}. {of_theirs}"
     return (
         f"> **No GPU has been recorded yet.** Measured figures on this page are a CPU's ({where}) and say what a CPU "
         "can say; what is said of a GPU's trace is what to expect, not what we saw. GPU figures are *the original's*: "
-        f"published for a {original.DEVICE}, one run, no spread, from traced steps, not ours. "
+        f"published for a {published_figures.DEVICE}, one run, no spread, from traced steps, not ours. "
         "`python -m common record` on a GPU fills these pages."
     )
 
@@ -67,7 +68,7 @@ def recorded_on(course):
 
 def diff(course, before, after):
     """What changes from one step's code to the next, docstrings aside."""
-    files = {file.stem: file for file in ladder.step_files()}
+    files = {file.stem: file for file in runner.step_files()}
     try:
         old, new = (_code(files[step]) for step in (before, after))
     except KeyError as error:
@@ -106,14 +107,14 @@ def _gained(rows):
 
 def published(course, step):
     """The original's figures for a step and the one before."""
-    names = list(original.PUBLISHED)
+    names = list(published_figures.PUBLISHED)
     if step not in names:
         return "The original has no such step."
-    now, at = original.PUBLISHED[step], names.index(step)
-    told = f"The original ({original.DEVICE}, one run, no spread, traced steps): {now.images_per_second:.1f} images/s"
+    now, at = published_figures.PUBLISHED[step], names.index(step)
+    told = f"The original ({published_figures.DEVICE}, one run, no spread, traced steps): {now.images_per_second:.1f} images/s"
     if not at:
         return f"{told}, {now.step_ms:.1f} ms a step, {now.memory_gb:.2f} GB."
-    was = original.PUBLISHED[names[at - 1]]
+    was = published_figures.PUBLISHED[names[at - 1]]
     return (
         f"{told} after {was.images_per_second:.1f}, {now.images_per_second / was.images_per_second:.2f} times; "
         f"{now.memory_gb:.2f} GB after {was.memory_gb:.2f}."
@@ -258,20 +259,22 @@ def original_ladder(course):
             f"{p.images_per_second:.1f}",
             f"{p.relative:.2f}x",
         ]
-        for step, p in original.PUBLISHED.items()
+        for step, p in published_figures.PUBLISHED.items()
     ]
     return markdown.table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
 
 
 def published_tensor_cores(course):
     """What the original saw of Tensor Cores."""
-    before, after = original.TENSOR_CORES.values()
-    return f"The original saw their share of the kernels' time go from {before:.0%} to {after:.1%} ({original.DEVICE})."
+    before, after = published_figures.TENSOR_CORES.values()
+    return f"The original saw their share of the kernels' time go from {before:.0%} to {after:.1%} ({published_figures.DEVICE})."
 
 
 def published_workers(course):
-    """How loading saturated in another study, as published: see `original.WORKERS`."""
-    rows = [[str(workers), *(f"{value:g}" for value in values)] for workers, values in original.WORKERS.items()]
+    """How loading saturated in another study, as published: see `published_figures.WORKERS`."""
+    rows = [
+        [str(workers), *(f"{value:g}" for value in values)] for workers, values in published_figures.WORKERS.items()
+    ]
     table = markdown.table([">workers", ">ms to load", ">ms a step", ">s an epoch"], rows)
     return f"{table}\n\n*ResNeXt on CIFAR-10, batch 128, one A100, as published; not measured here.*"
 
@@ -298,7 +301,7 @@ BLOCKS = {
     for made in (
         *(machine, recorded_on, diff, number, published, profile, change, busiest, holders, transfers, limit),
         *(figure, screenshot, ladders, original_ladder, published_workers, published_tensor_cores, foot),
-        *studies.BLOCKS,
+        *study_blocks.BLOCKS,
     )
 }  # fmt: skip
 

@@ -7,11 +7,8 @@ theme.
 import numpy as np
 from matplotlib.figure import Figure
 
-from common import original
-from common.ablation_plot import ablation_figure
-from common.ablation_record import effects, noise_of
-from common.ablation_view import effect_text
-from common.plot import (
+from common.ladder import published
+from common.ladder.figures import (
     ERROR_BARS,
     GREY,
     MEMORY,
@@ -24,9 +21,12 @@ from common.plot import (
     step_label,
     styled,
 )
-from common.roofline import of_roof, roofline_figure
-from common.sweep_plot import sweep_figure
-from common.sweep_view import told_setting
+from common.studies.ablation.figure import ablation_figure
+from common.studies.ablation.record import effects, noise_of
+from common.studies.ablation.view import effect_text
+from common.studies.limit.figure import of_roof, roofline_figure
+from common.studies.sweep.figure import sweep_figure
+from common.studies.sweep.view import told_setting
 from common.trace.digest import thinned
 from common.trace.idle import CAUSES
 
@@ -70,10 +70,10 @@ def beside_original(recorded):
     labelled(ours, [each.high for each in ratios], labels)
     styled(ours, f"measured here: {device}")
 
-    published = [original.RELATIVE.get(row.result.step) for row in rows]
+    published = [published.RELATIVE.get(row.result.step) for row in rows]
     theirs.barh(at, [each or 0 for each in published], color=MEMORY, height=0.62)
     labelled(theirs, [each or 0 for each in published], [f"{each:.2f}x" if each else "" for each in published])
-    styled(theirs, f"published: {original.DEVICE}, one run")
+    styled(theirs, f"published: {published.DEVICE}, one run")
     ours.set_xlim(0, 1.25 * max([each.high for each in ratios] + [each or 0 for each in published]))
     ours.set_yticks(at, [step_label(row.result.step) for row in rows])
     ours.invert_yaxis()
@@ -82,7 +82,7 @@ def beside_original(recorded):
         f"{step_label(row.result.step)} {label} here" + (f", {each:.2f}x there" if each else "")
         for row, label, each in zip(rows, labels, published, strict=True)
     )
-    return figure, f"Two bar charts of times the baseline's images/s, {device} here, {original.DEVICE} there. {said}."
+    return figure, f"Two bar charts of times the baseline's images/s, {device} here, {published.DEVICE} there. {said}."
 
 
 def breakdown(recorded):

@@ -3,11 +3,11 @@
 import plotly.graph_objects as go
 from IPython.display import display
 
-from common.ablation_record import control, effects, noise_factor
-from common.compare import spread
 from common.course import figures
-from common.plot import GREY, MEMORY, SPEED, reach, step_label, svg_text
-from common.sweep_plot import plotly_figure
+from common.ladder.compare import spread
+from common.ladder.figures import GREY, MEMORY, SPEED, reach, step_label, svg_text
+from common.studies.ablation.record import control, effects, noise_factor
+from common.studies.sweep.figure import plotly_figure
 
 PLOTLY = "application/vnd.plotly.v1+json"
 

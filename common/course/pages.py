@@ -8,13 +8,15 @@ whatever `blocks.number(course, "01_amp")` returns
 import re
 from dataclasses import replace
 
-from common import record, reference_page, side_by_side
+from common import record
 from common.course import figures
 from common.course.blocks import BLOCKS, Course
 from common.course.recorded import RECORDS, records
 from common.errors import InputError
+from common.explain import side_by_side
+from common.ladder.figures import svg_text
 from common.machine import ROOT
-from common.plot import svg_text
+from common.reference import page as reference_page
 
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"(<!-- begin ([a-z0-9_ -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -5,14 +5,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from common import compare, predicted, record, reference
-from common.ablation_record import read_ablation
+from common import record
 from common.errors import InputError
-from common.input_limit_record import read_input_limit
-from common.limit_record import read_limit
+from common.ladder import compare
+from common.ladder import predictions as predicted
 from common.machine import ROOT
-from common.overhead_record import read_overhead
-from common.sweep_record import read_sweep
+from common.reference import recording
+from common.studies.ablation.record import read_ablation
+from common.studies.input.record import read_input_limit
+from common.studies.limit.record import read_limit
+from common.studies.overhead.record import read_overhead
+from common.studies.sweep.record import read_sweep
 from common.trace.summary import summarize
 
 RECORDS = ROOT / "logs" / "reference"
@@ -95,7 +98,7 @@ def records(root=RECORDS):
     That is a GPU's before a CPU's, the course's own model before others, more windows before fewer. InputError where
     there is none.
     """
-    found = [read(path.parent) for path in sorted(Path(root).glob(f"*/{reference.FILE}"))]
+    found = [read(path.parent) for path in sorted(Path(root).glob(f"*/{recording.FILE}"))]
     if not found:
         raise InputError(f"{root} holds no recorded ladder: `python -m common record` makes one")
     return sorted(found, key=_rank)
@@ -112,4 +115,4 @@ def read(folder):
 
 def _rank(each):
     base, windows = each.ladder.baseline, each.windows
-    return base.device_type != "cuda", base.model != reference.MODEL, -windows, each.folder.name
+    return base.device_type != "cuda", base.model != recording.MODEL, -windows, each.folder.name

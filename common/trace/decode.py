@@ -12,7 +12,7 @@ import msgspec
 
 from common.errors import InputError
 from common.trace.event import Event
-from common.trace.salvage import BROKEN, EVENTS, clean, each, last_between, saved
+from common.trace.recovery import BROKEN, EVENTS, clean, each, last_between, saved
 from common.trace.source import PARTIAL
 
 

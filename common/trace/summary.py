@@ -4,7 +4,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from common.trace import advice, copies, gpus, idle, levers, memory, reader, steps, tensor_cores
+from common.trace import advice, bottlenecks, copies, gpus, idle, memory, reader, steps, tensor_cores
 from common.trace.columns import Trace
 from common.trace.communication import Communication, communication
 from common.trace.operators import Nesting
@@ -109,7 +109,7 @@ def summarize(trace):
         )
     waits = [idle.idle(trace, cut, gpu.id) for gpu in found]
     talk = communication(trace, cut)
-    costs = levers.levers(trace, cut, found, waits, tensor, talk)
+    costs = bottlenecks.levers(trace, cut, found, waits, tensor, talk)
     return Summary(
         trace=trace,
         steps=cut,

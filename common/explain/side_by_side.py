@@ -1,0 +1,146 @@
+"""What `explain` prints of several traces: before and after, ranks, and a ladder's promises beside its gains."""
+
+from rich.padding import Padding
+from rich.text import Text
+
+from common.errors import printable
+from common.explain.view import headed_table, share_text, size_text, time_text
+from common.ladder.compare import mean_of_known
+from common.ladder.markdown import escaped, table
+
+
+def print_change(before, after, moved, to, batches=(None, None)):
+    """Two traces side by side: first what moved, then the figures of both. batches: images in a step, if known."""
+    for label, summary in (("before", before), ("after", after)):
+        to.print(Text.assemble((f"{label:7}", "bold"), printable(str(summary.trace.file), 200)), soft_wrap=True)
+    if bool(before.gpus) != bool(after.gpus):
+        to.print(Text("one of them ran on a GPU, the other on a CPU: two machines, not a change", "yellow"))
+    old, new = before.steps.mean_us, after.steps.mean_us
+    to.print(f"\na step: {time_text(old)} before, {time_text(new)} after: {_speed(old, new, *batches)}\n")
+    shown = headed_table("", "before", "after", "change")
+    for name, was, now in moved:
+        if was or now:
+            shown.add_row(name, time_text(was), time_text(now), _change(now - was))
+    for name, pick, show in _FIGURES:
+        was, now = pick(before), pick(after)
+        if was is not None or now is not None:
+            shown.add_row(name, _or_dash(was, show), _or_dash(now, show), "")
+    to.print(shown)
+    to.print(Text(f"\nNow: {after.verdict}", "bold"))
+
+
+def _speed(old, new, batch, new_batch):
+    """How many times faster, in images where the batches are known, else in steps."""
+    if old <= 0 or new <= 0:
+        return "no time to compare"
+    if batch and new_batch:
+        images = f", of {batch} images before and {new_batch} after" if batch != new_batch else ""
+        return f"{old / new * new_batch / batch:.2f}x the images a second{images}, under the profiler"
+    return f"{old / new:.2f}x the steps a second, under the profiler"
+
+
+_FIGURES = [
+    ("GPU busy", lambda s: mean_of_known(gpu.utilization for gpu in s.gpus), lambda v: f"{v:.1%}"),
+    ("SMs at work", lambda s: mean_of_known(gpu.sm_efficiency for gpu in s.gpus), lambda v: f"{v:.1%}"),
+    ("Tensor Cores", lambda s: mean_of_known(gpu.tensor_core_share for gpu in s.gpus), lambda v: f"{v:.1%}"),
+    ("kernels a step", lambda s: sum(k.count for k in s.kernels) / len(s.steps.names) or None, lambda v: f"{v:.0f}"),
+    ("bytes to the GPU", lambda s: s.step_bytes or None, lambda v: size_text(v)),
+    ("peak memory", lambda s: s.memory[0].peak_allocated if s.memory else None, lambda v: size_text(v)),
+]
+
+
+def print_ranks(summaries, to):
+    """A row for each rank of one training, and how far they lie apart."""
+    shown = headed_table("rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "dataloader", "no kernel")
+    for rank, summary in summaries.items():
+        steps, talk, count = summary.steps, summary.communication, len(summary.steps.names)
+        parts = steps.mean_breakdown_us
+        waits = mean_of_known(each.total_us / count for each in summary.idle)
+        shown.add_row(
+            str(rank),
+            printable(", ".join(str(gpu.id) for gpu in summary.gpus) or "-"),
+            time_text(steps.mean_us),
+            time_text(parts["kernel"]),
+            share_text(mean_of_known(gpu.utilization for gpu in summary.gpus)),
+            time_text(talk.us / count) if talk else "-",
+            time_text(talk.exposed_us / count) if talk else "-",
+            time_text(parts["dataloader"]),
+            "-" if waits is None else time_text(waits),
+        )
+    to.print(shown)
+    times = {rank: summary.steps.mean_us for rank, summary in summaries.items()}
+    slowest, fastest = max(times, key=times.get), min(times, key=times.get)
+    spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
+    apart = (
+        f"rank {slowest} takes {spread:.1%} longer a step than rank {fastest}" if spread >= 0.005 else "no difference"
+    )
+    to.print(f"\n{len(times)} ranks; {apart}")
+    to.print(f"rank {slowest}: {summaries[slowest].verdict}; `explain` its trace to see more", markup=False)
+    to.print(Text("A rank that others wait for shows little time in collectives; those that wait show much.", "dim"))
+
+
+def print_predictions(found, to):
+    """For each ladder: what each step was promised by the trace before it, beside what it gained."""
+    for ladder, rows in found:
+        base = ladder.baseline
+        to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
+        shown = headed_table("step", "predicted", "measured", "outcome")
+        for row in rows:
+            shown.add_row(*_prediction(row))
+        to.print(shown)
+        for row in rows:
+            if row.why:
+                to.print(Padding(Text(f"{row.step}: {row.why}", "dim"), (0, 0, 0, 2), expand=False))
+    to.print(
+        Text(
+            "\npredicted: at most, from the trace of the step before (the cost that the step treats, gone). "
+            "measured: from the timed windows, which no profiler slowed; no difference: they cannot be told apart. "
+            "outcome: within what was promised, a loss included; a miss gained more; cannot tell: no promise, or too "
+            "wide a range.",
+            "dim",
+        )
+    )
+
+
+def markdown(found):
+    """A page of the docs with the same tables."""
+    lines = [
+        "# Predicted and measured",
+        "",
+        "What each step was promised by the trace of the step before it, and what it then gained. *Predicted* is",
+        "Amdahl's bound: the mean step with the cost that the next step treats gone, so a gain of at most that.",
+        "*Measured* is the ratio of the timed windows, without a profiler, and the range they allow; *no difference*",
+        "where that range holds 1. *Within*: at most the bound, a loss included. A *miss* gained more than the bound:",
+        "the trace, or our reading of it, did not tell all. *Cannot tell*: there was no bound, or the range holds both",
+        "it and 1.",
+        "",
+    ]
+    if not any(ladder.baseline.device_type == "cuda" for ladder, _ in found):
+        lines += [
+            "No ladder from a GPU has been recorded yet. On a CPU most of the steps have nothing to act on, and the",
+            "traces say so; see [Without a GPU](index.md#without-a-gpu).",
+            "",
+        ]
+    for ladder, rows in found:
+        base = ladder.baseline
+        windows = len(base.samples_per_second.windows)
+        lines += [f"## {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}", ""]
+        machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
+        lines += [f"{machine}, {windows} timed windows a step.", ""]
+        cells = [[*_prediction(row), escaped(row.why)] for row in rows]
+        lines += [table(["step", ">predicted, at most", ">measured", "outcome", "why"], cells), ""]
+    lines.append("*Made by `make docs-figures`, from `logs/reference/`.*")
+    return "\n".join(lines)
+
+
+def _prediction(row):
+    promised = row.advice and row.advice.predicted_gain
+    return row.step, "cannot tell" if promised is None else f"{promised:.2f}x", str(row.gain), row.outcome
+
+
+def _or_dash(value, show):
+    return "-" if value is None else show(value)
+
+
+def _change(us):
+    return ("+" if us >= 0 else "-") + time_text(abs(us))

@@ -1,0 +1,1 @@
+"""All steps together: run them, compare them, draw them."""

@@ -1,0 +1,128 @@
+"""The ladder: its steps are the scripts in `steps/`, in the order of their names; each runs in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import InputError
+from common.machine import ROOT
+from common.options import image_size_for
+from common.record import check_writable, writing
+from common.run import progress
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a step's process ended: its exit code (negative: the signal), and why, in a line, if not 0."""
+
+    code: int
+    reason: str
+
+
+def step_files(folder=None):
+    """The scripts `NN_name.py` of a folder (default: `steps/`), sorted. InputError where there are none."""
+    folder = Path(folder or ROOT / "steps")
+    files = sorted(folder.glob("[0-9][0-9]_*.py"))
+    if not files:
+        raise InputError(
+            f"no steps in {folder}: run from a clone of the project, with `common` installed by pip install -e ."
+        )
+    return files
+
+
+def prepare(args):
+    """What all steps need and one process should do: a log folder to write to, and the download if it is asked for.
+
+    Takes `download` out of `args`, so that the steps do not repeat it. Raises InputError.
+    """
+    with writing(args.logdir):
+        args.logdir.mkdir(parents=True, exist_ok=True)
+    check_writable(args.logdir)
+    if args.download:
+        from common.data import fetch_cifar10  # torchvision: seconds to import
+
+        fetch_cifar10(args.data)
+        args.download = False
+
+
+def check_input(args):
+    """Raise InputError for what no step can use: device, model, image size or data that is not there or broken."""
+    from common.data import check_cifar10  # torch and torchvision: seconds to import
+    from common.device import checked_device
+    from common.model import classifier
+
+    classifier(args.model, image_size_for(args, checked_device(args.device)))
+    check_cifar10(args.data)
+
+
+def run(file, arguments, on_progress, on_line):
+    """Run a step and follow it. on_progress(event): see `progress.report`. on_line(text): any other line it prints.
+
+    Its own error line, "NN_name: …", goes into the `Outcome` instead. However this is left (Ctrl-C, SIGTERM), the step
+    is stopped first, and cleans up after itself.
+    """
+    environment = os.environ | {progress.VARIABLE: "json", "PYTHONUNBUFFERED": "1"}
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
+    own, last, error = f"{file.stem}: ", "no message", None
+    with subprocess.Popen(
+        [sys.executable, str(file), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            for line in map(str.rstrip, process.stdout):
+                if event := progress.parse(line):
+                    on_progress(event)
+                elif line.startswith(own):
+                    error = line.removeprefix(own)
+                elif line:
+                    last = line
+                    on_line(line)
+            code = process.wait()
+        except BaseException:
+            _stop(process)
+            raise
+    return Outcome(code, why_ended(code, error or last))
+
+
+def exit_code(codes):
+    """The exit code of several steps together: 0, 2 if each that failed did so by its input, otherwise 1."""
+    failed = [code for code in codes if code]
+    return 0 if not failed else 2 if all(code == 2 for code in failed) else 1
+
+
+def once(on_line):
+    """An `on_line` for several runs that passes each line on only the first time: every step prints the same banner."""
+    seen = set()
+
+    def show(line):
+        if line not in seen:
+            seen.add(line)
+            on_line(line)
+
+    return show
+
+
+def _stop(process):
+    for ask in (lambda: process.send_signal(signal.SIGINT), process.kill):  # a second Ctrl-C does no harm
+        ask()
+        try:
+            process.wait(timeout=20)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def why_ended(code, told):
+    if code == 0:
+        return ""
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"killed by {name}" + (" (most likely for lack of memory)" if name == "SIGKILL" else "")
+    return told

@@ -1,0 +1,1 @@
+"""Recorded ladders: made, checked, packed, and their page."""

@@ -1,0 +1,236 @@
+"""`python -m common record`: the whole ladder several times over, kept as a record that others can check.
+
+    logs/reference/<device>/
+        record.json                      settings, environment and code of all runs: the same, or the record is refused
+        NN_name/runs/1.json …            `result.json` of each run, as it was written
+        NN_name/result.json              all runs of the step as one (see `record.merged`)
+        NN_name/NN_name.<ms>.pt.trace.json.gz  the first run's trace, small and without this machine's names in it
+        NN_name/events.out.tfevents.…    the first run's scalars, for TensorBoard
+        NN_name/not_run.json             in the place of all that, where the step could not be run: why not
+        README.md                        the table of all that
+
+The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, neighbours) does it to every step alike.
+Needs nothing but torch, torchvision and tensorboard.
+"""
+
+import gzip
+import hashlib
+import json
+import re
+import shutil
+import sys
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from common import machine, record
+from common.errors import InputError
+from common.ladder import runner
+from common.options import image_size_for, step_arguments
+from common.reference.page import write_page
+from common.run import not_run, privacy
+from common.run.folder import locked
+
+FILE = "record.json"
+MODEL = "mobilenet_v2"  # the course's own, which needs no mention
+TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
+
+
+def record_ladder(args):
+    """Run every step `args.runs` times into `args.logdir/<device>/`, going on where an earlier call stopped.
+
+    Returns the exit code. Raises InputError where the code has uncommitted changes, where the record there was made
+    with another device, other settings, versions or code, and where another call is recording into it.
+    """
+    header = _header(args)
+    folder = args.logdir / folder_name(header["settings"])
+    with locked(folder / ".record.lock", f"another `record` is writing to {folder}: wait for it"):
+        try:
+            _same_record(folder / FILE, header)
+            return _run_all(args, folder, header)
+        finally:
+            shutil.rmtree(folder / ".running", ignore_errors=True)
+
+
+def slug(name):
+    """A device's name as a folder: "NVIDIA H200" -> "nvidia-h200"."""
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", " ", name.lower())).strip("-") or "unknown"
+
+
+def folder_name(settings):
+    """Where a record lies: "nvidia-h200", and "nvidia-h200-resnet50" for another model than the course's own."""
+    model = settings["model"]
+    return slug(settings["device"]) + ("" if model == MODEL else f"-{slug(model)}")
+
+
+def _header(args):
+    """What all runs of a record share."""
+    import torch
+
+    from common.data import holds_cifar10
+    from common.device import checked_device, device_name
+
+    if args.stacks:
+        raise InputError("record keeps small traces without paths of this machine: run it without --stacks")
+    if (machine.git_revision() or "").endswith("-dirty"):
+        raise InputError(
+            "steps/ or common/ hold uncommitted changes: commit them first, so that the record names its code"
+        )
+    runner.prepare(args)
+    runner.check_input(args)
+    device = checked_device(args.device)
+    environment = asdict(record.environment(torch.__version__, torch.version.cuda))
+    del environment["git"]  # `code` below says more: a commit of docs in between changes nothing
+    return {
+        "schema": record.SCHEMA,
+        "settings": {
+            "device": device_name(device),
+            "data": "cifar10" if holds_cifar10(args.data) else "stand-in",
+            "model": args.model,
+            "image_size": image_size_for(args, device),
+            "batch_size": args.batch_size,
+            "workers": args.workers,
+            "seed": args.seed,
+            "quick": args.quick,
+        },
+        "environment": environment,
+        "code": code_hash(),
+    }
+
+
+def interleaved(folder):
+    """Whether every step's run 1 was begun before any step's run 2, and so on."""
+    rounds = {}
+    for path in Path(folder).glob("*/runs/*.json"):
+        rounds.setdefault(int(path.stem), []).append(datetime.fromisoformat(record.read_result(path).started))
+    ordered = [rounds[number] for number in sorted(rounds)]
+    return all(max(before) <= min(after) for before, after in pairwise(ordered))
+
+
+def code_hash():
+    """SHA-256 over the names and bytes of all Python files in `steps/` and `common/`."""
+    digest = hashlib.sha256()
+    for path in sorted([*machine.ROOT.glob("steps/*.py"), *machine.ROOT.glob("common/**/*.py")]):
+        digest.update(f"{path.relative_to(machine.ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _same_record(path, header):
+    if not any(path.parent.glob("*/runs/*.json")):  # nothing is recorded yet: whatever stands there binds nobody
+        record.write_whole(path, json.dumps(header, indent=2) + "\n")
+        return
+    try:
+        there = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(there, dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is broken or missing: move its folder away to record anew") from error
+    differs = [
+        f"{name} was {_part(there, part).get(name)!r} and is {value!r}"
+        for part in ("settings", "environment")
+        for name, value in header[part].items()
+        if _part(there, part).get(name) != value
+    ]
+    if there.get("code") != header["code"]:
+        differs.append("the code of steps/ or common/ has changed")
+    if differs:
+        raise InputError(
+            f"{path.parent} holds another record ({'; '.join(differs)}): move it away, or name another --logdir"
+        )
+
+
+def _part(there, part):
+    value = there.get(part)
+    return value if isinstance(value, dict) else {}
+
+
+def _run_all(args, folder, header):
+    codes, given_up, show = [], set(), runner.once(partial(print, flush=True))
+    args.logdir = folder / ".running"
+    words, files = step_arguments(args), runner.step_files()
+    for run in range(1, args.runs + 1):
+        for file in files:
+            kept = folder / file.stem
+            if (kept / "runs" / f"{run}.json").exists() or file.stem in given_up:
+                continue
+            if code_hash() != header["code"]:
+                raise InputError("steps/ or common/ changed while recording: put the code back, and run this again")
+            name = f"run {run}/{args.runs}  {file.stem:<26}"
+            outcome = runner.run(file, words, lambda event: None, show)
+            codes.append(outcome.code)
+            if outcome.code:
+                what = "failed"
+                if outcome.code == 2 and not record.run_files(kept):
+                    not_run.write(kept, file.stem, outcome.reason)
+                    given_up.add(file.stem)
+                    what = "not run"
+                print(f"{name}{what}: {outcome.reason}", file=sys.stderr, flush=True)
+                continue
+            result = record.read_result(args.logdir / file.stem / record.FILE)
+            _keep(args.logdir / file.stem, kept, run, result)
+            print(f"{name}{result.samples_per_second.median:10.1f} images/s", flush=True)
+    for file in files:  # again, for a call that was stopped between a run and its sum
+        _sum_up(folder / file.stem)
+    write_page(folder)
+    if not interleaved(folder):
+        print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
+    without = [each.step for each in not_run.read_all(folder)]
+    done = min((len(record.run_files(folder / file.stem)) for file in files if file.stem not in without), default=0)
+    every = f"every step but {', '.join(without)}" if without else "every step"
+    print(f"{folder} holds {done} run(s) of {every}. The table: {sys.executable} -m common compare {folder}")
+    return runner.exit_code(codes)
+
+
+def _keep(made, kept, run, result):
+    """Take one run into the record: the trace if it is the first, then the run, then the step summed up."""
+    with record.writing(kept):
+        (kept / "runs").mkdir(parents=True, exist_ok=True)
+        if not any(kept.glob("*.pt.trace.json.gz")):
+            name = result.step + result.trace[result.trace.index(".") :]  # its step in place of the host's name
+            for events in made.glob("events.out.tfevents.*"):
+                target = ".".join(events.name.split(".")[:4]) + f".{name.removesuffix('.pt.trace.json.gz')}"
+                record.write_whole(kept / target, events.read_bytes())
+            _write_small(made / result.trace, kept / name)
+    trace = next(kept.glob("*.pt.trace.json.gz")).name
+    record.write_result(kept / "runs" / f"{run}.json", replace(result, trace=trace))
+    _sum_up(kept)
+
+
+def _sum_up(kept):
+    results = record.read_runs(kept)
+    if results:
+        record.write_result(kept / record.FILE, record.merged(results))
+        (kept / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it
+
+
+def _write_small(source, target):
+    """Copy a trace without white space, host name and paths of this machine; with fewer steps if it is too large."""
+    with gzip.open(source, "rt", encoding="utf-8") as file:
+        trace = json.load(file)
+    trace.pop("host_name", None)
+    trace = privacy.scrubbed(trace)
+    trace["traceName"] = target.name.removesuffix(".gz")
+    packed = _packed(trace)
+    for steps in (2, 1):
+        if len(packed) > TRACE_LIMIT:
+            print(f"{target.name} is over {TRACE_LIMIT / 1e6} MB: only its first {steps} step(s) are kept", flush=True)
+            packed = _packed(trace | {"traceEvents": first_steps(trace["traceEvents"], steps)})
+    if len(packed) > TRACE_LIMIT:
+        print(f"{target.name} is over {TRACE_LIMIT / 1e6} MB with one step only: `--check` will refuse it", flush=True)
+    record.write_whole(target, packed)
+
+
+def _packed(trace):
+    return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
+
+
+def first_steps(events, count):
+    """The events of a trace's first `count` profiler steps, with the device's work that was launched in them."""
+    steps = [e for e in events if e.get("name", "").startswith("ProfilerStep#") and e.get("cat") == "user_annotation"]
+    end = max(e["ts"] + e["dur"] for e in sorted(steps, key=lambda e: e["ts"])[:count])
+    kept = [e for e in events if e.get("ph") == "M" or ("ts" in e and e["ts"] < end)]
+    launched = {e["args"]["correlation"] for e in kept if "correlation" in e.get("args", {})}
+    late = (e for e in events if e.get("ph") != "M" and e.get("ts", 0) >= end)
+    return kept + [e for e in late if e.get("args", {}).get("correlation") in launched]

@@ -1,0 +1,1 @@
+"""`ablate`: what each optimisation brings, alone and in the full ladder."""

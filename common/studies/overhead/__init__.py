@@ -1,0 +1,1 @@
+"""`overhead`: what the profiler itself costs a training step."""

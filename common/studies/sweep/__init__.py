@@ -1,0 +1,1 @@
+"""`sweep`: throughput, cores and memory by workers, batch size and pinned memory."""

@@ -1,0 +1,275 @@
+"""The real `tensorboard` command on runs of every kind: what its tabs answer over HTTP."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+from support import ROOT
+from support.board import PROFILER, WALKTHROUGH, Board, fill
+from support.trace_builder import two_steps
+
+from common.trace.steps import ROLES
+from common.trace.summary import summarize
+
+pytest.importorskip("torch_tb_profiler")
+RUNS = ["broken", "cpu", "cpu_stacks", "distributed", "gpu", "hostile", "ladder/00_baseline"]
+RUNS += ["ladder/04_multiprocess_loading", "odd [name] ünï", "of 2021"]
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="module")
+def board(logdir, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    made = Board(logdir, environment={"XDG_CACHE_HOME": str(cache)})
+    made.cache = cache
+    made.until(lambda: made.get("/data/plugins_listing")[0] == 200, "TensorBoard")
+    yield made
+    made.stop()
+
+
+def test_both_tabs_are_there(board):
+    listed = board.json("/data/plugins_listing")
+    assert listed["walkthrough"]["enabled"]
+    assert listed["walkthrough"]["tab_name"] == "Walkthrough"
+    assert listed["pytorch_profiler"]["enabled"]
+
+
+def test_the_profiler_loads_every_run_but_the_broken_one_which_the_log_names(board):
+    assert board.runs_loaded() == [run for run in RUNS if run != "broken"]
+    assert "run broken: w.pt.trace.json.gz cannot be read" in board.text()
+
+
+def test_every_run_is_listed_the_broken_one_too(board):
+    found = board.json(f"{WALKTHROUGH}/runs")
+    assert [run["name"] for run in found["runs"]] == RUNS
+    broken = board.digest("broken")
+    assert broken["state"] == "failed"
+    assert "damaged" in broken["reason"]
+
+
+@pytest.mark.parametrize("run", ["gpu", "of 2021", "odd [name] ünï", "ladder/04_multiprocess_loading"])
+def test_the_tab_the_profiler_and_explain_have_the_same_numbers(board, logdir, run):
+    board.runs_loaded()
+    trace = next((logdir / run).glob("*.trace.json*"))
+    ours = summarize(trace)
+    found = board.digest(run)
+    assert found["steps"]["breakdown_us"] == pytest.approx(ours.steps.mean_breakdown_us)
+    assert found["gpus"][0]["utilization"] == pytest.approx(ours.gpus[0].utilization)
+    assert found["gpus"][0]["tensor_core_share"] == ours.gpus[0].tensor_core_share
+    worker = trace.name.split(".")[0]
+    spans = board.json(f"{PROFILER}/spans?{urllib.parse.urlencode({'run': run, 'worker': worker})}")
+    query = urllib.parse.urlencode({"run": run, "worker": worker, "span": (spans or ["default"])[0]})
+    shown = board.json(f"{PROFILER}/overview?{query}")
+    names = {"cpu_exec": "CPU Exec", "dataloader": "DataLoader"}
+    parts = {part["name"]: part["value"] for part in shown["performance"][0]["children"]}
+    for role in ROLES:
+        expected = ours.steps.mean_breakdown_us[role]
+        assert parts.get(names.get(role, role.capitalize()), 0) == pytest.approx(expected, abs=0.51)
+    figures = {each["title"]: each["value"] for each in shown["gpu_metrics"]["data"]}
+    shown_share = float(figures["GPU Utilization"].removesuffix("%"))
+    assert shown_share == pytest.approx(100 * ours.gpus[0].utilization, abs=0.01)
+
+
+def test_the_distributed_view_has_sizes_and_communication(board):
+    board.runs_loaded()
+    workers = board.json(f"{PROFILER}/workers?run=distributed&view=Distributed")
+    assert workers == ["All"]
+    operations = board.json(f"{PROFILER}/distributed/commops?run=distributed&worker=All&span=1&view=Distributed")
+    rows = next(iter(operations["data"].values()))["rows"]
+    assert rows[0][:3] == ["nccl:all_reduce", 2, 8000]
+
+
+def test_several_traces_of_a_run_can_be_asked_for(board):
+    first = board.digest("distributed", trace="host0_100.1700000000000.pt.trace.json")
+    other = board.digest("distributed", trace="host1_101.1700000000000.pt.trace.json")
+    assert first["communication"]["us"] != other["communication"]["us"]
+
+
+def test_the_ladder_is_that_of_compare(board):
+    found = board.json(f"{WALKTHROUGH}/ladders")
+    (ladder,) = found["ladders"]
+    assert [row["step"] for row in ladder["rows"]] == ["00_baseline", "04_multiprocess_loading"]
+    assert ladder["rows"][1]["relative"]["ratio"] == pytest.approx(1.2)
+    assert ladder["rows"][1]["run"] == "ladder/04_multiprocess_loading"
+    assert found["original"]["relative"]["05_pinned_memory"] == 5.05
+
+
+def test_lanes_hold_the_events_of_the_steps(board):
+    query = urllib.parse.urlencode({"run": "gpu"})
+
+    def ready():
+        found = board.json(f"{WALKTHROUGH}/lanes?{query}")
+        return found if found.get("state") != "reading" else None
+
+    found = board.until(ready, "the lanes")
+    assert [step["name"] for step in found["steps"]] == ["3", "4"]
+    kinds = {lane["kind"] for lane in found["lanes"]}
+    assert kinds == {"cpu", "loader", "runtime", "kernel", "copy"}
+    kernels = next(lane for lane in found["lanes"] if lane["kind"] == "kernel")
+    assert kernels["start"] == [330, 1330]
+    assert kernels["duration"] == [400, 400]
+
+
+@pytest.mark.parametrize(
+    ("route", "status"),
+    [
+        ("digest", 404),
+        ("digest?run=nowhere", 404),
+        ("digest?run=../../../../etc", 404),
+        ("digest?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
+        ("digest?run=gpu&trace=/etc/passwd", 404),
+        ("lanes?run=%00", 404),
+        ("nothing", 404),
+        ("../../../etc/passwd", 404),
+    ],
+)
+def test_nothing_outside_the_log_folder_is_answered_and_no_traceback(board, route, status):
+    code, _, body = board.get(f"{WALKTHROUGH}/{route}")
+    assert code == status
+    assert b"Traceback" not in body
+    assert b"root:" not in body
+
+
+def test_links_are_not_followed(board, logdir, tmp_path):
+    two_steps().write(tmp_path / "secret.pt.trace.json")
+    (logdir / "cpu" / "link.pt.trace.json").symlink_to(tmp_path / "secret.pt.trace.json")
+    (logdir / "linked").symlink_to(tmp_path)
+    os.mkfifo(logdir / "cpu" / "result.json")  # whoever opens it waits for ever
+    two_steps().write(logdir / "cpu" / "later.pt.trace.json")
+    try:
+
+        def looked():
+            names = [trace for run in board.json(f"{WALKTHROUGH}/runs")["runs"] for trace in run["traces"]]
+            return names if "later.pt.trace.json" in names else None
+
+        names = board.until(looked, "the trace put beside the links")
+        assert not any("link" in name or "secret" in name for name in names)
+    finally:
+        for name in ("link.pt.trace.json", "result.json", "later.pt.trace.json"):
+            (logdir / "cpu" / name).unlink()
+        (logdir / "linked").unlink()
+
+
+def test_posts_are_refused_and_json_is_not_sniffed(board):
+    ours = [f"{WALKTHROUGH}/{each}" for each in ("runs", "ladders", "digest?run=gpu", "page.html", "plotly.min.js")]
+    for route in [*ours, f"{PROFILER}/runs", f"{PROFILER}/index.html"]:
+        request = urllib.request.Request(board.url(route), data=b"{}", method="POST")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        assert refused.value.code == 405
+    _, headers, _ = board.get(f"{WALKTHROUGH}/runs")
+    assert headers["Content-Type"].startswith("application/json")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "page", [f"{WALKTHROUGH}/page.html", f"{PROFILER}/index.html", f"{PROFILER}/trace_embedding.html"]
+)
+def test_pages_forbid_scripts_of_others_and_fetch_nothing(board, page):
+    code, headers, body = board.get(page)
+    assert code == 200
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    assert "unsafe-inline" not in policy["script-src"]
+    assert "http" not in policy["script-src"]
+    assert policy["default-src"] == "'self'"
+    assert b"gstatic.com/charts" not in body
+    assert b"cdnjs" not in body
+
+
+def test_a_new_run_appears_without_a_restart(board, logdir):
+    folder = logdir / "zz_new"
+    folder.mkdir()
+    two_steps().write(folder / "w.pt.trace.json")
+    try:
+        board.until(
+            lambda: "zz_new" in {run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}, "the new run"
+        )
+        assert board.digest("zz_new")["steps"]["names"] == ["3", "4"]
+    finally:
+        (folder / "w.pt.trace.json").unlink()
+        folder.rmdir()
+
+
+def test_answers_are_kept_in_the_cache_folder_and_not_beside_the_traces(board, logdir):
+    before = sorted(path.name for path in (logdir / "gpu").iterdir())
+    board.digest("gpu")
+    assert sorted(path.name for path in (logdir / "gpu").iterdir()) == before == ["w.pt.trace.json.gz"]
+    assert list((board.cache / "pytorch-training-walkthrough").glob("*.json.gz"))
+
+
+def test_many_clients_get_the_same_answer(board):
+    board.digest("gpu")
+    answers, problems = set(), []
+
+    def ask():
+        try:
+            for _ in range(25):
+                answers.add(json.dumps(board.json(f"{WALKTHROUGH}/digest?run=gpu"), sort_keys=True))
+        except Exception as error:
+            problems.append(error)
+
+    clients = [threading.Thread(target=ask) for _ in range(8)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    assert not problems
+    assert len(answers) == 1
+
+
+def test_several_log_folders(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name / "run").mkdir(parents=True)
+        two_steps().write(tmp_path / name / "run" / "w.pt.trace.json")
+    made = Board(tmp_path / "spec", f"--logdir_spec=a:{tmp_path / 'one'},b:{tmp_path / 'two'}")
+    try:
+        assert made.runs_loaded() == ["a/run", "b/run"]
+        assert [run["name"] for run in made.json(f"{WALKTHROUGH}/runs")["runs"]] == ["a/run", "b/run"]
+    finally:
+        made.stop()
+
+
+def test_another_version_of_the_plugin_is_left_alone_with_one_warning(monkeypatch):
+    from common.board import profiler
+
+    monkeypatch.setattr(profiler, "version", lambda name: "0.5.0")
+    with pytest.raises(profiler.NotMended, match=r"0\.5\.0"):
+        profiler.mend()
+
+
+def test_tensorboard_starts_without_the_plugin(tmp_path):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "torch_tb_profiler.py").write_text("raise ImportError('not here')")
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.metadata as m\n"
+        "find = m.version\n"
+        "def version(name):\n"
+        "    if name == 'torch-tb-profiler':\n"
+        "        raise m.PackageNotFoundError(name)\n"
+        "    return find(name)\n"
+        "m.version = version\n"
+    )
+    loaded = (
+        "import common.board, tensorboard; from common.board import Loader; "
+        "assert 'torch_tb_profiler' not in __import__('sys').modules; print('fine')"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", loaded],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(hidden)},
+    )
+    assert finished.stdout == "fine\n", finished.stderr
+    assert "left as it is" in finished.stderr

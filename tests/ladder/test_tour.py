@@ -1,0 +1,223 @@
+"""The tour over the real steps, and over small scripts that fail in every way a step can."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support import NAMES, ROOT, listen_to_ctrl_c, run_program
+
+from common import record
+from common.__main__ import main
+from common.ladder import runner
+
+REAL = NAMES[:6]
+
+
+def test_a_quick_tour_runs_every_step_and_prints_the_table(quick_tour):
+    assert quick_tour.finished.returncode == 0, quick_tour.finished.stdout + quick_tour.finished.stderr
+    results, problems = record.read_results(quick_tour.logdir)
+    assert not problems
+    assert [result.step for result in results] == NAMES
+    for result in results:
+        assert len(result.samples_per_second.windows) >= 5
+        assert (quick_tour.logdir / result.step / result.trace).is_file()
+        assert result.data == "stand-in"
+        assert f"{result.step} " in quick_tour.finished.stdout
+    assert [result.batch_size for result in results] == [32, 32] + [128] * (len(NAMES) - 2)
+    assert quick_tour.finished.stdout.count("STAND-IN DATA") == 1
+    assert "no effect" not in quick_tour.finished.stdout
+    assert "not run" not in quick_tour.finished.stdout
+    header = next(line for line in quick_tour.finished.stdout.splitlines() if line.startswith("step "))
+    assert header.split() == ["step", "batch", "MB", "MB", "ms", "images/s", "before", "baseline", "original"]
+    assert "…" not in quick_tour.finished.stdout
+
+
+def test_a_tour_leaves_nothing_but_its_runs(quick_tour):
+    names = sorted(path.name for path in quick_tour.logdir.iterdir() if not path.name.endswith(".lock"))
+    assert names == NAMES
+    for name in names:
+        assert len(list((quick_tour.logdir / name).iterdir())) == 3
+
+
+def test_uint8_cuts_the_bytes_of_a_batch_to_a_quarter(quick_tour):
+    results, _ = record.read_results(quick_tour.logdir)
+    sizes = {result.step: result.batch_bytes for result in results}
+    assert sizes["02_bigger_batch"] == 128 * 3 * 32 * 32 * 4 + 128 * 8
+    assert {sizes[name] for name in NAMES[3:10]} == {128 * 3 * 32 * 32 + 128 * 8}
+    assert sizes["10_on_device_data"] == 0
+
+
+def test_on_a_cpu_the_notes_say_what_cannot_act(quick_tour):
+    results, _ = record.read_results(quick_tour.logdir)
+    notes = {result.step: " ".join(result.notes) for result in results}
+    assert "fewer bytes cannot help" not in notes["02_bigger_batch"]
+    for step in REAL[3:]:
+        assert "fewer bytes cannot help" in notes[step]
+    assert "pinned memory cannot help" not in notes["04_multiprocess_loading"]
+    assert "pinned memory cannot help" in notes["05_pinned_memory"]
+    for number, note in ((7, "no synchronisation to take away"), (9, "no copy to overlap"), (10, "no copy is saved")):
+        assert note not in notes[NAMES[number - 1]]
+        assert note in notes[NAMES[number]]
+    assert "fewer bytes" not in notes["10_on_device_data"]
+    table = quick_tour.finished.stdout
+    assert "fewer bytes cannot help" in table
+    assert "pinned memory cannot help" in table
+
+
+def test_compare_reads_what_the_tour_wrote(quick_tour, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(quick_tour.logdir), "--json"])
+    assert ended.value.code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["baseline"] == "00_baseline"
+    for row in printed["rows"]:
+        assert row["relative_low"] <= row["relative"] <= row["relative_high"]
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+from pathlib import Path
+from support import make_result, write_run
+logdir = Path(sys.argv[sys.argv.index("--logdir") + 1])
+{body}
+"""
+FINE = "write_run(logdir, make_result(Path(sys.argv[0]).stem))"
+
+
+@pytest.fixture
+def fake_steps(tmp_path, monkeypatch):
+    """fake_steps(name=body, …): a folder of small scripts in place of `steps/`."""
+
+    def make(**bodies):
+        folder = tmp_path / "steps"
+        folder.mkdir()
+        for name, body in bodies.items():
+            text = SCRIPT.format(root=str(ROOT), tests=str(ROOT / "tests"), body=body)
+            (folder / f"{name.lstrip('_')}.py").write_text(text)
+        files = runner.step_files(folder)
+        monkeypatch.setattr(runner, "step_files", lambda: files)
+        monkeypatch.setattr(runner, "check_input", lambda args: None)
+        return files
+
+    return make
+
+
+def tour(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["tour", "--logdir", str(tmp_path / "logs"), "--device", "cpu"])
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out, captured.err
+
+
+def test_a_step_that_breaks_is_named_and_the_others_still_run(fake_steps, tmp_path, capsys):
+    fake_steps(_00_fine=FINE, _01_broken="raise ZeroDivisionError('oh')", _02_fine=FINE)
+    code, out, err = tour(tmp_path, capsys)
+    assert code == 1
+    assert "tour: 01_broken failed: ZeroDivisionError: oh" in err
+    assert "00_fine" in out
+    assert "02_fine" in out
+    assert "Traceback" in out  # a defect is shown whole
+
+
+def test_a_step_that_refuses_its_input_is_named_and_the_exit_code_is_2(fake_steps, tmp_path, capsys):
+    fake_steps(_00_fine=FINE, _01_picky="print('01_picky: no, because', file=sys.stderr); sys.exit(2)")
+    code, out, err = tour(tmp_path, capsys)
+    assert code == 2
+    assert err.splitlines()[-1] == "tour: 01_picky not run: no, because"
+    assert "00_fine" in out
+
+
+def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason_and_the_next_ones_run(
+    fake_steps, tmp_path, capsys
+):
+    picky = "print('01_picky: no compiler, [/] so', file=sys.stderr); sys.exit(2)"
+    fake_steps(_00_fine=FINE, _01_picky=picky, _02_fine=FINE)
+    code, out, _ = tour(tmp_path, capsys)
+    assert code == 2
+    table = out[out.index("vs step") :].splitlines()
+    rows = [line.split() for line in table if line.startswith(("00_", "01_", "02_"))]
+    assert [row[0] for row in rows][:3] == ["00_fine", "01_picky", "02_fine"]
+    assert rows[1] == ["01_picky", "-", "-", "-", "-", "not", "run", "-", "-", "-"]
+    assert "01_picky was not run: no compiler, [/] so." in table
+    assert not (tmp_path / "logs" / "01_picky").exists()
+
+
+def test_a_step_killed_by_the_system_is_explained(fake_steps, tmp_path, capsys):
+    fake_steps(_00_fine=FINE, _01_killed="import os; os.kill(os.getpid(), 9)")
+    code, _, err = tour(tmp_path, capsys)
+    assert code == 1
+    assert "01_killed failed: killed by SIGKILL (most likely for lack of memory)" in err
+
+
+def test_an_old_result_of_a_step_that_now_fails_is_not_in_the_table(fake_steps, tmp_path, capsys):
+    fake_steps(_00_fine=FINE, _01_broken="if (logdir / '01_broken').exists(): sys.exit('no')\n" + FINE)
+    assert tour(tmp_path, capsys)[0] == 0
+    code, out, err = tour(tmp_path, capsys)
+    assert code == 1
+    assert "01_broken" not in out[out.index("vs step") :]
+    assert "01_broken failed" in err
+
+
+def test_progress_of_a_step_reaches_the_one_who_started_it(fake_steps):
+    body = (
+        "from common import progress\nprogress.report('warm-up', 1, 3)\nprogress.report('w', 2, 3, 12.5)\nprint('{hi')"
+    )
+    [file] = fake_steps(_00_talks=body)
+    events, lines = [], []
+    outcome = runner.run(file, ["--logdir", "x"], events.append, lines.append)
+    assert outcome.code == 0
+    assert [(event["phase"], event["done"], event["of"], event["samples_per_second"]) for event in events] == [
+        ("warm-up", 1, 3, None), ("w", 2, 3, 12.5)
+    ]  # fmt: skip
+    assert lines == ["{hi"]
+
+
+def test_ctrl_c_ends_the_tour_and_its_step_and_leaves_nothing_half_written(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "common",
+        "tour",
+        "--device",
+        "cpu",
+        "--logdir",
+        str(tmp_path),
+        "--data",
+        str(tmp_path),
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=ROOT,
+        preexec_fn=listen_to_ctrl_c,
+    )
+    deadline = time.monotonic() + 600
+    while not (tmp_path / ".00_baseline.partial").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the tour and its step alike
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 130, errors
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
+
+
+def test_a_folder_without_steps_is_refused(tmp_path):
+    from common.errors import InputError
+
+    with pytest.raises(InputError, match="no steps"):
+        runner.step_files(tmp_path)
+
+
+def test_the_steps_are_the_folder():
+    assert [path.stem for path in runner.step_files()] == NAMES
+    code = "from common.ladder.runner import step_files; print(len(step_files()))"
+    assert run_program("-c", code, cwd="/").stdout.strip() == str(len(NAMES))

@@ -1,0 +1,388 @@
+"""Recording a ladder: interleaved, resumable, and only runs that belong together."""
+
+import gzip
+import json
+import os
+import re
+import subprocess
+from dataclasses import replace
+
+import pytest
+from support import ROOT, make_result, run_program, write_run
+
+from common import machine, record
+from common.__main__ import main
+from common.errors import InputError
+from common.ladder import runner
+from common.reference import recording
+from common.run import not_run
+
+NAMES = ["00_baseline", "01_amp", "02_bigger_batch"]
+
+
+@pytest.fixture
+def refusing():
+    """{step: reason} of those among `fake_runs` that cannot be run here."""
+    return {}
+
+
+@pytest.fixture
+def fake_runs(monkeypatch, tmp_path, refusing):
+    """In place of real steps: each run writes a hand-made result. Returns the log of runs and the steps to fail."""
+    log, failing = [], set()
+
+    def run(file, arguments, on_progress, on_line):
+        log.append(file.stem)
+        if file.stem in failing:
+            return runner.Outcome(1, "it broke")
+        if file.stem in refusing:
+            return runner.Outcome(2, refusing[file.stem])
+        speed = 100.0 + len(log)
+        folder = write_run(
+            arguments[arguments.index("--logdir") + 1],
+            make_result(file.stem, windows=[speed] * 5, trace=f"secret-host.{len(log)}.pt.trace.json.gz"),
+        )
+        (folder / f"events.out.tfevents.17.secret-host.{len(log)}").write_bytes(b"scalars")
+        kernel = {"name": "triton_poi_fused_0", "args": {"kernel_file": "/tmp/torchinductor_secret/ab/c.py", "n": 1}}
+        trace = {"host_name": "secret-host", "traceName": "/home/secret/x.json", "traceEvents": [kernel]}
+        (folder / f"secret-host.{len(log)}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
+        return runner.Outcome(0, "")
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(runner, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in NAMES])
+    monkeypatch.setattr(runner, "check_input", lambda args: None)
+    monkeypatch.setattr(machine, "git_revision", lambda: "0123456789ab")
+    monkeypatch.setattr("common.device.cpu_name", lambda: "Test CPU (R) 2.0")
+    return log, failing
+
+
+def record_runs(tmp_path, *options):
+    with pytest.raises(SystemExit) as ended:
+        main(["record", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path), *options])
+    return ended.value.code
+
+
+FOLDER = "test-cpu-2-0"
+
+
+def test_runs_are_interleaved_and_every_window_is_kept(fake_runs, tmp_path):
+    log, _ = fake_runs
+    assert record_runs(tmp_path, "--runs", "3") == 0
+    assert log == NAMES * 3
+    folder = tmp_path / FOLDER / "01_amp"
+    assert [record.read_result(folder / "runs" / f"{n}.json").samples_per_second.median for n in (1, 2, 3)] == [
+        102.0, 105.0, 108.0
+    ]  # fmt: skip
+    whole = record.read_result(folder / "result.json")
+    assert whole.samples_per_second == record.Throughput(105.0, [102.0] * 5 + [105.0] * 5 + [108.0] * 5)
+    assert (folder / whole.trace).exists()
+    assert not (tmp_path / FOLDER / ".running").exists()
+
+
+def test_one_trace_a_step_is_kept_without_host_name_or_path(fake_runs, tmp_path):
+    record_runs(tmp_path, "--runs", "2")
+    for path in (tmp_path / FOLDER).rglob("*"):
+        assert "secret" not in path.name
+        if path.suffix == ".gz":
+            text = gzip.decompress(path.read_bytes())
+            assert b"secret" not in text
+            kept = {"name": "triton_poi_fused_0", "args": {"kernel_file": "…", "n": 1}}
+            assert json.loads(text)["traceEvents"] == [kept]
+        elif path.is_file():
+            assert "secret" not in path.read_text()
+    assert len(list((tmp_path / FOLDER).rglob("*.pt.trace.json.gz"))) == len(NAMES)
+
+
+def test_the_first_runs_scalars_are_kept_beside_its_trace(fake_runs, tmp_path):
+    record_runs(tmp_path, "--runs", "2")
+    folder = tmp_path / FOLDER / "01_amp"
+    [events] = folder.glob("events.out.tfevents.*")
+    assert (events.name, events.read_bytes()) == ("events.out.tfevents.17.01_amp.2", b"scalars")
+    assert (folder / "01_amp.2.pt.trace.json.gz").exists()
+
+
+def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, tmp_path, capsys):
+    record_runs(tmp_path, "--runs", "3")
+    text = (tmp_path / FOLDER / "README.md").read_text()
+    assert "on Test CPU (R) 2.0" not in text  # the hand-made results name another device
+    assert "on Test GPU" in text
+    [row] = [line for line in text.splitlines() if line.startswith("| `01_amp`")]
+    cells = [cell.strip() for cell in row.split("|")]
+    assert [cells[3], *cells[6:9]] == ["105.0", "102.0 to 108.0", "105.0 ±3%", "3"]
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path / FOLDER)])
+    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("01_amp")]
+    assert "105.0 ±3%" in row
+
+
+def test_another_model_is_recorded_beside_the_courses_own():
+    settings = {"device": "NVIDIA H200", "model": "mobilenet_v2"}
+    assert recording.folder_name(settings) == "nvidia-h200"
+    assert recording.folder_name(settings | {"model": "resnet50"}) == "nvidia-h200-resnet50"
+
+
+def test_an_interrupted_record_goes_on_where_it_stopped(fake_runs, tmp_path):
+    log, _ = fake_runs
+    record_runs(tmp_path, "--runs", "2")
+    (tmp_path / FOLDER / "01_amp" / "runs" / "2.json").unlink()
+    log.clear()
+    assert record_runs(tmp_path, "--runs", "3") == 0
+    assert log == ["01_amp", *NAMES]
+    assert len(record.read_result(tmp_path / FOLDER / "01_amp" / "result.json").samples_per_second.windows) == 15
+
+
+def test_a_record_stopped_between_a_run_and_its_sum_is_summed_up_next_time(fake_runs, tmp_path):
+    record_runs(tmp_path, "--runs", "2")
+    folder = tmp_path / FOLDER / "01_amp"
+    record.write_result(folder / "result.json", record.read_result(folder / "runs" / "1.json"))
+    record_runs(tmp_path, "--runs", "2")
+    assert len(record.read_result(folder / "result.json").samples_per_second.windows) == 10
+
+
+def test_runs_that_were_made_after_later_ones_are_not_interleaved(fake_runs, tmp_path, capsys):
+    record_runs(tmp_path, "--runs", "2")
+    assert recording.interleaved(tmp_path / FOLDER)
+    path = tmp_path / FOLDER / "01_amp" / "runs" / "1.json"
+    record.write_result(path, replace(record.read_result(path), started="2027-01-01T00:00:00+00:00"))
+    assert not recording.interleaved(tmp_path / FOLDER)
+    record_runs(tmp_path, "--runs", "2")
+    assert "not interleaved" in capsys.readouterr().out
+
+
+def test_code_that_changes_while_recording_stops_it(fake_runs, tmp_path, capsys, monkeypatch):
+    hashes = iter("aab")
+    monkeypatch.setattr(recording, "code_hash", lambda: next(hashes))
+    assert record_runs(tmp_path) == 2
+    assert "changed while recording" in capsys.readouterr().err
+
+
+def test_a_trace_that_is_too_large_keeps_its_first_steps_and_the_work_they_launched():
+    def step(number):
+        at = number * 100
+        return [
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 100},
+            {"ph": "X", "cat": "cuda_runtime", "name": "launch", "ts": at + 90, "args": {"correlation": number}},
+            {"ph": "X", "cat": "kernel", "name": f"kernel {number}", "ts": at + 120, "args": {"correlation": number}},
+        ]
+
+    events = [{"ph": "M", "name": "process_name", "ts": 999}, *step(1), *step(2), *step(3)]
+    kept = [event["name"] for event in recording.first_steps(events, 2)]
+    assert sorted(kept) == sorted(
+        ["process_name", "ProfilerStep#1", "launch", "kernel 1", "ProfilerStep#2", "launch", "kernel 2"]
+    )
+
+
+def test_a_trace_over_the_limit_is_cut(fake_runs, tmp_path, monkeypatch, capsys):
+    steps = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"ProfilerStep#{n}",
+            "ts": n,
+            "dur": 1,
+            "x": os.urandom(900).hex(),
+        }
+        for n in range(3)
+    ]
+    monkeypatch.setattr(recording, "TRACE_LIMIT", 2_500)
+    (tmp_path / "in.json.gz").write_bytes(gzip.compress(json.dumps({"traceEvents": steps}).encode()))
+    recording._write_small(tmp_path / "in.json.gz", tmp_path / "out.json.gz")
+    assert (tmp_path / "out.json.gz").stat().st_size <= 2_500
+    assert "only its first 2 step(s)" in capsys.readouterr().out
+
+
+def test_stacks_are_not_recorded(fake_runs, tmp_path, capsys):
+    assert record_runs(tmp_path, "--stacks") == 2
+    assert "--stacks" in capsys.readouterr().err
+
+
+def test_a_step_that_fails_is_named_and_tried_again_next_time(fake_runs, tmp_path, capsys):
+    log, failing = fake_runs
+    failing.add("01_amp")
+    assert record_runs(tmp_path, "--runs", "1") == 1
+    assert "01_amp" in capsys.readouterr().err
+    assert log == NAMES
+    failing.clear()
+    log.clear()
+    assert record_runs(tmp_path, "--runs", "1") == 0
+    assert log == ["01_amp"]
+
+
+def test_a_step_that_cannot_be_run_is_recorded_with_its_reason_until_it_can(fake_runs, refusing, tmp_path, capsys):
+    log, _ = fake_runs
+    refusing["01_amp"] = "no compiler in /opt/secret/bin: install one"
+    assert record_runs(tmp_path, "--runs", "2") == 2
+    printed = capsys.readouterr()
+    assert "not run: no compiler in /opt/secret/bin" in printed.err
+    assert "holds 2 run(s) of every step but 01_amp" in printed.out
+    assert log == [*NAMES, "00_baseline", "02_bigger_batch"]  # not tried again by this call
+    folder = tmp_path / FOLDER
+    assert [path.name for path in (folder / "01_amp").iterdir()] == ["not_run.json"]
+    told = {"step": "01_amp", "reason": "no compiler in … install one"}  # and no folder of this machine
+    assert json.loads((folder / "01_amp" / "not_run.json").read_text()) == told
+    assert "- `01_amp` was not run: no compiler in … install one." in (folder / "README.md").read_text()
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", str(folder)])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "01_amp was not run: no compiler in … install one." in out
+    assert [line.split()[0] for line in out.splitlines() if line[:3] in ("00_", "01_", "02_")][:3] == NAMES
+    refusing.clear()
+    log.clear()
+    assert record_runs(tmp_path, "--runs", "2") == 0
+    assert log == ["01_amp", "01_amp"]
+    assert not (folder / "01_amp" / "not_run.json").exists()
+    assert "not run" not in (folder / "README.md").read_text()
+
+
+def test_a_step_that_ran_once_and_then_cannot_keeps_its_runs(fake_runs, refusing, tmp_path, capsys):
+    record_runs(tmp_path, "--runs", "1")
+    refusing["01_amp"] = "out of memory"
+    assert record_runs(tmp_path, "--runs", "2") == 2
+    assert "failed: out of memory" in capsys.readouterr().err
+    folder = tmp_path / FOLDER / "01_amp"
+    assert [path.name for path in (folder / "runs").iterdir()] == ["1.json"]
+    assert not (folder / "not_run.json").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"step": "01_amp"}', '{"step": "01_amp", "reason": 1}', "[" * 100_000])
+def test_a_broken_reason_is_refused_by_name(tmp_path, text):
+    (tmp_path / "01_amp").mkdir()
+    (tmp_path / "01_amp" / "not_run.json").write_text(text)
+    with pytest.raises(InputError, match=r"01_amp/not_run\.json is broken"):
+        not_run.read_all(tmp_path)
+
+
+def test_another_steps_reason_is_refused(tmp_path):
+    not_run.write(tmp_path / "01_amp", "02_bigger_batch", "because")
+    with pytest.raises(InputError, match="it is of 02_bigger_batch"):
+        not_run.read_all(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["--seed", "5"], "seed was 0 and is 5"), (["--batch-size", "64"], "batch_size was 128"), (["--quick"], "quick")],
+)
+def test_other_settings_are_not_mixed_into_a_record(fake_runs, tmp_path, capsys, options, told):
+    record_runs(tmp_path, "--runs", "1")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    assert record_runs(tmp_path, "--runs", "2", *options) == 2
+    assert told in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_another_device_environment_or_code_is_not_mixed_into_a_record(fake_runs, tmp_path, capsys, monkeypatch):
+    record_runs(tmp_path, "--runs", "1")
+    path = tmp_path / FOLDER / "record.json"
+    header = json.loads(path.read_text())
+    for change, told in (
+        ({"settings": header["settings"] | {"device": "Other"}}, "device was 'Other'"),
+        ({"environment": header["environment"] | {"torch": "1.0"}}, "torch was '1.0'"),
+        ({"code": "0"}, "the code of steps/ or common/ has changed"),
+    ):
+        path.write_text(json.dumps(header | change))
+        assert record_runs(tmp_path, "--runs", "2") == 2
+        assert told in capsys.readouterr().err
+
+
+def test_uncommitted_code_is_not_recorded(fake_runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(machine, "git_revision", lambda: "0123456789ab-dirty")
+    assert record_runs(tmp_path) == 2
+    assert "uncommitted" in capsys.readouterr().err
+    assert not (tmp_path / FOLDER).exists()
+
+
+def test_a_machine_without_git_can_record(fake_runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "git_revision", lambda: None)
+    assert record_runs(tmp_path, "--runs", "1") == 0
+    assert re.fullmatch("[0-9a-f]{64}", json.loads((tmp_path / FOLDER / "record.json").read_text())["code"])
+
+
+def test_two_records_into_one_folder_at_once_are_refused(fake_runs, tmp_path, capsys):
+    from common.run.folder import locked
+
+    with locked(tmp_path / FOLDER / ".record.lock", "no"):
+        assert record_runs(tmp_path) == 2
+    assert "another `record`" in capsys.readouterr().err
+
+
+def test_a_broken_record_is_refused(fake_runs, tmp_path, capsys):
+    record_runs(tmp_path, "--runs", "1")
+    for text in ("{", "[]", "[" * 100_000):
+        (tmp_path / FOLDER / "record.json").write_text(text)
+        assert record_runs(tmp_path) == 2
+        assert "record.json is broken" in capsys.readouterr().err
+
+
+def test_a_record_without_runs_binds_nobody(fake_runs, tmp_path):
+    _, failing = fake_runs
+    failing.update(NAMES)
+    assert record_runs(tmp_path, "--runs", "1") == 1
+    failing.clear()
+    assert record_runs(tmp_path, "--runs", "1", "--seed", "3") == 0
+    assert json.loads((tmp_path / FOLDER / "record.json").read_text())["settings"]["seed"] == 3
+
+
+def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
+
+    for folder in ("steps", "common", "logs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("1")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    assert machine.git_revision() is None
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
+    assert re.fullmatch("[0-9a-f]{12}", machine.git_revision())
+    (tmp_path / "logs" / "file").write_text("2")
+    assert not machine.git_revision().endswith("-dirty")
+    (tmp_path / "steps" / "file").write_text("2")
+    assert machine.git_revision().endswith("-dirty")
+
+
+def test_devices_become_folder_names():
+    assert recording.slug("NVIDIA H200") == "nvidia-h200"
+    assert recording.slug("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz") == "intel-core-i7-8650u-cpu-1-90ghz"
+    assert recording.slug("()") == "unknown"
+
+
+def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "00_a.py").write_text("1")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    first = recording.code_hash()
+    (tmp_path / "README.md").write_text("words")
+    assert recording.code_hash() == first
+    (tmp_path / "steps" / "00_a.py").write_text("2")
+    assert recording.code_hash() != first
+
+
+def test_a_real_step_is_recorded_where_only_torch_torchvision_and_tensorboard_are(tmp_path):
+    """One real run, with every other package hidden and the code's state as it would be in a clone."""
+    blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "pytest"]
+    program = tmp_path / "record_one.py"
+    program.write_text(
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "from common import ladder, machine\n"
+        "files = runner.step_files()[:1]\n"
+        "ladder.step_files = lambda: files\n"
+        "machine.git_revision = lambda: None\n"
+        "from common.__main__ import main\n"
+        f"folder = {str(tmp_path)!r}\n"
+        "options = ['--runs', '1', '--quick', '--device', 'cpu', '--logdir', folder, '--data', folder]\n"
+        "main(['record', *options])\n"
+    )
+    finished = run_program(program, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
+    result = record.read_result(folder / "00_baseline" / "result.json")
+    trace = folder / "00_baseline" / result.trace
+    assert trace.stat().st_size < recording.TRACE_LIMIT
+    events = json.loads(gzip.decompress(trace.read_bytes()))
+    assert sum(event["name"].startswith("ProfilerStep#") for event in events["traceEvents"]) == 3
+    assert os.uname().nodename not in {events.get("host_name"), trace.name.split(".")[0]}

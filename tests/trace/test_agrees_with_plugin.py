@@ -1,0 +1,190 @@
+"""The same numbers as TensorBoard's profiler plugin: torch-tb-profiler's own parser on the same traces.
+
+Its parser does not know today's categories, so it is given them under the names it knows, as `translated` does.
+"""
+
+import gzip
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import ROOT
+from support.trace_builder import V100, TraceBuilder, two_steps
+
+from common.trace import tensor_cores
+from common.trace.reader import read
+from common.trace.steps import COLLECTIVES, ROLES
+from common.trace.summary import summarize
+
+logging.disable(logging.CRITICAL)  # the plugin's parser warns of every event that it cannot link
+plugin = pytest.importorskip("torch_tb_profiler.profiler.data")
+names = pytest.importorskip("torch_tb_profiler.profiler.trace")
+listed = pytest.importorskip("torch_tb_profiler.profiler.tensor_core").TC_Allowlist.allowlist
+
+SHARED = ROOT.parent / "shared" / "traces"
+RECORDED = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))
+RENAMED = {"cuda_runtime": "Runtime", "cuda_driver": "Runtime", "hip_runtime": "Runtime", "fwdbwd": "forward_backward"}
+
+
+def translated(trace):
+    """A trace in the categories that torch-tb-profiler 0.4.3 knows."""
+    for event in trace["traceEvents"]:
+        category = event.get("cat")
+        loading = event.get("name", "").startswith(("enumerate(DataLoader)", "Optimizer."))
+        if category == "gpu_user_annotation":
+            event["cat"] = "ignored"
+        elif category == "user_annotation" and loading:
+            event["cat"] = "cpu_op"
+        else:
+            event["cat"] = RENAMED.get(category, category)
+    return trace
+
+
+def by_the_plugin(trace, monkeypatch):
+    for library, known in (("nccl", names.NcclOpNameSet), ("gloo", names.GlooOpNameSet)):
+        newer = [name for name in COLLECTIVES if name.startswith(library) and name not in known]
+        monkeypatch.setattr(names, f"{library.capitalize()}OpNameSet", known + newer)
+    return plugin.RunProfileData.from_json("worker", None, translated(trace))
+
+
+def assert_same(path, theirs):
+    """Every number of ours is the plugin's; Tensor Cores by the plugin's lists, since ours know more."""
+    ours = summarize(path)
+    assert ours.steps.names == theirs.steps_names
+    total = theirs.avg_costs.costs[-1]
+    assert ours.steps.mean_us == pytest.approx(total)
+    for role, cost in zip(ROLES, theirs.avg_costs.costs, strict=False):
+        assert ours.steps.mean_breakdown_us[role] == pytest.approx(cost, rel=1e-6, abs=1e-6 * total + 1e-3), role
+    metrics = theirs.gpu_metrics_parser
+    assert [gpu.id for gpu in ours.gpus] == sorted(metrics.gpu_ids)
+    old = tensor_cores.tensor_cores(
+        ours.trace, tensor_cores.ELIGIBLE, lambda name: any(part in name for part in listed)
+    )
+    for gpu in ours.gpus:
+        assert gpu.utilization == pytest.approx(metrics.gpu_utilization[gpu.id])
+        efficiency = metrics.avg_approximated_sm_efficiency_per_device[gpu.id]  # None if all kernels are outside
+        assert gpu.sm_efficiency == pytest.approx(efficiency or 0, rel=1e-6, abs=1e-9)
+        assert gpu.occupancy_percent == near(metrics.avg_occupancy_per_device[gpu.id])
+        if theirs.tc_ratio[gpu.id] is not None:
+            # the plugin says 0 of a GPU none of whose kernels an operator launched; we say None
+            assert (old.share[gpu.id] or 0) == pytest.approx(theirs.tc_ratio[gpu.id], abs=1e-4)
+    if ours.gpus and old.eligible_share is not None:
+        assert old.eligible_share == pytest.approx(theirs.tc_eligible_ops_kernel_ratio, abs=1e-4)
+    if theirs.kernel_stat is not None:
+        assert sum(kernel.count for kernel in ours.kernels) == theirs.kernel_stat["count"].sum()
+        assert sum(kernel.us for kernel in ours.kernels) == pytest.approx(theirs.kernel_stat["sum"].sum())
+    if theirs.memory_snapshot:
+        peaks = {
+            (int(kind) if kind == 0 else 1, number): peak
+            for (kind, number), peak in theirs.memory_snapshot.get_peak_memory().items()
+        }
+        for each in ours.memory:
+            assert each.peak_allocated == peaks.get((0, -1) if each.device < 0 else (1, each.device))
+
+
+def near(value):
+    return None if value is None else pytest.approx(value, rel=1e-6, abs=1e-9)
+
+
+def load(path):
+    return json.loads(gzip.decompress(path.read_bytes()), strict=False)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
+def test_recorded_traces(path, monkeypatch):
+    assert_same(path, by_the_plugin(load(path), monkeypatch))
+    assert len(read(path).operators) > 100
+
+
+@pytest.mark.parametrize("era", ["2021", "today"])
+def test_a_trace_with_every_role(tmp_path, monkeypatch, era):
+    made = two_steps(era)
+    path = made.write(tmp_path / "made.json")
+    assert_same(path, by_the_plugin(made.json, monkeypatch))
+
+
+@pytest.mark.parametrize("path", sorted(SHARED.glob("*.json.gz")) or [None], ids=lambda path: path and path.name[:20])
+def test_traces_recorded_by_others_against_their_expected_figures(path):
+    if path is None:
+        pytest.skip("no ../shared/traces here")
+    expected = [json.loads(line) for line in (SHARED / "expected.jsonl").read_text().splitlines()]
+    [figures] = [each for each in expected if each["trace"] == path.name]
+    found = summarize(path).as_json()
+    assert found["steps"]["names"] == figures["steps"]
+    assert found["steps"]["mean_us"] == pytest.approx(figures["step_us"].pop("total"), rel=0.01)
+    assert found["steps"]["breakdown_us"] == pytest.approx(figures["step_us"], rel=0.01, abs=0.1)
+    for ours, theirs in zip(found["gpus"], figures["gpus"], strict=True):
+        assert ours["id"] == theirs["id"]
+        assert ours["utilization"] == pytest.approx(theirs["utilization"], rel=0.01)
+        assert ours["sm_efficiency"] == pytest.approx(theirs["sm_efficiency"], rel=0.01)
+        assert ours["occupancy_percent"] == pytest.approx(theirs["occupancy"], rel=0.01)
+        assert ours["tensor_core_share"] >= theirs["tensor_core_share"] * 0.99
+    old = tensor_cores.tensor_cores(
+        read(path), tensor_cores.ELIGIBLE, lambda name: any(part in name for part in listed)
+    )
+    assert old.share == pytest.approx({gpu["id"]: gpu["tensor_core_share"] for gpu in figures["gpus"]}, rel=0.01)
+    if figures["eligible_kernel_share"]:  # 0 where External ids name no operator: there we link by containment
+        assert old.eligible_share == pytest.approx(figures["eligible_kernel_share"], rel=0.01)
+    assert found["kernels"]["count"] == figures["kernels"]
+    assert found["kernels"]["total_us"] == pytest.approx(figures["kernel_us"], rel=0.01)
+
+
+KERNELS = [
+    "volta_sgemm_128x64_nn",
+    "volta_h884gemm_64x64_ldg8_nn",
+    "void at::native::vectorized_elementwise_kernel<4>",
+    "ncclKernel_AllReduce_RING_LL_Sum_float",
+]
+OPERATORS = ["aten::mm", "aten::add", "aten::linear", "nccl:all_reduce", "Optimizer.step#SGD.step"]
+
+
+@st.composite
+def traces(draw):
+    """Training loops in which operators follow each other and launch work on streams that run behind."""
+    made = TraceBuilder(draw(st.sampled_from(["2021", "today"])), [V100, V100 | {"id": 1}])
+    whole = st.integers(0, 60)
+    now, free = 1000, {0: 0, 1: 0}
+    for number in range(draw(st.integers(0, 4))):
+        begin = now
+        for _ in range(draw(st.integers(0, 4))):
+            now += draw(whole)
+            if draw(st.booleans()):
+                length = draw(whole)
+                made.loading(now, length)
+                now += length
+            op_begin, op = now, made.op(draw(st.sampled_from(OPERATORS)), now, 0)
+            for _ in range(draw(st.integers(0, 3))):
+                now += draw(whole)
+                device = draw(st.integers(0, 1))
+                at = max(free[device], now + draw(whole))
+                length = draw(st.integers(1, 200))
+                kernel = KERNELS[2] if op["name"] in OPERATORS[3:] else draw(st.sampled_from(KERNELS))
+                made.launch(
+                    kernel, now, 3, at, length, op=op, device=device,
+                    **{"blocks per SM": draw(st.sampled_from([0.25, 0.5, 2.0])),
+                       "est. achieved occupancy %": draw(st.integers(0, 100))},
+                )  # fmt: skip
+                free[device] = at + length if draw(st.booleans()) else at
+                now += 3
+            now += draw(st.integers(1, 30))
+            op["dur"] = now - op_begin
+            if draw(st.booleans()):
+                made.copy(now, 2, max(free[0], now), draw(st.integers(1, 40)), 1000)
+                now += 3
+        now += draw(st.integers(1, 50))
+        if draw(st.booleans()) or number == 0:
+            made.step(number, begin, now - begin)
+    made.op("aten::last", now, 10)
+    return made
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(traces())
+def test_any_training_loop(tmp_path, made):
+    path = made.write(Path(tmp_path) / "made.json")
+    with pytest.MonkeyPatch.context() as patch:
+        theirs = by_the_plugin(json.loads(json.dumps(made.json)), patch)
+    assert_same(path, theirs)

@@ -1,0 +1,337 @@
+"""Traces come from anywhere: of every age and shape, cut off, damaged, or made to harm."""
+
+import gzip
+import json
+import random
+import zlib
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import ROOT
+from support.trace_builder import TraceBuilder, two_steps
+
+from common.errors import InputError
+from common.trace import decode, source
+from common.trace.reader import rank_of, read
+from common.trace.summary import summarize
+
+RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
+GOOD = json.dumps(two_steps().json).encode()
+
+
+@pytest.fixture
+def figures(tmp_path):
+    """figures(text, name): the JSON object without its file, and the warnings, for a trace of that text (bytes)."""
+
+    def summarized(text, name="made.json"):
+        path = tmp_path / name
+        path.write_bytes(text)
+        summary = summarize(path)
+        found = summary.as_json()
+        json.dumps(found, allow_nan=False)
+        return found | {"file": None}, summary.trace.warnings
+
+    return summarized
+
+
+@pytest.fixture
+def whole(figures):
+    return figures(GOOD)[0]
+
+
+def refused(figures, text, *words, name="made.json"):
+    with pytest.raises(InputError) as error:
+        figures(text, name)
+    for word in ("made.json", *words):
+        assert word in str(error.value)
+
+
+def changed(change):
+    """The good trace's text after `change(trace)`."""
+    trace = json.loads(GOOD)
+    change(trace)
+    return json.dumps(trace).encode()
+
+
+def test_gzip_is_told_by_content_not_by_name(figures, whole):
+    assert figures(gzip.compress(GOOD), "made.json")[0] == whole
+    assert figures(GOOD, "made.json.gz")[0] == whole
+    half = len(GOOD) // 2
+    assert figures(gzip.compress(GOOD[:half]) + gzip.compress(GOOD[half:]))[0] == whole
+
+
+def test_white_space_byte_order_marks_and_bare_lists_do_not_matter(figures, whole):
+    trace = json.loads(GOOD)
+    assert figures(b"\xef\xbb\xbf\n" + json.dumps(trace, indent=3).encode())[0] == whole
+    bare = figures(json.dumps(trace["traceEvents"]).encode())[0]
+    assert bare["steps"] == whole["steps"]
+    assert bare["gpus"][0]["name"] is None
+
+
+def test_numbers_as_text_are_numbers(figures, whole):
+    def as_text(trace):
+        for event in trace["traceEvents"]:
+            event["ts"], event["dur"] = str(event["ts"]), str(event["dur"])
+            event["args"] = {key: str(value) for key, value in event["args"].items()}
+
+    assert figures(changed(as_text))[0] == whole
+
+
+def test_the_events_may_come_first_or_last(figures, whole):
+    trace = json.loads(GOOD)
+    events = trace.pop("traceEvents")
+    assert figures(json.dumps({"traceEvents": events} | trace).encode())[0] == whole
+    assert figures(json.dumps(trace | {"other": {"traceEvents": 5}, "traceEvents": events}).encode())[0] == whole
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.randoms(use_true_random=False), st.sampled_from([64, 300, 4096]))
+def test_the_order_of_events_and_the_size_of_runs_change_nothing(figures, whole, shuffler, run):
+    def shuffle(trace):
+        shuffler.shuffle(trace["traceEvents"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "_RUN", run)
+        patch.setattr(source, "PIECE", run)
+        assert figures(changed(shuffle))[0] == whole
+        assert figures(gzip.compress(changed(shuffle)))[0] == whole
+
+
+def test_runs_end_between_events_however_these_are_nested(figures, whole, monkeypatch):
+    def nest(trace):
+        for event in trace["traceEvents"]:
+            event["args"]["list"] = [{"a": {"b": [{"c": 1}, {"d": 2}]}}, {"text": 'no end here: "}, {" \\"'}]
+
+    monkeypatch.setattr(decode, "_RUN", 200)
+    monkeypatch.setattr(source, "PIECE", 64)
+    found, warnings = figures(changed(nest))
+    assert (found, warnings) == (whole, [])
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.99])
+def test_what_is_whole_of_a_cut_off_trace_is_used_and_said(figures, share):
+    text = json.dumps(two_steps().json, indent=1).encode()
+    found, warnings = figures(text[: int(len(text) * share)])
+    assert 1 <= found["steps"]["count"] <= 2
+    assert "cut off" in " ".join(warnings)
+
+
+def test_what_can_be_unpacked_of_a_cut_off_gzip_is_used_and_said(figures):
+    text = gzip.compress(RECORDED.read_bytes() and gzip.decompress(RECORDED.read_bytes()))
+    found, warnings = figures(text[: len(text) // 2])
+    assert found["steps"]["count"] >= 1
+    assert any("cut off" in warning for warning in warnings)
+
+
+def test_a_damaged_gzip_is_used_up_to_the_damage(figures):
+    packed = bytearray(gzip.compress(gzip.decompress(RECORDED.read_bytes()), mtime=0))
+    packed[len(packed) // 2] ^= 0xFF
+    found, warnings = figures(bytes(packed))
+    assert found["steps"]["count"] >= 1
+    assert warnings
+
+
+def test_events_that_cannot_be_read_are_left_out_and_counted(figures, whole):
+    text = GOOD.replace(
+        b'{"ph": "X", "cat": "cpu_op", "name": "aten::item"', b'{"ph": !!"X", "cat": "cpu_op", "name": "aten::item"'
+    )
+    found, warnings = figures(text)
+    assert found["kernels"] == whole["kernels"]
+    assert any("2 events" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("literal", [b"N/A", b"NaN", b"nan", b"Infinity", b"-Infinity", b"inf", b"-nan(ind)"])
+def test_literals_that_are_no_json_count_as_missing(figures, whole, literal):
+    text = GOOD.replace(b'"blocks per SM": 0.5', b'"blocks per SM": ' + literal)
+    assert literal in text
+    found, _ = figures(text)
+    assert found["gpus"][0]["sm_efficiency"] is None
+    assert found["steps"] == whole["steps"]
+
+
+def test_such_a_literal_inside_a_name_stays(tmp_path):
+    path = tmp_path / "made.json"
+    path.write_bytes(GOOD.replace(b"aten::item", b"a: NaN, [N/A] \x01").replace(b'"dur": 60', b'"dur": 60, "x": NaN'))
+    assert "a: NaN, [N/A]  " in read(path).names
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("ts", None), ("ts", "N/A"), ("ts", 1e300), ("ts", -1e300), ("ts", []), ("dur", -5), ("dur", 1e200), ("dur", {})],
+)
+def test_an_event_without_a_usable_time_is_left_out_and_said(figures, whole, key, value):
+    def spoil(trace):
+        trace["traceEvents"].append(dict(trace["traceEvents"][0], cat="cpu_op", name="odd") | {key: value})
+
+    found, warnings = figures(changed(spoil))
+    assert found == whole
+    assert any("1 event" in warning for warning in warnings)
+
+
+def test_fields_of_wrong_types_count_as_missing(figures, whole):
+    def spoil(trace):
+        for event in trace["traceEvents"]:
+            event["args"]["Total Allocated"] = {"a": 1}
+            event["args"]["Addr"] = [1, 2]
+        trace["deviceProperties"] = "none"
+        trace["distributedInfo"] = [1]
+        trace["traceEvents"] += [None, 5, "text", [], {}, {"ph": 1}, {"ph": "X"}, {"ph": "X", "cat": 3, "name": []}]
+
+    found, _ = figures(changed(spoil))
+    assert found["steps"] == whole["steps"]
+    assert found["gpus"][0]["utilization"] == whole["gpus"][0]["utilization"]
+
+
+def test_bytes_that_are_no_utf8_and_control_characters_are_survived(tmp_path):
+    path = tmp_path / "made.json"
+    path.write_bytes(GOOD.replace(b"aten::item", b"caf\xe9 \x00\x1b[31m\n"))
+    assert any(name.startswith("caf�") for name in read(path).names)
+
+
+def test_huge_and_odd_ids_are_survived(figures, whole):
+    def spoil(trace):
+        for number, event in enumerate(trace["traceEvents"]):
+            event["tid"] = [2**70, "main", -1.5][number % 3]
+            event["args"].setdefault("External id", "id 18446744073709551615")
+
+    assert figures(changed(spoil))[0]["steps"] == whole["steps"]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (b"", "empty"),
+        (gzip.compress(b"", mtime=0), "empty"),
+        (b"not JSON", "not JSON"),
+        (b"\x00\x01\x02\xff", "not JSON"),
+        (b"{", "not JSON"),
+        (b'"text"', "traceEvents"),
+        (b"{}", "traceEvents"),
+        (b'{"traceEvents": 5}', "traceEvents"),
+        (b'{"a": {"traceEvents": [{"ph": "X"}]}}', "traceEvents"),
+        (b'{"traceEvents": []}', "no events"),
+        (b"[]", "no events"),
+        (b'{"traceEvents": [1, 2, 3]}', "nothing"),
+        (b'{"traceEvents": [{"ph": "M", "name": "process_name"}]}', "nothing"),
+        (b"[" * 200_000, "nested"),
+        (b'{"traceEvents": [{"args": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}]}", ""),
+        (b'{"a": ' * 200_000, ""),
+        (b'{"traceEvents": ' + b"[" * 200_000, ""),
+        (b"\x1f\x8b not really gzip", "damaged"),
+    ],
+    ids=lambda value: repr(value[:20]),
+)
+def test_what_is_no_trace_is_refused_in_a_line(figures, text, word):
+    refused(figures, text, word)
+
+
+def test_a_deeply_nested_argument_costs_no_more_than_its_event(figures, whole):
+    deep = b'"deep": ' + b"[" * 200_000 + b"]" * 200_000
+    text = GOOD.replace(b'"name": "aten::item"', b'"name": "aten::item", ' + deep, 1)
+    try:
+        found, _ = figures(text)
+    except InputError as error:
+        assert "nested" in str(error)
+    else:
+        assert found["kernels"] == whole["kernels"]
+
+
+def test_a_gzip_bomb_is_stopped_at_the_limit(tmp_path):
+    path = tmp_path / "bomb.json.gz"
+    squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
+    path.write_bytes(
+        squeeze.compress(b'{"traceEvents": [{"ph": "X", "name": "')
+        + b"".join(squeeze.compress(b"a" * 10**6) for _ in range(50))
+        + squeeze.flush()
+    )
+    with pytest.raises(InputError, match="--max-size"):
+        read(source.Pieces(path, max_size=20_000_000))
+
+
+def test_a_name_of_fifty_megabytes_is_read(tmp_path):
+    made = TraceBuilder()
+    made.op("a" * 50_000_000, 0, 10)
+    assert len(read(made.write(tmp_path / "made.json")).names[0]) == 50_000_000
+
+
+def test_a_missing_file_a_folder_and_a_locked_one_are_named(tmp_path):
+    for path in (tmp_path / "missing.json", tmp_path):
+        with pytest.raises(InputError, match="cannot read"):
+            read(path)
+
+
+def test_the_rank_is_read_from_the_first_events(tmp_path):
+    made = two_steps()
+    assert rank_of(made.write(tmp_path / "none.json")) is None
+    made.header["distributedInfo"] = {"rank": 3}
+    assert rank_of(made.write(tmp_path / "some.json.gz")) == 3
+    assert rank_of(tmp_path / "missing.json") is None
+
+
+def mutated(text, chance):
+    """`text` with something done to it, as happens to files, or is done to them."""
+    text = bytearray(text)
+    for _ in range(chance.randint(1, 4)):
+        at, length = chance.randrange(len(text)), chance.choice([1, 1, 4, 100])
+        kind = chance.randrange(6)
+        if kind == 0:
+            text[at : at + length] = bytes(chance.randrange(256) for _ in range(length))
+        elif kind == 1:
+            del text[at : at + length]
+        elif kind == 2:
+            text[at:at] = chance.choice([b"{", b"}", b"[", b"]", b'"', b",", b"\\", b"N/A", b"1e999", b"null", b"\xff"])
+        elif kind == 3:
+            del text[at:]
+        elif kind == 4:
+            text[at:at] = text[at : at + 200]
+        else:
+            value = chance.choice([b"-1", b"1e308", b"[]", b'"x"', b"true", b"99999999999999999999999", b"0"])
+            colon = text.find(b":", at)
+            if colon > 0:
+                text[colon + 1 : colon + 1 + chance.randint(0, 8)] = value
+        if not text:
+            return b" "
+    return bytes(text)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_no_damage_leads_to_anything_but_an_answer_or_one_line(figures, seed):
+    chance = random.Random(seed)
+    text = mutated(chance.choice([GOOD, json.dumps(two_steps("2021").json, indent=1).encode()]), chance)
+    if chance.random() < 0.2:
+        text = mutated(gzip.compress(text, mtime=0), chance)
+    try:
+        found, _ = figures(text)
+    except InputError as error:
+        assert str(error)
+    else:
+        assert found["steps"]["count"] >= 1
+
+
+def test_one_endless_name_takes_no_more_than_the_patience(tmp_path, monkeypatch):
+    longest = []
+    run = decode._run
+    monkeypatch.setattr(decode, "_run", lambda text: longest.append(len(text)) or run(text))
+    monkeypatch.setattr(decode, "_RUN", 1000)
+    monkeypatch.setattr(decode, "_PATIENCE", 8000)
+    monkeypatch.setattr(source, "PIECE", 500)
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "' + b"a" * 200_000))
+    with pytest.raises(InputError, match="no events"):
+        read(path)
+    assert max(longest) < 2 * 8000
+    assert sum(longest) < 10 * 200_000
+
+
+def test_an_event_of_wrong_types_does_not_cost_the_last_one(figures, whole):
+    def spoil(trace):
+        trace["traceEvents"].insert(0, trace["traceEvents"][0] | {"cat": "cpu_op", "name": "odd", "ts": [], "dur": {}})
+
+    assert figures(changed(spoil))[0] == whole
+
+
+def test_links_that_lead_nowhere_are_no_traces(tmp_path):
+    (tmp_path / "a.pt.trace.json").symlink_to(tmp_path / "gone")
+    two_steps().write(tmp_path / "b.pt.trace.json")
+    assert [path.name for path in source.traces_in(tmp_path)] == ["b.pt.trace.json"]

@@ -205,7 +205,8 @@ def _compare(args):
     if args.json:
         print(json.dumps(compare.comparison(found), indent=2))
     else:
-        from common.ladder.table import console, print_ladders
+        from common.explain.terminal import console
+        from common.ladder.table import print_ladders
         from common.studies.limit.record import read_limit
 
         used, problems = compare.gpu_use(args.logdir, results)
@@ -229,8 +230,9 @@ def _unless_broken(read, logdir):
 
 def _explain(args):
     from common.explain.command import explain
+    from common.ladder.predictions import explain_runs
 
-    return explain(args)
+    return explain(args, explain_runs)
 
 
 def _record(args):

@@ -1,5 +1,6 @@
 """The device a step trains on, and the precision it can compute in."""
 
+import gc
 import re
 
 import torch
@@ -65,3 +66,16 @@ def autocast_dtype(device):
         why = "autocast stays off: bf16 without AVX512-BF16 or AMX is 10 to 30 times slower on a CPU"
     print(f"precision: {str(dtype).removeprefix('torch.')}, {why}")
     return dtype, [note] if note else []
+
+
+def empty_cache(device):
+    """Free what nobody holds any more, on the device too."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def disable_tf32():
+    """Multiply fp32 as fp32, as every step does."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False

@@ -1,5 +1,6 @@
 """Facts about the machine and the code, from the standard library alone."""
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -68,3 +69,11 @@ def _run(*command):
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def code_hash():
+    """SHA-256 over the names and bytes of all Python files in `steps/` and `common/`."""
+    digest = hashlib.sha256()
+    for path in sorted([*ROOT.glob("steps/*.py"), *ROOT.glob("common/**/*.py")]):
+        digest.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()

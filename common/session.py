@@ -43,7 +43,7 @@ QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, wind
 
 
 @dataclass(frozen=True)
-class Moves:
+class BatchTransfer:
     """What a batch moves to the device: the images' dtype as the step hands them over, None for nothing, and bytes."""
 
     images: torch.dtype | None
@@ -62,8 +62,8 @@ class Window:
 def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
     """Measure a step and write `args.logdir/<name of file>/`: result.json, a trace, TensorBoard events.
 
-    file: the step's `__file__`. args: from `step_options`. loader: a DataLoader, or what offers as much (`Prefetched`,
-    `OnDevice`): yields (images [N, 3, H, W], labels [N]) and drops a last, smaller batch. train_step(images, labels):
+    file: the step's `__file__`. args: from `step_options`. loader: a DataLoader, or what offers as much (`Prefetcher`,
+    `DeviceLoader`): yields (images [N, 3, H, W], labels [N]) and drops a last, smaller batch. train_step(images, labels):
     trains on one batch as it comes from the loader and returns the loss, a tensor of one element. precision: the dtype
     that the model computes in. notes: what this device could not do.
 
@@ -85,8 +85,8 @@ def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
     with own_folder(args.logdir, step) as (folder, beside), explained(args, loader, device):
         parts, batches = plan.windows + 2, endless(loader)
         images, labels = next(batches)
-        resident = getattr(loader, "resident", False)
-        moves = Moves(None, 0) if resident else Moves(images.dtype, images.nbytes + labels.nbytes)
+        on_device = getattr(loader, "on_device", False)
+        moves = BatchTransfer(None, 0) if on_device else BatchTransfer(images.dtype, images.nbytes + labels.nbytes)
         progress.report("first step", 0, parts)  # it may take minutes
         first_step_seconds = first_step(train_step, images, labels, device)
         del images, labels  # else they would count as memory that the training needs

@@ -2,7 +2,7 @@
 
 Idea       Work in one stream runs in order: a batch is copied when the kernels before it are done. In a second stream
            the next batch crosses the bus while this one is trained on.
-Change     Prefetched(loader, device) hands out batches that are on the device already, so the train step copies none.
+Change     Prefetcher(loader, device) hands out batches that are on the device already, so the train step copies none.
 Look for   Trace: "Memcpy HtoD" in a row of its own, beside the kernels of the step before.
 Caution    Two streams know nothing of each other: the one that trains must wait for the copy (wait_stream), and the
            batch's memory must not be given away before it has been used (record_stream). One more batch at least is on the device. It needs pinned memory; without a GPU there is no copy to overlap.
@@ -22,7 +22,7 @@ from common.device import autocast_dtype, needs_gpu
 from common.errors import one_line_errors
 from common.model import classifier
 from common.options import step_options
-from common.prefetch import Prefetched
+from common.loaders import Prefetcher
 from common.session import run_step
 
 
@@ -37,7 +37,7 @@ def main():
     train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, drop_last=True,
                         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True)
-    loader = Prefetched(loader, device)
+    loader = Prefetcher(loader, device)
     model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
     model = torch.compile(model)
     criterion = nn.CrossEntropyLoss()

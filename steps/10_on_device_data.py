@@ -2,7 +2,7 @@
 
 Idea       50,000 images of 3 x 32 x 32 bytes are 154 MB: a GPU has room for them. Then it shuffles and resizes them
            itself, a batch at a time, and there is no copy and no worker any more.
-Change     OnDevice(train_set, …) in place of the DataLoader: torch.randperm and torchvision's resize, on the device.
+Change     DeviceLoader(train_set, …) in place of the DataLoader: torch.randperm and torchvision's resize, on the device.
 Look for   Trace: no "Memcpy HtoD" and no DataLoader; a few kernels that pick and resize the batch. Memory: 154 MB more.
 Caution    It works for data that fits and for work on images that the device can do. Its resize rounds otherwise than
            PIL's, by at most 1 of 255, and it shuffles in another order. On a CPU the data was there already: what
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` f
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10
 from common.device import autocast_dtype, needs_gpu
-from common.device_data import OnDevice
+from common.loaders import DeviceLoader
 from common.errors import one_line_errors
 from common.model import classifier
 from common.options import step_options
@@ -35,7 +35,7 @@ def main():
     torch.backends.cudnn.allow_tf32 = False
 
     train_set = cifar10(args.data, download=args.download)
-    loader = OnDevice(train_set, args.batch_size, args.image_size, device, args.seed)
+    loader = DeviceLoader(train_set, args.batch_size, args.image_size, device, args.seed)
     model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
     model = torch.compile(model)
     criterion = nn.CrossEntropyLoss()

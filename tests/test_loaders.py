@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common import record, session
 from common.data import cifar10, resized_uint8
-from common.device_data import OnDevice
-from common.prefetch import Prefetched
+from common.loaders import DeviceLoader, Prefetcher
 
 
 class Log(list):
@@ -69,7 +68,7 @@ class Loader(list):
 
 def test_the_next_batch_is_copied_beside_this_ones_kernels_and_waited_for_before_it_is_used(gpu):
     loader = Loader([Part(gpu, f"images {n}"), Part(gpu, f"labels {n}")] for n in (1, 2))
-    for number, (images, labels) in enumerate(Prefetched(loader, "cuda"), start=1):
+    for number, (images, labels) in enumerate(Prefetcher(loader, "cuda"), start=1):
         assert (images.name, labels.name) == (f"images {number} there", f"labels {number} there")
         gpu.append(f"train on {number}")
     assert gpu == [
@@ -89,14 +88,14 @@ def test_the_next_batch_is_copied_beside_this_ones_kernels_and_waited_for_before
 
 
 def test_an_epoch_without_batches_ends_at_once(gpu):
-    assert list(Prefetched(Loader(), "cuda")) == []
+    assert list(Prefetcher(Loader(), "cuda")) == []
     assert gpu == []
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_prefetched_loader_offers_what_its_loader_does(gpu, device):
     loader = Loader([1, 2, 3])
-    made = Prefetched(loader, device)
+    made = Prefetcher(loader, device)
     assert len(made) == 3
     for name in ("dataset", "batch_size", "num_workers", "prefetch_factor", "pin_memory"):
         assert getattr(made, name) == getattr(loader, name)
@@ -105,11 +104,11 @@ def test_a_prefetched_loader_offers_what_its_loader_does(gpu, device):
 
 def test_on_a_cpu_batches_are_handed_through_as_they_are():
     loader = DataLoader(TensorDataset(torch.arange(6.0), torch.arange(6)), batch_size=2)
-    for (images, labels), (as_it_is, its_labels) in zip(Prefetched(loader, "cpu"), loader, strict=True):
+    for (images, labels), (as_it_is, its_labels) in zip(Prefetcher(loader, "cpu"), loader, strict=True):
         assert torch.equal(images, as_it_is)
         assert torch.equal(labels, its_labels)
     batches = [torch.zeros(1)]
-    assert next(iter(Prefetched(Loader([batches]), "cpu"))) is batches
+    assert next(iter(Prefetcher(Loader([batches]), "cpu"))) is batches
 
 
 def made_up(count=10):
@@ -126,7 +125,7 @@ def made_up(count=10):
 def test_images_are_resized_as_pil_does_to_within_one_of_255(monkeypatch, size, capability):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     data = made_up()
-    images, labels = next(iter(OnDevice(data, 10, size, torch.device("cpu"))))
+    images, labels = next(iter(DeviceLoader(data, 10, size, torch.device("cpu"))))
     assert (images.shape, images.dtype, labels.dtype) == ((10, 3, size, size), torch.uint8, torch.int64)
     by_pil = torch.stack([resized_uint8(size)(Image.fromarray(data.data[label])) for label in labels.tolist()])
     assert (images.int() - by_pil.int()).abs().max() <= 1
@@ -138,18 +137,18 @@ def labels_of(loader):
 
 
 def test_every_epoch_has_every_image_once_in_an_order_of_its_own_which_the_seed_decides():
-    loader = OnDevice(made_up(12), 4, 32, torch.device("cpu"), seed=1)
+    loader = DeviceLoader(made_up(12), 4, 32, torch.device("cpu"), seed=1)
     first, second = labels_of(loader), labels_of(loader)
     assert sorted(first) == sorted(second) == list(range(12))
     assert first != second
-    again, other = (OnDevice(made_up(12), 4, 32, torch.device("cpu"), seed=seed) for seed in (1, 2))
+    again, other = (DeviceLoader(made_up(12), 4, 32, torch.device("cpu"), seed=seed) for seed in (1, 2))
     assert labels_of(again) == first
     assert labels_of(other) != first
 
 
 def test_images_and_labels_stay_together_and_a_smaller_last_batch_is_dropped():
     data = made_up(10)
-    loader = OnDevice(data, 4, 32, torch.device("cpu"))
+    loader = DeviceLoader(data, 4, 32, torch.device("cpu"))
     batches = list(loader)
     assert len(loader) == len(batches) == 2
     for images, labels in batches:
@@ -158,7 +157,7 @@ def test_images_and_labels_stay_together_and_a_smaller_last_batch_is_dropped():
 
 
 def test_the_data_set_takes_154_mb(tmp_path):
-    loader = OnDevice(cifar10(tmp_path), 128, 64, torch.device("cpu"))
+    loader = DeviceLoader(cifar10(tmp_path), 128, 64, torch.device("cpu"))
     assert loader.images.shape == (50_000, 3, 32, 32)
     assert loader.images.nbytes == 153_600_000
     assert loader.images.nbytes + loader.labels.nbytes == 50_000 * (3 * 32 * 32 + 8)
@@ -168,7 +167,7 @@ def test_a_batch_that_is_on_the_device_moves_nothing(tmp_path):
     from test_session import options, small_step
 
     train_step = small_step()
-    loader = OnDevice(made_up(40), 4, 32, torch.device("cpu"))
+    loader = DeviceLoader(made_up(40), 4, 32, torch.device("cpu"))
     result = session.run_step(
         "10_small.py", options(tmp_path), loader, lambda images, labels: train_step(images.float(), labels % 10)
     )

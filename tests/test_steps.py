@@ -10,7 +10,7 @@ from support import NAMES, ROOT, STEPS, run_program
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common import record
-from common.prefetch import Prefetched
+from common.loaders import Prefetcher
 
 PAIRS = list(itertools.pairwise(STEPS))
 
@@ -65,21 +65,21 @@ def reads(taken, images, labels):
 
 def settings(taken, compiled):
     images, labels = next(iter(taken.loader))
-    resident = getattr(taken.loader, "resident", False)
+    on_device = getattr(taken.loader, "on_device", False)
     found = {
         "batch_size": taken.loader.batch_size,
         "precision": taken.precision,
         "synchronises": reads(taken, images, labels) > 0,
         "channels_last": taken.model.layers[0].weight.is_contiguous(memory_format=torch.channels_last),
         "compiled": taken.model in compiled,
-        "data": "on the device" if resident else "on the host",
+        "data": "on the device" if on_device else "on the host",
     }
-    if not resident:  # what is there already is not loaded, pinned, prefetched or copied
+    if not on_device:  # what is there already is not loaded, pinned, prefetched or copied
         found |= {
             "transfer": images.dtype,
             "workers": taken.loader.num_workers,
             "pin_memory": taken.loader.pin_memory,
-            "prefetched": isinstance(taken.loader, Prefetched),
+            "prefetched": isinstance(taken.loader, Prefetcher),
         }
     return found
 

@@ -13,7 +13,7 @@ from common.course import figures
 from common.course.blocks import BLOCKS, Course
 from common.course.recorded import RECORDS, records
 from common.errors import InputError
-from common.explain import side_by_side
+from common.ladder import predictions
 from common.ladder.figures import svg_text
 from common.machine import ROOT
 from common.reference import page as reference_page
@@ -52,7 +52,7 @@ def contents(docs=DOCS, root=RECORDS):
         readme.read_text(encoding="utf-8"), replace(course, to_docs="docs/", to_logs="logs/reference"), readme.name
     )
     found = [(each.ladder, each.predictions) for each in sorted(course.records, key=lambda each: each.folder)]
-    made[docs / "predicted.md"] = side_by_side.markdown(found) + "\n"
+    made[docs / "predicted.md"] = predictions.markdown(found) + "\n"
     for each in course.records:
         for name, draw in figures.FIGURES.items():
             if drawn := draw(each):

@@ -2,30 +2,32 @@
 
 import json
 import sys
-from dataclasses import asdict
 
 from common.errors import InputError, printable
 from common.trace import source
 
 
-def explain(args):
-    """Run the command with its parsed options (`path`: one or two, `json`, `markdown`, `max_size`); the exit code."""
+def explain(args, explain_runs):
+    """Run the command with its parsed options (`path`: one or two, `json`, `markdown`, `max_size`); the exit code.
+
+    explain_runs: what to do with a folder of recorded runs, `ladder.predictions.explain_runs`.
+    """
     if len(args.path) > 2:
         raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what moved")
     try:
-        return _explain(args, *args.path)
+        return _explain(args, explain_runs, *args.path)
     except PermissionError as error:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _explain(args, path, another=None):
+def _explain(args, explain_runs, path, another=None):
     recorded = _recorded(path) if path.is_dir() and not another else {}
     if args.markdown and not recorded:
         raise InputError("--markdown is for a folder of recorded runs: name one, such as logs")
     if another:
         return _change(args)
     if recorded:
-        return _ladders(args, recorded)
+        return explain_runs(recorded, path, args.json, args.markdown, args.max_size)
     if path.is_dir():
         ranks = ranks_in(path)
         if len(ranks) > 1:
@@ -88,7 +90,7 @@ def _recorded(path):
 
 
 def _summary(args, path):
-    pieces = source.Pieces(path, args.max_size)  # is being unpacked while numpy is imported
+    pieces = source.Chunks(path, args.max_size)  # is being unpacked while numpy is imported
 
     from common.trace.summary import summarize
 
@@ -106,8 +108,8 @@ def _one(args, path):
     summary = _summary(args, path)
     if args.json:
         return _print_json(summary.as_json())
+    from common.explain.terminal import console
     from common.explain.view import print_summary
-    from common.ladder.table import console
 
     print_summary(summary, console())
     return 0
@@ -119,7 +121,7 @@ def _change(args):
         changes = [{"name": name, "before_us": old, "after_us": new} for name, old, new in moved(before, after)]
         return _print_json({"before": before.as_json(), "after": after.as_json(), "moved": changes})
     from common.explain.side_by_side import print_change
-    from common.ladder.table import console
+    from common.explain.terminal import console
 
     print_change(before, after, moved(before, after), console(), [_batch(before), _batch(after)])
     return 0
@@ -158,43 +160,9 @@ def _ranks(args, ranks):
         rows = [{"rank": rank, **summary.as_json()} for rank, summary in summaries.items()]
         return _print_json({"ranks": rows, "mean_step_us": spread})
     from common.explain.side_by_side import print_ranks
-    from common.ladder.table import console
+    from common.explain.terminal import console
 
     print_ranks(summaries, console())
-    return 0
-
-
-def _ladders(args, recorded):
-    from common.explain import side_by_side
-    from common.ladder.predictions import predictions
-    from common.ladder.table import console
-
-    found = []
-    for logdir, results in recorded.items():
-        ladders, problems = predictions(logdir, results, args.max_size)
-        found += ladders
-        for problem in problems:
-            _warn(problem)
-    if not any(rows for _, rows in found):
-        raise InputError(f"{args.path[0]} holds runs of one step only: run the next as well, or name a trace")
-    if args.json:
-        rows = [
-            {
-                "step": row.step,
-                "before": row.before,
-                "predicted_gain": row.advice and row.advice.predicted_gain,
-                "why": row.why,
-                "measured_gain": asdict(row.gain),
-                "outcome": row.outcome,
-            }
-            for _, rows in found
-            for row in rows
-        ]
-        return _print_json({"ladder": rows})
-    if args.markdown:
-        print(side_by_side.markdown(found))
-    else:
-        side_by_side.print_predictions(found, console())
     return 0
 
 

@@ -1,12 +1,10 @@
-"""What `explain` prints of several traces: before and after, ranks, and a ladder's promises beside its gains."""
+"""What `explain` prints of several traces: before and after, and the ranks of one training."""
 
-from rich.padding import Padding
 from rich.text import Text
 
 from common.errors import printable
 from common.explain.view import headed_table, share_text, size_text, time_text
 from common.ladder.compare import mean_of_known
-from common.ladder.markdown import escaped, table
 
 
 def print_change(before, after, moved, to, batches=(None, None)):
@@ -77,65 +75,6 @@ def print_ranks(summaries, to):
     to.print(f"\n{len(times)} ranks; {apart}")
     to.print(f"rank {slowest}: {summaries[slowest].verdict}; `explain` its trace to see more", markup=False)
     to.print(Text("A rank that others wait for shows little time in collectives; those that wait show much.", "dim"))
-
-
-def print_predictions(found, to):
-    """For each ladder: what each step was promised by the trace before it, beside what it gained."""
-    for ladder, rows in found:
-        base = ladder.baseline
-        to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
-        shown = headed_table("step", "predicted", "measured", "outcome")
-        for row in rows:
-            shown.add_row(*_prediction(row))
-        to.print(shown)
-        for row in rows:
-            if row.why:
-                to.print(Padding(Text(f"{row.step}: {row.why}", "dim"), (0, 0, 0, 2), expand=False))
-    to.print(
-        Text(
-            "\npredicted: at most, from the trace of the step before (the cost that the step treats, gone). "
-            "measured: from the timed windows, which no profiler slowed; no difference: they cannot be told apart. "
-            "outcome: within what was promised, a loss included; a miss gained more; cannot tell: no promise, or too "
-            "wide a range.",
-            "dim",
-        )
-    )
-
-
-def markdown(found):
-    """A page of the docs with the same tables."""
-    lines = [
-        "# Predicted and measured",
-        "",
-        "What each step was promised by the trace of the step before it, and what it then gained. *Predicted* is",
-        "Amdahl's bound: the mean step with the cost that the next step treats gone, so a gain of at most that.",
-        "*Measured* is the ratio of the timed windows, without a profiler, and the range they allow; *no difference*",
-        "where that range holds 1. *Within*: at most the bound, a loss included. A *miss* gained more than the bound:",
-        "the trace, or our reading of it, did not tell all. *Cannot tell*: there was no bound, or the range holds both",
-        "it and 1.",
-        "",
-    ]
-    if not any(ladder.baseline.device_type == "cuda" for ladder, _ in found):
-        lines += [
-            "No ladder from a GPU has been recorded yet. On a CPU most of the steps have nothing to act on, and the",
-            "traces say so; see [Without a GPU](index.md#without-a-gpu).",
-            "",
-        ]
-    for ladder, rows in found:
-        base = ladder.baseline
-        windows = len(base.samples_per_second.windows)
-        lines += [f"## {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}", ""]
-        machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
-        lines += [f"{machine}, {windows} timed windows a step.", ""]
-        cells = [[*_prediction(row), escaped(row.why)] for row in rows]
-        lines += [table(["step", ">predicted, at most", ">measured", "outcome", "why"], cells), ""]
-    lines.append("*Made by `make docs-figures`, from `logs/reference/`.*")
-    return "\n".join(lines)
-
-
-def _prediction(row):
-    promised = row.advice and row.advice.predicted_gain
-    return row.step, "cannot tell" if promised is None else f"{promised:.2f}x", str(row.gain), row.outcome
 
 
 def _or_dash(value, show):

@@ -2,10 +2,10 @@
 
 import numpy as np
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from common.errors import printable
+from common.explain.terminal import bare_table, headed_table, share_text, size_text, time_text
 from common.trace.idle import CAUSES
 from common.trace.memory import CPU
 from common.trace.steps import ROLES
@@ -228,42 +228,8 @@ def _steps(summary):
     return f"{count} steps" if count > 1 else "one step" if summary.steps.marked else "the whole trace"
 
 
-def bare_table(*justified):
-    """A table without headers, its columns justified "left" or "right"."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in justified:
-        table.add_column(justify=justify)
-    return table
-
-
-def headed_table(*headers):
-    """A table with these headers; the first and the last column (names) to the left, numbers to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for number, header in enumerate(headers):
-        table.add_column(header, justify="left" if number in (0, len(headers) - 1) and header != "time" else "right")
-    return table
-
-
-def share_text(value):
-    """ "12.3%", or "-" for None."""
-    return "-" if value is None else f"{value:.1%}"
-
-
 def kernel_text(name, width):
     """A kernel's name on one line, without what all of them share; where it is too long, its middle goes."""
     line = printable(name).removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
     keep = (width - 1) // 2
     return line if len(line) <= width else f"{line[: width - 1 - keep]}…{line[len(line) - keep :]}"
-
-
-def time_text(us):
-    """µs in the unit that suits."""
-    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.1f} us"
-
-
-def size_text(size):
-    """Bytes in the unit that suits, decimal."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.2f} {unit}" if scale == 1e9 else f"{size / scale:.1f} {unit}"
-    return f"{size:.0f} B"

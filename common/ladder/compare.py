@@ -5,6 +5,7 @@ from pathlib import Path
 
 from common.errors import InputError
 from common.record import Result, read_runs
+from common.trace.gpus import mean_of_known
 
 
 @dataclass(frozen=True)
@@ -157,12 +158,6 @@ def gpu_use(logdir, results):
             mean_of_known(gpu.utilization for gpu in gpus), mean_of_known(gpu.tensor_core_share for gpu in gpus)
         )
     return used, problems
-
-
-def mean_of_known(values):
-    """The mean of those that are not None; None where there are none."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def comparison(found):

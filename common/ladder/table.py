@@ -1,31 +1,14 @@
 """A ladder as a table in the terminal, understandable without the docs."""
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from common.errors import printable
+from common.explain.terminal import plain_table
 from common.ladder import published
 from common.ladder.compare import is_first_step, spread
 
-PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and nothing need be folded
-
-
 UNSTEADY = 0.25  # half the range of a run's windows over their median: beyond it the figures mean little
-
-
-class PipeConsole(Console):
-    """A console that leaves it to its caller when the reader of a pipe has gone."""
-
-    def on_broken_pipe(self):
-        raise BrokenPipeError
-
-
-def console():
-    """A rich console that does not fold lines at 80 columns where the output is a file or a pipe."""
-    made = PipeConsole(highlight=False)
-    return made if made.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
 
 
 def print_ladders(ladders, to, used=None, runs=None, limit=None, missing=()):
@@ -200,12 +183,3 @@ def _compared(row, base):
 def _half_spread(result):
     low, high = spread(result)
     return (high - low) / 2 / result.samples_per_second.median
-
-
-def plain_table(first, headers):
-    """A table without lines, its first column to the left and the others to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first, overflow="fold")
-    for header in headers:
-        table.add_column(header, justify="right", overflow="fold")
-    return table

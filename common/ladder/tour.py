@@ -8,9 +8,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from common import record
+from common.explain.terminal import console
 from common.ladder import runner
 from common.ladder.compare import gpu_use, ladders
-from common.ladder.table import console, print_ladders
+from common.ladder.table import print_ladders
 from common.options import step_arguments
 from common.run.folder import locked
 from common.run.not_run import NotRun

@@ -14,7 +14,6 @@ Needs nothing but torch, torchvision and tensorboard.
 """
 
 import gzip
-import hashlib
 import json
 import re
 import shutil
@@ -28,6 +27,7 @@ from pathlib import Path
 from common import machine, record
 from common.errors import InputError
 from common.ladder import runner
+from common.machine import code_hash
 from common.options import image_size_for, step_arguments
 from common.reference.page import write_page
 from common.run import not_run, privacy
@@ -107,14 +107,6 @@ def interleaved(folder):
         rounds.setdefault(int(path.stem), []).append(datetime.fromisoformat(record.read_result(path).started))
     ordered = [rounds[number] for number in sorted(rounds)]
     return all(max(before) <= min(after) for before, after in pairwise(ordered))
-
-
-def code_hash():
-    """SHA-256 over the names and bytes of all Python files in `steps/` and `common/`."""
-    digest = hashlib.sha256()
-    for path in sorted([*machine.ROOT.glob("steps/*.py"), *machine.ROOT.glob("common/**/*.py")]):
-        digest.update(f"{path.relative_to(machine.ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def _same_record(path, header):

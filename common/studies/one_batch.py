@@ -6,35 +6,27 @@ optimizer, as in step 07; and compiled, as in step 08. The compiled one is measu
 and can bring a process down.
 """
 
-import gc
 import json
-import os
-import signal
 import statistics
-import subprocess
 import sys
-import threading
-import time
-from contextlib import contextmanager
 from itertools import repeat
 from types import SimpleNamespace
 
 import torch
 from torch import nn
 
-from common.device import checked_device, device_name
+from common.device import checked_device, device_name, disable_tf32, empty_cache
 from common.errors import InputError, compile_failure, is_out_of_memory, printable
 from common.ladder.runner import prepare
-from common.machine import ROOT
 from common.options import image_size_for
 from common.record import Throughput, step_time
 from common.session import Plan, timed_window, warm_up
+from common.studies.isolated import isolated_process
 from common.studies.limit.record import Floor
 
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=5, window_steps=1, window_seconds=1.5)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
 PLAIN, CHANNELS_LAST, COMPILED = "uncompiled", "channels last", "compiled"
-GRACE = 0.5  # s, for a compiler that is asked to stop
 NO_LOADER = SimpleNamespace(num_workers=0, prefetch_factor=None)
 
 
@@ -79,14 +71,8 @@ def ready_device(args):
     if device.index is not None:
         torch.cuda.set_device(device)
     prepare(args)
-    without_tf32()
+    disable_tf32()
     return device
-
-
-def without_tf32():
-    """Multiply fp32 as fp32, as every step does."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
 
 
 def batch_on(device, batch_size, image_size):
@@ -120,7 +106,7 @@ def fitting_batch(train_step, batch_size, image_size):
                 raise
         batch = None
         train_step.optimizer.zero_grad()
-        give_back(device)
+        empty_cache(device)
         tried.append(size)
         size //= 2
     sizes = ", ".join(map(str, tried))
@@ -167,7 +153,7 @@ def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "co
     starting and compiling together may take; the process and all it started are ended then.
     """
     told = {}
-    with process_apart(command, settings, limit_seconds) as (process, timer, late):
+    with isolated_process(command, settings, limit_seconds) as (process, timer, late):
         for line in process.stdout:
             if line.startswith('{"compiled'):
                 timer.cancel()
@@ -188,7 +174,7 @@ def _measure_compiled(device, model, image_size, batch_size, precision, seed, qu
     device = torch.device(device)
     if device.index is not None:
         torch.cuda.set_device(device)
-    without_tf32()
+    disable_tf32()
     torch.manual_seed(seed)
     try:
         batch = batch_on(device, batch_size, image_size)
@@ -209,56 +195,6 @@ def not_compiled(error):
     if told := compile_failure(error):
         return told.removesuffix(", or skip this step")
     return f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
-
-
-@contextmanager
-def process_apart(command, words, limit_seconds, stderr=subprocess.DEVNULL):
-    """Start a program of ours in a process of its own, with `words` as JSON; its output is a pipe of text.
-
-    Yields the process, the timer that ends it after `limit_seconds`, and an event that is set if that came to pass.
-    However this is left, the process and all it started are ended.
-    """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    late = threading.Event()
-    with subprocess.Popen(
-        [*command, json.dumps(words, default=str)], env=environment, text=True, errors="replace",
-        start_new_session=True, stdout=subprocess.PIPE, stderr=stderr,
-    ) as process:  # fmt: skip
-
-        def too_late():
-            late.set()
-            end_with_children(process)
-
-        timer = threading.Timer(limit_seconds, too_late)
-        timer.start()
-        try:
-            yield process, timer, late
-        finally:
-            timer.cancel()
-            end_with_children(process)
-
-
-def end_with_children(process):
-    """End a process and all that it started, which share its session.
-
-    Asked first: a C++ compiler then takes away what it had half written, which would break every later compile.
-    """
-    for ask in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, ask)
-        except (ProcessLookupError, PermissionError):
-            process.kill()
-            return
-        if ask == signal.SIGTERM:
-            time.sleep(GRACE)
-
-
-def give_back(device):
-    """Free what nobody holds any more, on the device too."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

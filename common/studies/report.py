@@ -5,7 +5,7 @@ import sys
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 
-from common.ladder.table import console
+from common.explain.terminal import console
 from common.record import write_whole
 
 

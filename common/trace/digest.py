@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from common.errors import InputError, one_line_errors
 from common.trace import lanes
 from common.trace.reader import read
-from common.trace.source import Pieces
+from common.trace.source import Chunks
 from common.trace.summary import summarize
 
 KERNELS, OPERATORS, HOLDERS = 100, 50, 12  # rows that a page shows
@@ -95,7 +95,7 @@ def main(words):
     wants_lanes = words[:1] == ["--lanes"]
     if len(words) != 1 + wants_lanes:
         raise InputError("name one trace")
-    with Pieces(words[-1]) as pieces:
+    with Chunks(words[-1]) as pieces:
         found = lanes.lanes(read(pieces)) if wants_lanes else digest(summarize(pieces))
     sys.stdout.buffer.write(msgspec.json.encode(found, enc_hook=lambda value: value.item()))  # numpy's numbers
 

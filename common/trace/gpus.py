@@ -61,3 +61,9 @@ def gpu_name(trace, number):
     """The GPU's name as the trace gives it, or None."""
     name = trace.properties.get(number, {}).get("name")
     return name if isinstance(name, str) else None
+
+
+def mean_of_known(values):
+    """The mean of those that are not None; None where there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

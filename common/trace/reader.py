@@ -37,10 +37,10 @@ MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserv
 def read(trace):
     """Read a trace of torch.profiler, of any year and device, into a `Trace`.
 
-    trace: the path of a file, JSON or gzipped JSON, or the `source.Pieces` of one. Raises InputError where it cannot be
+    trace: the path of a file, JSON or gzipped JSON, or the `source.Chunks` of one. Raises InputError where it cannot be
     read, holds no trace, or is larger than allowed. What is damaged is left out, and `Trace.warnings` says so.
     """
-    pieces = trace if isinstance(trace, source.Pieces) else source.Pieces(trace)
+    pieces = trace if isinstance(trace, source.Chunks) else source.Chunks(trace)
     path, header, warnings = pieces.path, {}, pieces.warnings
     columns = _Columns()
     collecting = gc.isenabled()
@@ -60,7 +60,7 @@ def read(trace):
 def rank_of(path):
     """The rank that a trace's opening lines name, or None. Reads no further than its first events."""
     header = {}
-    with source.Pieces(path) as pieces, suppress(InputError):
+    with source.Chunks(path) as pieces, suppress(InputError):
         next(decode.events(pieces, path, header, []), None)
     return _rank(header)
 

@@ -35,7 +35,7 @@ def traces_in(folder):
     return sorted(named or others, key=age, reverse=True)
 
 
-class Pieces:
+class Chunks:
     """The JSON text of a trace file, plain or gzipped (told by its content, not its name), as an iterator of bytes.
 
     A thread begins to unpack it at once and stays a few pieces ahead. A packed file that is cut off or damaged yields

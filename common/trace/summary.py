@@ -89,7 +89,7 @@ class Summary(Struct, frozen=True):
 
 
 def summarize(trace):
-    """The `Summary` of a trace: its path, or `source.Pieces`. Raises InputError; see `reader.read`."""
+    """The `Summary` of a trace: its path, or `source.Chunks`. Raises InputError; see `reader.read`."""
     trace = reader.read(trace)
     cut = steps.steps(trace)
     tensor = tensor_cores.tensor_cores(trace)

@@ -213,7 +213,7 @@ def test_a_record_with_a_step_that_was_not_run_passes_and_says_why(folder, comma
 
 
 def test_a_step_whose_data_is_on_the_device_copies_nothing(folder, command, assert_refused):
-    def resident(copied_bytes):
+    def on_device(copied_bytes):
         for step in STEPS:
             for path in (folder / step / "runs").iterdir():
                 record.write_result(path, replace(record.read_result(path), batch_bytes=0))
@@ -222,9 +222,9 @@ def test_a_step_whose_data_is_on_the_device_copies_nothing(folder, command, asse
             write_trace(folder / step / a_result(step, 1).trace, trace)
         sum_up(folder)
 
-    resident(4)
+    on_device(4)
     assert command("--check", folder)[0] == 0
-    resident(1_000_000)
+    on_device(1_000_000)
     assert_refused(folder, "a step copies 1000000 bytes to the GPU, a batch has 0")
 
 

@@ -18,6 +18,7 @@ from test_steps import reads
 from common import data
 from common.__main__ import main
 from common.errors import InputError
+from common.ladder import runner
 from common.ladder.compare import Ratio
 from common.record import StepTime, Throughput
 from common.studies.ablation import figure as ablation_plot

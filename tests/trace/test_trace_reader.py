@@ -246,7 +246,7 @@ def test_a_gzip_bomb_is_stopped_at_the_limit(tmp_path):
         + squeeze.flush()
     )
     with pytest.raises(InputError, match="--max-size"):
-        read(source.Pieces(path, max_size=20_000_000))
+        read(source.Chunks(path, max_size=20_000_000))
 
 
 def test_a_name_of_fifty_megabytes_is_read(tmp_path):

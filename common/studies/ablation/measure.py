@@ -38,7 +38,7 @@ from common.studies.ablation.record import (
     write_ablation,
 )  # fmt: skip
 from common.studies.ablation.view import print_ablation
-from common.studies.one_batch import process_apart, ready_device
+from common.studies.one_batch import isolated_process, ready_device
 
 PROGRAM = (sys.executable, "-m", "common.studies.ablation.program")
 RUNS, QUICK_RUNS = 5, 1
@@ -178,7 +178,7 @@ def measured(variant, args, program=PROGRAM):
     names = ("data", "model", "image_size", "batch_size", "workers", "seed", "device", "quick")
     words = {"on": asdict(variant.optimisations), "args": {name: getattr(args, name) for name in names}}
     last = "no message"
-    with process_apart(program, words, LIMIT_SECONDS, stderr=subprocess.STDOUT) as (process, _, late):
+    with isolated_process(program, words, LIMIT_SECONDS, stderr=subprocess.STDOUT) as (process, _, late):
         for line in map(str.strip, process.stdout):
             if line.startswith(('{"windows"', '{"not_run"', '{"failed"')):
                 return json.loads(line)

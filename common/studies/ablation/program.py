@@ -19,15 +19,14 @@ from torch.utils.data import DataLoader
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_float, resized_uint8
 from common.device import autocast_dtype
-from common.device_data import OnDevice
 from common.errors import InputError, is_out_of_memory
 from common.failures import explained
+from common.loaders import DeviceLoader, Prefetcher
 from common.model import classifier
-from common.prefetch import Prefetched
 from common.record import step_time
 from common.session import Plan, endless, first_step, timed_window, warm_up
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
-from common.studies.one_batch import not_compiled, without_tf32
+from common.studies.one_batch import disable_tf32, not_compiled
 
 FULL = Plan(warmup_steps=2, warmup_seconds=1.0, windows=5, window_steps=2, window_seconds=1.0)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
@@ -50,7 +49,7 @@ def training(on, args):
     """
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    without_tf32()
+    disable_tf32()
 
     loader = _loader(on, args, device)
     model = classifier(args.model, args.image_size).to(device)
@@ -92,14 +91,14 @@ def training(on, args):
 def _loader(on, args, device):
     batch_size = args.batch_size if on.bigger_batch else BASELINE_BATCH
     if on.on_device_data:
-        return OnDevice(cifar10(args.data), batch_size, args.image_size, device, args.seed)
+        return DeviceLoader(cifar10(args.data), batch_size, args.image_size, device, args.seed)
     resized = resized_uint8 if on.reduced_h2d_copy else resized_float
     workers = args.workers if on.multiprocess_loading else 0
     loader = DataLoader(
         cifar10(args.data, transform=resized(args.image_size)), batch_size=batch_size, shuffle=True, drop_last=True,
         num_workers=workers, persistent_workers=workers > 0, pin_memory=on.pinned_memory,
     )  # fmt: skip
-    return Prefetched(loader, device) if on.prefetch_stream else loader
+    return Prefetcher(loader, device) if on.prefetch_stream else loader
 
 
 def measure(made, device, plan):

@@ -5,7 +5,8 @@ import statistics
 from rich.markup import escape
 from rich.text import Text
 
-from common.ladder.table import UNSTEADY, plain_table
+from common.explain.terminal import plain_table
+from common.ladder.table import UNSTEADY
 from common.studies.ablation.plan import BASELINE, CONTROL, FULL, ON_DEVICE, alone, in_full
 from common.studies.ablation.record import (
     control,

@@ -11,7 +11,7 @@ FILE = "input_limit.json"
 
 @dataclass(frozen=True)
 class ProcessMemory:
-    """Bytes of a process: resident, and proportional (pages shared with others divided among them)."""
+    """Bytes of a process: on_device, and proportional (pages shared with others divided among them)."""
 
     rss: int
     pss: int

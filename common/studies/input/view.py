@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.text import Text
 
-from common.ladder.table import plain_table
+from common.explain.terminal import plain_table
 from common.studies.input.record import judged
 
 

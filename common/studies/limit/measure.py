@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from common import record
-from common.device import autocast_dtype, device_name
+from common.device import autocast_dtype, device_name, empty_cache
 from common.errors import InputError
 from common.ladder.figures import check_figure_file
 from common.model import classifier
@@ -73,7 +73,7 @@ def measure(args, device):
     model.to(device)
     counted, batch_size, times, timings, halved = uncompiled(model, args, device, precision)
     del model  # the process that compiles has to fit beside this one
-    one_batch.give_back(device)
+    empty_cache(device)
     settings = {
         "device": args.device, "model": args.model, "image_size": args.image_size, "batch_size": batch_size,
         "precision": _name(precision), "seed": args.seed, "quick": args.quick,

@@ -4,7 +4,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from common.ladder.table import UNSTEADY, plain_table
+from common.explain.terminal import plain_table
+from common.ladder.table import UNSTEADY
 from common.studies.limit.figure import of_roof, told_rate
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name

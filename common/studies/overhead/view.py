@@ -5,7 +5,8 @@ import statistics
 from rich.markup import escape
 from rich.text import Text
 
-from common.ladder.table import UNSTEADY, plain_table
+from common.explain.terminal import plain_table
+from common.ladder.table import UNSTEADY
 from common.studies.overhead.record import OFF_AGAIN
 
 HEADERS = ["step ms", "x off", "range", "us an event", "stop, write s", "MB a step", "gzip MB", "events a step"]

@@ -19,13 +19,13 @@ import torch
 
 from common import machine, record
 from common.data import check_cifar10
-from common.device import autocast_dtype, device_name, needs_gpu
+from common.device import autocast_dtype, device_name, disable_tf32, needs_gpu
 from common.errors import InputError, is_out_of_memory, printable
 from common.failures import explained
 from common.model import classifier
 from common.run import privacy, progress
 from common.session import Plan, endless, first_step, timed_window, warm_up
-from common.studies import one_batch, report
+from common.studies import isolated, one_batch, report
 from common.studies.ablation.plan import Optimisations
 from common.studies.ablation.program import training
 from common.studies.input.measure import worker_memory, worker_numbers
@@ -141,7 +141,7 @@ def measured_apart(
 
     settings: what `measured_here` takes. The process and all it started are ended after `limit_seconds`.
     """
-    with one_batch.process_apart(command, settings, limit_seconds) as (process, _, late):
+    with isolated.isolated_process(command, settings, limit_seconds) as (process, _, late):
         printed = process.stdout.read()
         process.wait()
     if late.is_set():
@@ -163,7 +163,7 @@ def measured_here(device, model, image_size, data, seed, quick, workers, batch_s
     device = torch.device(device)
     if device.index is not None:
         torch.cuda.set_device(device)
-    one_batch.without_tf32()
+    disable_tf32()
     torch.manual_seed(seed)
     options = {"data": Path(data), "model": model, "image_size": image_size, "batch_size": batch_size, "seed": seed}
     args = SimpleNamespace(**options, device=device, workers=workers, logdir=Path(data), ignores=())

@@ -3,7 +3,7 @@
 from rich.markup import escape
 from rich.text import Text
 
-from common.ladder.table import plain_table
+from common.explain.terminal import plain_table
 
 HEADERS = [
     "\nbatch", "\npinned", "\nimages/s", "\nrange", "\nof best", "\ncores", "worker\nPSS MB", "worker\nRSS MB",
@@ -27,7 +27,7 @@ def print_sweep(found, to):
         Text(
             f"images/s: {'the median run; range: over the runs' if several else 'the median window; range: of windows'}"
             ". cores: in use; CPU seconds of the training process and its workers over the time of the windows. PSS: "
-            "proportional memory, shared pages divided among their users; RSS: resident, shared pages counted "
+            "proportional memory, shared pages divided among their users; RSS: on_device, shared pages counted "
             "in each; trainer: the training process; all: it and every worker.",
             "dim",
         )

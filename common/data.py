@@ -3,7 +3,9 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torchvision.datasets import CIFAR10
@@ -11,22 +13,26 @@ from torchvision.transforms import Compose, Normalize, PILToTensor, Resize, ToTe
 
 from common.errors import InputError
 
+Transform = Callable[[Any], Any]  # of a PIL image
+
 # Per-channel mean and standard deviation of CIFAR-10's 50,000 training images, for values in 0..1.
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 
 
-def resized_float(size):
+def resized_float(size: int) -> Compose:
     """PIL image -> float32 tensor [3, size, size], normalised: all of it on the CPU, image by image."""
     return Compose([Resize((size, size)), ToTensor(), Normalize(CIFAR10_MEAN, CIFAR10_STD)])
 
 
-def resized_uint8(size):
+def resized_uint8(size: int) -> Compose:
     """PIL image -> uint8 tensor [3, size, size], values 0..255: converting and normalising are left to the device."""
     return Compose([Resize((size, size)), PILToTensor()])
 
 
-def cifar10(root, transform=None, train=True, download=False):
+def cifar10(
+    root: str | Path, transform: Transform | None = None, train: bool = True, download: bool = False
+) -> "Cifar10 | StandIn":
     """CIFAR-10 from `root` through torchvision; the stand-in, with a banner, where `root` holds none.
 
     Items are (image, label): a 32x32 RGB PIL image passed through `transform`, and an int in 0..9; 50,000 of them
@@ -37,9 +43,7 @@ def cifar10(root, transform=None, train=True, download=False):
     if download:
         fetch_cifar10(root)
     if holds_cifar10(root):
-        dataset = _open(root, transform, train)
-        dataset.source = "cifar10"
-        return dataset
+        return _open(root, transform, train)
     print(
         f"STAND-IN DATA: no CIFAR-10 in {root}, so this run uses made-up images of the same shape, type and number. "
         "Speeds compare; accuracy does not. The real one: --download, or --data DIR with cifar-10-batches-py in it."
@@ -47,7 +51,7 @@ def cifar10(root, transform=None, train=True, download=False):
     return StandIn(transform, train)
 
 
-def holds_cifar10(root):
+def holds_cifar10(root: str | Path) -> bool:
     """True where `root` has a folder of CIFAR-10, whole or not. Raises InputError where it cannot look into `root`."""
     if os.path.isfile(root):
         raise InputError(f"--data {root} is a file: name the folder that holds {CIFAR10.base_folder}")
@@ -61,12 +65,12 @@ def holds_cifar10(root):
         raise InputError(f"cannot look into --data {root}: {error.strerror or error}") from error
 
 
-def check_cifar10(root):
+def check_cifar10(root: str | Path) -> bool:
     """True where `root` holds a whole CIFAR-10, False where it holds none. Raises InputError for a broken one."""
     return holds_cifar10(root) and bool(_open(root))
 
 
-def fetch_cifar10(root):
+def fetch_cifar10(root: str | Path) -> None:
     """Download CIFAR-10 into `root` unless a whole one is there. Raises InputError where that fails."""
     if holds_cifar10(root):
         try:
@@ -77,11 +81,11 @@ def fetch_cifar10(root):
     _fetch(Path(root))
 
 
-def _open(root, transform=None, train=True):
+def _open(root: str | Path, transform: Transform | None = None, train: bool = True) -> "Cifar10":
     folder = Path(root) / CIFAR10.base_folder
     try:
         os.listdir(folder)  # torchvision takes a folder without permission for one without files
-        return CIFAR10(root, train=train, transform=transform)
+        return Cifar10(root, train=train, transform=transform)
     except OSError as error:
         raise InputError(f"cannot read CIFAR-10 in {folder}: {error.strerror or error}") from error
     except Exception as error:  # torchvision compares check sums first (RuntimeError); a pickle can fail in any way
@@ -93,25 +97,31 @@ def _open(root, transform=None, train=True):
         ) from error
 
 
-def _fetch(root):
-    """Download beside, check, then rename, so that a broken download never looks like a data set."""
+def _fetch(root: Path) -> None:
+    """Download into a staging folder, check, then rename, so that a broken download never looks like a data set."""
     final = root / CIFAR10.base_folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as beside:
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as staging:
             archive = root / CIFAR10.filename
             if archive.exists():  # brought by hand to a machine without network
-                shutil.copy(archive, beside)
-            CIFAR10(beside, download=True)
+                shutil.copy(archive, staging)
+            CIFAR10(staging, download=True)
             if final.exists():
-                final.rename(Path(beside) / "broken")
-            (Path(beside) / CIFAR10.base_folder).rename(final)
+                final.rename(Path(staging) / "broken")
+            (Path(staging) / CIFAR10.base_folder).rename(final)
     except (OSError, RuntimeError) as error:  # urllib's errors are OSErrors; torchvision adds RuntimeError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise InputError(
             f"CIFAR-10 could not be downloaded into {root} ({reason}): run without --download for the stand-in, "
             f"or bring {CIFAR10.filename} there from a machine with network and run with --download again"
         ) from error
+
+
+class Cifar10(CIFAR10):
+    """torchvision's CIFAR-10, which names its source as the stand-in does."""
+
+    source = "cifar10"
 
 
 class StandIn(CIFAR10):
@@ -125,7 +135,7 @@ class StandIn(CIFAR10):
 
     source = "stand-in"
 
-    def __init__(self, transform=None, train=True):
+    def __init__(self, transform: Transform | None = None, train: bool = True) -> None:
         # Not CIFAR10.__init__, which reads files: only what its __getitem__, __len__ and __repr__ need.
         self.root, self.train, self.transform, self.target_transform = None, train, transform, None
         self.classes = [f"stripes {kind}" for kind in range(10)]
@@ -135,11 +145,11 @@ class StandIn(CIFAR10):
         self.data = _striped_images(labels, generator)
         self.targets = labels.tolist()
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
         return f"Stand-in for CIFAR-10, {'train' if self.train else 'test'} split"
 
 
-def _striped_images(labels, generator, chunk=2_000):
+def _striped_images(labels: np.ndarray, generator: np.random.Generator, chunk: int = 2_000) -> np.ndarray:
     """uint8 images [N, 32, 32, 3], one for each of the int labels [N] in 0..9."""
     phases = 32
     y, x = np.mgrid[0:32, 0:32]

@@ -2,59 +2,61 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 
 class InputError(Exception):
     """The user's input cannot be used. The message is one line: what, where, what to do."""
 
 
-def is_out_of_memory(error):
-    """True for the ways in which Python and torch say that the memory of the machine or of the GPU is used up."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """True for the errors by which Python and torch report that the memory of the machine or the GPU is used up."""
     named = type(error).__name__ == "OutOfMemoryError"  # by name: this module must not import torch
-    told = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
-    return named or isinstance(error, MemoryError) or any(text in str(error) for text in told)
+    texts = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+    return named or isinstance(error, MemoryError) or any(text in str(error) for text in texts)
 
 
-def compile_failure(error):
+def compile_failure(error: BaseException) -> str | None:
     """Why torch.compile could not compile, and what to do, in a line; None for any other error.
 
     By name, since this module must not import torch: whatever torch's compiler (Dynamo, Inductor) raises as its own,
     and the RuntimeError of a Python that it does not support.
     """
-    told = str(error).strip()
-    if isinstance(error, RuntimeError) and re.match(r"(Dynamo|torch\.compile) is not supported", told):
-        return f"{_sentence(told)}: use a Python that it supports, or skip this step"
+    message = str(error).strip()
+    if isinstance(error, RuntimeError) and re.match(r"(Dynamo|torch\.compile) is not supported", message):
+        return f"{_sentence(message)}: use a Python that it supports, or skip this step"
     if not any(kind.__module__ in ("torch._dynamo.exc", "torch._inductor.exc") for kind in type(error).__mro__):
         return None
-    if "InvalidCxxCompiler" in f"{type(error).__name__} {told}":
+    if "InvalidCxxCompiler" in f"{type(error).__name__} {message}":
         return "torch.compile found no C++ compiler that works: install one, such as g++, or skip this step"
-    if "Failed to find C compiler" in told:  # Triton's
+    if "Failed to find C compiler" in message:  # Triton's
         return "torch.compile found no C compiler that works: install one, such as gcc, or skip this step"
-    if "TritonMissing" in f"{type(error).__name__} {told}":
+    if "TritonMissing" in f"{type(error).__name__} {message}":
         return "torch.compile needs Triton for a GPU, which is not installed: pip install triton, or skip this step"
-    if "GPUTooOldForTriton" in f"{type(error).__name__} {told}":
+    if "GPUTooOldForTriton" in f"{type(error).__name__} {message}":
         return "torch.compile's Triton needs a newer GPU (compute capability 7.0 on): skip this step"
-    if damaged := re.search(r"(/\S+)/[^/\s]+/\S+\.so: (file too short|invalid ELF header)", told):
+    if damaged := re.search(r"(/\S+)/[^/\s]+/\S+\.so: (file too short|invalid ELF header)", message):
         return (
             f"torch.compile's cache holds a broken file, as when compiling was cut off: remove the folder {damaged[1]} "
             "and run this again, or skip this step"
         )
     return (
-        f"torch.compile could not compile the model ({type(error).__name__}: {_sentence(told)}): "
+        f"torch.compile could not compile the model ({type(error).__name__}: {_sentence(message)}): "
         "see that a C++ compiler such as g++ and Python's headers are installed, or skip this step"
     )
 
 
-def _sentence(text):
-    """The first sentence that says something, without its full stop, at most 160 characters."""
+def _sentence(text: str) -> str:
+    """The first sentence of a message, without its full stop, at most 160 characters."""
     lines = [line for line in text.splitlines() if line.strip() and not line.endswith(" raised:")]
     return printable(lines[0].split(". ")[0].rstrip("."), 160) if lines else "no message"
 
 
-def printable(text, width=None):
-    """`text` on one line with nothing in it that a terminal would obey; cut to `width` characters, if given.
+def printable(text: object, width: int | None = None) -> str:
+    """`text` on one line without control sequences; truncated to `width` characters, if given.
 
     Control characters, terminal escapes, marks that turn the writing direction and broken characters become "\ufffd".
     For everything that comes out of a file: names in a trace are whatever its maker, or an attacker, put there.
@@ -65,7 +67,7 @@ def printable(text, width=None):
 
 
 @contextmanager
-def one_line_errors():
+def one_line_errors() -> Iterator[None]:
     """End the program as the user needs it: exit code 2 and one line for an `InputError`, 130 for Ctrl-C.
 
     Works as `with one_line_errors():` and as a decorator, `@one_line_errors()`. Running out of device memory
@@ -80,15 +82,15 @@ def one_line_errors():
         _exit(130, "interrupted; the results of earlier runs are as they were")
     except Exception as error:
         if not is_out_of_memory(error):
-            if told := compile_failure(error):
-                _exit(2, told)
+            if message := compile_failure(error):
+                _exit(2, message)
             raise
         if type(error) is MemoryError:
             _exit(2, "out of memory: this machine has too little for it")
         _exit(2, "out of memory on the device before the first batch: free the GPU or choose a smaller --model")
 
 
-def _exit(code, message):
+def _exit(code: int, message: object) -> NoReturn:
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.stem
     print(f"{name}: {printable(message)}", file=sys.stderr)

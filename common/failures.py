@@ -4,15 +4,23 @@ import errno
 import logging
 import re
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
+
+import torch
 
 from common.device import device_name
 from common.errors import InputError, compile_failure, is_out_of_memory
+from common.loaders import Loader
+from common.options import StepOptions
+
+CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
+CANNOT_START_PROCESS = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE}
 
 
 @contextmanager
-def explained(args, loader, device):
-    """Turn the failures that the user can do something about into InputError."""
+def as_input_error(args: StepOptions, loader: Loader, device: torch.device) -> Iterator[None]:
+    """Turn the failures of a training that the user can do something about into InputError."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # said in the notes instead
         warnings.filterwarnings("ignore", message=".*Profiler clears events")  # there is one cycle only
@@ -22,38 +30,36 @@ def explained(args, loader, device):
         except InputError:
             raise
         except Exception as error:
-            explained = _explain(error, args, loader, device)
-            if explained is None:
+            message = _input_problem(error, args, loader, device)
+            if message is None:
                 raise
-            raise InputError(explained) from error
+            raise InputError(message) from error
 
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
-NO_PROCESS = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE}
-
-
-def _explain(error, args, loader, device):
-    """What the user can do about an error, in a line; None if it is none of theirs."""
-    batch, workers, text = loader.batch_size, loader.num_workers, str(error)
+def _input_problem(error: Exception, args: StepOptions, loader: Loader, device: torch.device) -> str | None:
+    """What the user can do about an error, in a line; None where it is a defect of the program."""
+    batch_size, workers, text = loader.batch_size or 1, loader.num_workers, str(error)
     fewer = f"try fewer than --workers {workers}; 0 loads in the main process"
     if "shared memory" in text or "Bus error" in text:
         return f"the loader's workers ran out of shared memory: {fewer}, and in a container give it a larger --shm-size"
     if killed := re.search(r"DataLoader worker .*?(killed by signal: [\w ]+|exited unexpectedly)", text):
         return f"a loader worker was {killed[1].strip()}, most likely for lack of memory: {fewer}"
-    if "Too many open files" in text or (isinstance(error, OSError) and error.errno in NO_PROCESS and workers):
+    if "Too many open files" in text or (
+        isinstance(error, OSError) and error.errno in CANNOT_START_PROCESS and workers
+    ):
         return f"the system refuses to start the loader's workers ({text}): {fewer}"
     if is_out_of_memory(error):
-        fixed = batch == 1 or "--batch-size" in args.ignores
-        smaller = "try a smaller --model or --image-size" if fixed else f"try --batch-size {batch // 2}"
-        return f"out of memory on {device_name(device)} with batch size {batch}: {smaller}"
-    if told := compile_failure(error):
-        return told
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        fixed = batch_size == 1 or "batch_size" in args.unused
+        smaller = "try a smaller --model or --image-size" if fixed else f"try --batch-size {batch_size // 2}"
+        return f"out of memory on {device_name(device)} with batch size {batch_size}: {smaller}"
+    if message := compile_failure(error):
+        return message
+    if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         where = error.filename or args.logdir
         return f"cannot write {where}: {error.strerror}; free space there or choose another --logdir"
     if "Expected more than 1 value per channel" in text:
         return (
-            f"batch norm needs more than one value per channel: a batch of {batch} at {args.image_size} px is too "
+            f"batch norm needs more than one value per channel: a batch of {batch_size} at {args.image_size} px is too "
             "small, try a larger --batch-size or --image-size"
         )
     return None

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BF16_FLAGS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}
 
 
-def usable_cores():
+def usable_cores() -> int:
     """CPU cores this process may use: its affinity mask, and its cgroup's CPU quota rounded up where there is one."""
     try:
         cores = len(os.sched_getaffinity(0))
@@ -26,18 +26,18 @@ def usable_cores():
     return max(1, cores)
 
 
-def cpu_name():
-    """The processor's marketing name, as far as the system tells it."""
+def cpu_name() -> str:
+    """The processor's marketing name, as far as the system reports it."""
     return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown CPU"
 
 
-def cpu_bf16_hardware():
-    """Name of the bf16 instructions this CPU has, "AVX512-BF16" or "AMX"; None without, or where no one can tell."""
+def cpu_bf16_hardware() -> str | None:
+    """Name of the bf16 instructions this CPU has, "AVX512-BF16" or "AMX"; None where there are none."""
     flags = (_cpuinfo("flags") or "").split()
     return next((name for flag, name in BF16_FLAGS.items() if flag in flags), None)
 
 
-def _cpuinfo(field):
+def _cpuinfo(field: str) -> str | None:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -45,13 +45,13 @@ def _cpuinfo(field):
     return next((line.split(":", 1)[1].strip() for line in lines if line.split(":")[0].strip() == field), None)
 
 
-def driver_version():
+def driver_version() -> str | None:
     """The NVIDIA driver's version, or None."""
     printed = _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return printed.splitlines()[0].strip() if printed else None
 
 
-def git_revision():
+def git_revision() -> str | None:
     """The commit that `steps/` and `common/` are at, "-dirty" added where they hold uncommitted changes.
 
     None outside a git checkout. Changes elsewhere (a note, a recorded run) do not touch what is measured.
@@ -63,7 +63,7 @@ def git_revision():
     return commit.strip() + ("-dirty" if changes.strip() else "")
 
 
-def _run(*command):
+def _run(*command: str | Path) -> str | None:
     try:
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -71,9 +71,14 @@ def _run(*command):
     return done.stdout if done.returncode == 0 else None
 
 
-def code_hash():
-    """SHA-256 over the names and bytes of all Python files in `steps/` and `common/`."""
+def code_hash(*folders: str) -> str:
+    """SHA-256 over the names and bytes of the code that a recording runs.
+
+    That is the Python files of `steps/`, the flat modules of `common/` and `common/run/`, which every step runs, and of
+    the further folders of `common/`, such as "studies/ablation". What only reads recordings is not in it.
+    """
+    patterns = ["steps/*.py", "common/*.py", "common/run/*.py", *(f"common/{folder}/*.py" for folder in folders)]
     digest = hashlib.sha256()
-    for path in sorted([*ROOT.glob("steps/*.py"), *ROOT.glob("common/**/*.py")]):
+    for path in sorted({path for pattern in patterns for path in ROOT.glob(pattern)}):
         digest.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -1,15 +1,17 @@
 """The one model that every step trains: any torchvision classifier, with random weights."""
 
 import difflib
+from typing import Any
 
 import torch
+from torch import nn
 from torch.func import functional_call
 from torchvision import models
 
 from common.errors import InputError
 
 
-def classifier(name="mobilenet_v2", image_size=224, classes=10):
+def classifier(name: str = "mobilenet_v2", image_size: int = 224, classes: int = 10) -> nn.Module:
     """torchvision's classifier of that name, weights random, for float images [N, 3, image_size, image_size].
 
     Its output is [N, classes] in training too: Inception's and GoogLeNet's auxiliary outputs are left off.
@@ -20,7 +22,7 @@ def classifier(name="mobilenet_v2", image_size=224, classes=10):
         close = difflib.get_close_matches(name, known, n=3)
         hint = f"did you mean {' or '.join(close)}?" if close else f"torchvision has {len(known)}, from {known[0]} on"
         raise InputError(f"unknown model {name!r}: {hint}")
-    options = {"weights": None, "num_classes": classes}
+    options: dict[str, Any] = {"weights": None, "num_classes": classes}
     if name in ("inception_v3", "googlenet"):
         options.update(aux_logits=False, init_weights=True)
     elif name.startswith("vit_"):
@@ -29,7 +31,7 @@ def classifier(name="mobilenet_v2", image_size=224, classes=10):
         options["input_size"] = (image_size, image_size)
     try:
         model = models.get_model(name, **options)
-        # On the meta device only shapes are computed: a size that does not fit is found out before any training.
+        # On the meta device only shapes are computed: a size that does not fit is found before any training.
         state = {key: tensor.to("meta") for key, tensor in (*model.named_parameters(), *model.named_buffers())}
         with torch.no_grad():
             functional_call(model.eval(), state, torch.empty(2, 3, image_size, image_size, device="meta"))

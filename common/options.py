@@ -1,30 +1,58 @@
-"""The options that every step takes, checked before anything is done with them."""
+"""The options that every program takes, checked before anything is done with them."""
 
 import argparse
 import os
 import re
 import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from common.errors import InputError
 from common.machine import ROOT, usable_cores
 
-IMAGE_SIZE = {"cuda": 224, "cpu": 64}  # px; a CPU needs minutes a step at 224
+IMAGE_SIZE = {"cuda": 224, "cpu": 64}  # px; a CPU needs minutes per step at 224
 QUICK_IMAGE_SIZE = {"cuda": 224, "cpu": 32}
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+WORKLOAD = ("batch_size", "workers", "precision")  # options that a program may fix itself; the others act everywhere
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """The options of a program, checked; see the help texts of `add_step_options`.
+
+    device: "cpu", "cuda" or "cuda:N". image_size: px. precision: one of `PRECISIONS`. unused: the names of those
+    options that have no effect in the program.
+    """
+
+    logdir: Path
+    device: str
+    data: Path
+    download: bool
+    model: str
+    image_size: int
+    batch_size: int
+    workers: int
+    precision: str
+    seed: int
+    quick: bool
+    stacks: bool
+    unused: tuple[str, ...] = ()
 
 
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and exit code 2, without the usage text."""
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message} (see --help)", file=sys.stderr)
         raise SystemExit(2)
 
 
-def whole_number(low, high):
+def whole_number(low: int, high: int) -> Callable[[str], int]:
     """An argparse type: a whole number from `low` to `high`."""
 
-    def convert(text):
+    def convert(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
@@ -36,43 +64,51 @@ def whole_number(low, high):
     return convert
 
 
-def whole_numbers(low, high):
-    """An argparse type: whole numbers from `low` to `high`, commas between, such as 0,1,2; sorted, each once."""
+def whole_numbers(low: int, high: int) -> Callable[[str], list[int]]:
+    """An argparse type: whole numbers from `low` to `high`, commas between, such as 0,1,2; sorted, without repeats."""
     number = whole_number(low, high)
     return lambda text: sorted({number(part) for part in text.split(",")})
 
 
-def size(text):
+def size(text: str) -> int:
     """An argparse type: a number of bytes, such as 500MB, 8GB or 8GiB; at least 1 MB."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text)
-    scale = (1024 if found[3] else 1000) ** " kMGT".index(found[2].replace("K", "k") or " ") if found else 0
-    number = int(float(found[1]) * scale) if found else 0
+    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text)
+    scale = (1024 if parts[3] else 1000) ** " kMGT".index(parts[2].replace("K", "k") or " ") if parts else 0
+    number = int(float(parts[1]) * scale) if parts else 0
     if number < 10**6:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size from 1MB up, such as 500MB or 8GB")
     return number
 
 
-def folder(text):
+def folder(text: str) -> Path:
     """An argparse type: a folder's path. An empty one, an unset variable most likely, is refused."""
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return Path(text)
 
 
-def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, without=(), texts=None):
-    """Add the options that every step takes. `ignores`: those, as typed, that have no effect in this one.
+def add_step_options(
+    parser: argparse.ArgumentParser,
+    unused: Collection[str] = (),
+    logdir: Path = ROOT / "logs",
+    batch_size: int | None = 128,
+    without: Collection[str] = (),
+    texts: Mapping[str, str] | None = None,
+) -> None:
+    """Add the options that every program takes.
 
-    batch_size: its default; None where that follows from the device, which is then left to the command, as is a text
-    for it. without: those
-    that a command does not take; the namespace has their defaults nevertheless. texts: {flag: another help text}.
+    unused: names of those that have no effect in this program, which its help says. batch_size: its default; None
+    where the command chooses it by the device. without: flags that a command does not take; the parsed namespace holds
+    their defaults nevertheless. texts: {flag: another help text}.
     """
 
-    def add(flag, text, **kinds):
-        text = (texts or {}).get(flag, text)
+    def add(flag: str, text: str, **settings) -> None:
+        name = flag.removeprefix("--").replace("-", "_")
         if flag in without:
-            parser.set_defaults(**{flag.removeprefix("--").replace("-", "_"): kinds.get("default", False)})
+            parser.set_defaults(**{name: settings.get("default", False)})
             return
-        parser.add_argument(flag, help=text + (" (no effect in this step)" if flag in ignores else ""), **kinds)
+        text = (texts or {}).get(flag, text)
+        parser.add_argument(flag, help=text + (" (no effect in this step)" if name in unused else ""), **settings)
 
     add(
         "--logdir",
@@ -81,7 +117,7 @@ def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, w
         default=logdir,
         metavar="DIR",
     )
-    add("--device", "cpu, cuda or cuda:N (default: the GPU if there is one)")
+    add("--device", "cpu, cuda or cuda:N (default: the GPU if there is one)", default=None)
     add(
         "--data",
         "folder that holds cifar-10-batches-py (default: data/ of this project)",
@@ -95,6 +131,7 @@ def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, w
         "--image-size",
         "images are resized to PX x PX (default: 224 on a GPU, 64 on a CPU, 32 with --quick)",
         type=whole_number(16, 1024),
+        default=None,
         metavar="PX",
     )
     add(
@@ -112,6 +149,12 @@ def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, w
         metavar="N",
     )
     add(
+        "--precision",
+        "of autocast, from step 01 on: auto, fp32, bf16 or fp16 (default: auto: bf16 where the hardware has it)",
+        choices=PRECISIONS,
+        default="auto",
+    )
+    add(
         "--seed",
         "of weights and shuffling (default: %(default)s)",
         type=whole_number(0, 2**32 - 1),
@@ -122,48 +165,75 @@ def add_step_options(parser, ignores=(), logdir=ROOT / "logs", batch_size=128, w
     add("--stacks", "record Python call stacks and modules in the trace: bigger and slower", action="store_true")
 
 
-def step_options(description, ignores=(), argv=None):
-    """Parse a step's command line. `description` is its docstring; `ignores` as in `add_step_options`.
+def step_options(description: str | None, file: str | Path, argv: Sequence[str] | None = None) -> StepOptions:
+    """Parse a step's command line. description: its docstring. file: its `__file__`.
 
-    Returns the options as a namespace; `device` and `image_size` hold their defaults for this machine.
-    Prints a line for each option given that this step does not use. A bad option ends the program (exit code 2);
-    InputError for a device that is not there.
+    Options of `WORKLOAD` that the program nowhere reads as `args.NAME` have no effect in it: its help says so, and so
+    does a printed line where one is given. A bad option ends the program (exit code 2); InputError for a device that
+    is not there.
+    """
+    program = Path(file).read_text(encoding="utf-8")
+    unused = tuple(name for name in WORKLOAD if not re.search(rf"\bargs\.{name}\b", program))
+    parser = OneLineParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add_step_options(parser, unused)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(words)
+    options = resolved(args, unused)
+    if os.path.isfile(options.logdir):
+        raise InputError(f"--logdir {options.logdir} is a file: name a folder")
+    for flag in (f"--{name.replace('_', '-')}" for name in unused):
+        if any(word == flag or word.startswith(flag + "=") for word in words):
+            print(f"{Path(sys.argv[0]).stem}: {flag} has no effect in this step")
+    return options
+
+
+def resolved(args: argparse.Namespace, unused: tuple[str, ...] = (), batch_size: int | None = None) -> StepOptions:
+    """The `StepOptions` of a parsed command line, with what follows from this machine: device and image size.
+
+    batch_size: in place of the one in `args`. The current CUDA device is set to the chosen one, since the profiler and
+    the thread that pins memory look at that. Raises InputError for a device that is not there.
     """
     import torch  # here, since `python -m common` starts without it
 
     from common.device import checked_device
 
-    parser = OneLineParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    device = checked_device(args.device)
+    if torch.device(device).index is not None:
+        torch.cuda.set_device(device)
+    return StepOptions(
+        logdir=args.logdir,
+        device=device,
+        data=args.data,
+        download=args.download,
+        model=args.model,
+        image_size=image_size_for(args, device),
+        batch_size=batch_size or args.batch_size,
+        workers=args.workers,
+        precision=args.precision,
+        seed=args.seed,
+        quick=args.quick,
+        stacks=args.stacks,
+        unused=unused,
     )
-    add_step_options(parser, ignores)
-    given = sys.argv[1:] if argv is None else argv
-    args = parser.parse_args(given)
-    args.device = checked_device(args.device)
-    args.image_size = image_size_for(args, args.device)
-    if torch.device(args.device).index is not None:
-        torch.cuda.set_device(args.device)  # the profiler and the pinning thread look at the current device
-    if os.path.isfile(args.logdir):
-        raise InputError(f"--logdir {args.logdir} is a file: name a folder")
-    for flag in ignores:
-        if any(word == flag or word.startswith(flag + "=") for word in given):
-            print(f"{Path(sys.argv[0]).stem}: {flag} has no effect in this step")
-    args.ignores = tuple(ignores)
-    return args
 
 
-def image_size_for(args, device):
+def image_size_for(args: argparse.Namespace, device: str) -> int:
     """The image size, px, that a run with these options has on that device ("cpu", "cuda" or "cuda:N")."""
     return args.image_size or (QUICK_IMAGE_SIZE if args.quick else IMAGE_SIZE)[device.partition(":")[0]]
 
 
-def step_arguments(args):
-    """The step's options in a namespace, defaults left out, as a command line for a program that hands them on."""
+def command_line(args: argparse.Namespace, **changes: object) -> list[str]:
+    """The step options of a parsed command line as words for a step's program, defaults left out.
+
+    changes: options that the program gets in place of those in `args`.
+    """
     parser = argparse.ArgumentParser()
     add_step_options(parser)
     words = []
     for name, default in vars(parser.parse_args([])).items():
-        value = getattr(args, name)
+        value = changes.get(name, getattr(args, name))
         if value != default:
             words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     return words

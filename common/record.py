@@ -8,23 +8,37 @@ import statistics
 import tempfile
 import types
 import typing
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+try:
+    import msgspec
+    from msgspec import Meta
+except ImportError:  # a recording needs no more than torch, torchvision and tensorboard
+    msgspec, Meta = None, dict
 
 from common import machine
 from common.errors import InputError
 
-SCHEMA = 1
+SCHEMA = 2
+READABLE_SCHEMAS = (1, 2)
+SINCE_SCHEMA_2 = ("precision", "workers", "pin_memory", "world_size", "tokens_per_second", "first_step_seconds")
 FILE = "result.json"
+
+T = TypeVar("T")
+Positive = Annotated[float, Meta(gt=0)]
+PositiveInt = Annotated[int, Meta(gt=0)]
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Images per second: the median window, and all windows in order."""
+    """Samples (images) per second: the median window, and all windows in order."""
 
-    median: float
-    windows: list[float]
+    median: Positive
+    windows: Annotated[list[Positive], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -59,8 +73,41 @@ class Environment:
 
 
 @dataclass(frozen=True)
+class Setup:
+    """What two measurements must share to be compared. data: None for one that trains on noise.
+
+    cores: usable CPU cores, None on a GPU: a CPU's name does not say how many of its cores a machine has.
+    """
+
+    device: str
+    cores: int | None
+    data: str | None
+    model: str
+    image_size: int
+
+    def differences(self, other: "Setup") -> list[str]:
+        """What differs, in words: "model 'resnet18', not 'resnet50'"; [] for the same setup."""
+        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        return [
+            f"{name.replace('_', ' ')} {own!r}, not {their!r}"
+            for name, own, their in pairs
+            if own != their and not (name == "data" and None in (own, their))
+        ]
+
+    def matches(self, other: "Setup") -> bool:
+        return not self.differences(other)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run of one step, as `result.json` holds it."""
+    """One run of one step, as `result.json` holds it. Fields of schema 2 are None in a result of schema 1.
+
+    batch_size: samples per step and process. precision: the dtype that the model computes in, "bfloat16". workers,
+    pin_memory: the loader's. world_size: processes that trained together. samples_per_second: of all of them;
+    tokens_per_second: for what trains on tokens, else None. first_step_seconds: of the first training step, which
+    compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes: bytes that one batch moves to
+    the device. notes: what this device could not do. started: ISO 8601.
+    """
 
     schema: int
     step: str
@@ -70,7 +117,13 @@ class Result:
     data: str
     image_size: int
     batch_size: int
+    precision: str | None = None
+    workers: int | None = None
+    pin_memory: bool | None = None
+    world_size: int | None = None
     samples_per_second: Throughput
+    tokens_per_second: Throughput | None = None
+    first_step_seconds: Positive | None = None
     step_ms: StepTime
     peak_memory_bytes: PeakMemory
     batch_bytes: int
@@ -80,19 +133,28 @@ class Result:
     started: str
 
     @property
-    def data_label(self):
+    def data_label(self) -> str:
         """For people: the data that it was trained on."""
-        return "CIFAR-10" if self.data == "cifar10" else "stand-in data (not CIFAR-10)"
+        return data_label(self.data)
 
     @property
-    def ladder(self):
+    def setup(self) -> Setup:
         """What runs must share to be compared step by step."""
-        cores = self.environment.cores if self.device_type == "cpu" else None  # a CPU's name does not tell its size
-        return self.device, cores, self.data, self.model, self.image_size
+        cores = self.environment.cores if self.device_type == "cpu" else None
+        return Setup(self.device, cores, self.data, self.model, self.image_size)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `result.json` holds, in the schema that the result was made with."""
+        return {name: value for name, value in asdict(self).items() if self.schema > 1 or name not in SINCE_SCHEMA_2}
 
 
-def environment(torch, cuda):
-    """The `Environment` of this process, given the versions that only torch can tell."""
+def data_label(source: str) -> str:
+    """For people: the name of a data set, from a result's `data`."""
+    return {"cifar10": "CIFAR-10", "stand-in": "stand-in data (not CIFAR-10)"}.get(source, source)
+
+
+def environment(torch: str, cuda: str | None) -> Environment:
+    """The `Environment` of this process, given the versions that only torch knows."""
     return Environment(
         torch=str(torch),
         cuda=cuda,
@@ -105,24 +167,30 @@ def environment(torch, cuda):
     )
 
 
-def merged(results):
+def merged(results: Sequence[Result]) -> Result:
     """One result out of several runs of the same step: how a recorded step is summed up.
 
-    All windows of all runs, in order, and their median; of step times, peaks and bytes the median over the runs;
-    every note once. The rest is the first run's.
+    All windows of all runs, in order, and their median; of times, peaks and bytes the median over the runs; every note
+    once. The rest is the first run's.
     """
+    first = results[0]
 
-    def median(pick):
-        return statistics.median(pick(result) for result in results)
+    def median(pick: Callable[[Result], float | None]) -> float | None:
+        values = [value for value in map(pick, results) if value is not None]
+        return statistics.median(values) if values else None
 
-    def whole(pick):
-        return None if pick(results[0]) is None else int(median(pick))
+    def whole(pick: Callable[[Result], int | None]) -> Any:
+        value = median(pick)
+        return None if value is None else int(value)
 
     windows = [speed for result in results for speed in result.samples_per_second.windows]
+    tokens = [speed for result in results if result.tokens_per_second for speed in result.tokens_per_second.windows]
     return replace(
-        results[0],
+        first,
         samples_per_second=Throughput(statistics.median(windows), windows),
-        step_ms=StepTime(*(median(lambda r, name=f.name: getattr(r.step_ms, name)) for f in fields(StepTime))),
+        tokens_per_second=Throughput(statistics.median(tokens), tokens) if tokens else None,
+        first_step_seconds=median(lambda r: r.first_step_seconds),
+        step_ms=StepTime(*(statistics.median(getattr(r.step_ms, f.name) for r in results) for f in fields(StepTime))),
         peak_memory_bytes=PeakMemory(
             whole(lambda r: r.peak_memory_bytes.allocated), whole(lambda r: r.peak_memory_bytes.reserved)
         ),
@@ -131,76 +199,118 @@ def merged(results):
     )
 
 
-def write_result(path, result):
+def write_result(path: str | Path, result: Result) -> None:
     """Write a `Result` to `path`: whole, or not at all."""
-    write_whole(path, json.dumps(asdict(result), indent=2) + "\n")
+    write_json(path, result.as_json())
 
 
-def write_whole(path, content):
-    """Write text or bytes beside, then rename: nobody ever sees half a file under its name. Raises InputError."""
+def write_json(path: str | Path, value: object) -> None:
+    """Write a value as JSON to `path`: whole, or not at all. Raises InputError."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write text or bytes to a file beside `path`, then rename it: nobody ever sees half a file. Raises InputError."""
     path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with writing(path):
         try:
-            with open(beside, "wb") as file:
+            with open(partial, "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, path)
+            os.replace(partial, path)
         finally:
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager
-def writing(path):
-    """Turn what the system says against writing to `path` (no room, no permission, not a folder) into InputError."""
+def writing(path: str | Path) -> Iterator[None]:
+    """Turn the system's errors about writing to `path` (no space, no permission, not a folder) into InputError."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        mend = "free some space there" if full else "choose another folder"
-        raise InputError(f"cannot write {path}: {error.strerror or error}; {mend}") from error
+        fix = "free some space there" if full else "choose another folder"
+        raise InputError(f"cannot write {path}: {error.strerror or error}; {fix}") from error
 
 
-def check_writable(folder):
+def check_writable(folder: str | Path) -> None:
     """Raise InputError where nothing can be written into the folder."""
     with writing(folder), tempfile.TemporaryFile(dir=folder):
         pass
 
 
-def read_result(path):
-    """Read one `result.json`. Raises InputError that names the file and what is wrong with it."""
+def read_result(path: str | Path) -> Result:
+    """Read one `result.json`, of schema 1 or 2. Raises InputError that names the file and what is wrong with it."""
     result = read_as(Result, path)
-    speeds = result.samples_per_second
-    if not speeds.windows or min(speeds.median, *speeds.windows) <= 0:
-        raise InputError(f"{path} is broken: samples_per_second must hold windows, and positive numbers")
+    if result.schema > 1:
+        may_be_null = ("tokens_per_second",)
+        missing = [name for name in SINCE_SCHEMA_2 if getattr(result, name) is None and name not in may_be_null]
+        if missing:
+            raise InputError(f"{path} is broken: {missing[0]} is missing")
     return result
 
 
-def step_time(step_ms):
+def step_time(step_ms: Sequence[float]) -> StepTime:
     """The `StepTime` of steps that took so many ms each."""
     deciles = statistics.quantiles(step_ms, n=10, method="inclusive") if len(step_ms) > 1 else step_ms
     return StepTime(statistics.median(step_ms), deciles[0], deciles[-1])
 
 
-def read_as(kind, path):
-    """Read a JSON file of this schema as a dataclass. Raises InputError that names the file and what is wrong."""
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The JSON object in a file, its numbers finite. Raises InputError that names the file and what is wrong."""
+
+    def finite(text: str) -> float:
+        number = float(text)
+        if not abs(number) < float("inf"):
+            raise ValueError(f"{text} is not a finite number")
+        return number
+
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(Path(path).read_text(encoding="utf-8"), parse_float=finite, parse_constant=finite)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is broken: not JSON") from error
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        schema = value.get("schema") if isinstance(value, dict) else None
-        raise InputError(f"{path} has schema {schema!r}; this version reads schema {SCHEMA}")
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is broken: not an object")
+    return value
+
+
+def read_as(kind: type[T], path: str | Path, schemas: Sequence[int] = READABLE_SCHEMAS) -> T:
+    """Read a JSON file of one of these schemas as a dataclass; see `typed`. Raises InputError that names the file."""
+    value = read_json(path)
+    if value.get("schema") not in schemas:
+        wanted = " or ".join(map(str, schemas))
+        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schema {wanted}")
+    return typed(kind, value, path)
+
+
+def typed(kind: type[T], value: dict[str, Any], path: str | Path) -> T:
+    """JSON's objects and lists as a dataclass, checked by its annotations (types, and limits by msgspec's `Meta`).
+
+    Where msgspec is not installed nothing is checked: a machine that only records reads only what it has just
+    written. path: the file that the value is from. Raises InputError that names it and what is wrong.
+    """
     try:
-        return _typed(kind, value, "")
-    except (ValueError, OverflowError) as error:
+        return msgspec.convert(value, kind) if msgspec else _constructed(kind, value)
+    except (ValueError, TypeError, KeyError) as error:  # msgspec's ValidationError is a ValueError
         raise InputError(f"{path} is broken: {error}") from error
 
 
-def read_results(logdir):
+def _constructed(kind: Any, value: Any) -> Any:
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _constructed(hint, value[name]) for name, hint in hints.items() if name in value})
+    if typing.get_origin(kind) is list:
+        return [_constructed(typing.get_args(kind)[0], item) for item in value]
+    if typing.get_origin(kind) in (types.UnionType, typing.Union) and value is not None:
+        return _constructed(typing.get_args(kind)[0], value)
+    return value
+
+
+def read_results(logdir: str | Path) -> tuple[list[Result], list[str]]:
     """All results in the step folders of `logdir`, by name, and the problems met: (results, messages).
 
     Raises InputError where there is no such folder.
@@ -221,38 +331,12 @@ def read_results(logdir):
     return results, problems
 
 
-def run_files(folder):
+def run_files(folder: str | Path) -> list[Path]:
     """The files `runs/1.json`, `runs/2.json` … of a recorded step's folder, in order."""
     files = [path for path in Path(folder).glob("runs/*.json") if path.stem.isdecimal()]
     return sorted(files, key=lambda path: int(path.stem))
 
 
-def read_runs(folder):
+def read_runs(folder: str | Path) -> list[Result]:
     """The results of a recorded step run by run; [] where the folder holds the run of one call only."""
     return [read_result(path) for path in run_files(folder)]
-
-
-def _typed(kind, value, where):
-    """JSON's `value` as `kind`: a dataclass, a plain type, a list or "or None" of one. ValueError names `where`."""
-    if is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise ValueError(f"{where or 'the file'} is not an object")
-        hints = typing.get_type_hints(kind)
-        prefix = f"{where}." if where else ""
-        missing = [name for name in hints if name not in value]
-        if missing:
-            raise ValueError(f"{prefix}{missing[0]} is missing")
-        return kind(**{name: _typed(hint, value[name], prefix + name) for name, hint in hints.items()})
-    if typing.get_origin(kind) is list:
-        if not isinstance(value, list):
-            raise ValueError(f"{where} is not a list")
-        return [_typed(typing.get_args(kind)[0], item, where) for item in value]
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        return None if value is None else _typed(typing.get_args(kind)[0], value, where)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{where} is {value!r}, not {kind.__name__}")
-    if kind is float and not abs(value) < float("inf"):
-        raise ValueError(f"{where} is {value!r}")
-    return value

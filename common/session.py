@@ -1,6 +1,6 @@
-"""How every step is measured: warm-up, timed windows without a profiler, then one traced window.
+"""How every program is measured: warm-up, timed windows without a profiler, then one traced window.
 
-The two measurements are never mixed: tracing slows what it looks at, so throughput comes from the timed windows alone.
+The two measurements are never mixed: tracing slows the training, so throughput comes from the timed windows alone.
 """
 
 import gzip
@@ -10,21 +10,29 @@ import os
 import shutil
 import statistics
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
 from common import record
-from common.device import device_name
+from common.device import autocast_notes, device_name, dtype_name, synchronize, without_gpu
 from common.errors import InputError
-from common.failures import explained
-from common.run import progress
+from common.failures import as_input_error
+from common.loaders import Batch, DeviceLoader, Loader
+from common.options import StepOptions
+from common.run import progress, ranks
 from common.run.folder import own_folder, publish, stamp
+
+TrainStep = Callable[..., torch.Tensor]  # train_step(*batch) trains on one batch and returns the loss, one element
 
 
 @dataclass(frozen=True)
@@ -44,160 +52,228 @@ QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, wind
 
 @dataclass(frozen=True)
 class BatchTransfer:
-    """What a batch moves to the device: the images' dtype as the step hands them over, None for nothing, and bytes."""
+    """What one batch moves to the device: the dtype of its first tensor, None where nothing is moved, and bytes."""
 
-    images: torch.dtype | None
+    dtype: torch.dtype | None
     batch_bytes: int
 
 
 @dataclass(frozen=True)
 class Window:
-    """What one timed window saw: images/s over the whole of it, ms of each step, mean loss."""
+    """One timed window: samples/s (and tokens/s) over the whole of it, ms of each step, mean loss."""
 
     samples_per_second: float
+    tokens_per_second: float | None
     step_ms: list[float]
     loss: float
 
 
-def run_step(file, args, loader, train_step, precision=torch.float32, notes=()):
-    """Measure a step and write `args.logdir/<name of file>/`: result.json, a trace, TensorBoard events.
+@dataclass(frozen=True)
+class Timing:
+    """A training as it was timed. first_step_seconds: of the first step, loading not included; it is in no window."""
 
-    file: the step's `__file__`. args: from `step_options`. loader: a DataLoader, or what offers as much (`Prefetcher`,
-    `DeviceLoader`): yields (images [N, 3, H, W], labels [N]) and drops a last, smaller batch. train_step(images, labels):
-    trains on one batch as it comes from the loader and returns the loss, a tensor of one element. precision: the dtype
-    that the model computes in. notes: what this device could not do.
+    first_step_seconds: float
+    windows: list[Window]
 
-    The first step is timed apart: it compiles, loads kernels and chooses algorithms, so it is in no window.
+    @property
+    def samples_per_second(self) -> record.Throughput:
+        speeds = [window.samples_per_second for window in self.windows]
+        return record.Throughput(statistics.median(speeds), speeds)
 
-    An earlier run in that folder is replaced once this one is whole. Raises InputError for what the user can mend:
-    a batch larger than the data, no memory, a loader worker killed, a folder that cannot be written, another run
-    of the same step in it.
+    @property
+    def tokens_per_second(self) -> record.Throughput | None:
+        speeds = [window.tokens_per_second for window in self.windows if window.tokens_per_second is not None]
+        return record.Throughput(statistics.median(speeds), speeds) if speeds else None
+
+    @property
+    def step_ms(self) -> record.StepTime:
+        return record.step_time([ms for window in self.windows for ms in window.step_ms])
+
+
+def run_step(
+    file: str,
+    args: StepOptions,
+    loader: Loader,
+    train_step: TrainStep,
+    precision: torch.dtype | None = None,
+    notes: Sequence[str] = (),
+    count_tokens: Callable[[Batch], int] | None = None,
+) -> record.Result | None:
+    """Measure a program and write `args.logdir/<name of file>/`: result.json, a trace, TensorBoard events.
+
+    file: the program's `__file__`. args: from `step_options`. loader: a DataLoader or another `loaders.Loader`.
+    train_step(*batch): trains on one batch as the loader yields it and returns the loss, a tensor of one element.
+    precision: the dtype that autocast computes in, float32 where it is off; None for a program without autocast.
+    notes: what this device could not do, beside what is noted here. count_tokens(batch): tokens in a batch.
+
+    An earlier run in that folder is replaced once this one is whole. Under torch.distributed, samples of all processes
+    count, and rank 0 writes; the others return None. Raises InputError for what the user can fix: a batch larger than
+    the data, no memory, a loader worker killed, a folder that cannot be written, another run of the same program in it.
     """
     step, device = Path(file).stem, torch.device(args.device)
+    source = getattr(loader.dataset, "source", type(loader.dataset).__name__)
+    batch_size = loader.batch_size or 1
     if len(loader) == 0:
-        raise InputError(f"--batch-size {loader.batch_size} is larger than the data ({len(loader.dataset)} images)")
+        raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} images)")
     plan = QUICK if args.quick else FULL
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     progress.say(
-        f"{step}: {args.model}, {loader.dataset.source} data, {args.image_size} px, batch {loader.batch_size}, "
+        f"{step}: {args.model}, {source} data, {args.image_size} px, batch {batch_size}, "
         f"{loader.num_workers} workers, on {device_name(device)}"
     )
-    with own_folder(args.logdir, step) as (folder, beside), explained(args, loader, device):
+    leads = ranks.rank() == 0
+    own_name = step if leads else f"{step}.rank{ranks.rank()}"
+    with own_folder(args.logdir, own_name) as (folder, staging), as_input_error(args, loader, device):
         parts, batches = plan.windows + 2, endless(loader)
-        images, labels = next(batches)
-        on_device = getattr(loader, "on_device", False)
-        moves = BatchTransfer(None, 0) if on_device else BatchTransfer(images.dtype, images.nbytes + labels.nbytes)
-        progress.report("first step", 0, parts)  # it may take minutes
-        first_step_seconds = first_step(train_step, images, labels, device)
-        del images, labels  # else they would count as memory that the training needs
-        steps = warm_up(batches, train_step, device, plan, loader)
-        progress.report("warm-up", 1, parts)
-
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        windows = []
-        for number in range(plan.windows):
-            windows.append(timed_window(batches, train_step, device, steps))
-            progress.report(f"window {number + 1}/{plan.windows}", number + 2, parts, windows[-1].samples_per_second)
+        first_batch = next(batches)
+        transfer = batch_transfer(first_batch, loader)
+        batches = chain([first_batch], batches)
+        del first_batch  # else it would count as memory that the training needs
+        report = partial(progress.report, of=parts) if leads else _quiet
+        timing = time_training(batches, train_step, device, plan, queued_batches(loader), count_tokens, report)
         if device.type == "cuda":
             peak = record.PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
 
-        trace, packed = beside / "trace.json", beside / "trace.json.gz"  # names that TensorBoard would not load
+        trace, packed = staging / "trace.json", staging / "trace.json.gz"  # names that TensorBoard would not load
         trace_events = traced_window(batches, train_step, device, trace, args.stacks)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
+        if not leads:
+            return None
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
             shutil.copyfileobj(plain, compressed)
 
-        speeds = [window.samples_per_second for window in windows]
-        step_ms = [ms for window in windows for ms in window.step_ms]
         result = record.Result(
             schema=record.SCHEMA,
             step=step,
             device=device_name(device),
             device_type=device.type,
             model=args.model,
-            data=loader.dataset.source,
+            data=source,
             image_size=args.image_size,
-            batch_size=loader.batch_size,
-            samples_per_second=record.Throughput(statistics.median(speeds), speeds),
-            step_ms=record.step_time(step_ms),
+            batch_size=batch_size,
+            precision=dtype_name(precision or torch.float32),
+            workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            world_size=ranks.world_size(),
+            samples_per_second=timing.samples_per_second,
+            tokens_per_second=timing.tokens_per_second,
+            first_step_seconds=timing.first_step_seconds,
+            step_ms=timing.step_ms,
             peak_memory_bytes=peak,
-            batch_bytes=moves.batch_bytes,
+            batch_bytes=transfer.batch_bytes,
             trace=f"{stamp()}.pt.trace.json.gz",
-            notes=[*notes, *_cannot_act(loader, moves, device), *_smoke(args)],
+            notes=[*notes, *_notes(step, args, device, precision)],
             environment=record.environment(torch.__version__, torch.version.cuda),
             started=started,
         )
-        _write_events(beside / "events", windows, steps, first_step_seconds, result, loader, moves, precision)
-        publish(folder, beside, packed.name, "events", result)
+        _write_events(staging / "events", timing, result, transfer)
+        publish(folder, staging, packed.name, "events", result)
         progress.report("trace", parts, parts)
+    speeds = timing.samples_per_second
     progress.say(
-        f"  {result.samples_per_second.median:.1f} images/s (windows {min(speeds):.1f} to {max(speeds):.1f}), "
-        f"{result.step_ms.median:.1f} ms a step, peak memory {peak.allocated / 1e9:.2f} GB\n"
-        f"  the first step took {first_step_seconds:.1f} s, which is in none of these figures\n"
+        f"  {speeds.median:.1f} images/s (windows {min(speeds.windows):.1f} to {max(speeds.windows):.1f}), "
+        f"{result.step_ms.median:.1f} ms per step, peak memory {peak.allocated / 1e9:.2f} GB\n"
+        f"  the first step took {timing.first_step_seconds:.1f} s and is in none of these figures\n"
         f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"
     )
     return result
 
 
-def first_step(train_step, images, labels, device):
-    """Train the first batch; return the seconds until the device is done with it. Loading is not in them."""
+def _quiet(*_: object, **__: object) -> None:
+    """For who follows no progress."""
+
+
+def time_training(
+    batches: Iterator[Batch],
+    train_step: TrainStep,
+    device: torch.device,
+    plan: Plan,
+    queued: int = 0,
+    count_tokens: Callable[[Batch], int] | None = None,
+    report: Callable[..., None] = _quiet,
+    around_windows: AbstractContextManager[Any] | None = None,
+) -> Timing:
+    """Train on `batches` and time it: the first step, a warm-up that is not timed, then the windows of `plan`.
+
+    queued: batches that a loader's workers have loaded ahead; they are used up first, since they show no loading.
+    report(phase, done): is told of each part that ends. around_windows: entered while the windows are timed.
+    """
+    report("first step", 0)  # it may take minutes
+    first_step_seconds = _time_first_step(next(batches), train_step, device)
+    steps = warm_up(batches, train_step, device, plan, queued)
+    report("warm-up", 1)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    windows = []
+    with around_windows or nullcontext():
+        for number in range(1, plan.windows + 1):
+            windows.append(timed_window(batches, train_step, device, steps, count_tokens))
+            report(f"window {number}/{plan.windows}", number + 1, samples_per_second=windows[-1].samples_per_second)
+    return Timing(first_step_seconds, windows)
+
+
+def _time_first_step(batch: Batch, train_step: TrainStep, device: torch.device) -> float:
     synchronize(device)
     begin = time.perf_counter()
-    train_step(images, labels)
+    train_step(*batch)
     synchronize(device)
     return time.perf_counter() - begin
 
 
-def warm_up(batches, train_step, device, plan, loader):
+def warm_up(batches: Iterator[Batch], train_step: TrainStep, device: torch.device, plan: Plan, queued: int = 0) -> int:
     """Train untimed until caches, clocks and the loader's queue are as they will be; return the steps of a window."""
     begin = time.perf_counter()
-    prefetched = loader.num_workers * (loader.prefetch_factor or 0)  # queued while the workers started: not its pace
-    for _ in range(plan.warmup_steps + prefetched):
+    for _ in range(plan.warmup_steps + queued):
         train_step(*next(batches))
     step_ms = []
-    while not step_ms or time.perf_counter() - begin < plan.warmup_seconds:
+    while ranks.from_rank_0(not step_ms or time.perf_counter() - begin < plan.warmup_seconds):
         step_ms += timed_window(batches, train_step, device, plan.window_steps).step_ms
-    return max(plan.window_steps, math.ceil(plan.window_seconds * 1e3 / statistics.fmean(step_ms)))
+    steps = max(plan.window_steps, math.ceil(plan.window_seconds * 1e3 / statistics.fmean(step_ms)))
+    return ranks.from_rank_0(steps)
 
 
-def timed_window(batches, train_step, device, steps):
+def timed_window(
+    batches: Iterator[Batch],
+    train_step: TrainStep,
+    device: torch.device,
+    steps: int,
+    count_tokens: Callable[[Batch], int] | None = None,
+) -> Window:
     """Train `steps` steps and time them. Only its edges synchronise the device; in between, only `train_step` may."""
-    losses, marks, samples = [], [], 0
-    mark = partial(_cuda_mark, device) if device.type == "cuda" else time.perf_counter
+    losses, marks, samples, tokens = [], [], 0, 0
     synchronize(device)
     begin = time.perf_counter()
-    marks.append(mark())
+    marks.append(_mark(device))
     for _ in range(steps):
-        images, labels = next(batches)
-        losses.append(train_step(images, labels).detach())
-        marks.append(mark())
-        samples += len(labels)
+        batch = next(batches)
+        losses.append(train_step(*batch).detach())
+        marks.append(_mark(device))
+        samples += len(batch[0])
+        tokens += count_tokens(batch) if count_tokens else 0
     synchronize(device)
     seconds = time.perf_counter() - begin
-    pairs = pairwise(marks)
     if device.type == "cuda":
-        step_ms = [before.elapsed_time(after) for before, after in pairs]
+        step_ms = [before.elapsed_time(after) for before, after in pairwise(marks)]
     else:
-        step_ms = [(after - before) * 1e3 for before, after in pairs]
-    return Window(samples / seconds, step_ms, torch.stack(losses).float().mean().item())
+        step_ms = [(after - before) * 1e3 for before, after in pairwise(marks)]
+    speed, token_speed = ranks.summed([samples / seconds, tokens / seconds])
+    loss = torch.stack(losses).float().mean().item()
+    return Window(speed, token_speed if count_tokens else None, step_ms, loss)
 
 
-def _cuda_mark(device):
-    """An event in the device's own queue: times each step without making the host wait for it."""
+def _mark(device: torch.device) -> Any:
+    """A point in time: on a GPU an event in the device's own queue, which the host does not wait for; else seconds."""
+    if device.type != "cuda":
+        return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
     event.record(torch.cuda.current_stream(device))
     return event
 
 
-def synchronize(device):
-    """Wait until a GPU has done all that was launched; a CPU has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def traced_window(batches, train_step, device, path, stacks=False):
+def traced_window(
+    batches: Iterator[Batch], train_step: TrainStep, device: torch.device, path: Path, stacks: bool = False
+) -> list[dict[str, Any]]:
     """Record a torch.profiler trace of three steps (after one skipped and one warm-up step) into `path`.
 
     With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. Returns its events;
@@ -206,7 +282,7 @@ def traced_window(batches, train_step, device, path, stacks=False):
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    verbose = torch._C._profiler._ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
+    verbose = _ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
     with torch.profiler.profile(
         activities=activities,
         schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1),
@@ -217,16 +293,15 @@ def traced_window(batches, train_step, device, path, stacks=False):
         experimental_config=verbose,
     ) as profiler:
         for _ in range(5):
-            images, labels = next(batches)
-            train_step(images, labels)
+            train_step(*next(batches))
             profiler.step()
     return read_trace(path)
 
 
-def read_trace(path):
+def read_trace(path: Path) -> list[dict[str, Any]]:
     """The events of a trace that was just written. Raises InputError where it is not whole.
 
-    On a full disk the profiler cuts a trace short without a word.
+    On a full disk the profiler truncates a trace without an error.
     """
     try:
         return json.loads(path.read_bytes())["traceEvents"]
@@ -234,8 +309,8 @@ def read_trace(path):
         raise InputError(f"the trace could not be written whole to {path.parent.parent}: is the disk full?") from error
 
 
-def cpu_peak_bytes(events):
-    """The profiler's peak on a CPU: the most bytes that torch's CPU allocator had handed out since tracing began.
+def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:
+    """The profiler's peak on a CPU: the most bytes that torch's CPU allocator had allocated since tracing began.
 
     events: those of a trace. What was allocated before (weights, momentum) is not in it, nor is what loader workers
     hold. Read from the `[memory]` events, as the profiler plugin's Memory view does.
@@ -244,44 +319,48 @@ def cpu_peak_bytes(events):
     return max((values["Total Allocated"] for values in memory if values["Device Type"] == 0), default=0)
 
 
-def endless(loader):
+def endless(loader: Loader) -> Iterator[Batch]:
     """The batches of a loader, epoch after epoch."""
     while True:
         yield from loader
 
 
-def _cannot_act(loader, moves, device):
-    """Optimisations in use that this device cannot profit from, one line each."""
-    if device.type == "cuda":
-        return []
-    notes = []
-    if moves.images == torch.uint8:
-        notes.append("no GPU: nothing is copied to a device, so sending fewer bytes cannot help")
-    if loader.pin_memory:
-        notes.append("no GPU: without a copy to a device, pinned memory cannot help (torch leaves it unpinned)")
-    return [*notes, *getattr(loader, "notes", ())]
+def queued_batches(loader: Loader) -> int:
+    """How many batches the loader's workers load ahead."""
+    return loader.num_workers * (loader.prefetch_factor or 0)
 
 
-def _smoke(args):
-    return ["smoke run (--quick): few steps, so the figures are rough"] if args.quick else []
+def batch_transfer(batch: Batch, loader: Loader) -> BatchTransfer:
+    """What a batch of this loader moves to the device."""
+    if isinstance(loader, DeviceLoader):
+        return BatchTransfer(None, 0)
+    return BatchTransfer(batch[0].dtype, sum(part.nbytes for part in batch if isinstance(part, torch.Tensor)))
 
 
-def _write_events(path, windows, steps, first_step_seconds, result, loader, moves, precision):
-    from common.run.events import write_events  # TensorBoard takes a while to import: not before the measuring is over
+def _notes(step: str, args: StepOptions, device: torch.device, precision: torch.dtype | None) -> list[str]:
+    """What this device could not do: of mixed precision, of this step's own change, and that it was a smoke run."""
+    notes = [] if precision is None else autocast_notes(device, args.precision)
+    notes += without_gpu(step.partition("_")[2], device)
+    return notes + (["smoke run (--quick): few steps, so the figures are rough"] if args.quick else [])
 
-    scalars = [("first_step_seconds", 1, first_step_seconds)]
-    for number, window in enumerate(windows, start=1):
+
+def _write_events(path: Path, timing: Timing, result: record.Result, transfer: BatchTransfer) -> None:
+    from common.run.events import write_events  # TensorBoard takes a while to import: not before measuring is over
+
+    scalars: list[tuple[str, int, float]] = [("first_step_seconds", 1, timing.first_step_seconds)]
+    steps = len(timing.windows[0].step_ms)
+    for number, window in enumerate(timing.windows, start=1):
         at = number * steps
         scalars += [("loss", at, window.loss), ("images_per_second", at, window.samples_per_second)]
         scalars += [("step_ms", at, statistics.median(window.step_ms))]
     peak = result.peak_memory_bytes.allocated
-    scalars.append(("peak_memory_bytes", len(windows) * steps, peak))
+    scalars.append(("peak_memory_bytes", len(timing.windows) * steps, peak))
     settings = {  # what the steps change, and no more: the HParams tab shows five columns unasked
         "batch_size": result.batch_size,
-        "precision": str(precision).removeprefix("torch."),
-        "transfer": str(moves.images).removeprefix("torch."),
-        "workers": loader.num_workers,
-        "pin_memory": str(loader.pin_memory),  # as text: the tab would print 1.0000
+        "precision": result.precision,
+        "transfer": str(transfer.dtype).removeprefix("torch."),
+        "workers": result.workers,
+        "pin_memory": str(result.pin_memory),  # as text: the tab would print 1.0000
     }
     medians = {
         "median/images_per_second": result.samples_per_second.median,

@@ -24,7 +24,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__, ignores=["--batch-size", "--workers"])
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -35,7 +35,7 @@ def main():
     model = classifier(args.model, args.image_size).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -47,6 +47,7 @@ def main():
         return loss
 
     run_step(__file__, args, loader, train_step)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

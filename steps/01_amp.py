@@ -2,7 +2,7 @@
 
 Idea       Convolutions and matrix products in 16 bits run on Tensor Cores and keep activations of half the size.
 Change     torch.autocast around forward and loss: bf16 where the hardware has it, otherwise fp16 with a GradScaler.
-Look for   GPU Kernel: Tensor Cores no longer at 0 %; Memory: a lower peak; Overview: less "Kernel" time a step.
+Look for   GPU Kernel: Tensor Cores no longer at 0 %; Memory: a lower peak; Overview: less "Kernel" time per step.
 Caution    fp16 needs the scaler: small gradients underflow to zero without it. A CPU without bf16 hardware emulates
            it many times slower, so autocast stays off there.
 """
@@ -26,7 +26,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__, ignores=["--batch-size", "--workers"])
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -37,9 +37,9 @@ def main():
     model = classifier(args.model, args.image_size).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    amp_dtype, notes = autocast_dtype(device)
+    amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -52,7 +52,8 @@ def main():
         losses.append(loss.item())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Idea       Launching a kernel costs the same for 32 images as for 128; a bigger batch gives every launch more to do.
 Change     batch_size=args.batch_size, 128 by default.
 Look for   Memory: a peak about four times as high; Overview: GPU Utilization and estimated SM efficiency rise.
-Caution    Memory is the limit, and a bigger batch takes fewer optimizer steps an epoch: accuracy may ask for another
+Caution    Memory is the limit, and a bigger batch means fewer optimizer steps per epoch: accuracy may need another
            learning rate.
 """
 
@@ -26,7 +26,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__, ignores=["--workers"])
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -37,9 +37,9 @@ def main():
     model = classifier(args.model, args.image_size).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    amp_dtype, notes = autocast_dtype(device)
+    amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -52,7 +52,8 @@ def main():
         losses.append(loss.item())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Step 03: copy uint8 to the device instead of float32.
 
-Idea       A pixel is one byte until somebody makes it four. Converting after the copy sends a quarter of the bytes.
-Change     The loader yields uint8; to float and normalise happen in the train step, on the device.
+Idea       A pixel is one byte until it is converted to float32, which has four. Convert after the copy, not before it.
+Change     The loader yields uint8; conversion to float and normalisation happen in the train step, on the device.
 Look for   Overview: "Memcpy" shrinks; Trace: a shorter "Memcpy HtoD" at the start of each step.
 Caution    Convert on the device before normalising, and only once: dividing by 255 twice still trains, badly.
            Without a GPU nothing is copied; what is saved then is only work in the main process.
@@ -26,7 +26,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__, ignores=["--workers"])
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -37,11 +37,11 @@ def main():
     model = classifier(args.model, args.image_size).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    amp_dtype, notes = autocast_dtype(device)
+    amp_dtype = autocast_dtype(device, args.precision)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -55,7 +55,8 @@ def main():
         losses.append(loss.item())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

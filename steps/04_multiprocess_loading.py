@@ -2,9 +2,9 @@
 
 Idea       While the main process decodes and resizes, the GPU waits. Workers prepare the next batches meanwhile.
 Change     DataLoader(num_workers=args.workers, persistent_workers=True): usable cores, at most 8.
-Look for   Overview: "DataLoader" almost vanishes from the step time; Trace: kernels close ranks.
-Caution    Each worker costs memory and start-up; beyond the cores you have, more is slower. Where the CPU trains as
-           well, workers take cores away from the training itself.
+Look for   Overview: "DataLoader" almost vanishes from the step time; Trace: the gaps between kernels close.
+Caution    Each worker costs memory and start-up time; with more workers than cores it gets slower. Where the CPU also
+           trains, workers take cores away from the training.
 """
 
 import sys
@@ -26,7 +26,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__)
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -38,11 +38,11 @@ def main():
     model = classifier(args.model, args.image_size).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    amp_dtype, notes = autocast_dtype(device)
+    amp_dtype = autocast_dtype(device, args.precision)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -56,7 +56,8 @@ def main():
         losses.append(loss.item())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

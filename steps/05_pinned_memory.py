@@ -1,10 +1,10 @@
 """Step 05: pinned memory and copies that do not block.
 
-Idea       From page-locked memory the GPU fetches a batch by itself, faster, while the CPU goes on launching kernels.
+Idea       From page-locked memory the GPU copies a batch by itself, faster, while the CPU goes on launching kernels.
 Change     DataLoader(pin_memory=True) and .to(device, non_blocking=True).
 Look for   Trace: "Memcpy HtoD (Pinned -> Device)" instead of "Pageable", overlapping with the launches that follow.
-Caution    Pinned memory cannot be swapped out: too much of it starves the rest of the machine. Never change a batch
-           on the CPU after a non-blocking copy of it. Without a GPU there is nothing to pin for.
+Caution    Pinned memory cannot be swapped out: too much of it slows the whole machine. Never change a batch on the CPU
+           after a non-blocking copy of it. Without a GPU pinned memory has no effect.
 """
 
 import sys
@@ -26,7 +26,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__)
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -38,11 +38,11 @@ def main():
     model = classifier(args.model, args.image_size).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    amp_dtype, notes = autocast_dtype(device)
+    amp_dtype = autocast_dtype(device, args.precision)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -56,7 +56,8 @@ def main():
         losses.append(loss.item())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Step 06: channels last.
 
-Idea       Tensor Cores want the channels of a pixel side by side (NHWC). Images and weights that lie so in memory need
-           no kernels that turn them over before a convolution and back behind it.
+Idea       Tensor Cores want the channels of a pixel side by side (NHWC). Where images and weights have that layout,
+           no kernels are needed that convert it before a convolution and back after it.
 Change     The model and the images in memory_format=torch.channels_last; shapes stay [N, C, H, W].
-Look for   GPU Kernel: "nchwToNhwc" and "nhwcToNchw" gone; Trace: fewer kernels a convolution.
-Caution    A layer that knows only NCHW turns everything over, twice. Turn the images over behind the copy, not before:
-           the copy takes the batch as it lies, and on the device, still uint8, it is a quarter of float32's bytes.
+Look for   GPU Kernel: "nchwToNhwc" and "nhwcToNchw" gone; Trace: fewer kernels per convolution.
+Caution    A layer that supports only NCHW converts everything twice. Convert images after the copy, not before: on
+           the device, still uint8, they are a quarter of float32's bytes.
 """
 
 import sys
@@ -27,7 +27,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__)
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -39,11 +39,11 @@ def main():
     model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    amp_dtype, notes = autocast_dtype(device)
+    amp_dtype = autocast_dtype(device, args.precision)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -58,7 +58,8 @@ def main():
         losses.append(loss.item())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

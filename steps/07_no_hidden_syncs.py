@@ -1,11 +1,11 @@
 """Step 07: no hidden synchronisation.
 
-Idea       loss.item() looks harmless, but it waits until the GPU has done all that was launched. Then the GPU waits in
-           its turn, for the first kernels of the next step. The curve can stay on the device until somebody looks.
-Change     losses.append(loss.detach()); SGD(fused=True), which also takes the scaler's verdict on fp16 gradients
-           without reading it back, and updates all weights in few kernels.
+Idea       loss.item() looks harmless, but it waits until the GPU has done all that was launched. Then the GPU waits
+           for the first kernels of the next step. Losses can stay on the device until somebody reads them.
+Change     losses.append(loss.detach()); SGD(fused=True), which also checks fp16 gradients for infinities without
+           reading the result back, and updates all weights in few kernels.
 Look for   Trace: no "aten::item", no "cudaStreamSynchronize" at the end of a step; the CPU runs ahead of the GPU.
-Caution    print(loss), an `if` on a tensor, .cpu() and .tolist() wait as well. Read the curve once an epoch, with
+Caution    print(loss), an `if` on a tensor, .cpu() and .tolist() wait as well. Read losses once per epoch, with
            torch.stack(losses).tolist(). A CPU has the loss at once: there is nothing to wait for.
 """
 
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
-from common.device import autocast_dtype, needs_gpu
+from common.device import autocast_dtype
 from common.errors import one_line_errors
 from common.model import classifier
 from common.options import step_options
@@ -28,7 +28,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__)
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -40,12 +40,11 @@ def main():
     model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
-    amp_dtype, notes = autocast_dtype(device)
-    notes += needs_gpu(device, "the loss is there at once, so there is no synchronisation to take away")
+    amp_dtype = autocast_dtype(device, args.precision)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -60,7 +59,8 @@ def main():
         losses.append(loss.detach())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Step 08: compile the model.
 
 Idea       Between convolutions the model adds, scales and clips: small kernels that read and write whole tensors.
-           torch.compile generates kernels that do several such things in one pass, and fewer are launched.
+           torch.compile generates kernels that do several such operations in one pass, and fewer are launched.
 Change     model = torch.compile(model), in its default mode.
 Look for   Trace: "Torch-Compiled Region" and kernels called triton_…, fewer of them; Memory: a lower peak.
-Caution    The first step compiles, which may take minutes: its time is reported apart and is in no window. What was
-           compiled stays in a cache on disk, so the next run starts sooner. Another shape compiles again: hence
-           drop_last. On a CPU it needs a C++ compiler, on a GPU a C compiler; without one the step says so and is not run.
+Caution    The first step compiles, which may take minutes: its time is reported separately and is in no window. Results
+           are cached on disk, so the next run starts sooner. Another shape compiles again: hence drop_last. It needs a
+           C++ compiler on a CPU, a C compiler on a GPU; without one the step reports that and is not run.
 """
 
 import sys
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
-from common.device import autocast_dtype, needs_gpu
+from common.device import autocast_dtype
 from common.errors import one_line_errors
 from common.model import classifier
 from common.options import step_options
@@ -28,7 +28,7 @@ from common.session import run_step
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__)
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -41,12 +41,11 @@ def main():
     model = torch.compile(model)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
-    amp_dtype, notes = autocast_dtype(device)
-    notes += needs_gpu(device, "the loss is there at once, so there is no synchronisation to take away")
+    amp_dtype = autocast_dtype(device, args.precision)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -61,7 +60,8 @@ def main():
         losses.append(loss.detach())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Step 09: prefetch on a stream of its own.
+"""Step 09: prefetch on a CUDA stream of its own.
 
 Idea       Work in one stream runs in order: a batch is copied when the kernels before it are done. In a second stream
-           the next batch crosses the bus while this one is trained on.
-Change     Prefetcher(loader, device) hands out batches that are on the device already, so the train step copies none.
+           the next batch is copied while this one is trained on.
+Change     Prefetcher(loader, device) yields batches that are on the device already, so the train step copies none.
 Look for   Trace: "Memcpy HtoD" in a row of its own, beside the kernels of the step before.
-Caution    Two streams know nothing of each other: the one that trains must wait for the copy (wait_stream), and the
-           batch's memory must not be given away before it has been used (record_stream). One more batch at least is on the device. It needs pinned memory; without a GPU there is no copy to overlap.
+Caution    Streams are not ordered among each other: the one that trains must wait for the copy (wait_stream), and the
+           batch's memory must not be reused before it has been trained on (record_stream). At least one more batch is
+           on the device. It needs pinned memory; without a GPU there is no copy to overlap.
 """
 
 import sys
@@ -18,17 +19,17 @@ from torch.utils.data import DataLoader
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
-from common.device import autocast_dtype, needs_gpu
+from common.device import autocast_dtype
 from common.errors import one_line_errors
+from common.loaders import Prefetcher
 from common.model import classifier
 from common.options import step_options
-from common.loaders import Prefetcher
 from common.session import run_step
 
 
 @one_line_errors()
 def main():
-    args = step_options(__doc__)
+    args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -42,12 +43,11 @@ def main():
     model = torch.compile(model)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
-    amp_dtype, notes = autocast_dtype(device)
-    notes += needs_gpu(device, "the loss is there at once, so there is no synchronisation to take away")
+    amp_dtype = autocast_dtype(device, args.precision)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []  # the training curve
+    losses = []
 
     def train_step(images, labels):
         images = images.contiguous(memory_format=torch.channels_last)
@@ -61,7 +61,8 @@ def main():
         losses.append(loss.detach())
         return loss
 
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=notes)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -1,27 +1,34 @@
 """What TensorBoard loads from this project, through the entry point group `tensorboard_plugins`.
 
-`tensorboard` imports this module at its start and ends if that fails: so everything here is guarded, and what goes
-wrong becomes one warning. Importing it also mends torch-tb-profiler (`profiler`), whichever of the two is loaded first.
+TensorBoard imports this module when it starts, and exits if the import fails. So every failure here becomes one
+warning. The import also patches torch-tb-profiler (see `profiler`), whichever of the two plugins is loaded first.
 """
 
+from __future__ import annotations
+
 import logging
+from typing import TYPE_CHECKING
 
 from tensorboard.plugins import base_plugin
+
+if TYPE_CHECKING:  # the plugin is imported in `load`, where its failure is caught
+    from common.board.plugin import WalkthroughPlugin
 
 log = logging.getLogger("walkthrough")
 
 try:
     from common.board import profiler
 
-    profiler.mend()
+    profiler.patch()
 except Exception as error:  # whatever it is, TensorBoard must start
-    log.warning("torch-tb-profiler is left as it is: %s: %s", type(error).__name__, error)
+    log.warning("torch-tb-profiler is not patched: %s: %s", type(error).__name__, error)
 
 
 class Loader(base_plugin.TBLoader):
-    """Gives TensorBoard the Walkthrough tab."""
+    """Adds the Walkthrough tab to TensorBoard."""
 
-    def load(self, context):
+    def load(self, context: base_plugin.TBContext) -> WalkthroughPlugin | None:
+        """The plugin; None, with a warning in the log, where it cannot be created."""
         try:
             from common.board.plugin import WalkthroughPlugin
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from common.ladder import markdown
 from common.ladder.markdown import escaped
-from common.run.event_file import scalars
+from common.run.events import scalars
 from common.studies.ablation import view as ablation_view
 from common.studies.ablation.record import effects, interactions
 from common.studies.input import view as input_limit_view

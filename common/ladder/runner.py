@@ -36,7 +36,7 @@ def step_files(folder=None):
 def prepare(args):
     """What all steps need and one process should do: a log folder to write to, and the download if it is asked for.
 
-    Takes `download` out of `args`, so that the steps do not repeat it. Raises InputError.
+    Steps that are then run need no `download` any more. Raises InputError.
     """
     with writing(args.logdir):
         args.logdir.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,6 @@ def prepare(args):
         from common.data import fetch_cifar10  # torchvision: seconds to import
 
         fetch_cifar10(args.data)
-        args.download = False
 
 
 def check_input(args):

@@ -21,7 +21,7 @@ from common.reference import page as reference_page
 from common.reference import recording
 from common.reference.plausibility import differences
 from common.run import not_run, privacy
-from common.run.event_file import scalars
+from common.run.events import scalars
 from common.studies import study
 
 UNPACKED_LIMIT = 40_000_000  # bytes of a trace's JSON: several times what a trace of `TRACE_LIMIT` unpacks to

@@ -5,6 +5,7 @@ import platform
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from common.errors import InputError
 
 
 @contextmanager
-def locked(path, busy):
+def locked(path: str | Path, busy: str) -> Iterator[None]:
     """Hold the lock file `path` (its folder is made); InputError(busy) where another process holds it."""
     path = Path(path)
     with record.writing(path.parent):
@@ -32,30 +33,30 @@ def locked(path, busy):
 
 
 @contextmanager
-def own_folder(logdir, step):
-    """Hold `logdir/step` against other runs. Yields it and a hidden folder beside it, for what is not whole yet."""
-    folder, beside = logdir / step, logdir / f".{step}.partial"
+def own_folder(logdir: Path, step: str) -> Iterator[tuple[Path, Path]]:
+    """Hold `logdir/step` against other runs. Yields it and a hidden staging folder for what is not whole yet."""
+    folder, staging = logdir / step, logdir / f".{step}.partial"
     busy = f"another run of {step} is writing to {logdir}: wait for it, or use another --logdir"
     with locked(logdir / f".{step}.lock", busy):
         try:
             with record.writing(logdir):
-                shutil.rmtree(beside, ignore_errors=True)  # left by a run that was killed
-                beside.mkdir()
+                shutil.rmtree(staging, ignore_errors=True)  # left by a run that was killed
+                staging.mkdir()
             if folder.exists():
                 record.check_writable(folder)  # better refused now than once all is measured
-            yield folder, beside
+            yield folder, staging
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
 
 
-def stamp():
-    """`<host>.<ms>`, the host's name in letters that the profiler plugin takes in a file name."""
+def stamp() -> str:
+    """`<host>.<ms>`, the host's name in characters that the profiler plugin accepts in a file name."""
     host = re.sub(r"[^A-Za-z0-9_-]+", "-", platform.node()) or "host"
     return f"{host}.{time.time_ns() // 1_000_000}"
 
 
-def publish(folder, beside, trace, events, result):
-    """Make a run the content of `folder`, from the whole files `trace` (gzipped) and `events` in the folder `beside`.
+def publish(folder: Path, staging: Path, trace: str, events: str, result: record.Result) -> None:
+    """Make a run the content of `folder`, from the whole files `trace` (gzipped) and `events` in the staging folder.
 
     `result.json` comes last: until it is replaced, the earlier run stands, its own files untouched.
     """
@@ -63,10 +64,10 @@ def publish(folder, beside, trace, events, result):
     events_name = f"events.out.tfevents.{int(time.time())}.{name}"
     with record.writing(folder):
         folder.mkdir(exist_ok=True)
-        record.write_result(beside / record.FILE, result)
-        os.replace(beside / trace, folder / result.trace)
-        os.replace(beside / events, folder / events_name)
-        os.replace(beside / record.FILE, folder / record.FILE)
+        record.write_result(staging / record.FILE, result)
+        os.replace(staging / trace, folder / result.trace)
+        os.replace(staging / events, folder / events_name)
+        os.replace(staging / record.FILE, folder / record.FILE)
         for old in [*folder.glob("*.pt.trace.json.gz"), *folder.glob("events.out.tfevents.*")]:
             if old.name not in (result.trace, events_name):
                 old.unlink()

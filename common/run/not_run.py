@@ -1,9 +1,8 @@
 """A step that could not be run, and why: what stands in a record in the place of its runs.
 
-A step that ends with exit code 2 has said in a line why this machine, or what it was given, does not suit it.
+A step that ends with exit code 2 has printed one line: why this machine, or its input, does not suit it.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,34 +21,28 @@ class NotRun:
     step: str
     reason: str
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.step} was not run: {self.reason}"
 
 
-def write(folder, step, reason):
-    """Put `not_run.json` into a step's folder, which is made; nothing in it tells of this machine's folders."""
+def write(folder: str | Path, step: str, reason: str) -> None:
+    """Write `not_run.json` into a step's folder, which is made; names of this machine's folders are left out."""
     with record.writing(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    made = NotRun(step, printable(privacy.redacted(reason), LENGTH).rstrip("."))
-    record.write_whole(Path(folder) / FILE, json.dumps(asdict(made), indent=2) + "\n")
+    not_run = NotRun(step, printable(privacy.redacted(reason), LENGTH).rstrip("."))
+    record.write_json(Path(folder) / FILE, asdict(not_run))
 
 
-def read(path):
+def read(path: str | Path) -> NotRun:
     """The `NotRun` in a file. Raises InputError that names it where it is broken."""
-    try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is broken: not JSON") from error
-    whole = isinstance(value, dict) and set(value) == {"step", "reason"}
-    if not whole or not all(isinstance(text, str) and text for text in value.values()):
+    value = record.read_json(path)
+    if set(value) != {"step", "reason"} or not all(isinstance(text, str) and text for text in value.values()):
         raise InputError(f"{path} is broken: it should hold a step and a reason")
     if value["step"] != Path(path).parent.name:
         raise InputError(f"{path} is broken: it is of {printable(value['step'], 80)}")
     return NotRun(**value)
 
 
-def read_all(folder):
+def read_all(folder: str | Path) -> list[NotRun]:
     """The steps of a record that were not run, in order."""
     return [read(path) for path in sorted(Path(folder).glob(f"[!.]*/{FILE}"))]

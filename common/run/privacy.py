@@ -1,4 +1,4 @@
-"""What a file tells of the machine, the user and the folders that it was made on: nothing to hand on to strangers.
+"""What a file reveals of the machine, the user and the folders that it was made on: nothing to publish.
 
 Names of kernels, operators and platforms ("Linux-6.18.44-x86_64-with-glibc2.36", "images/s", "CPU @ 1.90GHz",
 "https://pytorch.org/docs") are no such thing.
@@ -11,6 +11,7 @@ import re
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 # Where a path may begin: not behind a letter ("images/s"), nor behind a slash ("https://pytorch.org/docs").
 _BEGIN = r"(?:^|(?<=[\s\"'`=:,;|<>()\[\]{}])|(?<![\w.])\.{1,2})"
@@ -38,70 +39,72 @@ _TEXT_IN_BYTES = re.compile(rb"[\x20-\x7e]{6,}")
 _ANYBODY = {"localhost", "root", "user", "python", "cpu", "gpu", "cuda", "linux"}
 
 
-def private_texts(value):
+def private_texts(value: Any) -> list[str]:
     """What in `value` looks private, a line each: paths, addresses, environment variables, a key that names the host.
 
     value: JSON (all keys and values in it are looked at), a text, or bytes (the printable texts in them).
     """
     if isinstance(value, bytes):
-        looked_at, patterns = {found.decode("ascii") for found in texts_in(value)}, _IN_BYTES
+        searched, patterns = {text.decode("ascii") for text in texts_in(value)}, _IN_BYTES
         keys = set()
     else:
-        (looked_at, keys), patterns = texts(value), _PATTERNS
+        (searched, keys), patterns = texts(value), _PATTERNS
     lines = {f"the key {key!r}" for key in keys if _KEYS.fullmatch(key)}
-    for text in looked_at | keys:
+    for text in searched | keys:
         for kind, pattern in patterns.items():
-            if found := pattern.search(text):
-                lines.add(f"{kind}: {text[found.start() : found.start() + 60]!r}")
+            if match := pattern.search(text):
+                lines.add(f"{kind}: {text[match.start() : match.start() + 60]!r}")
     return sorted(lines)
 
 
-def scrubbed(value):
+def scrubbed(value: Any) -> Any:
     """JSON whose texts are `redacted`: in traces, files of compiled kernels, which lie in a user's folder."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        return {key: scrubbed(each) for key, each in value.items()}
-    return [scrubbed(each) for each in value] if isinstance(value, list) else value
+        return {key: scrubbed(item) for key, item in value.items()}
+    return [scrubbed(item) for item in value] if isinstance(value, list) else value
 
 
 @lru_cache(100_000)
-def redacted(text):
+def redacted(text: str) -> str:
     """`text` with "…" in place of every word, up to a space or a quote, in which something looks private."""
     for pattern in _PATTERNS.values():
         text = re.sub(rf"(?:{pattern.pattern})[^\s'\"]*", "…", text)
     return text
 
 
-def texts_in(content):
+def texts_in(content: bytes) -> list[bytes]:
     """The printable texts in bytes that are something else, each as bytes."""
     return _TEXT_IN_BYTES.findall(content)
 
 
-def texts(value):
+def texts(value: Any) -> tuple[set[str], set[str]]:
     """The different texts in a JSON value, and the keys of its objects: two sets."""
-    found, keys, waiting = set(), set(), [value]
+    strings: set[str] = set()
+    keys: set[str] = set()
+    waiting = [value]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, str):
-            found.add(each)
-        elif isinstance(each, dict):
-            keys.update(each)
-            waiting += each.values()
-        elif isinstance(each, list):
-            waiting += each
-    return found, keys
+        item = waiting.pop()
+        if isinstance(item, str):
+            strings.add(item)
+        elif isinstance(item, dict):
+            keys.update(item)
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return strings, keys
 
 
-def own_names():
-    """This machine's host name, the user's login and home folder, as far as they tell it from any other."""
+def own_names() -> list[str]:
+    """This machine's host name, the user's login and home folder, as far as they distinguish it from others."""
     names = {platform.node(), platform.node().split(".")[0]}
     with suppress(OSError, KeyError, ImportError, RuntimeError):  # a user without an entry, as in some containers
         names |= {getpass.getuser(), str(Path.home())}
     return sorted(name for name in names if len(name) > 1 and name.lower() not in _ANYBODY and not name.isdecimal())
 
 
-def holds_name(content, name):
+def holds_name(content: bytes, name: str) -> bool:
     """Whether bytes hold a name as a word of its own, in capitals or not, as it is or as JSON writes it."""
     written = {name.encode(errors="replace"), json.dumps(name)[1:-1].encode()}
     pattern = b"|".join(map(re.escape, sorted(written)))

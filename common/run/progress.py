@@ -1,13 +1,14 @@
-"""What a running step tells: a line for a person, or a line of JSON for the program that started it."""
+"""The progress of a running step: a line for a person, or a line of JSON for the program that started it."""
 
 import json
 import os
+from typing import Any
 
-VARIABLE = "WALKTHROUGH_PROGRESS"  # set to "json" by a program that wants to follow the step
+VARIABLE = "WALKTHROUGH_PROGRESS"  # set to "json" by a program that follows the step
 
 
-def report(phase, done, of, samples_per_second=None):
-    """Tell that `done` of `of` equal parts of the run are over.
+def report(phase: str, done: int, of: int, samples_per_second: float | None = None) -> None:
+    """Report that `done` of `of` equal parts of the run are over.
 
     phase: names the part that ended; where `done` is 0, the one that begins.
     """
@@ -19,7 +20,7 @@ def report(phase, done, of, samples_per_second=None):
         print(f"  {phase:<14}{speed}".rstrip(), flush=True)
 
 
-def parse(line):
+def parse(line: str) -> dict[str, Any] | None:
     """The event of a JSON line that `report` printed; None for any other line."""
     if not line.startswith('{"progress": '):
         return None
@@ -29,7 +30,7 @@ def parse(line):
         return None
 
 
-def say(text):
-    """Print `text` for a person; a program that follows the step says such things in its own way."""
+def say(text: str) -> None:
+    """Print `text` for a person; a program that follows the step shows such things in its own way."""
     if os.environ.get(VARIABLE) != "json":
         print(text, flush=True)

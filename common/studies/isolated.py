@@ -4,53 +4,79 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
 
 from common.machine import ROOT
 
-GRACE = 0.5  # s, for a compiler that is asked to stop
+TERMINATE_SECONDS = 0.5  # for a compiler that is asked to stop
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """A process that measures. lines: what it prints. timer: ends it when its time is over; `timed_out` is set then."""
+
+    process: subprocess.Popen[str]
+    lines: IO[str]
+    timer: threading.Timer
+    timed_out: threading.Event
+
+
+def module(name: str) -> tuple[str, ...]:
+    """The command that runs a module of this project as a program."""
+    return sys.executable, "-m", name
 
 
 @contextmanager
-def isolated_process(command, words, limit_seconds, stderr=subprocess.DEVNULL):
-    """Start a program of ours in a process of its own, with `words` as JSON; its output is a pipe of text.
+def isolated_process(
+    command: Sequence[str], settings: Mapping[str, Any], limit_seconds: float, stderr: int = subprocess.DEVNULL
+) -> Iterator[Isolated]:
+    """Run a command (see `module`) with `settings` as a last word of JSON, its output a pipe of text.
 
-    Yields the process, the timer that ends it after `limit_seconds`, and an event that is set if that came to pass.
-    However this is left, the process and all it started are ended.
+    However this is left, and after `limit_seconds`, the process and all that it started are ended.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    late = threading.Event()
+    timed_out = threading.Event()
     with subprocess.Popen(
-        [*command, json.dumps(words, default=str)], env=environment, text=True, errors="replace",
-        start_new_session=True, stdout=subprocess.PIPE, stderr=stderr,
-    ) as process:  # fmt: skip
+        [*command, json.dumps(settings, default=str)],
+        env=environment,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+    ) as process:
 
-        def too_late():
-            late.set()
+        def end_late() -> None:
+            timed_out.set()
             end_with_children(process)
 
-        timer = threading.Timer(limit_seconds, too_late)
+        timer = threading.Timer(limit_seconds, end_late)
         timer.start()
         try:
-            yield process, timer, late
+            assert process.stdout is not None  # a pipe, as asked for
+            yield Isolated(process, process.stdout, timer, timed_out)
         finally:
             timer.cancel()
             end_with_children(process)
 
 
-def end_with_children(process):
+def end_with_children(process: subprocess.Popen[str]) -> None:
     """End a process and all that it started, which share its session.
 
-    Asked first: a C++ compiler then takes away what it had half written, which would break every later compile.
+    SIGTERM first: a C++ compiler then removes what it had half written, which would break every later compilation.
     """
-    for ask in (signal.SIGTERM, signal.SIGKILL):
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            os.killpg(process.pid, ask)
+            os.killpg(process.pid, signal_number)
         except (ProcessLookupError, PermissionError):
             process.kill()
             return
-        if ask == signal.SIGTERM:
-            time.sleep(GRACE)
+        if signal_number == signal.SIGTERM:
+            time.sleep(TERMINATE_SECONDS)

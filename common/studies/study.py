@@ -1,36 +1,219 @@
-"""What a record may hold beside its ladder: a file each of `limit`, `limit --input`, `ablate`, `overhead`, `sweep`."""
+"""What all studies share: which there are, what every result begins with, JSON in and out, and what a command prints.
 
+A study is a package of one shape: `measure` (needs torch), `record` (its result as a dataclass, and reading it back),
+`view` (its tables), `figure` (its plot). Its `__init__` has the command: HELP, add_options(parser) and run(args).
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from common import record
 from common.errors import InputError
-from common.studies.ablation import record as ablation_record
-from common.studies.input import record as input_limit_record
-from common.studies.limit import record as limit_record
-from common.studies.overhead import record as overhead_record
-from common.studies.sweep import record as sweep_record
+from common.explain.terminal import Console, console
+from common.ladder.runner import prepare
+from common.options import StepOptions, resolved
 
-READERS = {
-    limit_record.FILE: limit_record.read_limit,
-    input_limit_record.FILE: input_limit_record.read_input_limit,
-    ablation_record.FILE: ablation_record.read_ablation,
-    overhead_record.FILE: overhead_record.read_overhead,
-    sweep_record.FILE: sweep_record.read_sweep,
-}
+if TYPE_CHECKING:
+    import torch
+
+STUDIES = ("limit", "input", "ablation", "overhead", "sweep")  # the packages, in the order in which pages show them
+SCHEMA = 2
+SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 
-def read_study(path, settings):
-    """What a file of `READERS` holds. settings: the record's.
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What the result of every study begins with, in a file of its own beside the ladder's runs.
 
-    Raises InputError for a broken one, for one of another device, model, image size or data than the ladder's, and for
-    a smoke run.
+    setup: what has to be the same as a ladder's to be shown with it. precision: the dtype that the model computes in.
+    quick: a smoke run, whose figures are rough. notes: what this device could not do. started: ISO 8601.
     """
-    path = Path(path)
-    found = READERS[path.name](path.parent)
-    about = getattr(found, "settings", found)
-    for name in ("device", "model", "image_size", "data"):
-        there = getattr(about, name, settings[name])  # what trains on noise has no data
-        if there != settings[name]:
-            raise InputError(f"{path} is of {name} {there!r}, the record of {settings[name]!r}")
-    if getattr(about, "quick", False) or any("smoke run" in note for note in getattr(found, "notes", ())):
-        raise InputError(f"{path} is a smoke run (--quick), which is no measurement to keep")
-    return found
+
+    FILE: ClassVar[str]
+
+    schema: int
+    setup: record.Setup
+    device_type: str
+    precision: str | None
+    seed: int
+    quick: bool
+    notes: list[str]
+    environment: record.Environment
+    started: str
+
+    def problem(self) -> str | None:
+        """What is wrong with a result that was read from a file, beyond the types and limits of its fields."""
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that the file holds and `--json` prints."""
+        return asdict(self)
+
+
+S = TypeVar("S", bound=Study)
+
+
+def header(
+    options: StepOptions,
+    precision: "torch.dtype | None",
+    notes: list[str],
+    started: str,
+    data: str | None = None,
+) -> dict[str, Any]:
+    """The fields that a `Study` begins with, of one that was measured here. data: None where it trains on noise."""
+    import torch
+
+    from common.device import device_name, dtype_name
+
+    environment = record.environment(torch.__version__, torch.version.cuda)
+    device_type = torch.device(options.device).type
+    return {
+        "schema": SCHEMA,
+        "setup": record.Setup(
+            device=device_name(options.device),
+            cores=environment.cores if device_type == "cpu" else None,
+            data=data,
+            model=options.model,
+            image_size=options.image_size,
+        ),
+        "device_type": device_type,
+        "precision": precision and dtype_name(precision),
+        "seed": options.seed,
+        "quick": options.quick,
+        "notes": [*notes, *([SMOKE] if options.quick else [])],
+        "environment": environment,
+        "started": started,
+    }
+
+
+def now() -> str:
+    """The time, ISO 8601, in seconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def header_from_schema_1(value: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The fields that a `Study` begins with, from a file of schema 1, which has them beside each other.
+
+    settings: where they stand in an object of their own.
+    """
+    fields = settings or value
+    notes, environment = value.get("notes", []), value["environment"]
+    return {
+        "schema": SCHEMA,
+        "setup": {
+            "device": fields["device"],
+            "cores": environment["cores"] if fields["device_type"] == "cpu" else None,
+            "data": fields.get("data"),
+            "model": fields["model"],
+            "image_size": fields["image_size"],
+        },
+        "device_type": fields["device_type"],
+        "precision": fields.get("precision"),
+        "seed": fields.get("seed", 0),
+        "quick": fields.get("quick", any("smoke run" in note for note in notes)),
+        "notes": notes,
+        "environment": environment,
+        "started": value.get("started", ""),
+    }
+
+
+def read(kind: type[S], logdir: str | Path, from_schema_1: Callable[[dict[str, Any]], dict[str, Any]]) -> S | None:
+    """The result of a study in a folder of runs, None where there is none. Raises InputError for a broken one.
+
+    from_schema_1: makes the JSON object of today out of one of schema 1.
+    """
+    path = Path(logdir) / kind.FILE
+    if not path.exists():
+        return None
+    value = record.read_json(path)
+    if value.get("schema") == 1:
+        try:
+            value = from_schema_1(value)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise InputError(f"{path} is broken: {error!r} is missing or of a wrong type") from error
+    elif value.get("schema") != SCHEMA:
+        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schema 1 or {SCHEMA}")
+    result = record.typed(kind, value, path)
+    if problem := result.problem():
+        raise InputError(f"{path} is broken: {problem}")
+    return result
+
+
+def read_study(name: str, logdir: str | Path) -> Study | None:
+    """The result of the study of that name, one of `STUDIES`; see `read`."""
+    return import_module(f"common.studies.{name}.record").read(logdir)
+
+
+def files() -> dict[str, str]:
+    """{file name: the name of its study} of all studies."""
+    return {import_module(f"common.studies.{name}.record").FILE: name for name in STUDIES}
+
+
+def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOptions:
+    """The options of a study's command with what follows from this machine; the log folder is made, TF32 is off.
+
+    batch_size: where the command chooses it. Raises InputError for what this machine lacks.
+    """
+    from common.device import disable_tf32
+
+    options = resolved(args, batch_size=batch_size)
+    prepare(options)
+    disable_tf32()
+    return options
+
+
+def report(
+    args: argparse.Namespace,
+    measure: Callable[[], S],
+    show: Callable[[S, Console], None],
+    draw: Callable[[S, Path], None],
+    more: str = "",
+) -> int:
+    """Measure, write the study's file into `args.logdir`, draw `args.plot` if given, print. Returns the exit code.
+
+    measure: returns the result, and may print its progress. show: prints the result on a console. draw: draws it into
+    a file. more: for the line that names the written file.
+    """
+    with progress_on_stderr(args.json):
+        result = measure()
+        path = args.logdir / result.FILE
+        write(path, result)
+        plot(args.plot, result, draw)
+    print_result(args.json, path, result, show, more)
+    return 0
+
+
+@contextmanager
+def progress_on_stderr(as_json: bool) -> Iterator[None]:
+    """Print to stderr what is printed in here, where stdout is for JSON."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield
+
+
+def write(path: Path, result: Study) -> None:
+    """Write a study's file, whole or not at all."""
+    record.write_json(path, result.as_json())
+
+
+def plot(path: Path | None, result: S, draw: Callable[[S, Path], None]) -> None:
+    """Draw the result into the file `path`, if one is named."""
+    if path:
+        draw(result, path)
+        print(f"drawn: {path}", file=sys.stderr)
+
+
+def print_result(as_json: bool, path: Path, result: S, show: Callable[[S, Console], None], more: str = "") -> None:
+    """Print the JSON object, or the tables and where they were written."""
+    if as_json:
+        print(json.dumps(result.as_json(), indent=2))
+    else:
+        show(result, console())
+        print(f"written to {path}{more}")

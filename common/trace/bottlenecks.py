@@ -1,44 +1,56 @@
-"""The costs that the walkthrough's steps treat, each looked for in a trace: see `advice`."""
+"""Looks in a trace for each cost that a step of the walkthrough treats: see `advice`."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
 from common.trace.advice import WORTHWHILE, Advice, bounded
+from common.trace.columns import Spans, Trace
+from common.trace.communication import Communication
 from common.trace.copies import direction, step_bytes
-from common.trace.idle import CAUSES
+from common.trace.gpus import Gpu, mean_of_known
+from common.trace.idle import CAUSES, Idle
 from common.trace.intervals import Cover
 from common.trace.operators import launches
-from common.trace.steps import is_loading
+from common.trace.steps import Steps, is_loading
+from common.trace.tensor_cores import TensorCores
 
-FEWER_BYTES = 0.75  # of an image's bytes are saved where it crosses as uint8 and not as float32
-_TURNS_OVER = re.compile("nchwToNhwc|nhwcToNchw", re.IGNORECASE)  # cuDNN's kernels that only change the layout
+SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
+_LAYOUT_CONVERSION = re.compile("nchwToNhwc|nhwcToNchw", re.IGNORECASE)  # cuDNN's kernels that only change the layout
 
 
-def levers(trace, steps, gpus, idle, tensor, talk):
-    """An `Advice` for everything that this module knows to look for, found or not (then its share is 0).
+def bottlenecks(
+    trace: Trace,
+    steps: Steps,
+    gpus: Sequence[Gpu],
+    idle: Sequence[Idle],
+    tensor_cores: TensorCores,
+    communication: Communication | None,
+) -> list[Advice]:
+    """An `Advice` for every cost that this module looks for; its share is 0 where the trace does not show the cost.
 
-    [] where a part of the trace is missing: nothing can be told from the rest.
+    [] for a partial trace, which proves nothing.
     """
     if trace.partial:
         return []
     if len(trace.kernels):
         return [
             _loading(trace, steps, _waits(idle, "dataloader", steps)),
-            _untapped(trace, steps, tensor),
+            _mixed_precision(trace, steps, tensor_cores),
             _launching(trace, steps, gpus, _waits(idle, "launch", steps)),
             *_copying(trace, steps, idle),
-            _turning_over(trace, steps),
+            _layout_conversions(trace, steps),
             _compiling(steps, _waits(idle, "launch", steps)),
-            _keeping(trace, steps, idle),
+            _data_on_device(trace, steps, idle),
             _synchronising(trace, steps, idle),
-            _setting_up(trace, steps, _waits(idle, "setup", steps)),
-            _communicating(steps, talk),
+            _setting_up(steps, _waits(idle, "setup", steps)),
+            _communicating(steps, communication),
             _idling(steps, _waits(idle, "other", steps)),
         ]
     waiting = steps.mean_breakdown_us["dataloader"] / steps.mean_us if steps.mean_us > 0 else 0.0
     outside = steps.mean_breakdown_us["other"] / steps.mean_us if steps.mean_us > 0 else 0.0
-    none = "no GPU in this trace: nothing is copied to a device"
+    no_copies = "no GPU in this trace: nothing is copied to a device"
     unsure = "whether bf16 is faster depends on this CPU's instructions, which no trace shows"
     return [
         _loading(trace, steps, waiting),
@@ -49,46 +61,51 @@ def levers(trace, steps, gpus, idle, tensor, talk):
             f"{_time(outside * steps.mean_us)} of a step are spent outside of operators and loading, so in Python",
             outside,
         ),
-        Advice("03_reduced_h2d_copy", "copy fewer bytes", none, 0.0, 1.0),
-        Advice("05_pinned_memory", "pinned memory", none, 0.0, 1.0),
+        Advice("03_reduced_h2d_copy", "copy fewer bytes", no_copies, 0.0, 1.0),
+        Advice("05_pinned_memory", "pinned memory", no_copies, 0.0, 1.0),
         Advice(
             "06_channels_last", "channels last", "which layout suits a CPU's convolutions, no trace shows", 0.0, None
         ),
         Advice("07_no_hidden_syncs", "do not synchronise", "no GPU in this trace: nothing to wait for", 0.0, 1.0),
         Advice("08_compile", "compile the model", "which operators can become one, no trace shows", 0.0, None),
-        Advice("09_prefetch_stream", "copy the next batch early", none, 0.0, 1.0),
+        Advice("09_prefetch_stream", "copy the next batch early", no_copies, 0.0, 1.0),
         Advice("10_on_device_data", "prepare a batch at once", "no trace shows what other code would take", 0.0, None),
     ]
 
 
-def _waits(idle, cause, steps):
-    """Share of the step's time that the GPUs, on average, wait for this cause."""
+def _waits(idle: Sequence[Idle], cause: str, steps: Steps) -> float:
+    """Share of the steps' time that the GPUs, on average, wait for this cause."""
     total = steps.duration.sum()
-    return float(np.mean([each.causes_us[cause] for each in idle]) / total) if idle and total > 0 else 0.0
+    return float(np.mean([gpu.causes_us[cause] for gpu in idle]) / total) if idle and total > 0 else 0.0
 
 
-def _loading(trace, steps, share):
-    names = [trace.names[number] for number in np.unique(trace.operators.name).tolist()]
-    workers = any("MultiProcessing" in name for name in names if is_loading(name))
-    each = _time(share * steps.mean_us)
+def _loading(trace: Trace, steps: Steps, share: float) -> Advice:
+    workers = _has_workers(trace)
+    wait = _time(share * steps.mean_us)
     if workers:
-        why = f"although worker processes load, each step still waits {each} for its batch: more workers, or less to do"
+        why = f"although worker processes load, each step still waits {wait} for its batch: more workers, or less to do"
     else:
-        why = f"each step waits {each} for the DataLoader, which does its work in the training process"
+        why = f"each step waits {wait} for the DataLoader, which does its work in the training process"
     return bounded("04_multiprocess_loading", "load in more processes" if workers else "load in processes", why, share)
 
 
-def _untapped(trace, steps, tensor):
-    """Half precision: at best the matrix work on ordinary units is gone, and other kernels move half as many bytes."""
+def _has_workers(trace: Trace) -> bool:
+    """True if worker processes load the batches."""
+    names = [trace.names[number] for number in np.unique(trace.operators.name).tolist()]
+    return any("MultiProcessing" in name for name in names if is_loading(name))
+
+
+def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> Advice:
+    """At best the matrix work without Tensor Cores is gone, and the other kernels move half as many bytes."""
     kernels, total = trace.kernels, max(float(steps.duration.sum()), 1e-9)
     devices = [trace.properties.get(number, {}) for number in np.unique(kernels.device).tolist()]
     majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
     if majors and max(majors) < 7:
         return Advice("01_amp", "mixed precision", "this GPU has no Tensor Cores", 0.0, 1.0)
-    matrix = Cover(kernels.start[tensor.untapped], kernels.end[tensor.untapped])
-    both = matrix | Cover(kernels.start[tensor.single], kernels.end[tensor.single])
+    matrix = _cover(kernels, tensor_cores.fp32_matrix)
+    either = matrix | _cover(kernels, tensor_cores.fp32_other)
     share = float(matrix.within(steps.start, steps.end).sum()) / total
-    others = float(both.within(steps.start, steps.end).sum()) / total - share
+    others = float(either.within(steps.start, steps.end).sum()) / total - share
     why = (
         f"{_time(share * steps.mean_us)} of a step are matrix products and convolutions in kernels without Tensor Cores"
     )
@@ -98,15 +115,15 @@ def _untapped(trace, steps, tensor):
     return Advice("01_amp", "mixed precision, on Tensor Cores", why, min(share, 1.0), gain)
 
 
-def _launching(trace, steps, gpus, share):
-    """Waits for launches, and SMs that are idle because a kernel has too few blocks: both shrink as launches grow."""
+def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float) -> Advice:
+    """Waits for launches, and SMs that are idle because kernels have too few blocks: less with more work per launch."""
     kernels = trace.kernels
     inside = Cover(steps.start, steps.end).holds(kernels.start)
-    each = kernels.duration[inside].mean() if inside.any() else 0.0
-    empty = [gpu.utilization - gpu.sm_efficiency for gpu in gpus if gpu.sm_efficiency is not None]
-    empty = max(0.0, sum(empty) / len(empty)) if empty else 0.0
+    mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
+    empty = mean_of_known(None if gpu.sm_efficiency is None else gpu.utilization - gpu.sm_efficiency for gpu in gpus)
+    empty = max(0.0, empty or 0.0)
     why = (
-        f"{inside.sum() / len(steps.names):.0f} kernels a step, {each:.0f} us on average: for "
+        f"{inside.sum() / len(steps.names):.0f} kernels a step, {mean_us:.0f} us on average: for "
         f"{_time(share * steps.mean_us)} of it the GPU waits for the CPU to launch the next one"
     )
     if empty >= WORTHWHILE:
@@ -115,11 +132,11 @@ def _launching(trace, steps, gpus, share):
     return bounded("02_bigger_batch", "give each launch more work", why, share + empty)
 
 
-def _copying(trace, steps, idle):
-    """Advice for copies to the device and from it, by what each direction keeps its GPU from computing."""
+def _copying(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Advice]:
+    """Advice for copies to the device and from it, by the time in which the GPU computes nothing because of them."""
     copies, size = trace.copies, np.nan_to_num(trace.copies.bytes)
     to_device, total = direction(trace, "h2d"), max(float(steps.duration.sum()), 1e-9)
-    shares = {name: _held_up(trace, idle, direction(trace, name)) / total for name in ("h2d", "d2h")}
+    shares = {name: _blocked_by(trace, idle, direction(trace, name)) / total for name in ("h2d", "d2h")}
     inside = to_device & Cover(steps.start, steps.end).holds(copies.start)
     batch = step_bytes(trace, steps)
     weight = size if batch else np.ones(len(copies))  # where sizes are not recorded, every copy counts alike
@@ -133,7 +150,7 @@ def _copying(trace, steps, idle):
         "copy images as uint8",
         f"{crossing}; images sent as uint8 instead of float32 are a quarter of that",
         shares["h2d"],
-        kept=1 - FEWER_BYTES,
+        remaining=1 - SAVED_BY_UINT8,
     )
     if pageable > weight[inside].sum() / 2:
         pinned = bounded("05_pinned_memory", "pinned memory", f"{crossing}, from pageable memory", shares["h2d"])
@@ -153,25 +170,23 @@ def _copying(trace, steps, idle):
     return [fewer, pinned, back]
 
 
-def _held_up(trace, idle, these):
-    """µs that a GPU, on average, runs no kernel while these copies (a mask) are made for it, or called for."""
-    copies, runtime, found = trace.copies, trace.runtime, []
+def _blocked_by(trace: Trace, idle: Sequence[Idle], selected: np.ndarray) -> float:
+    """µs that a GPU, on average, runs no kernel during its `selected` copies (a mask) or the calls that start them."""
+    copies, runtime = trace.copies, trace.runtime
     call = launches(trace, copies)
-    for each in idle:
-        mine = these & (copies.device == each.device)
-        calls = call[mine & (call >= 0)]
-        taken = Cover(copies.start[mine], copies.end[mine]) | Cover(runtime.start[calls], runtime.end[calls])
-        waits = Cover(each.start, each.end)
-        found.append(taken.total + waits.total - (taken | waits).total)  # what both cover
-    return sum(found) / len(found) if found else 0.0
+    blocked_us = []
+    for gpu in idle:
+        mask = selected & (copies.device == gpu.device)
+        copying = _cover(copies, mask) | _cover(runtime, call[mask & (call >= 0)])
+        waiting = Cover(gpu.start, gpu.end)
+        blocked_us.append(copying.total + waiting.total - (copying | waiting).total)  # what both cover
+    return mean_of_known(blocked_us) or 0.0
 
 
-def _turning_over(trace, steps):
-    """Kernels that do nothing but change an image's layout, since its neighbours want another."""
-    kernels = trace.kernels
-    these = trace.named(kernels, _TURNS_OVER.search)
-    inside = Cover(kernels.start[these], kernels.end[these]).within(steps.start, steps.end).sum()
-    share = float(inside) / max(float(steps.duration.sum()), 1e-9)
+def _layout_conversions(trace: Trace, steps: Steps) -> Advice:
+    """Kernels that only convert an image's layout, because the kernels before and after need different ones."""
+    converting = _cover(trace.kernels, trace.named(trace.kernels, _LAYOUT_CONVERSION.search))
+    share = float(converting.within(steps.start, steps.end).sum()) / max(float(steps.duration.sum()), 1e-9)
     if not share:
         why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
         return Advice("06_channels_last", "channels last", why, 0.0, None)
@@ -179,8 +194,8 @@ def _turning_over(trace, steps):
     return bounded("06_channels_last", "channels last", why, share)
 
 
-def _compiling(steps, share):
-    """Waits for launches: of compiled kernels there are fewer. What fusing saves inside of kernels, no trace shows."""
+def _compiling(steps: Steps, share: float) -> Advice:
+    """Waits for launches: compiled code has fewer. What fusion saves inside the kernels, no trace shows."""
     why = (
         f"for {_time(share * steps.mean_us)} of a step the GPU waits for a launch; torch.compile launches fewer "
         "kernels, which also read and write less"
@@ -188,13 +203,12 @@ def _compiling(steps, share):
     return bounded("08_compile", "compile the model", why, share)
 
 
-def _keeping(trace, steps, idle):
-    """Waits for batches that worker processes load, and for their copies: gone where the data is on the device."""
-    names = [trace.names[number] for number in np.unique(trace.operators.name).tolist()]
-    if not any("MultiProcessing" in name for name in names if is_loading(name)):
+def _data_on_device(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Advice:
+    """Waits for batches that worker processes load, and for their copies: none if the data is on the device."""
+    if not _has_workers(trace):
         why = "the training process loads by itself: that is the first thing to change"
         return Advice("10_on_device_data", "keep the data on the GPU", why, 0.0, None)
-    copying = _held_up(trace, idle, direction(trace, "h2d")) / max(float(steps.duration.sum()), 1e-9)
+    copying = _blocked_by(trace, idle, direction(trace, "h2d")) / max(float(steps.duration.sum()), 1e-9)
     waiting = _waits(idle, "dataloader", steps)
     why = (
         f"although worker processes load, a step waits {_time(waiting * steps.mean_us)} for its batch and "
@@ -203,19 +217,17 @@ def _keeping(trace, steps, idle):
     return bounded("10_on_device_data", "keep the data on the GPU", why, waiting + copying)
 
 
-def _synchronising(trace, steps, idle):
-    """Waits inside calls that synchronise, and those after them until the GPU has work again."""
+def _synchronising(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Advice:
+    """Waits inside calls that synchronise, and after them until the GPU has work again."""
     runtime = trace.runtime
     waiting = trace.named(runtime, lambda name: "ynchronize" in name)
     drained = Cover(runtime.start[waiting], runtime.end[waiting] + 1)  # the call returns as the last kernel ends
-    found = []
-    for each in idle:
-        after = drained.holds(each.start)
-        inside, launching, other = (
-            each.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other")
-        )
-        found.append(inside.sum() + launching[after].sum() + other[after].sum())
-    share = sum(found) / len(found) / max(float(steps.duration.sum()), 1e-9) if found else 0.0
+    waits_us = []
+    for gpu in idle:
+        after = drained.holds(gpu.start)
+        inside, launching, other = (gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
+        waits_us.append(inside.sum() + launching[after].sum() + other[after].sum())
+    share = (mean_of_known(waits_us) or 0.0) / max(float(steps.duration.sum()), 1e-9)
     count = (waiting & Cover(steps.start, steps.end).holds(runtime.start)).sum() / len(steps.names)
     why = (
         f"the CPU waits for the GPU, {count:.0f}x a step (.item(), .cpu(), synchronize), "
@@ -224,7 +236,7 @@ def _synchronising(trace, steps, idle):
     return bounded("07_no_hidden_syncs", "do not synchronise", why, share)
 
 
-def _setting_up(trace, steps, share):
+def _setting_up(steps: Steps, share: float) -> Advice:
     why = (
         f"{_time(share * steps.mean_us)} of a step go into allocating GPU memory, loading code or starting the GPU up: "
         "trace after a warm-up, and see that no step has larger tensors than those before"
@@ -232,19 +244,23 @@ def _setting_up(trace, steps, share):
     return bounded(None, "warm up first", why, share)
 
 
-def _communicating(steps, talk):
-    share = talk.exposed_us / max(float(steps.duration.sum()), 1e-9) if talk else 0.0
+def _communicating(steps: Steps, communication: Communication | None) -> Advice:
+    share = communication.exposed_us / max(float(steps.duration.sum()), 1e-9) if communication else 0.0
     alone = f"collectives run {_time(share * steps.mean_us)} of a step with nothing beside them"
     why = f"{alone}: larger buckets, or fewer of them (accumulate gradients)"
     return bounded(None, "overlap communication", why, share)
 
 
-def _idling(steps, share):
+def _idling(steps: Steps, share: float) -> Advice:
     why = f"for {_time(share * steps.mean_us)} of a step neither the GPU nor any operator works: Python, most likely"
     return bounded(
         None, "find the Python between operators", f"{why}; trace with stacks and look there in the Trace view", share
     )
 
 
-def _time(us):
+def _cover(spans: Spans, mask: np.ndarray) -> Cover:
+    return Cover(spans.start[mask], spans.end[mask])
+
+
+def _time(us: float) -> str:
     return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"

@@ -1,6 +1,8 @@
-"""What one trace holds, in columns: a table for each kind of event, as numpy arrays."""
+"""The events of one trace in columns: a table for each kind of event, as numpy arrays."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -10,11 +12,11 @@ from common.trace.source import PARTIAL
 
 
 class Spans(Struct):
-    """Events with a duration, in order of their start.
+    """Events with a duration, sorted by start.
 
     start, end: µs since `Trace.origin`, float64. name: index into `Trace.names`. thread: index into `Trace.threads`.
-    external, correlation: int64, -1 where there is none. The rest, float64 and NaN where not recorded, is only there
-    for device work.
+    external, correlation: int64 ids, -1 for none. device, bytes, blocks_per_sm, occupancy: float64, NaN where not
+    recorded; empty for anything but device work.
     """
 
     start: np.ndarray
@@ -28,23 +30,24 @@ class Spans(Struct):
     blocks_per_sm: np.ndarray = field(default_factory=lambda: np.empty(0))
     occupancy: np.ndarray = field(default_factory=lambda: np.empty(0))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.start)
 
     @property
-    def duration(self):
+    def duration(self) -> np.ndarray:
+        """µs, float64."""
         return self.end - self.start
 
-    def where(self, mask):
-        """The spans that a boolean mask or an index array picks."""
+    def where(self, mask: np.ndarray) -> "Spans":
+        """The spans that a boolean mask or an index array selects."""
         return Spans(**{name: column[mask] if len(column) else column for name, column in asdict(self).items()})
 
 
 class MemoryEvents(Struct):
-    """What allocators reported, in order of time (µs since `Trace.origin`, float64).
+    """The allocators' events, sorted by time (µs since `Trace.origin`, float64).
 
-    device_type 0 is the CPU. allocation: bytes, negative where they were given back. allocated, reserved: the totals
-    then. address: an id of the block, -1 where not recorded. Float64, NaN where not recorded, but for the ids.
+    device_type: 0 for the CPU. allocation: bytes, negative where freed. allocated, reserved: bytes in total after the
+    event. address: an id of the block, -1 where not recorded. Float64 with NaN where not recorded, except for the ids.
     """
 
     time: np.ndarray
@@ -56,17 +59,17 @@ class MemoryEvents(Struct):
     allocated: np.ndarray
     reserved: np.ndarray
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.time)
 
 
 class Trace(Struct):
-    """What one trace file holds.
+    """The contents of one trace file.
 
-    operators: cpu_op events, with the user annotations of data loaders and optimizers, as the profiler plugin had
-    them in 2021. annotations: other user annotations made on the CPU (steps, collectives). origin: µs, about the
-    middle of the trace. properties: `deviceProperties` by device id. rank: of the process, or None. warnings: what a
-    reader of the figures should know about the file.
+    operators: cpu_op events, and the user annotations of data loaders and optimizers, which were operators in 2021.
+    annotations: other user annotations on the CPU (steps, collectives). origin: µs, about the middle of the trace.
+    threads: (process, thread) as text. properties: `deviceProperties` by device id. rank: of the process, or None.
+    warnings: problems of the file that affect the numbers, one line each.
     """
 
     file: Path
@@ -80,17 +83,17 @@ class Trace(Struct):
     sets: Spans
     annotations: Spans
     memory: MemoryEvents
-    properties: dict[int, dict]
+    properties: dict[int, dict[str, Any]]  # as in the file: values of any type
     rank: int | None
     warnings: list[str]
 
     @property
-    def partial(self):
-        """True where the file is cut off or damaged, so that events are missing that were recorded."""
+    def partial(self) -> bool:
+        """True if the file is cut off or damaged, so that recorded events are missing."""
         return any(line.endswith(PARTIAL) for line in self.warnings)
 
-    def named(self, spans, test):
-        """A mask over `spans`: whose names pass `test`, asked once for each name."""
+    def named(self, spans: Spans, test: Callable[[str], object]) -> np.ndarray:
+        """A mask over `spans`: whether their names pass `test`, which is called once per name."""
         passed = np.zeros(len(self.names), bool)
         for number in np.flatnonzero(np.bincount(spans.name)).tolist():
             passed[number] = bool(test(self.names[number]))

@@ -1,37 +1,42 @@
-"""Collectives between GPUs, and how much of them the GPU's other kernels hide.
+"""Collectives between GPUs, and how much of their time other kernels hide.
 
-Goes beyond the plugin, which takes today's NCCL kernels for ordinary ones (see `steps.roles`).
+The plugin has no such number: it counts today's NCCL kernels as ordinary kernels (see `steps.roles`).
 """
 
 from msgspec import Struct
 
+from common.trace.columns import Trace
 from common.trace.intervals import Cover
+from common.trace.steps import Steps
 
 
 class Communication(Struct, frozen=True):
-    """NCCL's and RCCL's kernels. count: in the trace. µs over all steps: some ran (`us`), others too (`hidden_us`)."""
+    """NCCL's and RCCL's kernels. count: in the trace. µs over all steps; hidden_us: while other kernels ran too."""
 
     count: int
     us: float
     hidden_us: float
 
     @property
-    def exposed_us(self):
-        """µs in which nothing but communication ran."""
+    def exposed_us(self) -> float:
+        """µs in which only communication ran."""
         return self.us - self.hidden_us
 
 
-def is_collective(name):
+def is_collective(name: str) -> bool:
+    """True for the name of a collective's kernel."""
     return name.startswith(("nccl", "rccl", "void nccl", "mscclKernel"))
 
 
-def communication(trace, steps):
+def communication(trace: Trace, steps: Steps) -> Communication | None:
     """The `Communication` of a trace, or None where no collective ran."""
-    mine = trace.named(trace.kernels, is_collective)
-    if not mine.any():
+    collective = trace.named(trace.kernels, is_collective)
+    if not collective.any():
         return None
-    talk, work = (Cover(trace.kernels.start[mask], trace.kernels.end[mask]) for mask in (mine, ~mine))
-    both = (talk | work).within(steps.start, steps.end)
-    total = talk.within(steps.start, steps.end)
-    hidden = total - (both - work.within(steps.start, steps.end))
-    return Communication(int(mine.sum()), float(total.sum()), float(hidden.sum()))
+    communicating, computing = (
+        Cover(trace.kernels.start[mask], trace.kernels.end[mask]) for mask in (collective, ~collective)
+    )
+    either = (communicating | computing).within(steps.start, steps.end)
+    total = communicating.within(steps.start, steps.end)
+    hidden = total - (either - computing.within(steps.start, steps.end))
+    return Communication(int(collective.sum()), float(total.sum()), float(hidden.sum()))

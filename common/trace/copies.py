@@ -1,11 +1,13 @@
-"""What was copied to the device, from it, and on it. The plugin has no such figures; these are read off the copies."""
+"""Copies to the device, from it, and on it. The plugin has no such numbers; these come from the copies' events."""
 
 import re
 
 import numpy as np
 from msgspec import Struct
 
+from common.trace.columns import Trace
 from common.trace.intervals import Cover
+from common.trace.steps import Steps
 
 DIRECTIONS = {"h2d": r"HtoD|HostToDevice", "d2h": r"DtoH|DeviceToHost", "d2d": r"DtoD|PtoP|DeviceToDevice|PeerToPeer"}
 
@@ -13,7 +15,7 @@ DIRECTIONS = {"h2d": r"HtoD|HostToDevice", "d2h": r"DtoH|DeviceToHost", "d2d": r
 class Copies(Struct, frozen=True):
     """Copies in one direction over the whole trace. us: their summed time.
 
-    pinned_bytes, pageable_bytes: by the kind of host memory, as the copy's name tells it.
+    pinned_bytes, pageable_bytes: by the kind of host memory, which is part of the copy's name.
     """
 
     count: int
@@ -23,34 +25,34 @@ class Copies(Struct, frozen=True):
     pageable_bytes: int
 
     @property
-    def gigabytes_per_second(self):
-        """Achieved bandwidth, 1e9 bytes a second, while copying; None where it took no time."""
+    def gigabytes_per_second(self) -> float | None:
+        """Achieved bandwidth while copying, 1e9 bytes per second; None where it took no time."""
         return self.bytes / self.us / 1e3 if self.us > 0 else None
 
 
-def direction(trace, name):
+def direction(trace: Trace, name: str) -> np.ndarray:
     """A mask over `Trace.copies`: those of the direction "h2d", "d2h" or "d2d"."""
     return trace.named(trace.copies, re.compile(DIRECTIONS[name]).search)
 
 
-def copies(trace):
+def copies(trace: Trace) -> dict[str, Copies]:
     """The `Copies` of each direction, by its name."""
-    found, size = {}, np.nan_to_num(trace.copies.bytes)
+    result, size = {}, np.nan_to_num(trace.copies.bytes)
     pinned = trace.named(trace.copies, lambda name: "Pinned" in name)
     pageable = trace.named(trace.copies, lambda name: "Pageable" in name)
     for name in DIRECTIONS:
-        these = direction(trace, name)
-        found[name] = Copies(
-            int(these.sum()),
-            int(size[these].sum()),
-            float(trace.copies.duration[these].sum()),
-            int(size[these & pinned].sum()),
-            int(size[these & pageable].sum()),
+        mask = direction(trace, name)
+        result[name] = Copies(
+            int(mask.sum()),
+            int(size[mask].sum()),
+            float(trace.copies.duration[mask].sum()),
+            int(size[mask & pinned].sum()),
+            int(size[mask & pageable].sum()),
         )
-    return found
+    return result
 
 
-def step_bytes(trace, steps):
+def step_bytes(trace: Trace, steps: Steps) -> float:
     """Bytes that a mean step copies to the device: those of the copies that begin inside `steps`."""
     inside = direction(trace, "h2d") & Cover(steps.start, steps.end).holds(trace.copies.start)
     return float(np.nan_to_num(trace.copies.bytes)[inside].sum() / len(steps.names))

@@ -1,23 +1,25 @@
-"""From bytes to events: typed, a few thousand at a time, and as much as can be saved of a damaged file.
+"""From bytes to events: typed, a few thousand at a time, and as much as can be recovered from a damaged file.
 
 A trace is one object whose "traceEvents" is a list of small objects, or that list alone. It is decoded in runs of whole
-events, so that memory holds one run at a time however large the trace. Where a run is not what it should be (literals
-such as N/A, raw control characters, bad UTF-8, wrong types, a missing end) `salvage` takes over.
+events, so memory holds one run at a time however large the trace. `recovery` decodes the runs that are not valid
+(literals such as N/A, raw control characters, bad UTF-8, wrong types, a missing end).
 """
 
 import re
+from collections.abc import Iterable, Iterator
 from itertools import islice
+from os import PathLike
 
 import msgspec
 
 from common.errors import InputError
 from common.trace.event import Event
-from common.trace.recovery import BROKEN, EVENTS, clean, each, last_between, saved
+from common.trace.recovery import BROKEN, EVENTS, clean, decode_each, last_between, recovered
 from common.trace.source import PARTIAL
 
 
 class Header(msgspec.Struct, kw_only=True):
-    """What stands beside the events: `deviceProperties` and `distributedInfo`, of any type."""
+    """The fields of a trace other than its events: `deviceProperties` and `distributedInfo`, of any type."""
 
     deviceProperties: object = None
     distributedInfo: object = None
@@ -39,41 +41,45 @@ _anything = msgspec.json.Decoder()
 
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _RUN = 2 * 2**20  # bytes to decode at a time
-_PATIENCE = 64 * 2**20  # bytes to gather before a run that does not decode is taken for damaged
+_MAX_RUN = 64 * 2**20  # bytes to collect before a run that does not decode counts as damaged
 
 
-def events(pieces, name, header, warnings):
-    """Yield lists of `Event` from the pieces of a trace file; fill `header` (a dict) and `warnings` (a list of lines).
+def events(
+    chunks: Iterable[bytes], name: str | PathLike[str], header: dict[str, object], warnings: list[str]
+) -> Iterator[list[Event]]:
+    """Yield lists of `Event` from the chunks of a trace file; fill `header` and `warnings` (one line each).
 
-    Raises InputError, naming the file `name`, where there is no trace in it.
+    Raises InputError, naming the file `name`, if the text is not a trace.
     """
-    pieces = iter(pieces)
-    text, bare = _opened(pieces, name, header)  # from here on always "[" and what is not decoded yet
+    chunks = iter(chunks)
+    text, bare = _find_events(chunks, name, header)  # from here on always "[" and what is not decoded yet
     dropped, wanted = 0, _RUN
-    for piece in pieces:
-        text += piece
+    for chunk in chunks:
+        text += chunk
         if len(text) < wanted:
             continue
-        run, text = _run(text)
-        if run is None and wanted < _PATIENCE:
+        run, text = _decode_run(text)
+        if run is None and wanted < _MAX_RUN:
             wanted *= 2
             continue
         if run is None:
-            cut = text.rfind(b"}") + 1
-            run, lost = saved(bytes(text[1:cut])) if cut else ([], 1)
-            text, dropped = bytearray(b"[") + (text[cut:].lstrip(b" \t\r\n,") if cut else b""), dropped + lost
+            end = text.rfind(b"}") + 1
+            run, lost = recovered(bytes(text[1:end])) if end else ([], 1)
+            text, dropped = bytearray(b"[") + (text[end:].lstrip(b" \t\r\n,") if end else b""), dropped + lost
         wanted = _RUN
         yield run
-    yield from _ended(bytes(text), bare, name, header, warnings, dropped)
+    yield from _decode_end(bytes(text), bare, name, header, warnings, dropped)
 
 
-def _opened(pieces, name, header):
+def _find_events(
+    chunks: Iterator[bytes], name: str | PathLike[str], header: dict[str, object]
+) -> tuple[bytearray, bool]:
     """Read up to the first event: ("[" and the text from there on, whether the trace is a bare list)."""
     text, searched, tries = b"", 0, 8
-    for piece in pieces:
-        text += piece
-        if len(text) > _PATIENCE or not tries:
-            raise InputError(f'{name} has no list "traceEvents" in its first {_PATIENCE >> 20} MiB: not a trace')
+    for chunk in chunks:
+        text += chunk
+        if len(text) > _MAX_RUN or not tries:
+            raise InputError(f'{name} has no list "traceEvents" in its first {_MAX_RUN >> 20} MiB: not a trace')
         begin = text[:64].lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
         if begin == b"[":
             return bytearray(text[text.index(b"[") :]), True
@@ -83,10 +89,10 @@ def _opened(pieces, name, header):
             tries, searched = tries - 1, opening.end()
             head = text[text.index(b"{") : opening.end()] + b"]}"
             try:
-                found = _header.decode(clean(head))
+                fields = _header.decode(clean(head))
             except BROKEN:
-                continue  # those words stood inside something else
-            header.update(msgspec.structs.asdict(found))
+                continue  # "traceEvents" was inside something else
+            header.update(msgspec.structs.asdict(fields))
             return bytearray(text[opening.end() - 1 :]), False
         searched = max(searched, len(text) - 4096)
     try:
@@ -98,16 +104,16 @@ def _opened(pieces, name, header):
     raise InputError(f'{name} has no list "traceEvents": it is not a trace of torch.profiler')
 
 
-def _run(text):
-    """Decode as many whole events as `text`, a bytearray, holds: (events, "[" and the text after), or (None, text)."""
+def _decode_run(text: bytearray) -> tuple[list[Event] | None, bytearray]:
+    """Decode as many whole events as `text` holds: (events, "[" and the remaining text), or (None, text)."""
     end = len(text)
-    for _ in range(8):  # the last places where one event may end and the next begin
+    for _ in range(8):  # the last places where one event may end and the next may begin
         between = last_between(text, end)
         if between is None:
             break
         end = between.start()
         comma = text.index(b",", end)
-        text[comma] = ord("]")  # in place: copying the text would take as long as decoding it
+        text[comma] = ord("]")  # in place: a copy of the text would take as long as decoding it
         try:
             return EVENTS.decode(memoryview(text)[: comma + 1]), bytearray(b"[") + text[between.end() - 1 :]
         except msgspec.ValidationError:
@@ -118,40 +124,48 @@ def _run(text):
     return None, text
 
 
-def _ended(text, bare, name, header, warnings, dropped):
-    """Decode what is left: the last events, the list's end and what follows it."""
-    lost = 0
-    for mend, listed, rest in ((bytes, EVENTS, _rest), (clean, EVENTS, _rest), (clean, _raws, _raw_rest)):
+def _decode_end(
+    text: bytes,
+    bare: bool,
+    name: str | PathLike[str],
+    header: dict[str, object],
+    warnings: list[str],
+    dropped: int,
+) -> Iterator[list[Event]]:
+    """Decode the last events, the list's end and what follows it."""
+    lost, reason = 0, ""
+    run: list
+    for repair, list_decoder, rest_decoder in (
+        (bytes, EVENTS, _rest),
+        (clean, EVENTS, _rest),
+        (clean, _raws, _raw_rest),
+    ):
         try:
             if bare:
-                run = listed.decode(mend(text))
+                run = list_decoder.decode(repair(text))
             else:
-                found = rest.decode(b'{"traceEvents":' + mend(text))
-                run = found.traceEvents
+                rest = rest_decoder.decode(b'{"traceEvents":' + repair(text))
+                run = rest.traceEvents
                 for key in ("deviceProperties", "distributedInfo"):
-                    if getattr(found, key) is not None:
-                        header[key] = getattr(found, key)
+                    if getattr(rest, key) is not None:
+                        header[key] = getattr(rest, key)
             break
         except RecursionError as error:
             raise InputError(f"{name} is nested too deeply to be a trace") from error
         except BROKEN as error:
             reason = _reason(error)
     else:
-        run, lost = saved(text[1:])
-        lost -= lost > 0 and "truncated" in reason  # the one that is cut off
-        if not warnings:  # else its packing is known to be damaged
+        run, lost = recovered(text[1:])
+        lost -= lost > 0 and "truncated" in reason  # the event that is cut off
+        if not warnings:  # else the gzip file is known to be damaged
             warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
     if run and isinstance(run[0], msgspec.Raw):
-        run, lost = each(run)
+        run, lost = decode_each(run)
     yield run
-    if dropped + lost:
-        events = (
-            "an event that cannot be read is"
-            if dropped + lost == 1
-            else f"{dropped + lost} events that cannot be read are"
-        )
+    if count := dropped + lost:
+        events = "an event that cannot be read is" if count == 1 else f"{count} events that cannot be read are"
         warnings.append(f"{name}: {events} left out")
 
 
-def _reason(error):
+def _reason(error: Exception) -> str:
     return str(error).removeprefix("JSON is malformed: ")

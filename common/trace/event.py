@@ -1,9 +1,8 @@
-"""One event of a trace, with what of it is read."""
+"""One event of a trace: the fields that are read."""
 
 import msgspec
 
 Number = float | int | str | None
-
 
 KEYS = {
     "external": "External id",
@@ -20,7 +19,7 @@ KEYS = {
 
 
 class Args(msgspec.Struct, gc=False, rename=KEYS):
-    """The arguments of an event that some number here is computed from; all others are skipped unread."""
+    """The arguments of an event that a number is computed from; all others are skipped."""
 
     external: Number = None
     external_2021: Number = None

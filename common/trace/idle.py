@@ -1,14 +1,15 @@
-"""Where the GPU waits: what the CPU was doing while no kernel ran. The plugin has no such view."""
+"""Why a GPU waits: what the CPU was doing while no kernel ran. The plugin has no such view."""
 
 import re
 
 import numpy as np
 from msgspec import Struct
 
+from common.trace.columns import Spans, Trace
 from common.trace.intervals import Cover, shares
-from common.trace.steps import is_loading, is_step
+from common.trace.steps import Steps, is_loading, is_step
 
-CAUSES = ("copy", "dataloader", "synchronisation", "setup", "launch", "other")
+CAUSES: tuple[str, ...] = ("copy", "dataloader", "synchronisation", "setup", "launch", "other")
 _SETUP = re.compile(
     r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|(Stream|Event)Create|StreamPriorityRange|GetDeviceProp"
 )
@@ -20,12 +21,12 @@ class Idle(Struct, frozen=True):
 
     copy: the GPU was copying or setting memory, or the CPU was inside a call that copies. dataloader: the training loop
     waited for a batch. synchronisation: the CPU was inside a call that waits for the GPU. setup: inside a call that
-    allocates memory, loads code (a launch over `LONG_LAUNCH` counts as that) or starts the GPU up. launch: the CPU was
-    running operators or calling the runtime, too slowly to keep the GPU busy. other: nothing of that, so Python or what
-    was not recorded.
+    allocates memory, loads code (as does a launch longer than `LONG_LAUNCH`) or initialises the GPU. launch: the CPU
+    was running operators or calling the runtime, too slowly to keep the GPU busy. other: none of these, so Python or
+    something that was not recorded.
 
     total_us and causes_us (by cause, summing to it): over all steps. start, end: µs, float64 [gaps], the stretches
-    without a kernel, in order; by_gap: µs, float64 [causes, gaps].
+    without a kernel, sorted; by_gap: µs, float64 [causes, gaps].
     """
 
     device: int
@@ -36,14 +37,14 @@ class Idle(Struct, frozen=True):
     by_gap: np.ndarray
 
 
-def idle(trace, steps, device):
+def idle(trace: Trace, steps: Steps, device: int) -> Idle:
     """The `Idle` of one GPU (its number) inside `steps`."""
     kernels, runtime, operators = trace.kernels, trace.runtime, trace.operators
     busy = Cover(*_edges(kernels, kernels.device == device))
     gaps = busy.gaps(steps.start, steps.end)
     copying = trace.named(runtime, lambda name: "emcpy" in name)
     waiting = trace.named(runtime, lambda name: "ynchronize" in name)
-    long_launch = trace.named(runtime, lambda name: "Launch" in name) & (runtime.end - runtime.start > LONG_LAUNCH)
+    long_launch = trace.named(runtime, lambda name: "Launch" in name) & (runtime.duration > LONG_LAUNCH)
     setting_up = (trace.named(runtime, _SETUP.search) | long_launch) & ~copying & ~waiting
     loading = trace.named(operators, is_loading)
     marks = trace.named(operators, lambda name: is_step(name) or name.startswith("Optimizer."))  # Python, in part
@@ -62,5 +63,5 @@ def idle(trace, steps, device):
     return Idle(device, gaps.total, causes_us, gaps.start, gaps.end, by_gap)
 
 
-def _edges(spans, mask):
+def _edges(spans: Spans, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return spans.start[mask], spans.end[mask]

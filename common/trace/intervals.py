@@ -1,44 +1,49 @@
-"""Time as sets of intervals: how much of this is covered by that.
+"""Interval arithmetic: how much of one set of time intervals another one covers.
 
-Every breakdown here (step time, idle time, exposed communication) is the growth of such a cover as one role after the
-other is added to it, so that the parts always sum to the whole.
+Every breakdown here (step time, idle time, exposed communication) is the growth of a union of intervals as roles are
+added one by one, so the parts always sum to the whole.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 class Cover:
-    """The union of intervals [start, end), float64 [N], in any order and overlapping as they like.
+    """The union of intervals [start, end), float64 [N], in any order, overlapping or not.
 
-    Empty and reversed ones cover nothing. `start` and `end` hold the union, disjoint and in order; `total` its length.
+    Empty and reversed intervals cover nothing. `start` and `end` hold the union, disjoint and sorted.
     """
 
-    def __init__(self, start=(), end=()):
+    def __init__(self, start: ArrayLike = (), end: ArrayLike = ()):
         start, end = np.asarray(start, np.float64), np.asarray(end, np.float64)
-        some = end > start
-        if not some.all():
-            start, end = start[some], end[some]
+        nonempty = end > start
+        if not nonempty.all():
+            start, end = start[nonempty], end[nonempty]
         order = np.argsort(start, kind="stable")
         start, reach = start[order], np.maximum.accumulate(end[order])
         first = np.ones(len(start), bool)
-        first[1:] = start[1:] > reach[:-1]  # nothing before reaches as far as here
+        first[1:] = start[1:] > reach[:-1]  # no earlier interval reaches this one
         last = np.roll(first, -1)
-        self.start, self.end = start[first], reach[last]
+        self.start: np.ndarray = start[first]
+        self.end: np.ndarray = reach[last]
         self._before = np.concatenate([[0.0], np.cumsum(self.end - self.start)])
 
-    def __or__(self, other):
+    def __or__(self, other: "Cover") -> "Cover":
         return Cover(np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end]))
 
     @property
-    def total(self):
+    def total(self) -> float:
+        """The length of the union."""
         return float(self._before[-1])
 
-    def within(self, start, end):
+    def within(self, start: ArrayLike, end: ArrayLike) -> np.ndarray:
         """How much of each interval [start, end) is covered; arrays or numbers. 0 where end is before start."""
         return np.maximum(self._until(end) - self._until(start), 0.0)
 
-    def gaps(self, start, end):
-        """What this leaves uncovered of the intervals [start, end), as a Cover."""
+    def gaps(self, start: ArrayLike, end: ArrayLike) -> "Cover":
+        """What is not covered of the intervals [start, end)."""
         whole = Cover(start, end)
         edges = np.concatenate([whole.start, whole.end, self.start, self.end])
         edges.sort()
@@ -47,24 +52,24 @@ class Cover:
         free = (high > low) & whole.holds(middle) & ~self.holds(middle)
         return Cover(low[free], high[free])
 
-    def holds(self, time):
+    def holds(self, time: ArrayLike) -> np.ndarray:
         """Whether each point in time is covered."""
         at = np.searchsorted(self.start, time, "right") - 1
         return (at >= 0) & (time < np.append(self.end, -np.inf)[at])
 
-    def _until(self, time):
+    def _until(self, time: ArrayLike) -> np.ndarray:
         """How much is covered before `time`."""
         at = np.searchsorted(self.start, time, "right")
         reached = np.where(at > 0, np.minimum(time, np.append(self.end, np.inf)[at - 1]), 0.0)
-        begun = np.where(at > 0, np.append(self.start, 0.0)[at - 1], 0.0)
-        return self._before[np.maximum(at - 1, 0)] + (reached - begun)
+        begin = np.where(at > 0, np.append(self.start, 0.0)[at - 1], 0.0)
+        return self._before[np.maximum(at - 1, 0)] + (reached - begin)
 
 
-def shares(covers, start, end):
+def shares(covers: Iterable[Cover], start: ArrayLike, end: ArrayLike) -> np.ndarray:
     """How much each cover adds to those before it inside each interval [start, end): float64 [covers, intervals].
 
-    So a moment that two roles cover counts for the first alone; that is how the profiler plugin (overall_parser.py)
-    divides a step among its roles.
+    A moment that two covers share counts for the first only. The profiler plugin (overall_parser.py) divides a step
+    among its roles in the same way.
     """
     added, union, before = [], Cover(), 0.0
     for cover in covers:
@@ -75,8 +80,8 @@ def shares(covers, start, end):
     return np.array(added)
 
 
-def integral(start, end, value, low, high, limit):
-    """Integral over [low, high) of the sum of `value` over the intervals [start, end), that sum cut off at `limit`."""
+def integral(start: np.ndarray, end: np.ndarray, value: np.ndarray, low: float, high: float, limit: float) -> float:
+    """Integral over [low, high) of the sum of `value` over the intervals [start, end), that sum capped at `limit`."""
     times = np.concatenate([start, end])
     order = np.argsort(times, kind="stable")
     times = np.clip(times[order], low, high)

@@ -1,0 +1,39 @@
+"""The processes of one training, as torch.distributed numbers them; one process is rank 0 of a world of size 1."""
+
+from typing import TypeVar
+
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if _several() else 0
+
+
+def world_size() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if _several() else 1
+
+
+def from_rank_0(value: T) -> T:
+    """Rank 0's value, in every process: what must not differ between them, such as when to stop."""
+    if not _several():
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def summed(values: list[float]) -> list[float]:
+    """The sums over all processes of values that each has as many of."""
+    if not _several():
+        return values
+    of_ranks: list[list[float]] = [[] for _ in range(world_size())]
+    dist.all_gather_object(of_ranks, values)
+    return [sum(column) for column in zip(*of_ranks, strict=True)]
+
+
+def _several() -> bool:
+    return dist.is_available() and dist.is_initialized()

@@ -1,29 +1,40 @@
 """`python -m common doctor`: what this machine has, and what to do about what it lacks."""
 
+import argparse
 import importlib.metadata
 import os
 import platform
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from common import machine
 from common.errors import InputError
+from common.machine import ROOT
 
+HELP = "Check this machine: what it has, and what to do about what it lacks."
 NEEDED_GB = 1  # a full ladder of traces takes some tens of MB; what a run stages, a few hundred
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line. `state`: "ok", "note" (works, with a limit) or "mend" (will not work; the text says what to do)."""
+    """One line. state: "ok", "note" (works, with a limit) or "fix" (will not work; the text says what to do)."""
 
     subject: str
     state: str
     text: str
 
 
-def examine(logdir, data):
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--logdir", type=Path, default=ROOT / "logs", metavar="DIR", help="where runs would go")
+    parser.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
+
+
+def examine(logdir: Path, data: Path) -> list[Finding]:
     """All findings, in the order they are printed."""
     return [
         _python(),
@@ -32,44 +43,44 @@ def examine(logdir, data):
         _cpu(),
         _compiler(),
         _cifar10(data),
-        _package("tensorboard", "2.21", "TensorBoard", "mend"),
+        _package("tensorboard", "2.21", "TensorBoard", "fix"),
         _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note"),
         _disk(logdir),
     ]
 
 
-def doctor(args):
-    """Print the findings; returns 0, or 2 where something needs mending."""
+def run(args: argparse.Namespace) -> int:
+    """Print the findings; returns 0, or 2 where something has to be fixed."""
     findings = examine(args.logdir, args.data)
     for finding in findings:
         print(f"{finding.state:<5}{finding.subject:<18}{finding.text}")
-    return 2 if any(finding.state == "mend" for finding in findings) else 0
+    return 2 if any(finding.state == "fix" for finding in findings) else 0
 
 
-def _python():
+def _python() -> Finding:
     return Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
-def _torch():
+def _torch() -> Iterator[Finding]:
     try:
         import torch
         import torchvision
     except Exception as error:  # a broken installation fails in many ways: OSError, RuntimeError, ImportError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        yield Finding("torch", "mend", f"{reason}: run `make setup`, or pip install -r requirements.txt")
+        yield Finding("torch", "fix", f"{reason}: run `make setup`, or pip install -r requirements.txt")
         return
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     text = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
     if version < (2, 11):
-        yield Finding("torch", "mend", f"{text}: 2.11 or later is needed, run `make setup`")
+        yield Finding("torch", "fix", f"{text}: 2.11 or later is needed, run `make setup`")
     else:
         yield Finding("torch", "ok", text)
 
 
-def _gpus():
+def _gpus() -> Iterator[Finding]:
     try:
         import torch
-    except Exception:  # said above
+    except Exception:  # reported above
         return
     driver = machine.driver_version()
     if torch.version.cuda is None and torch.version.hip is None:
@@ -86,10 +97,14 @@ def _gpus():
         for index in range(torch.cuda.device_count()):
             yield _gpu(torch, index)
         return
-    yield Finding("GPU", "note", "none: steps 03 and 05 cannot act, Tensor Cores and GPU memory are not to be seen")
+    yield Finding(
+        "GPU",
+        "note",
+        "none: steps 03, 05, 07 and 09 have no effect, and there are no Tensor Cores to see",
+    )
 
 
-def _gpu(torch, index):
+def _gpu(torch: Any, index: int) -> Finding:
     from common.device import gpu_has_bf16
 
     properties = torch.cuda.get_device_properties(index)
@@ -104,7 +119,7 @@ def _gpu(torch, index):
     return Finding(f"GPU cuda:{index}", "ok", f"{properties.name}: {', '.join(traits)}")
 
 
-def _cpu():
+def _cpu() -> Finding:
     bf16 = machine.cpu_bf16_hardware()
     text = f"{machine.cpu_name()}, {machine.usable_cores()} usable cores"
     if bf16:
@@ -112,45 +127,45 @@ def _cpu():
     return Finding("CPU", "note", f"{text}, no bf16 hardware: step 01 leaves autocast off on the CPU")
 
 
-def _compiler():
+def _compiler() -> Finding:
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # torch.compile asks for that
-    if found := shutil.which(name):
-        return Finding("C++ compiler", "ok", found)
+    if path := shutil.which(name):
+        return Finding("C++ compiler", "ok", path)
     return Finding("C++ compiler", "note", f"no {name}: without it, torch.compile, in steps from 08 on, fails on a CPU")
 
 
-def _cifar10(data):
+def _cifar10(data: Path) -> Finding:
     try:
         from common.data import check_cifar10
 
         if check_cifar10(data):
             return Finding("CIFAR-10", "ok", f"found in {data}")
     except InputError as error:
-        return Finding("CIFAR-10", "mend", str(error))
-    except ImportError:  # no torchvision: said above
+        return Finding("CIFAR-10", "fix", str(error))
+    except ImportError:  # no torchvision: reported above
         return Finding("CIFAR-10", "note", "not looked for: torchvision is missing")
     return Finding("CIFAR-10", "note", f"not in {data}: steps use the stand-in; --download fetches it (170 MB)")
 
 
-def _package(name, wanted, title, without):
+def _package(name: str, wanted: str, title: str, without: str) -> Finding:
     """wanted: the oldest version that works. without: the state where there is none."""
-    mend = "run `make setup`, or pip install -r requirements.txt"
+    fix = "run `make setup`, or pip install -r requirements.txt"
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(title, without, f"{name} is not installed: {mend}")
+        return Finding(title, without, f"{name} is not installed: {fix}")
     if _numbers(version) < _numbers(wanted):
-        return Finding(title, "mend", f"{name} {version}: {wanted} or later is needed, {mend}")
+        return Finding(title, "fix", f"{name} {version}: {wanted} or later is needed, {fix}")
     return Finding(title, "ok", f"{name} {version}")
 
 
-def _numbers(version):
+def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def _disk(logdir):
+def _disk(logdir: Path) -> Finding:
     folder = next(path for path in (logdir, *logdir.resolve().parents) if path.exists())
     free = shutil.disk_usage(folder).free / 1e9
     if free < NEEDED_GB:
-        return Finding("Disk", "mend", f"{free:.1f} GB free in {folder}: {NEEDED_GB} GB is needed for traces")
+        return Finding("Disk", "fix", f"{free:.1f} GB free in {folder}: {NEEDED_GB} GB is needed for traces")
     return Finding("Disk", "ok", f"{free:.0f} GB free in {folder}")

@@ -21,7 +21,7 @@ def test_it_looks_at_everything_a_run_needs(tmp_path, capsys):
     assert ended.value.code == 0
     for subject in ("Python", "torch", "CUDA", "GPU", "CPU", "CIFAR-10", "TensorBoard", "Profiler plugin", "Disk"):
         assert any(line[5:].startswith(subject) for line in lines), subject
-    assert all(line.split()[0] in ("ok", "note", "mend") for line in lines)
+    assert all(line.split()[0] in ("ok", "note", "fix") for line in lines)
 
 
 def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch, capsys):
@@ -34,9 +34,9 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch, capsys):
     findings = examined(tmp_path)
     for subject in ("TensorBoard", "Profiler plugin"):
         assert "make setup" in findings[subject].text
-    assert findings["TensorBoard"].state == "mend"  # a step cannot write its events without
+    assert findings["TensorBoard"].state == "fix"  # a step cannot write its events without
     assert findings["Profiler plugin"].state == "note"  # it only shows what a step has recorded
-    assert findings["Disk"].state == "mend"
+    assert findings["Disk"].state == "fix"
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--logdir", str(tmp_path), "--data", str(tmp_path)])
     assert ended.value.code == 2
@@ -53,9 +53,9 @@ def test_broken_cifar10_and_an_old_torch_are_found(tmp_path, monkeypatch):
     (tmp_path / "cifar-10-batches-py").mkdir()
     monkeypatch.setattr(torch, "__version__", "2.4.1+cu121")
     findings = examined(tmp_path)
-    assert findings["CIFAR-10"].state == "mend"
+    assert findings["CIFAR-10"].state == "fix"
     assert "--download" in findings["CIFAR-10"].text
-    assert findings["torch"].state == "mend"
+    assert findings["torch"].state == "fix"
 
 
 def test_a_gpu_is_described_with_what_matters_to_the_steps(tmp_path, monkeypatch):

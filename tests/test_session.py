@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +21,9 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from torch.utils.data import DataLoader, Dataset
 
 from common import record, session
+from common.device import without_gpu
 from common.errors import InputError, one_line_errors
+from common.options import StepOptions
 
 
 class Images(Dataset):
@@ -44,9 +45,10 @@ class Images(Dataset):
 
 def options(logdir, **changes):
     values = dict(
-        logdir=logdir, device="cpu", model="small", image_size=32, quick=True, stacks=False, seed=0, ignores=()
-    )
-    return SimpleNamespace(**(values | changes))
+        logdir=logdir, device="cpu", data=logdir, download=False, model="small", image_size=32, batch_size=4, workers=0,
+        precision="auto", seed=0, quick=True, stacks=False,
+    )  # fmt: skip
+    return StepOptions(**(values | changes))
 
 
 def small_step(failing=None):
@@ -75,14 +77,20 @@ def run_small(logdir, failing=None, loader=None, **changes):
     return session.run_step("steps/09_small.py", options(logdir, **changes), loader, small_step(failing))
 
 
-def test_a_run_writes_what_the_interface_promises(tmp_path):
+def test_a_run_writes_the_fixed_interface(tmp_path):
     result = run_small(tmp_path)
     folder = tmp_path / "09_small"
     written = json.loads((folder / "result.json").read_text())
     assert list(written) == [
-        "schema", "step", "device", "device_type", "model", "data", "image_size", "batch_size", "samples_per_second",
-        "step_ms", "peak_memory_bytes", "batch_bytes", "trace", "notes", "environment", "started",
+        "schema", "step", "device", "device_type", "model", "data", "image_size", "batch_size", "precision", "workers",
+        "pin_memory", "world_size", "samples_per_second", "tokens_per_second", "first_step_seconds", "step_ms",
+        "peak_memory_bytes", "batch_bytes", "trace", "notes", "environment", "started",
     ]  # fmt: skip
+    assert [written[name] for name in ("schema", "precision", "workers", "pin_memory", "world_size")] == [
+        2, "float32", 0, False, 1
+    ]  # fmt: skip
+    assert written["tokens_per_second"] is None
+    assert written["first_step_seconds"] > 0
     assert list(written["environment"]) == ["torch", "cuda", "driver", "python", "platform", "cpu", "cores", "git"]
     assert len(written["samples_per_second"]["windows"]) >= 5
     assert written["samples_per_second"]["median"] == sorted(written["samples_per_second"]["windows"])[2]
@@ -188,7 +196,7 @@ def test_tensorboard_gets_scalars_and_hyper_parameters(tmp_path):
         assert name in content
 
 
-def test_the_first_step_is_timed_apart_and_is_in_no_window(tmp_path, capsys):
+def test_the_first_step_is_timed_separately_and_is_in_no_window(tmp_path, capsys):
     trained, step = [], small_step()
 
     def train_step(images, labels):
@@ -205,9 +213,9 @@ def test_the_first_step_is_timed_apart_and_is_in_no_window(tmp_path, capsys):
     [point] = events.Scalars("first_step_seconds")
     assert point.step == 1
     assert point.value >= 1.5
-    slowest = result.batch_size / min(result.samples_per_second.windows)  # s a step
+    slowest = result.batch_size / min(result.samples_per_second.windows)  # s per step
     assert slowest < 1.5
-    assert "first_step_seconds" not in (tmp_path / "09_small" / "result.json").read_text()  # its fields are fixed
+    assert result.first_step_seconds == pytest.approx(point.value)
 
 
 def compile_errors():
@@ -249,7 +257,7 @@ def test_what_cannot_be_compiled_is_one_line_that_says_what_to_do(tmp_path, kind
     assert not (tmp_path / "09_small").exists()
 
 
-def test_memory_that_runs_out_while_compiling_is_told_as_such(tmp_path):
+def test_memory_that_runs_out_while_compiling_is_reported_as_such(tmp_path):
     from torch._inductor.exc import InductorError
 
     with pytest.raises(InputError, match="out of memory"):
@@ -344,9 +352,9 @@ def test_out_of_memory_names_the_batch_size_and_the_next_to_try(tmp_path, error)
     assert not (tmp_path / "09_small").exists()
 
 
-def test_out_of_memory_does_not_suggest_an_option_that_the_step_ignores(tmp_path):
+def test_out_of_memory_does_not_suggest_an_option_that_has_no_effect_in_the_step(tmp_path):
     with pytest.raises(InputError, match="batch size 4: try a smaller --model or --image-size"):
-        run_small(tmp_path, failing=MemoryError(), ignores=("--batch-size",))
+        run_small(tmp_path, failing=MemoryError(), unused=("batch_size",))
 
 
 def test_a_worker_killed_by_the_system_is_explained(tmp_path):
@@ -427,18 +435,57 @@ def test_what_a_cpu_cannot_show_is_noted(tmp_path):
     def train_step(images, labels):
         return model(images.float()).sum()
 
-    result = session.run_step("09_small.py", options(tmp_path), loader, train_step, notes=["from the step"])
+    result = session.run_step("05_pinned_memory.py", options(tmp_path), loader, train_step, notes=["from the step"])
     assert result.notes[0] == "from the step"
-    assert any("sending fewer bytes cannot help" in note for note in result.notes)
-    assert any("pinned memory cannot help" in note for note in result.notes)
+    assert [note for note in result.notes if "no GPU" in note] == without_gpu("pinned_memory", "cpu")
     assert any("smoke run" in note for note in result.notes)
+    assert result.pin_memory
+    other = session.run_step("09_small.py", options(tmp_path), loader, train_step)
+    assert not any("no GPU" in note for note in other.notes)  # only the step whose change has no effect says so
+
+
+def test_precision_and_what_the_device_cannot_do_of_it_are_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: None)
+    loader = DataLoader(Images(), batch_size=4, drop_last=True)
+    result = session.run_step("01_small.py", options(tmp_path), loader, small_step(), precision=torch.float32)
+    assert result.precision == "float32"
+    assert any("autocast is off" in note for note in result.notes)
+    forced = options(tmp_path, precision="bf16")
+    result = session.run_step("01_small.py", forced, loader, small_step(), precision=torch.bfloat16)
+    assert result.precision == "bfloat16"
+    assert any("emulated" in note for note in result.notes)
+
+
+def test_any_batch_is_trained_on_and_its_tokens_are_counted(tmp_path):
+    class Texts(Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return torch.full((7,), index), torch.ones(7), torch.tensor(index % 2)
+
+    layer = torch.nn.Linear(7, 2)
+
+    def train_step(tokens, mask, label):
+        return torch.nn.functional.cross_entropy(layer(tokens * mask), label)
+
+    loader = DataLoader(Texts(), batch_size=4, drop_last=True)
+    result = session.run_step(
+        "00_texts.py", options(tmp_path), loader, train_step, count_tokens=lambda batch: int(batch[1].sum())
+    )
+    assert result.data == "Texts"
+    assert result.batch_bytes == 4 * (7 * 8 + 7 * 4 + 8)
+    tokens, samples = result.tokens_per_second, result.samples_per_second
+    assert tokens.windows == pytest.approx([7 * speed for speed in samples.windows])
+    assert record.read_result(tmp_path / "00_texts" / "result.json") == result
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}, {tests!r}]
-from test_session import run_small
+from common.run import folder
+from results import make_result
 
 def dying(operation, calls):
     def call(*arguments, **options):
@@ -448,32 +495,44 @@ def dying(operation, calls):
         return operation(*arguments, **options)
     return call
 
-calls = []
-os.replace = dying(os.replace, calls)
-Path.unlink = dying(Path.unlink, calls)
-run_small(Path({logdir!r}))
+logdir = Path({logdir!r})
+with folder.own_folder(logdir, "09_small") as (final, staging):
+    (staging / "trace.json.gz").write_bytes(Path({trace!r}).read_bytes())
+    (staging / "events").write_bytes(Path({events!r}).read_bytes())
+    calls = []
+    os.replace = dying(os.replace, calls)
+    Path.unlink = dying(Path.unlink, calls)
+    result = make_result("09_small", trace=folder.stamp() + ".pt.trace.json.gz")
+    folder.publish(final, staging, "trace.json.gz", "events", result)
+assert "torch" not in sys.modules
 os.kill(os.getpid(), signal.SIGTERM)  # it has outlived all its moments
 """
 
 
 def test_a_run_killed_at_any_moment_leaves_nothing_torn(tmp_path):
     """SIGKILL just before each operation that changes what others see: after each, one whole run is there."""
-    run_small(tmp_path)
-    folder = tmp_path / "09_small"
+    made = run_small(tmp_path / "made")
+    trace, [events] = tmp_path / "made" / "09_small" / made.trace, (tmp_path / "made" / "09_small").glob("events.*")
+    logdir = tmp_path / "logs"
+    (logdir / "09_small").mkdir(parents=True)
+    for file in (tmp_path / "made" / "09_small").iterdir():
+        (logdir / "09_small" / file.name).write_bytes(file.read_bytes())
+    folder = logdir / "09_small"
+    paths = {"root": ROOT, "tests": ROOT / "tests" / "support", "logdir": logdir, "trace": trace, "events": events}
+    paths = {name: str(path) for name, path in paths.items()}
     for moment in itertools.count(1):
-        program = KILLED.format(root=str(ROOT), tests=str(ROOT / "tests"), logdir=str(tmp_path), moment=moment)
-        finished = run_program("-c", program)
+        finished = run_program("-c", KILLED.format(**paths, moment=moment))
         result = record.read_result(folder / "result.json")
         assert read_events(folder / result.trace)
-        for trace in folder.glob("*.pt.trace.json.gz"):
-            assert read_events(trace)
-        for events in folder.glob("events.out.tfevents.*"):
-            assert list(EventFileLoader(str(events)).Load())
+        for path in folder.glob("*.pt.trace.json.gz"):
+            assert read_events(path)
+        for path in folder.glob("events.out.tfevents.*"):
+            assert list(EventFileLoader(str(path)).Load())
         if finished.returncode == -signal.SIGTERM:
             break
         assert finished.returncode == -signal.SIGKILL, finished.stderr
-    assert moment > 6  # result beside, trace, events, result, the old run's two files
-    assert {path.name for path in tmp_path.iterdir()} <= {"09_small", ".09_small.lock"}
+    assert moment > 6  # result in staging, trace, events, result, the old run's two files
+    assert {path.name for path in logdir.iterdir()} <= {"09_small", ".09_small.lock"}
     assert len(list(folder.iterdir())) == 3
 
 

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from common import record
-from common.studies.limit.record import Floor, Group, Limit, Peak, Uncounted, WithoutFormula
+from support.results import make_result, write_run  # noqa: F401  # for tests to import from here
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
@@ -60,39 +59,10 @@ class SmallNet(nn.Module):
         return self.layers(images)
 
 
-def make_result(step="00_baseline", windows=(100.0, 101.0, 102.0, 103.0, 104.0), **changes):
-    """A `Result` made by hand."""
-    values = dict(
-        schema=1,
-        step=step,
-        device="Test GPU",
-        device_type="cuda",
-        model="mobilenet_v2",
-        data="cifar10",
-        image_size=224,
-        batch_size=32,
-        samples_per_second=record.Throughput(sorted(windows)[len(windows) // 2], list(windows)),
-        step_ms=record.StepTime(320.0, 310.0, 330.0),
-        peak_memory_bytes=record.PeakMemory(2_510_000_000, 3_000_000_000),
-        batch_bytes=19_267_840,
-        trace="host.1.pt.trace.json.gz",
-        notes=[],
-        environment=record.Environment("2.11.0", "13.0", "580.1", "3.12.3", "Linux", "CPU", 16, "0123456789ab"),
-        started="2026-01-01T00:00:00+00:00",
-    )
-    return record.Result(**(values | changes))
-
-
-def write_run(logdir, result):
-    """Put a hand-made result where a run would have."""
-    folder = Path(logdir) / result.step
-    folder.mkdir(parents=True, exist_ok=True)
-    record.write_result(folder / record.FILE, result)
-    return folder
-
-
 def make_limit(**changes):
     """A `Limit` made by hand, of the device that `make_result` names."""
+    from common.studies.limit.record import Floor, Group, Limit, Peak, Uncounted, WithoutFormula
+
     values = dict(
         schema=1, device="Test GPU", device_type="cuda", model="mobilenet_v2", image_size=224, batch_size=4,
         precision="bfloat16", seed=0, forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,

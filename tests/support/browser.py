@@ -5,7 +5,6 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from common.course.screenshots import CHROMIUM, choose, wait_for_walkthrough
 from support import ROOT
 from support.board import PROFILER, WALKTHROUGH, Board, fill
 
@@ -16,6 +15,8 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 @pytest.fixture(scope="session")
 def browser():
     sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright here: make test-browser installs it")
+    from common.course.screenshots import CHROMIUM  # not at the top: every test process imports this module
+
     if not CHROMIUM:
         pytest.skip("no Chromium here: apt install chromium, then make test-browser")
     with sync_api.sync_playwright() as playwright:
@@ -97,6 +98,8 @@ def tab(visit):
 
     def show(name, **options):
         page = visit(f"{WALKTHROUGH}/page.html#{name}?{urlencode(options)}")
+        from common.course.screenshots import wait_for_walkthrough
+
         wait_for_walkthrough(page)
         return page
 
@@ -109,6 +112,8 @@ def profiler(visit):
 
     def show(run, view):
         page = visit(f"{PROFILER}/index.html")
+        from common.course.screenshots import choose
+
         choose(page, 0, run)
         choose(page, 1, view)
         return page

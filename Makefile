@@ -1,11 +1,11 @@
-# make tour   the main job: set up, run every step, compare them     (ARGS="--quick" and the like are passed on)
-# make test   set up, check the style, run the tests
-# make test-browser   the tests that look at TensorBoard's pages in Chromium (installs what they need)
+# make tour   set up, run every step, compare them     (ARGS="--quick" and other options are passed on)
+# make test   set up, check formatting, spelling and types, run the tests
+# make test-browser   the tests of TensorBoard's pages, in Chromium (installs what they need)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
-# make docs   the course as a site: build/site/index.html     (make docs-figures: write its tables and figures anew)
-# make docs-screenshots, docs-notebook   TensorBoard on the recorded runs photographed, the notebook executed, anew
+# make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
+# make docs-screenshots, docs-notebook   take new screenshots of TensorBoard, execute the notebook
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
-# make lock   choose new versions: writes requirements.lock (needs uv)
+# make lock   select new versions: writes requirements.lock (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,7 +21,7 @@ test: setup
 
 test-browser: setup
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; } || { \
-	  echo "test-browser: there is no chromium: on Debian and Ubuntu, apt install chromium" >&2; exit 2; }
+	  echo "test-browser: chromium is missing: on Debian and Ubuntu, apt install chromium" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright -c requirements.lock
 	@$(BIN)/python -m pytest tests/board/test_browser_*.py $(ARGS)
 
@@ -32,7 +32,7 @@ setup: .venv/installed
 	  echo "setup: $(PYTHON) is missing or not Python 3.10 to 3.14: install one, then make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "setup: Python's venv module is missing: on Debian and Ubuntu, apt install python3-venv" >&2; exit 2; }
-	@echo "setup: .venv/ gets about 6 GB of packages, a few minutes"
+	@echo "setup: installing about 6 GB of packages into .venv/, a few minutes"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c requirements.lock
 	@touch $@

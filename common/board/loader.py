@@ -139,9 +139,7 @@ class EventParser(event_parser.EventParser):
         nodes = super().parse(events, fwd_bwd_map)
         self.use_dp |= "DataParallel.forward" in self.parallel_wrappers
         self.use_ddp |= "DistributedDataParallel.forward" in self.parallel_wrappers
-        kernels = cast(
-            "list[trace.KernelEvent]", [event for event in events if event.type == trace.EventTypes.KERNEL]
-        )
+        kernels = cast("list[trace.KernelEvent]", [event for event in events if event.type == trace.EventTypes.KERNEL])
         by_collective: dict[int, list[Range]] = defaultdict(list)
         for event in kernels:
             if event.args.get(COLLECTIVE) in self.communication_data:
@@ -210,7 +208,7 @@ def preprocess_file(trace_path: str, cache_dir: str) -> tuple[str, dict[str, Any
 
 
 def _drop_far_end(decoded: Any) -> bool:
-    """Remove the mark of the recording's end where it lies days after its begin, as the plugin does; True if removed."""
+    """Remove the mark of the recording's end where it lies days after its begin, as the plugin does; True if so."""
     events = decoded.get("traceEvents") if isinstance(decoded, dict) else None
     if not isinstance(events, list):
         return False

@@ -1,21 +1,27 @@
-"""The Walkthrough tab: what it serves to the page in static/, all of it read-only."""
+"""The Walkthrough tab: what the server sends to the page in static/, all of it read-only."""
 
 import gzip
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
 from common.board import offline
-from common.board.runs import Runs, roots_of
-from common.board.store import Store
+from common.board.runs import Run, Runs, roots_of
+from common.board.store import Kind, Store
 from common.errors import InputError, printable
 from common.ladder import compare, published
+from common.record import Result
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 log = logging.getLogger("walkthrough")
 PAGE = {
@@ -26,36 +32,45 @@ PAGE = {
     "/views.js": "application/javascript",
     "/timeline.js": "application/javascript",
 }
-AHEAD = 40  # runs whose traces are read before anybody asks
+READ_AHEAD = 40  # runs whose traces are read before the page asks for them
 A_DAY = 24 * 3600  # s
+RESULT_FIELDS = (
+    *("step", "model", "batch_size", "samples_per_second", "step_ms"),
+    *("peak_memory_bytes", "batch_bytes", "notes"),
+)
+
+Answer = Callable[[wrappers.Request], "dict[str, Any] | wrappers.Response"]
 
 
 class WalkthroughPlugin(base_plugin.TBPlugin):
-    """Serves the tab's page and its data as JSON; see the methods for what each route answers."""
+    """Serves the tab's page and its data as JSON; each method documents the answer of its route."""
 
     plugin_name = "walkthrough"
 
-    def __init__(self, context):
+    def __init__(self, context: base_plugin.TBContext) -> None:
         self.runs, self.store = Runs(roots_of(context)), Store()
 
-    def get_plugin_apps(self):
+    def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
+        """The WSGI app of each route."""
         data = {"/runs": self._runs, "/ladders": self._ladders, "/digest": self._digest, "/lanes": self._lanes}
-        apps = {route: _answering(answer) for route, answer in data.items()}
-        apps |= {route: _answering(_file(route, kind)) for route, kind in PAGE.items()}
-        return apps | {"/plotly.min.js": _answering(_plotly)}
+        apps = {route: _app(answer) for route, answer in data.items()}
+        apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
+        return apps | {"/plotly.min.js": _app(_plotly)}
 
-    def is_active(self):
-        return bool(self.runs.found())
+    def is_active(self) -> bool:
+        """True where there is a run to show."""
+        return bool(self.runs.latest())
 
-    def frontend_metadata(self):
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        """Where the tab's page begins, and the tab's name."""
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Walkthrough", disable_reload=True)
 
-    def _runs(self, request):
-        """{"runs": [{name, traces, step, problem}], "reading": n}: what is there; begins to read the traces."""
-        found = self.runs.found()
-        for name in [name for name, run in found.items() if run.traces][:AHEAD]:
-            self.store.ask("digest", self.runs.trace(name), soon=False)
-        runs = [
+    def _runs(self, request: wrappers.Request) -> dict[str, Any]:
+        """{"runs": [{name, key, traces, step, problem}], "reading": n}. Starts to read the runs' traces."""
+        runs = self.runs.latest()
+        for name in [name for name, run in runs.items() if run.traces][:READ_AHEAD]:
+            self.store.get("digest", self.runs.trace(name), urgent=False)
+        rows = [
             {
                 "name": printable(run.name),
                 "key": run.name,
@@ -63,45 +78,50 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
                 "step": run.result and run.result.step,
                 "problem": run.problem and printable(run.problem),
             }
-            for run in found.values()
+            for run in runs.values()
         ]
-        return {"runs": runs, "reading": self.store.reading}
+        return {"runs": rows, "reading": self.store.reading}
 
-    def _ladders(self, request):
-        """[{name, baseline, original, rows}]: each ladder in the log folders, as `compare --json` has it."""
-        folders, found = {}, []
-        for run in self.runs.found().values():
+    def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
+        """{"ladders": [{title, baseline, rows}], "original": {device, relative}}.
+
+        Each ladder in the log folders, as `compare --json` prints it, and the published one.
+        """
+        results: dict[Path, list[Result]] = {}
+        run_of_result: dict[int, Run] = {}
+        for run in self.runs.latest().values():
             if run.result:
-                folders.setdefault(run.folder.parent, {})[id(run.result)] = run
-        for folder, runs in folders.items():
-            for ladder in compare.ladders([run.result for run in runs.values()]):
-                rows = [_row(row, runs[id(row.result)]) for row in ladder.rows]
+                results.setdefault(run.folder.parent, []).append(run.result)
+                run_of_result[id(run.result)] = run
+        ladders = []
+        for folder, folder_results in results.items():
+            for ladder in compare.ladders(folder_results):
+                rows = [_row(row, run_of_result[id(row.result)]) for row in ladder.rows]
                 base = ladder.baseline
                 title = f"{folder.name}: {base.model}, {base.image_size} px, {base.data}, on {base.device}"
-                found.append({"title": printable(title), "baseline": base.step, "rows": rows})
-        return {"ladders": found, "original": {"device": published.DEVICE, "relative": published.RELATIVE}}
+                ladders.append({"title": printable(title), "baseline": base.step, "rows": rows})
+        return {"ladders": ladders, "original": {"device": published.DEVICE, "relative": published.RELATIVE}}
 
-    def _digest(self, request):
-        """run, trace: a digest (see common/trace/digest.py) as {"state": "ready", …}, or "reading" or "failed"."""
-        return self._answer(request, "digest")
+    def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
+        """Arguments run, trace. {"state": "ready", …}: see common/trace/digest.py; or "reading" or "failed"."""
+        return self._answer_of_trace(request, "digest")
 
-    def _lanes(self, request):
-        """run, trace: the lanes of the timeline (see common/trace/lanes.py), in the same way."""
-        return self._answer(request, "lanes")
+    def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
+        """The same for the lanes of the timeline, see common/trace/lanes.py."""
+        return self._answer_of_trace(request, "lanes")
 
-    def _answer(self, request, kind):
+    def _answer_of_trace(self, request: wrappers.Request, kind: Kind) -> "dict[str, Any] | wrappers.Response":
         path = self.runs.trace(request.args.get("run", ""), request.args.get("trace"))
-        state, answer = self.store.ask(kind, path)
+        state, answer = self.store.get(kind, path)
         if state != "ready":
             return {"state": state, "reason": answer, "reading": self.store.reading}
         return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
 
 
-def _row(row, run):
+def _row(row: compare.Row, run: Run) -> dict[str, Any]:
     result = asdict(row.result)
-    kept = ("step", "model", "batch_size", "samples_per_second", "step_ms", "peak_memory_bytes", "batch_bytes", "notes")
     low, high = compare.spread(row.result)
-    return {key: result[key] for key in kept} | {
+    return {key: result[key] for key in RESULT_FIELDS} | {
         "run": run.name,
         "low": low,
         "high": high,
@@ -111,45 +131,45 @@ def _row(row, run):
     }
 
 
-def _answering(answer):
-    """A WSGI app of `answer(request)`: a dict to be sent as JSON, or a response. Never a traceback, never a POST."""
+def _app(answer: Answer) -> "WSGIApplication":
+    """A WSGI app of `answer(request)`: a dict is sent as JSON. Refuses POST, never sends a traceback."""
 
     @wrappers.Request.application
-    def app(request):
+    def app(request: wrappers.Request) -> wrappers.Response:
         if request.method not in ("GET", "HEAD"):
-            return _json(request, {"error": "this page only reads"}, 405)
+            return _json(request, {"error": "this page is read-only"}, 405)
         try:
-            found = answer(request)
+            content = answer(request)
         except InputError as error:
             return _json(request, {"error": printable(error)}, 404)
         except Exception:
             log.exception("the Walkthrough tab failed to answer %s", request.path)
-            return _json(request, {"error": "a defect of the page: TensorBoard's log says more"}, 500)
-        return _json(request, found) if isinstance(found, dict) else found
+            return _json(request, {"error": "a defect of the page: see TensorBoard's log"}, 500)
+        return _json(request, content) if isinstance(content, dict) else content
 
     return app
 
 
-def _json(request, value, code=200):
+def _json(request: wrappers.Request, value: dict[str, Any], code: int = 200) -> wrappers.Response:
     return http_util.Respond(request, json.dumps(value, allow_nan=False), "application/json", code=code)
 
 
-def _file(route, kind):
-    def answer(request):
-        content = (Path(__file__).parent / "static" / route[1:]).read_bytes()
-        return http_util.Respond(request, content, kind)
+def _file(route: str, content_type: str) -> Answer:
+    def answer(request: wrappers.Request) -> wrappers.Response:
+        content = (offline.STATIC / route[1:]).read_bytes()
+        return http_util.Respond(request, content, content_type)
 
     return answer
 
 
-def _plotly(request):
-    content = _packed_plotly()
+def _plotly(request: wrappers.Request) -> wrappers.Response:
+    content = _gzipped_plotly()
     if content is None:
         raise InputError("plotly is not installed: pip install plotly")
     return http_util.Respond(request, content, "application/javascript", content_encoding="gzip", expires=A_DAY)
 
 
 @cache
-def _packed_plotly():
+def _gzipped_plotly() -> bytes | None:
     script = offline.plotly_js()
     return script and gzip.compress(script, 6)

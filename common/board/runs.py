@@ -6,19 +6,22 @@ import re
 import stat
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tensorboard.plugins.base_plugin import TBContext
 
 from common import record
 from common.errors import InputError
 from common.trace import source
 
-MOST_FOLDERS = 20_000  # that are looked through
-AGAIN = 3.0  # s until the folders are looked through again
-PATIENCE = 3.0  # s that the first question waits for the first look
-LARGEST_RESULT = 2**22  # bytes of a result.json
-REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9.+-]+://")  # s3://, gs://: what lies there is not read here
+MAX_FOLDERS = 20_000  # that are searched below a log folder
+RESCAN_SECONDS = 3.0  # until the folders are searched again
+FIRST_SCAN_SECONDS = 3.0  # that the first question waits for the first search
+MAX_RESULT_BYTES = 2**22  # of a result.json
+REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9.+-]+://")  # s3://, gs://: these are not read
 
 
 @dataclass(frozen=True)
@@ -33,42 +36,46 @@ class Run:
 
 
 class Runs:
-    """The runs below some log folders, looked for anew every few seconds, in a thread. Thread-safe.
+    """The runs below some log folders, searched again every few seconds, in a thread. Thread-safe.
 
     roots: [(name, path)]; with more than one, a run's name begins with its root's. Links are not followed: no file
     outside the folders is ever read.
     """
 
-    def __init__(self, roots):
+    def __init__(self, roots: list[tuple[str, str]]) -> None:
         self.roots = [(name, Path(path).resolve()) for name, path in roots]
-        self._lock, self._found, self._looked = threading.Lock(), {}, -math.inf
-        self._once, self._looking = threading.Event(), False
+        self._lock, self._scanning, self._scanned_at = threading.Lock(), False, -math.inf
+        self._runs: dict[str, Run] = {}
+        self._first_scan = threading.Event()
 
-    def found(self):
-        """{name: Run}, by name, as last seen; the first time after a short wait."""
+    def latest(self) -> dict[str, Run]:
+        """{name: Run}, by name, as the last search found them; the first call waits a little for the first search."""
         with self._lock:
-            if not self._looking and time.monotonic() - self._looked >= AGAIN:
-                self._looking = True
-                threading.Thread(target=self._refresh, name="walkthrough runs", daemon=True).start()
-        self._once.wait(PATIENCE)
-        return self._found
+            if not self._scanning and time.monotonic() - self._scanned_at >= RESCAN_SECONDS:
+                self._scanning = True
+                threading.Thread(target=self._rescan, name="walkthrough runs", daemon=True).start()
+        self._first_scan.wait(FIRST_SCAN_SECONDS)
+        return self._runs
 
-    def _refresh(self):
+    def _rescan(self) -> None:
         try:
-            self._found = dict(sorted(self._look()))
+            self._runs = dict(sorted(self._scan()))
         finally:
-            self._looked, self._looking = time.monotonic(), False
-            self._once.set()
+            self._scanned_at, self._scanning = time.monotonic(), False
+            self._first_scan.set()
 
-    def run(self, name):
-        """The `Run` of that name; InputError where there is none."""
-        found = self.found().get(name)
-        if found is None:
+    def run(self, name: str) -> Run:
+        """The `Run` of that name; raises InputError where there is none."""
+        run = self.latest().get(name)
+        if run is None:
             raise InputError(f"no run {name!r} here")
-        return found
+        return run
 
-    def trace(self, name, file=None):
-        """The path of a run's trace: that of its result, else the newest, unless `file` names one."""
+    def trace(self, name: str, file: str | None = None) -> Path:
+        """The path of a run's trace: `file`, else that of its result, else the newest.
+
+        Raises InputError where there is no such run or trace.
+        """
         run = self.run(name)
         if not run.traces:
             raise InputError(f"run {name!r} holds no trace")
@@ -78,11 +85,11 @@ class Runs:
             raise InputError(f"run {name!r} holds no trace {file!r}")
         return run.traces[file]
 
-    def _look(self):
+    def _scan(self) -> Iterator[tuple[str, Run]]:
         for prefix, root in self.roots:
-            for number, (folder, inside, files) in enumerate(os.walk(root)):
-                inside[:] = sorted(name for name in inside if not name.startswith("."))
-                if number == MOST_FOLDERS:
+            for number, (folder, subfolders, files) in enumerate(os.walk(root)):
+                subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+                if number == MAX_FOLDERS:
                     break
                 name = _name(prefix, root, Path(folder), len(self.roots) > 1)
                 with suppress(OSError):  # a folder that may not be read, or that vanishes meanwhile
@@ -90,43 +97,44 @@ class Runs:
                         yield run.name, run
 
 
-def roots_of(context):
+def roots_of(context: TBContext) -> list[tuple[str, str]]:
     """[(name, path)] of the local log folders that TensorBoard was started with, read as TensorBoard reads them."""
     spec = getattr(context.flags, "logdir_spec", "") if context.flags else ""
-    if not spec:  # nothing is no folder: an empty path would be the one that TensorBoard was started in
+    if not spec:  # an empty logdir is no folder: as a path it would be TensorBoard's working directory
         return [("", context.logdir)] if context.logdir and not REMOTE.match(context.logdir) else []
-    found = []
+    roots = []
     for number, part in enumerate(filter(None, spec.split(",")), start=1):
         named = ":" in part and not REMOTE.match(part) and part[0] != "/" and not os.path.splitdrive(part)[0]
         name, _, path = part.partition(":") if named else (str(number), "", part)
         if path and not REMOTE.match(path):
-            found.append((name, os.path.expanduser(path)))
-    return found
+            roots.append((name, os.path.expanduser(path)))
+    return roots
 
 
-def _name(prefix, root, folder, several):
+def _name(prefix: str, root: Path, folder: Path, several_roots: bool) -> str:
     below = folder.relative_to(root).as_posix()
-    parts = [prefix] if several and prefix else []
+    parts = [prefix] if several_roots and prefix else []
     parts += [below] if below != "." else []
     return "/".join(parts) or root.name or str(root)
 
 
-def _run(folder, files, name):
+def _run(folder: Path, files: list[str], name: str) -> Run | None:
+    """The run in a folder; None where the folder holds none."""
     traces = [file for file in files if file.endswith((".trace.json", ".trace.json.gz")) and not file.startswith(".")]
     traces = [file for file in traces if _is_file(folder / file)]
     result = problem = None
-    if record.FILE in files and _is_file(folder / record.FILE, LARGEST_RESULT):
+    if record.FILE in files and _is_file(folder / record.FILE, MAX_RESULT_BYTES):
         try:
             result = record.read_result(folder / record.FILE)
         except InputError as error:
             problem = str(error)
     if not traces and result is None and problem is None:
         return None
-    by_age = [path.name for path in source.traces_in(folder) if path.name in traces] if traces else []
-    return Run(name, folder, {file: folder / file for file in by_age}, result, problem)
+    newest_first = [path.name for path in source.traces_in(folder) if path.name in traces] if traces else []
+    return Run(name, folder, {file: folder / file for file in newest_first}, result, problem)
 
 
-def _is_file(path, largest=math.inf):
-    """True for a plain file: no link, no pipe that would be waited for."""
-    found = path.lstat()
-    return stat.S_ISREG(found.st_mode) and found.st_size <= largest
+def _is_file(path: Path, max_bytes: float = math.inf) -> bool:
+    """True for a plain file: no link, no pipe that would block the reader."""
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and status.st_size <= max_bytes

@@ -1,4 +1,4 @@
-"""What is computed of traces, once: in processes of their own, kept in memory and in the user's cache folder."""
+"""What is computed from traces: once, in child processes, kept in memory and in the user's cache folder."""
 
 import atexit
 import gzip
@@ -16,40 +16,48 @@ from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 import common.trace
 from common.errors import printable
 
 log = logging.getLogger("walkthrough")
-CODE = Path(common.trace.__file__).parent
-IN_MEMORY = 64 * 2**20  # bytes
-ON_DISK = 256 * 2**20  # bytes; the oldest go first
-SETTLED = 1.0  # s since a trace was last written to: until then it may not be whole
-RETRY = 30.0  # s until what failed for a reason that may pass is tried again
+CODE = Path(common.trace.__path__[0])
+MEMORY_LIMIT = 64 * 2**20  # bytes
+DISK_LIMIT = 256 * 2**20  # bytes; the oldest answers go first
+SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
+RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
 WORKERS = max(1, min(4, os.cpu_count() or 1))
+
+Kind = Literal["digest", "lanes"]
+Answer = tuple[Literal["ready"], bytes] | tuple[Literal["reading"], None] | tuple[Literal["failed"], str]
 
 
 class Store:
-    """Answers about traces as gzipped JSON. Thread-safe; the same question is never worked on twice at a time.
+    """Answers about traces as gzipped JSON. Thread-safe; the same answer is never computed twice at a time.
 
-    folder: where answers are kept, None for the user's cache folder. A trace is known by its path, size and time of
-    change, and by the code that reads it: what has changed is computed anew.
+    folder: where answers are kept, None for the user's cache folder. The key of an answer is the trace's path, size and
+    time of change, and the code that reads it: after any change it is computed anew.
     """
 
-    def __init__(self, folder=None):
+    def __init__(self, folder: Path | None = None) -> None:
         self.folder = _usable(folder or _cache_folder())
         self._lock, self._closed = threading.Lock(), False
-        self._ready, self._failed = OrderedDict(), OrderedDict()
-        self._jobs, self._number, self._waiting, self._working = queue.PriorityQueue(), count(), {}, set()
-        self._processes = set()
+        self._ready: OrderedDict[str, bytes] = OrderedDict()
+        self._failed: OrderedDict[str, tuple[str, float]] = OrderedDict()  # key: (reason, until when)
+        self._jobs: queue.PriorityQueue[tuple[bool, int, Kind, Path]] = queue.PriorityQueue()
+        self._number = count()
+        self._waiting: dict[tuple[Kind, Path], bool] = {}  # whether somebody waits for it
+        self._working: set[tuple[Kind, Path]] = set()
+        self._processes: set[subprocess.Popen[bytes]] = set()
         for _ in range(WORKERS):
             threading.Thread(target=self._work, name="walkthrough", daemon=True).start()
         atexit.register(self.close)
 
-    def ask(self, kind, path, soon=True):
-        """("ready", gzipped JSON), ("reading", None) or ("failed", why). kind: "digest" or "lanes".
+    def get(self, kind: Kind, path: Path, urgent: bool = True) -> Answer:
+        """("ready", gzipped JSON), ("reading", None) or ("failed", reason). Does not wait: it starts the computation.
 
-        soon: somebody waits for it, so it goes before what is read ahead.
+        urgent: a reader waits for it, so it goes before what is read ahead.
         """
         try:
             key = _key(kind, path)
@@ -59,44 +67,44 @@ class Store:
             if key in self._ready:
                 self._ready.move_to_end(key)
                 return "ready", self._ready[key]
-            reason, until = self._failed.get(key, (None, 0))
+            reason, until = self._failed.get(key, ("", 0))
             if time.monotonic() < until:
                 return "failed", reason
             if (kind, path) in self._working:
                 return "reading", None
-        kept = self._kept(key)
+        cached = self._read_cached(key)
         with self._lock:
-            if kept:
-                self._remember(key, kept)
-                return "ready", kept
-            if (kind, path) not in self._waiting or (soon and not self._waiting[kind, path]):
-                self._waiting[kind, path] = soon
-                self._jobs.put((not soon, next(self._number), kind, path))
+            if cached:
+                self._put_in_memory(key, cached)
+                return "ready", cached
+            if (kind, path) not in self._waiting or (urgent and not self._waiting[kind, path]):
+                self._waiting[kind, path] = urgent
+                self._jobs.put((not urgent, next(self._number), kind, path))
         return "reading", None
 
     @property
-    def reading(self):
-        """How many answers are being worked on, or wait for that."""
+    def reading(self) -> int:
+        """How many answers are being computed or wait for that."""
         return len(self._waiting)
 
-    def close(self):
-        """Stop what is going on."""
+    def close(self) -> None:
+        """Kill the child processes and start no more."""
         self._closed = True
         for process in list(self._processes):
             process.kill()
 
-    def _work(self):
+    def _work(self) -> None:
         while not self._closed:
             _, _, kind, path = self._jobs.get()
             with self._lock:
                 if (kind, path) not in self._waiting or (kind, path) in self._working:
-                    continue  # it was asked for twice
+                    continue  # it was queued twice
                 self._working.add((kind, path))
             key = answer = None
-            reason, lasting = "a defect: TensorBoard's log says more", False
+            reason, lasting = "a defect: see TensorBoard's log", False
             try:
                 for _ in range(100):  # it may still be written
-                    if self._closed or time.time() - path.stat().st_mtime >= SETTLED:
+                    if self._closed or time.time() - path.stat().st_mtime >= SETTLE_SECONDS:
                         break
                     time.sleep(0.1)
                 key = _key(kind, path)
@@ -110,19 +118,19 @@ class Store:
             with self._lock:
                 self._waiting.pop((kind, path), None)
                 self._working.discard((kind, path))
-                if answer is not None:
-                    self._remember(key, answer)
+                if key is not None and answer is not None:
+                    self._put_in_memory(key, answer)
                 elif key is not None:
-                    self._failed[key] = reason, time.monotonic() + (1e9 if lasting else RETRY)
+                    self._failed[key] = reason or "", time.monotonic() + (1e9 if lasting else RETRY_SECONDS)
                     while len(self._failed) > 1000:
                         self._failed.popitem(last=False)
-            if answer is not None:
-                self._keep(key, answer)
+            if key is not None and answer is not None:
+                self._write_cached(key, answer)
 
-    def _compute(self, kind, path):
-        """(gzipped JSON or None, why not, whether it would be the same another time)."""
-        words = [sys.executable, "-m", "common.trace.digest", *(["--lanes"] if kind == "lanes" else []), str(path)]
-        with subprocess.Popen(words, cwd=CODE.parents[1], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    def _compute(self, kind: Kind, path: Path) -> tuple[bytes | None, str | None, bool]:
+        """(gzipped JSON or None, why it failed or None, whether it would fail again)."""
+        command = [sys.executable, "-m", "common.trace.digest", *(["--lanes"] if kind == "lanes" else []), str(path)]
+        with subprocess.Popen(command, cwd=CODE.parents[1], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             self._processes.add(process)
             output, errors = process.communicate()
             self._processes.discard(process)
@@ -131,19 +139,19 @@ class Store:
         lines = errors.decode("utf-8", "replace").strip().splitlines() or [f"exit code {process.returncode}"]
         return None, printable(lines[-1].partition(": ")[2] or lines[-1], 300), process.returncode == 2
 
-    def _remember(self, key, answer):
+    def _put_in_memory(self, key: str, answer: bytes) -> None:
         self._ready[key] = answer
-        while len(self._ready) > 1 and sum(map(len, self._ready.values())) > IN_MEMORY:
+        while len(self._ready) > 1 and sum(map(len, self._ready.values())) > MEMORY_LIMIT:
             self._ready.popitem(last=False)
 
-    def _kept(self, key):
+    def _read_cached(self, key: str) -> bytes | None:
         try:
             answer = (self.folder / f"{key}.json.gz").read_bytes() if self.folder else b""
             return answer if answer and gzip.decompress(answer) else None
         except (OSError, EOFError, ValueError, zlib.error):
             return None
 
-    def _keep(self, key, answer):
+    def _write_cached(self, key: str, answer: bytes) -> None:
         if not self.folder:
             return
         try:
@@ -152,49 +160,49 @@ class Store:
             partial.replace(self.folder / f"{key}.json.gz")
             _prune(self.folder)
         except OSError as error:
-            log.warning("not kept in %s: %s", self.folder, error.strerror)
+            log.warning("not cached in %s: %s", self.folder, error.strerror)
 
 
-def _key(kind, path):
-    found = path.stat()
-    told = f"{kind} {path.resolve()} {found.st_size} {found.st_mtime_ns} {_code()}"
-    return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+def _key(kind: Kind, path: Path) -> str:
+    status = path.stat()
+    identity = f"{kind} {path.resolve()} {status.st_size} {status.st_mtime_ns} {_code_hash()}"
+    return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @cache
-def _code():
+def _code_hash() -> str:
     """A hash of the code that reads traces."""
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(CODE.glob("*.py")))).hexdigest()
 
 
-def _cache_folder():
+def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "pytorch-training-walkthrough"
 
 
-def _usable(folder):
-    """The folder if it is the user's own and files can be put there; else None: nothing is kept."""
+def _usable(folder: Path) -> Path | None:
+    """The folder, if only the user can write to it; else None, and nothing is cached."""
     try:
         if not folder.is_absolute():
             return None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = folder.stat()
-        own = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o022)
+        status = folder.stat()
+        own = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
         return folder if own and os.access(folder, os.W_OK) else None
     except OSError:
         return None
 
 
-def _prune(folder):
-    """Take the oldest answers away until the rest is no more than `ON_DISK`."""
+def _prune(folder: Path) -> None:
+    """Delete the oldest answers until the rest is no more than `DISK_LIMIT`."""
     files = []
     for file in folder.iterdir():
-        with suppress(OSError):  # another process may have taken it
-            found = file.stat()
-            files.append((found.st_mtime, found.st_size, file))
+        with suppress(OSError):  # another process may have deleted it
+            status = file.stat()
+            files.append((status.st_mtime, status.st_size, file))
     total = sum(size for _, size, _ in files)
     for _, size, file in sorted(files):
-        if total <= ON_DISK:
+        if total <= DISK_LIMIT:
             break
         file.unlink(missing_ok=True)
         total -= size

@@ -22,7 +22,7 @@ OF_2021 = [path for path in OTHERS if "resnet50" in path.name]
 
 def by_tensorboard(*words):
     """What the plugin makes of traces, see tests/by_tensorboard.py."""
-    program = [sys.executable, str(ROOT / "tests" / "by_tensorboard.py"), *map(str, words)]
+    program = [sys.executable, str(ROOT / "tests" / "support" / "by_tensorboard.py"), *map(str, words)]
     finished = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)

@@ -1,6 +1,6 @@
 /*
  * What the trace viewer of torch-tb-profiler (Chrome's catapult, built on Polymer 1) needs of Web Components v0,
- * which browsers no longer have: the old custom elements made of today's, and a few small names around them.
+ * which browsers no longer have: the old custom elements built from today's, and a few small names around them.
  * Polymer finds no Element.prototype.createShadowRoot, and so puts its elements' inner nodes into the page itself
  * ("shady DOM"): it needs nothing of the old shadow DOM.
  */
@@ -11,7 +11,7 @@
   const inert = document.implementation.createHTMLDocument("");  // no element is upgraded in this one
   const registered = new Set();  // the names of the elements that are written as tags of their own
 
-  /** The attributes that set properties of a Polymer element: the ones whose changes it has to hear of. */
+  /** The attributes that set properties of a Polymer element: the ones whose changes it must be notified of. */
   function watchedAttributes(prototype) {
     return Object.values(prototype._propertyInfo || {}).map(info => info.attribute);
   }
@@ -26,7 +26,7 @@
     };
   }
 
-  /** Let an element's blur() take the focus also from what is in it, as it did where that was in a shadow root. */
+  /** Let an element's blur() also take the focus from its descendants, as with a shadow root. */
   function addBlur(prototype) {
     if (Object.hasOwn(prototype, "blur")) return;  // a table, which has its own
     prototype.blur = function () {
@@ -36,8 +36,8 @@
   }
 
   /**
-   * A class for today's registry around a prototype made for the old one. Today an element hears also of the
-   * attributes that it had before it became what it is; it did not then, so these are kept from it, once each.
+   * A class for today's registry around a prototype written for the old one. Today an element's callback is also called
+   * for the attributes that it had before its upgrade; the old one was not, so the first call for each is dropped.
    */
   function elementClass(prototype, base) {
     const atStart = new WeakMap();  // element -> the names of those attributes
@@ -64,7 +64,7 @@
 
   /**
    * document.createElement of v0, where a new element might have children and attributes at once. Today's fails
-   * then, but its copying of a node does not: so the element is made where it means nothing, and then copied here.
+   * then, but copying a node does not: so the element is created in the inert document, then imported into this one.
    * The viewer's "overlay" becomes a div, as today only known names can have a shadow root.
    */
   function createElement(name, type) {
@@ -83,7 +83,7 @@
   Document.prototype.createElement = createElement;
   define(Event.prototype, "path", function () { return this.composedPath(); });
   define(document, "_currentScript", () => document.currentScript);
-  // Says that old custom elements are there (useNative) and that the old shadow DOM is not (no hasNative).
+  // Old custom elements are available (useNative), the old shadow DOM is not (no hasNative).
   window.CustomElements = {useNative: true, instanceof: (object, type) => object instanceof type};
   window.wrap = window.unwrap = node => node;  // the polyfill of the old shadow DOM had wrapped nodes
 

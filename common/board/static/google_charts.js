@@ -154,10 +154,10 @@
   // ---- Small elements ---------------------------------------------------------------------------------------------
 
   function element(name, className, text) {
-    const made = document.createElement(name);
-    made.className = className || "";
-    made.textContent = text === undefined ? "" : text;
-    return made;
+    const node = document.createElement(name);
+    node.className = className || "";
+    node.textContent = text === undefined ? "" : text;
+    return node;
   }
 
   function addStyle() {
@@ -254,15 +254,15 @@
 
     /** Columns with numbers to draw, each {column, label, tooltip}: tooltip is the column of its tooltips, if any. */
     dataColumns() {
-      const found = [];
+      const columns = [];
       this.columns.forEach((column, index) => {
-        if (column.role === "tooltip" && found.length) {
-          found[found.length - 1].tooltip = index;
+        if (column.role === "tooltip" && columns.length) {
+          columns[columns.length - 1].tooltip = index;
         } else if (index > 0 && !column.role) {
-          found.push({ column: index, label: column.label });
+          columns.push({ column: index, label: column.label });
         }
       });
-      return found;
+      return columns;
     }
 
     /** The tooltip that a tooltip column gives a row, as lines; undefined where it gives none. */
@@ -492,7 +492,7 @@
       this.emit("onmouseout", {});
     }
 
-    /** Tell of a click when plotly is done with it: a listener may remove the chart. */
+    /** Report a click when plotly is done with it: a listener may remove the chart. */
     click(point) {
       const place = this.placeOf(point);
       if (place) {
@@ -1154,9 +1154,9 @@
     pager(pages) {
       const box = element("div", "gc-pages");
       const button = (text, page) => {
-        const made = box.appendChild(element("button", "", text));
-        made.disabled = page < 0 || page >= pages;
-        made.addEventListener("click", () => {
+        const node = box.appendChild(element("button", "", text));
+        node.disabled = page < 0 || page >= pages;
+        node.addEventListener("click", () => {
           this.page = page;
           this.render();
         });

@@ -8,8 +8,8 @@ const SILENT = "TensorBoard does not answer";
 const REFRESH = 10_000; // ms until new runs are looked for
 
 let shown = 0; // counts what was shown: an answer for a page that was left is dropped
-let known = ""; // the runs as last shown, to tell when there are new ones
-let leave = []; // what to let go of when another page is shown
+let known = ""; // the runs as last shown, to detect new ones
+let leave = []; // what to release when another page is shown
 
 // The page and its options stand in the address after "#", so that the browser's back button works.
 function place() {
@@ -35,7 +35,7 @@ async function fetchJson(route, options = {}) {
   return answer;
 }
 
-// What the server knows of a trace; asks again while it is still reading, and says so.
+// What the server knows of a trace. Asks again while the server is still reading, and shows the progress.
 async function ask(route, options, current) {
   for (;;) {
     const answer = await fetchJson(route, options);
@@ -78,16 +78,16 @@ async function show() {
     leaving: (action) => (current === shown ? leave.push(action) : action()),
   };
   try {
-    const found = await fetchJson("runs");
-    site.runs = found.runs;
-    known = JSON.stringify(found.runs);
-    const made = await PAGES[page][1](site);
+    const {runs} = await fetchJson("runs");
+    site.runs = runs;
+    known = JSON.stringify(runs);
+    const content = await PAGES[page][1](site);
     if (current === shown) {
       leave.splice(0).forEach((action) => action());
-      view.replaceChildren(made);
+      view.replaceChildren(content);
       remember();
       scrollTo(0, 0);
-      made.dispatchEvent(new Event("shown"));
+      content.dispatchEvent(new Event("shown"));
       progress("");
     }
   } catch (error) {
@@ -101,15 +101,15 @@ async function show() {
   }
 }
 
-// New runs appear by themselves: the ladder is drawn anew when the list of runs has changed. The other pages are not, for
-// somebody may be in the middle of something there; they say so.
+// New runs appear without a reload: the ladder is redrawn when the list of runs has changed. The other pages only show a
+// message, because a redraw would lose what the reader is doing there.
 async function refresh() {
   if (document.hidden) {
     return;
   }
   try {
-    const found = await fetchJson("runs");
-    const isNew = JSON.stringify(found.runs) !== known;
+    const {runs} = await fetchJson("runs");
+    const isNew = JSON.stringify(runs) !== known;
     if (isNew && place().page === "ladder") {
       show();
     } else if (isNew || document.getElementById("progress").textContent === SILENT) {

@@ -104,8 +104,8 @@ const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 
 // ---------------------------------------------------------------------------------------------------------- colours
 
-// One hue for each kind of lane; its shades differ mostly in lightness, which every kind of colour vision tells apart.
-// The kinds are told apart by their lanes' labels too, so no meaning hangs on a hue alone.
+// One hue for each kind of lane; its shades differ mostly in lightness, which every kind of colour vision can see.
+// The lanes' labels name the kinds too, so no meaning depends on a hue alone.
 const KINDS = new Map([ // each kind's hue and chroma in OKLCH
   ["cpu", [255, 0.12]],
   ["runtime", [305, 0.12]],
@@ -337,10 +337,10 @@ function boxSums(model, tracks, low, high) {
   }
   let wall = 0;
   for (let i = 0; i < union.length; i += 2) wall += union[i + 1] - union[i];
-  const found = [...counts.keys()].filter((name) => counts[name]);
-  found.sort((a, b) => times[b] - times[a] || counts[b] - counts[a]);
-  const top = found.slice(0, 10).map((name) => ({name: model.names[name], count: counts[name], us: times[name]}));
-  return {count, us, wall, names: found.length, top};
+  const present = [...counts.keys()].filter((name) => counts[name]);
+  present.sort((a, b) => times[b] - times[a] || counts[b] - counts[a]);
+  const top = present.slice(0, 10).map((name) => ({name: model.names[name], count: counts[name], us: times[name]}));
+  return {count, us, wall, names: present.length, top};
 }
 
 // ------------------------------------------------------------------------------------------------------------- page
@@ -482,11 +482,11 @@ export class Timeline {
    * onSelect gets, and `at` and `of`: that this is match 3 (`at`) of 20 (`of`). Without matches: null. */
   next(direction = 1) {
     if (!this.searching?.count) return null;
-    const found = this.neighbour(direction < 0 ? -1 : 1) || this.neighbour(direction < 0 ? -1 : 1, true);
-    this.searching.at = found;
-    this.reveal(found.track, found.index);
-    this.selectEvent(found.track, found.index);
-    return {...this.eventInfo(found.track, found.index), at: this.rankOf(found), of: this.searching.count};
+    const match = this.neighbour(direction < 0 ? -1 : 1) || this.neighbour(direction < 0 ? -1 : 1, true);
+    this.searching.at = match;
+    this.reveal(match.track, match.index);
+    this.selectEvent(match.track, match.index);
+    return {...this.eventInfo(match.track, match.index), at: this.rankOf(match), of: this.searching.count};
   }
 
   setDark(dark) {
@@ -883,23 +883,23 @@ export class Timeline {
       next = i + 1;
       const column = Math.floor(start[i] / us) - first;
       let wide = i; // the event to be drawn as a box
-      let found = -1; // the match to be seen in this column
+      let shownMatch = -1; // the match to be seen in this column
       if (end[i] - start[i] < us) {
         if (column < 0) continue;
         next = Math.max(next, gallop(start, (first + column + 1) * us, i, size));
         wide = track.longest(i, next);
         if (matches) {
           match = gallop(matches, i, match, matches.length);
-          if (match < matches.length && matches[match] < next) found = matches[match];
+          if (match < matches.length && matches[match] < next) shownMatch = matches[match];
         }
         const density = Math.min(1, (busy[next] - busy[i]) / us);
-        if (found >= 0) paint(column, 255, found);
+        if (shownMatch >= 0) paint(column, 255, shownMatch);
         else paint(column, matches ? this.theme.dim : 100 + 155 * density, wide);
         if (end[wide] - start[wide] < us) continue;
       }
       const dim = searching && !searching.match[name[wide]];
       this.paintBox(track, wide, offset, {us, first}, dim);
-      if (found >= 0) paint(column, 255, found); // the box must not hide it
+      if (shownMatch >= 0) paint(column, 255, shownMatch); // the box must not hide it
     }
   }
 
@@ -1180,7 +1180,7 @@ export class Timeline {
     this.onSelect(info);
   }
 
-  /** The tracks and times that a drag from one corner to the other takes in. */
+  /** The tracks and times that a drag from one corner to the other covers. */
   boxOf({from, to}) {
     const times = [from.time, this.timeAt(clamp(to.x, 0, this.width))].sort((a, b) => a - b);
     const [top, bottom] = [from.at, to.y - HEADER + this.scroll.scrollTop].sort((a, b) => a - b);
@@ -1383,8 +1383,8 @@ export class Timeline {
       this.show({start: step.start - margin, end: step.end + margin});
       return;
     }
-    const found = this.eventAt(place);
-    if (found) this.selectEvent(found.track, found.index);
+    const clicked = this.eventAt(place);
+    if (clicked) this.selectEvent(clicked.track, clicked.index);
     else this.clearSelection();
   }
 
@@ -1450,10 +1450,10 @@ export class Timeline {
 
 /** The indices of a track's events whose name is marked in `match`. */
 function matchesOf(track, match) {
-  const found = new Uint32Array(track.size);
+  const indices = new Uint32Array(track.size);
   let count = 0;
-  for (let i = 0; i < track.size; i++) if (match[track.name[i]]) found[count++] = i;
-  return found.slice(0, count);
+  for (let i = 0; i < track.size; i++) if (match[track.name[i]]) indices[count++] = i;
+  return indices.slice(0, count);
 }
 
 /** Where in track.matches the first one after (or last one before) an origin lies, or -1. Matches that start at the

@@ -21,18 +21,18 @@ const CAUSES = {
 
 // An element with properties, children and text; text is never read as HTML.
 export function h(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [key, value] of Object.entries(properties)) {
     if (key.startsWith("on")) {
-      made.addEventListener(key.slice(2), value);
+      element.addEventListener(key.slice(2), value);
     } else if (key === "class") {
-      made.className = value;
+      element.className = value;
     } else if (value !== undefined && value !== null) {
-      made.setAttribute(key, value);
+      element.setAttribute(key, value);
     }
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
 export function time(us) {
@@ -49,7 +49,7 @@ export function share(value) {
   return value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
 }
 
-// plotly reads <b>, <a> and the like in every text: a name must not be able to say any of it.
+// plotly reads <b>, <a> and other tags in every text: a name must not be able to use them.
 function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
@@ -60,7 +60,7 @@ function ink(site) {
 }
 
 function chart(site, traces, layout = {}, low = false) {
-  const made = h("div", {class: low ? "chart low" : "chart", role: "img", "aria-label": layout.label || "chart"});
+  const host = h("div", {class: low ? "chart low" : "chart", role: "img", "aria-label": layout.label || "chart"});
   const text = ink(site), line = site.dark ? "#555" : "#e0e0e0";
   const axis = {gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true};
   const {label, xaxis, yaxis, ...rest} = layout;
@@ -72,12 +72,12 @@ function chart(site, traces, layout = {}, low = false) {
     hoverlabel: {align: "left"},
     xaxis: {...axis, ...xaxis}, yaxis: {...axis, ...yaxis}, ...rest,
   };
-  made.drawn = new Promise((done) => {
+  host.drawn = new Promise((done) => {
     // plotly measures its element, so it draws once that is on the page
     const draw = () => {
-      if (made.isConnected) {
-        done(Plotly.newPlot(made, traces, whole, {displayModeBar: false, responsive: true}));
-        site.leaving(() => Plotly.purge(made));
+      if (host.isConnected) {
+        done(Plotly.newPlot(host, traces, whole, {displayModeBar: false, responsive: true}));
+        site.leaving(() => Plotly.purge(host));
       } else if (site.alive()) {
         requestAnimationFrame(draw);
       }
@@ -85,10 +85,10 @@ function chart(site, traces, layout = {}, low = false) {
     if (window.Plotly) {
       draw();
     } else {
-      made.textContent = "no charts: plotly is not installed where TensorBoard runs (pip install plotly)";
+      host.textContent = "no charts: plotly is not installed where TensorBoard runs (pip install plotly)";
     }
   });
-  return made;
+  return host;
 }
 
 function table(headers, rows) {
@@ -118,15 +118,15 @@ function withTraces(site) {
   return site.runs.filter((run) => run.traces.length);
 }
 
-// The run that the address names, else the first; with it the choice of runs, and of traces where it has several.
+// The run in the address, else the first; with the form to choose the run, and its trace where it has several.
 function chosenRun(site, page) {
   const runs = withTraces(site);
   if (!runs.length) {
     throw new Error("no run with a trace is in the log folder yet");
   }
-  const run = runs.find((each) => each.key === site.options.run) || runs[0];
+  const run = runs.find(({key}) => key === site.options.run) || runs[0];
   const form = h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-    choice("Run", runs.map((each) => [each.key, each.name]), run.key, (key) => site.go(page, {run: key})));
+    choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go(page, {run: key})));
   const trace = run.traces.includes(site.options.trace) ? site.options.trace : undefined;
   if (run.traces.length > 1) {
     form.append(choice("Trace", run.traces.map((name) => [name, name]), trace || run.traces[0],
@@ -135,7 +135,7 @@ function chosenRun(site, page) {
   return {run, trace, form};
 }
 
-// 1. The ladder: every step's images a second, relative to the baseline, and what its time is made of.
+// 1. The ladder: images/s of every step, relative to the baseline, and its step time by activity.
 export async function ladder(site) {
   const {ladders, original} = await site.ladders();
   const page = h("div", {});
@@ -144,14 +144,14 @@ export async function ladder(site) {
     page.append(...problems(site));
     return page;
   }
-  for (const each of ladders) {
-    page.append(h("h1", {}, each.title), h("div", {class: "grid"},
-      section("Images a second", speedChart(site, each),
+  for (const shown of ladders) {
+    page.append(h("h1", {}, shown.title), h("div", {class: "grid"},
+      section("Images/s", speedChart(site, shown),
         note("The median of the timed windows, without a profiler; the whiskers are the range of the windows.")),
-      section("Relative to the baseline", relativeChart(site, each, original),
-        note(`Beside it the ladder that the course comes from, on a ${original.device}: one run each, no range published.`)),
-      breakdowns(site, each),
-      h("section", {class: "wide"}, h("h2", {}, "The steps"), ladderTable(site, each))));
+      section("Relative to the baseline", relativeChart(site, shown, original),
+        note(`Grey: the course's original ladder, on a ${original.device}, one run per step, no range published.`)),
+      breakdowns(site, shown),
+      h("section", {class: "wide"}, h("h2", {}, "The steps"), ladderTable(site, shown))));
   }
   const others = site.runs.filter((run) => run.traces.length && !run.step);
   if (others.length) {
@@ -173,24 +173,25 @@ function note(text) {
   return h("p", {class: "quiet"}, text);
 }
 
-function onStep(site, made, rows) {
-  made.drawn.then(() => made.on("plotly_click", (event) => site.go("step", {run: rows[event.points[0].pointNumber].run})));
-  return made;
+// A click on a row's bar opens that step.
+function opensSteps(site, host, rows) {
+  host.drawn.then(() => host.on("plotly_click", (event) => site.go("step", {run: rows[event.points[0].pointNumber].run})));
+  return host;
 }
 
 function speedChart(site, {rows}) {
   const speeds = rows.map((row) => row.samples_per_second.median);
-  return onStep(site, chart(site, [{
+  return opensSteps(site, chart(site, [{
     type: "bar", x: rows.map((row) => plain(row.step)), y: speeds, marker: {color: "#0072B2"},
     error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row, at) => row.high - speeds[at]),
       arrayminus: rows.map((row, at) => speeds[at] - row.low)},
     hovertemplate: "%{x}<br>%{y:.1f} images/s<extra></extra>",
-  }], {label: "Images a second for each step", yaxis: {rangemode: "tozero"}}), rows);
+  }], {label: "Images/s of each step", yaxis: {rangemode: "tozero"}}), rows);
 }
 
 function relativeChart(site, {rows}, original) {
   const steps = rows.map((row) => plain(row.step));
-  return onStep(site, chart(site, [
+  return opensSteps(site, chart(site, [
     {type: "bar", name: "here", x: steps, y: rows.map((row) => row.relative.ratio), marker: {color: "#0072B2"},
       hovertemplate: "%{x}<br>%{y:.2f}x<extra>here</extra>",
       error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row) => row.relative.high - row.relative.ratio),
@@ -200,45 +201,45 @@ function relativeChart(site, {rows}, original) {
   ], {label: "Throughput relative to the baseline", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: "x"}}), rows);
 }
 
-// A stacked bar for each step: ms of a step, or µs of an image. It grows as the traces are read; one that cannot be is named.
+// A stacked bar for each step: ms per step, or µs per image. Bars appear as the traces are read; a failure is shown.
 function breakdowns(site, {rows}) {
-  const found = [];
+  const digests = []; // [row, digest], in the order of the rows
   let unit = "step";
-  const holder = h("div", {}, note("reading the traces …"));
+  const container = h("div", {}, note("reading the traces …"));
   const draw = () => {
     const scale = unit === "image" ? ([row]) => 1 / row.batch_size : () => 1e-3;
     const shortUnit = unit === "image" ? "µs" : "ms";
     const bars = Object.entries(ROLES).map(([role, [colour]]) => ({
       type: "bar", orientation: "h", name: role, marker: {color: colour},
-      y: found.map(([row]) => plain(row.step)), x: found.map((pair) => pair[1].steps.breakdown_us[role] * scale(pair)),
+      y: digests.map(([row]) => plain(row.step)), x: digests.map((pair) => pair[1].steps.breakdown_us[role] * scale(pair)),
       hovertemplate: `%{y}<br>${role}: %{x:.1f} ${shortUnit}<extra></extra>`,
     })).filter((bar) => bar.x.some((value) => value > 0));
-    holder.replaceChildren(onStep(site, chart(site, bars, {label: "Step time by what it was spent on", barmode: "stack",
-      xaxis: {title: {text: unit === "image" ? "µs an image" : "ms a step"}}, yaxis: {autorange: "reversed"}}), found.map(([row]) => row)));
+    container.replaceChildren(opensSteps(site, chart(site, bars, {label: "Step time by activity", barmode: "stack",
+      xaxis: {title: {text: unit === "image" ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed"}}), digests.map(([row]) => row)));
   };
-  const made = h("section", {class: "wide"}, h("h2", {}, "What a step's time is made of, in its trace"),
+  const panel = h("section", {class: "wide"}, h("h2", {}, "Step time by activity, from the trace"),
     h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-      choice("in", [["step", "ms a step"], ["image", "µs an image"]], "step", (chosen) => {
+      choice("in", [["step", "ms per step"], ["image", "µs per image"]], "step", (chosen) => {
         unit = chosen;
         draw();
-      })), holder,
-    note("The profiler slows what it looks at, most of all the CPU: compare the shapes, and take speed from the windows above."));
-  for (const row of rows.filter((each) => each.has_trace)) {
+      })), container,
+    note("The profiler slows the program, its CPU side most: compare the proportions here, and read the speed from the windows above."));
+  for (const row of rows.filter((candidate) => candidate.has_trace)) {
     site.digest(row.run).then((digest) => {
       if (site.alive() && digest.steps) {
-        found.push([row, digest]);
-        found.sort((one, other) => rows.indexOf(one[0]) - rows.indexOf(other[0]));
+        digests.push([row, digest]);
+        digests.sort((one, other) => rows.indexOf(one[0]) - rows.indexOf(other[0]));
         draw();
       }
-    }).catch((error) => made.append(h("p", {class: "bad"}, `${row.step}: ${error.message}`)));
+    }).catch((error) => panel.append(h("p", {class: "bad"}, `${row.step}: ${error.message}`)));
   }
-  return made;
+  return panel;
 }
 
 function ladderTable(site, {rows}) {
   const link = (row) => (row.has_trace
     ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step);
-  return table(["step", ">batch", ">images/s", ">range", ">to the baseline", ">to the one before", ">peak memory", "notes"],
+  return table(["step", ">batch", ">images/s", ">range", ">vs baseline", ">vs step before", ">peak memory", "notes"],
     rows.map((row) => [link(row), `${row.batch_size}`, row.samples_per_second.median.toFixed(1),
       `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.relative.ratio.toFixed(2)}x`, row.gain?.text ?? "–",
       bytes(row.peak_memory_bytes.allocated), row.notes.join("; ")]));
@@ -249,21 +250,21 @@ function runsTable(site) {
   const rows = withTraces(site).map((run) => {
     const open = h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, run.name);
     const cells = [0, 1, 2, 3, 4].map(() => h("span", {class: "quiet"}, "…"));
-    site.digest(run.key).then((found) => {
-      if (found.steps) {
-        const gpu = found.gpus[0];
-        const texts = [gpu?.name ?? (found.has_gpu ? "GPU" : "CPU only"), time(found.steps.mean_us), share(gpu?.utilization),
-          share(gpu?.tensor_core_share), found.verdict];
+    site.digest(run.key).then((digest) => {
+      if (digest.steps) {
+        const gpu = digest.gpus[0];
+        const texts = [gpu?.name ?? (digest.has_gpu ? "GPU" : "CPU only"), time(digest.steps.mean_us), share(gpu?.utilization),
+          share(gpu?.tensor_core_share), digest.verdict];
         cells.forEach((cell, at) => cell.replaceWith(texts[at]));
       }
     }).catch((error) => cells.forEach((cell, at) => cell.replaceWith(at === 4 ? error.message : "")));
     return [open, ...cells];
   });
-  return table(["run", "device", ">a step", ">GPU busy", ">Tensor Cores", "verdict"], rows);
+  return table(["run", "device", ">step time", ">GPU busy", ">Tensor Cores", "verdict"], rows);
 }
 
-// What a promise gives; null where it fails, and then the page says why and keeps its choices.
-async function orSay(page, promise) {
+// The value of a promise; null where it fails, and then the page shows the reason and keeps its form.
+async function valueOrReason(page, promise) {
   try {
     return await promise;
   } catch (error) {
@@ -276,48 +277,48 @@ async function orSay(page, promise) {
 export async function step(site) {
   const {run, trace, form} = chosenRun(site, "step");
   const page = h("div", {}, form, h("h1", {}, run.name));
-  const found = await orSay(page, site.digest(run.key, trace));
-  if (!found?.steps) {
+  const digest = await valueOrReason(page, site.digest(run.key, trace));
+  if (!digest?.steps) {
     return page;
   }
-  found.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
-  page.append(cards(found), advice(found));
-  const grid = h("div", {class: "grid"}, breakdown(site, found), ...found.idle.map((idle) => waits(found, idle)),
-    ...found.memory.map((memory) => memoryCurve(site, memory)), copies(found));
-  const names = found.kernels.length ? kernels(found) : operators(found);
+  digest.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
+  page.append(cards(digest), advice(digest));
+  const grid = h("div", {class: "grid"}, breakdown(site, digest), ...digest.idle.map((idle) => idleCauses(digest, idle)),
+    ...digest.memory.map((memory) => memoryCurve(site, memory)), copies(digest));
+  const names = digest.kernels.length ? kernels(digest) : operators(digest);
   grid.append(names);
-  changeFromBefore(site, run, found).then((change) => change && names.before(change));
+  changeFromBefore(site, run, digest).then((change) => change && names.before(change));
   page.append(grid);
   return page;
 }
 
-function cards(found) {
-  const {steps} = found, gpu = found.gpus[0];
+function cards(digest) {
+  const {steps} = digest, first = digest.gpus[0];
   const [low, high] = [Math.min(...steps.us), Math.max(...steps.us)];
   const range = high > 1.05 * low ? `, ${time(low)} to ${time(high)}` : "";
-  const made = h("div", {class: "cards"},
-    card(time(steps.mean_us), steps.marked ? `a step (mean of ${steps.names.length}${range})` : "the whole trace: it marks no steps"));
-  if (!gpu) {
-    made.append(card("CPU", found.has_gpu ? "no event of a GPU is in the trace" : "no GPU in this trace"));
-    return made;
+  const row = h("div", {class: "cards"},
+    card(time(steps.mean_us), steps.marked ? `per step (mean of ${steps.names.length}${range})` : "the whole trace: it marks no steps"));
+  if (!first) {
+    row.append(card("CPU", digest.has_gpu ? "the trace holds no event of a GPU" : "no GPU in this trace"));
+    return row;
   }
-  for (const each of found.gpus) {
-    const which = found.gpus.length > 1 ? `GPU ${each.id}: ` : "";
-    made.append(card(share(each.utilization), `${which}busy: some kernel runs`),
-      card(share(each.sm_efficiency), `${which}SMs at work, estimated`),
-      card(each.occupancy_percent === null ? "–" : `${each.occupancy_percent.toFixed(1)} %`, `${which}occupancy, estimated`),
-      card(share(each.tensor_core_share), `${which}Tensor Cores, of the kernel time${each.unsure >= 0.005 ? `; cannot tell: ${share(each.unsure)}` : ""}`));
+  for (const gpu of digest.gpus) {
+    const which = digest.gpus.length > 1 ? `GPU ${gpu.id}: ` : "";
+    row.append(card(share(gpu.utilization), `${which}busy: at least one kernel runs`),
+      card(share(gpu.sm_efficiency), `${which}SMs at work, estimated`),
+      card(gpu.occupancy_percent === null ? "–" : `${gpu.occupancy_percent.toFixed(1)} %`, `${which}occupancy, estimated`),
+      card(share(gpu.tensor_core_share), `${which}Tensor Cores, of the kernel time${gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : ""}`));
   }
-  made.append(card(share(found.eligible_share), "of the kernel time in operators that could use them"),
-    card(gpu.name ?? `GPU ${gpu.id}`, "device"));
-  return made;
+  row.append(card(share(digest.eligible_share), "of the kernel time in operators that could use them"),
+    card(first.name ?? `GPU ${first.id}`, "device"));
+  return row;
 }
 
-function advice(found) {
-  const items = found.advice.map((each) => h("li", {}, h("b", {}, each.title), ": ",
-    each.predicted_gain === null ? "gain unknown" : each.predicted_gain >= 100 ? "the step is nothing else" : `at most ${each.predicted_gain.toFixed(2)}x as fast`,
-    each.step ? ` (steps/${each.step}.py)` : "", h("div", {class: "quiet"}, `${each.why}.`)));
-  return h("div", {class: "verdict"}, h("b", {}, found.verdict), items.length ? h("ol", {}, ...items) : null);
+function advice(digest) {
+  const items = digest.advice.map((item) => h("li", {}, h("b", {}, item.title), ": ",
+    item.predicted_gain === null ? "gain unknown" : item.predicted_gain >= 100 ? "the step is nothing else" : `at most ${item.predicted_gain.toFixed(2)}x as fast`,
+    item.step ? ` (steps/${item.step}.py)` : "", h("div", {class: "quiet"}, `${item.why}.`)));
+  return h("div", {class: "verdict"}, h("b", {}, digest.verdict), items.length ? h("ol", {}, ...items) : null);
 }
 
 function breakdown(site, {steps}) {
@@ -326,107 +327,108 @@ function breakdown(site, {steps}) {
     type: "bar", orientation: "h", name: role, y: [""], x: [steps.breakdown_us[role] / 1e3], marker: {color: colour},
     hovertemplate: `${role}: %{x:.2f} ms<extra></extra>`,
   }));
-  return section("A mean step", chart(site, bars, {label: "A mean step", barmode: "stack", showlegend: false,
+  return section("Mean step", chart(site, bars, {label: "Mean step", barmode: "stack", showlegend: false,
     xaxis: {ticksuffix: " ms", range: [0, steps.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}, true),
-  table(["role", ">time", ">share", ""], parts.map(([role, [colour, said]]) => [h("span", {}, swatch(colour), role),
-    time(steps.breakdown_us[role]), share(steps.breakdown_us[role] / steps.mean_us), said])));
+  table(["role", ">time", ">share", ""], parts.map(([role, [colour, meaning]]) => [h("span", {}, swatch(colour), role),
+    time(steps.breakdown_us[role]), share(steps.breakdown_us[role] / steps.mean_us), meaning])));
 }
 
-function waits(found, idle) {
-  const count = found.steps.names.length;
+function idleCauses(digest, idle) {
+  const count = digest.steps.names.length;
   const rows = Object.entries(CAUSES).filter(([cause]) => idle.causes_us[cause] > 0.0005 * idle.total_us);
-  return section(`GPU ${idle.device} runs no kernel for ${time(idle.total_us / count)} of a step; meanwhile`,
-    table(["cause", ">time", ">share", ""], rows.map(([cause, [colour, said]]) => [h("span", {}, swatch(colour), cause),
-      time(idle.causes_us[cause] / count), share(idle.causes_us[cause] / idle.total_us), said])));
+  return section(`GPU ${idle.device} runs no kernel for ${time(idle.total_us / count)} per step. Meanwhile:`,
+    table(["cause", ">time", ">share", ""], rows.map(([cause, [colour, meaning]]) => [h("span", {}, swatch(colour), cause),
+      time(idle.causes_us[cause] / count), share(idle.causes_us[cause] / idle.total_us), meaning])));
 }
 
 function memoryCurve(site, memory) {
   const label = memory.device < 0 ? "the CPU" : `GPU ${memory.device}`;
   const peak = memory.peak_allocated === null ? `grew ${bytes(memory.growth)} while tracing; the trace records no totals`
     : `peak ${bytes(memory.peak_allocated)}${memory.peak_reserved ? `, reserved ${bytes(memory.peak_reserved)}` : ""}`;
-  const made = section(`Memory of ${label}: ${peak}`);
+  const panel = section(`Memory of ${label}: ${peak}`);
   const curve = (name, values, colour) => ({type: "scatter", mode: "lines", name, x: memory.time_us.map((us) => us / 1e3),
     y: values.map((size) => (size === null ? null : size / 1e6)), line: {shape: "hv", width: 1.5, color: colour}});
   const curves = [curve("allocated", memory.allocated, "#0072B2"),
     ...(memory.device < 0 ? [] : [curve("reserved", memory.reserved, "#E69F00")])] // a CPU's allocator reserves nothing
     .filter(({y}) => y.some((value) => value));
   if (curves.length) {
-    made.append(chart(site, curves, {label: `Memory of ${label} over time`, xaxis: {title: {text: "ms"}},
+    panel.append(chart(site, curves, {label: `Memory of ${label} over time`, xaxis: {title: {text: "ms"}},
       yaxis: {title: {text: "MB"}, rangemode: "tozero"}}));
   }
   if (memory.at_peak.length) {
-    made.append(note("Allocated while tracing and alive at the peak, by operator:"),
+    panel.append(note("Top allocations: allocated while tracing and alive at the peak, by operator"),
       table([">size", "name"], memory.at_peak.map(([name, size]) => [bytes(size), name])));
   }
-  return made;
+  return panel;
 }
 
-function copies(found) {
-  const ways = [["h2d", "to the GPU"], ["d2h", "from it"], ["d2d", "within the GPU"]];
-  const rows = ways.map(([key, text]) => [text, found.copies[key]]).filter(([, each]) => each.count);
+function copies(digest) {
+  const directions = [["h2d", "to the GPU"], ["d2h", "from the GPU"], ["d2d", "within the GPU"]];
+  const rows = directions.map(([key, text]) => [text, digest.copies[key]]).filter(([, copied]) => copied.count);
   if (!rows.length) {
     return null;
   }
-  return section(found.step_bytes ? `Copies: ${bytes(found.step_bytes)} a step to the GPU` : "Copies",
-    table(["", ">copies", ">size", ">time", ">GB/s", ">pinned", ">pageable"], rows.map(([text, each]) => [text, `${each.count}`,
-      bytes(each.bytes), time(each.us), each.gigabytes_per_second?.toFixed(1), share(each.bytes ? each.pinned_bytes / each.bytes : null),
-      share(each.bytes ? each.pageable_bytes / each.bytes : null)])));
+  return section(digest.step_bytes ? `Copies: ${bytes(digest.step_bytes)} per step to the GPU` : "Copies",
+    table(["", ">copies", ">size", ">time", ">GB/s", ">pinned", ">pageable"], rows.map(([text, copied]) => [text, `${copied.count}`,
+      bytes(copied.bytes), time(copied.us), copied.gigabytes_per_second?.toFixed(1), share(copied.bytes ? copied.pinned_bytes / copied.bytes : null),
+      share(copied.bytes ? copied.pageable_bytes / copied.bytes : null)])));
 }
 
-function kernels(found) {
-  const said = (uses) => (uses === null ? "cannot tell" : uses ? "yes" : "no");
-  return h("section", {class: "wide"}, h("h2", {}, `Kernels: ${found.kernel_count}, ${time(found.kernel_us)} in the whole trace`),
-    table([">time", ">share", ">count", ">mean", "Tensor Cores", "name"], found.kernels.slice(0, 30).map((each) => [time(each.us),
-      share(each.us / found.kernel_us), `${each.count}`, time(each.us / each.count), said(each.tensor_cores), each.name])));
+function kernels(digest) {
+  const answer = (uses) => (uses === null ? "unknown" : uses ? "yes" : "no");
+  return h("section", {class: "wide"}, h("h2", {}, `Kernels: ${digest.kernel_count}, ${time(digest.kernel_us)} in the whole trace`),
+    table([">time", ">share", ">count", ">mean", "Tensor Cores", "name"], digest.kernels.slice(0, 30).map((kernel) => [time(kernel.us),
+      share(kernel.us / digest.kernel_us), `${kernel.count}`, time(kernel.us / kernel.count), answer(kernel.tensor_cores), kernel.name])));
 }
 
-function operators(found) {
+function operators(digest) {
   return h("section", {class: "wide"},
-    h("h2", {}, `Operators on the CPU: ${time(found.operator_us)} in the whole trace, each without what runs inside it`),
-    table([">time", ">share", ">count", ">mean", "name"], found.operators.slice(0, 30).map((each) => [time(each.us),
-      share(each.us / found.operator_us), `${each.count}`, time(each.us / each.count), each.name])));
+    h("h2", {}, `Operators on the CPU, self time: ${time(digest.operator_us)} in the whole trace`),
+    table([">time", ">share", ">count", ">mean", "name"], digest.operators.slice(0, 30).map((operator) => [time(operator.us),
+      share(operator.us / digest.operator_us), `${operator.count}`, time(operator.us / operator.count), operator.name])));
 }
 
-async function changeFromBefore(site, run, found) {
+// What changed since the step before in the run's ladder; null where there is none, or no trace of it.
+async function changeFromBefore(site, run, digest) {
   const {ladders} = await site.ladders();
-  const rows = ladders.map((each) => each.rows).find((each) => each.some((row) => row.run === run.key));
+  const rows = ladders.map((candidate) => candidate.rows).find((candidate) => candidate.some((row) => row.run === run.key));
   const at = rows ? rows.findIndex((row) => row.run === run.key) : -1;
   if (at < 1 || !rows[at - 1].has_trace) {
     return null;
   }
   try {
     const before = await site.digest(rows[at - 1].run);
-    const promise = before.promises[rows[at].step];
-    const promised = promise?.predicted_gain ? `Its trace promised at most ${promise.predicted_gain.toFixed(2)}x. ` : "";
+    const prediction = before.predictions[rows[at].step];
+    const predicted = prediction?.predicted_gain ? `Predicted from its trace: at most ${prediction.predicted_gain.toFixed(2)}x. ` : "";
     if (!before.steps) {
       return null;
     }
-    return section(`Since ${rows[at - 1].step}`, note(`${promised}Measured: ${rows[at].gain.text}.`),
-      note(otherBatch(rows[at - 1], rows[at])), changes(before, found));
+    return section(`Since ${rows[at - 1].step}`, note(`${predicted}Measured: ${rows[at].gain.text}.`),
+      note(batchNote(rows[at - 1], rows[at])), changes(before, digest));
   } catch {
     return null;
   }
 }
 
-// A word where a step of the one is not a step of the other.
-function otherBatch(before, after) {
-  return before.batch_size === after.batch_size ? "The times are those of a traced step, which vary."
-    : `A step was ${before.batch_size} images and is ${after.batch_size}: the times below are those of a step, not of an image.`;
+// Warns where the batch sizes differ, so that a step of one is not a step of the other.
+function batchNote(before, after) {
+  return before.batch_size === after.batch_size ? "The times are from traced steps, which vary."
+    : `The batch size was ${before.batch_size} and is ${after.batch_size}: the times below are per step, not per image.`;
 }
 
 // What was measured of two runs of one ladder, without a profiler; "" for other runs.
 async function measured(site, before, after) {
   const {ladders} = await site.ladders();
-  const rows = ladders.map((each) => each.rows).find((each) => [before, after].every((run) => each.some((row) => row.run === run.key)));
+  const rows = ladders.map((candidate) => candidate.rows).find((candidate) => [before, after].every((run) => candidate.some((row) => row.run === run.key)));
   if (!rows || before === after) {
     return "";
   }
   const [was, is] = [before, after].map((run) => rows.find((row) => row.run === run.key));
   const [low, high] = [is.low / was.high, is.high / was.low];
   const ratio = is.samples_per_second.median / was.samples_per_second.median;
-  const told = low <= 1 && high >= 1 ? "no difference" : `${ratio.toFixed(2)}x (${low.toFixed(2)}-${high.toFixed(2)})`;
+  const comparison = low <= 1 && high >= 1 ? "no difference" : `${ratio.toFixed(2)}x (${low.toFixed(2)}-${high.toFixed(2)})`;
   const speeds = [was, is].map((row) => row.samples_per_second.median.toFixed(1));
-  return `Images a second, without a profiler: ${speeds[0]} before, ${speeds[1]} after: ${told}. ${otherBatch(was, is)}`;
+  return `Images/s, without a profiler: ${speeds[0]} before, ${speeds[1]} after: ${comparison}. ${batchNote(was, is)}`;
 }
 
 // 3. Any two runs: what moved.
@@ -442,7 +444,7 @@ export async function compare(site) {
   const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
     choice("Before", names, before.key, (key) => site.go("compare", {before: key, after: after.key})),
     choice("After", names, after.key, (key) => site.go("compare", {before: before.key, after: key}))));
-  const [old, now] = await Promise.all([before, after].map((run) => orSay(page, site.digest(run.key))));
+  const [old, now] = await Promise.all([before, after].map((run) => valueOrReason(page, site.digest(run.key))));
   if (!old?.steps || !now?.steps) {
     return page;
   }
@@ -453,9 +455,9 @@ export async function compare(site) {
   if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
     page.append(h("p", {class: "bad"}, "One of them ran on a GPU, the other on a CPU: two machines, not a change."));
   }
-  page.append(h("div", {class: "grid"}, section("A mean step, under the profiler", changes(old, now)), section("Figures", figures(old, now)),
-    h("section", {class: "wide"}, h("h2", {}, old.kernels.length ? "Kernels that moved most: time in the trace, for each step" : "Operators that moved most: time in the trace, for each step"),
-      movedNames(old, now))));
+  page.append(h("div", {class: "grid"}, section("Mean step, under the profiler", changes(old, now)), section("Figures", figures(old, now)),
+    h("section", {class: "wide"}, h("h2", {}, old.kernels.length ? "Kernels that changed most: time per step in the trace" : "Operators that changed most: time per step in the trace"),
+      changedNames(old, now))));
   return page;
 }
 
@@ -472,27 +474,27 @@ function changes(old, now) {
 }
 
 function figures(old, now) {
-  const each = (pick, text) => [old, now].map((found) => { const value = pick(found); return value === null || value === undefined ? "–" : text(value); });
+  const cells = (value, text) => [old, now].map((digest) => { const figure = value(digest); return figure === null || figure === undefined ? "–" : text(figure); });
   const rows = [
-    ["GPU busy", ...each((found) => found.gpus[0]?.utilization, share)],
-    ["SMs at work, estimated", ...each((found) => found.gpus[0]?.sm_efficiency, share)],
-    ["Tensor Cores, of the kernel time", ...each((found) => found.gpus[0]?.tensor_core_share, share)],
-    ["kernels a step", ...each((found) => found.kernel_count / found.steps.names.length || null, (count) => count.toFixed(0))],
-    ["bytes to the GPU a step", ...each((found) => found.step_bytes || null, bytes)],
-    ["peak memory", ...each((found) => found.memory[0]?.peak_allocated, bytes)],
+    ["GPU busy", ...cells((digest) => digest.gpus[0]?.utilization, share)],
+    ["SMs at work, estimated", ...cells((digest) => digest.gpus[0]?.sm_efficiency, share)],
+    ["Tensor Cores, of the kernel time", ...cells((digest) => digest.gpus[0]?.tensor_core_share, share)],
+    ["kernels per step", ...cells((digest) => digest.kernel_count / digest.steps.names.length || null, (count) => count.toFixed(0))],
+    ["bytes to the GPU per step", ...cells((digest) => digest.step_bytes || null, bytes)],
+    ["peak memory", ...cells((digest) => digest.memory[0]?.peak_allocated, bytes)],
   ];
   return table(["", ">before", ">after"], [
-    ["device", ...[old, now].map((found) => found.gpus[0]?.name ?? (found.has_gpu ? "GPU" : "CPU"))],
+    ["device", ...[old, now].map((digest) => digest.gpus[0]?.name ?? (digest.has_gpu ? "GPU" : "CPU"))],
     ...rows.filter((row) => row[1] !== "–" || row[2] !== "–")]);
 }
 
-function movedNames(old, now) {
+function changedNames(old, now) {
   const both = new Map();
-  [old, now].forEach((found, at) => {
-    for (const each of old.kernels.length || now.kernels.length ? found.kernels : found.operators) {
-      const pair = both.get(each.name) || [0, 0];
-      pair[at] = each.us / found.steps.names.length;
-      both.set(each.name, pair);
+  [old, now].forEach((digest, at) => {
+    for (const {name, us} of old.kernels.length || now.kernels.length ? digest.kernels : digest.operators) {
+      const pair = both.get(name) || [0, 0];
+      pair[at] = us / digest.steps.names.length;
+      both.set(name, pair);
     }
   });
   const rows = [...both].sort((one, other) => Math.abs(other[1][1] - other[1][0]) - Math.abs(one[1][1] - one[1][0])).slice(0, 20);
@@ -503,23 +505,23 @@ function movedNames(old, now) {
 export async function timeline(site) {
   const {run, trace, form} = chosenRun(site, "timeline");
   const unread = h("div", {}, form);
-  const [{Timeline}, data] = await Promise.all([import("./timeline.js"), orSay(unread, site.lanes(run.key, trace))]);
+  const [{Timeline}, data] = await Promise.all([import("./timeline.js"), valueOrReason(unread, site.lanes(run.key, trace))]);
   if (!data?.lanes) {
     return unread;
   }
-  const holder = h("div", {class: "timeline"});
+  const container = h("div", {class: "timeline"});
   const count = h("span", {class: "quiet", role: "status"});
-  const page = h("div", {}, form, holder);
+  const page = h("div", {}, form, container);
   let drawn = null;
   const search = h("input", {type: "search", placeholder: "find an event", "aria-label": "Find events by name"});
   const find = () => {
     const {count: hits, us} = drawn.search(search.value);
-    const told = hits ? `${hits} event${hits === 1 ? "" : "s"}, ${time(us)}` : "nothing found";
-    count.textContent = search.value ? told : "";
+    const result = hits ? `${hits} event${hits === 1 ? "" : "s"}, ${time(us)}` : "nothing found";
+    count.textContent = search.value ? result : "";
   };
   const next = (direction) => {
-    const found = drawn.next(direction);
-    count.textContent = found ? `${found.at} of ${found.of}` : count.textContent;
+    const match = drawn.next(direction);
+    count.textContent = match ? `${match.at} of ${match.of}` : count.textContent;
   };
   search.addEventListener("input", find);
   search.addEventListener("keydown", (event) => {
@@ -532,11 +534,11 @@ export async function timeline(site) {
     h("button", {type: "button", onclick: () => next(1)}, "next"),
     count,
     h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, "the numbers of this run"));
-  if (data.cut) {
-    page.append(note(`${data.cut} events more are left out: there are too many to show.`));
+  if (data.left_out) {
+    page.append(note(`${data.left_out} more events are left out: there are too many to show.`));
   }
   page.addEventListener("shown", () => {
-    drawn = new Timeline(holder, data, {dark: site.dark});
+    drawn = new Timeline(container, data, {dark: site.dark});
     site.leaving(() => drawn.destroy());
   });
   return page;

@@ -70,7 +70,7 @@ def of_ladder(ladder, summaries):
     rows = []
     for before, after in pairwise(ladder.rows):
         summary = summaries.get(before.result.step)
-        advice = summary and next((each for each in summary.levers if each.step == after.result.step), None)
+        advice = summary and next((each for each in summary.bottlenecks if each.step == after.result.step), None)
         notes = tuple(note for note in after.result.notes if note not in before.result.notes)
         rows.append(Prediction(before.result.step, after.result.step, advice, after.gain, notes))
     return rows

@@ -1,9 +1,10 @@
-"""A trace's numbers, or its events, as plain JSON for a page: `python -m common.trace.digest [--lanes] PATH`.
+"""A trace's numbers, or its events, as JSON for a web page: `python -m common.trace.digest [--lanes] PATH`.
 
-A process of its own for each trace, so that a server stays quick and small while a large one is read.
+Runs in a process of its own, so a server stays responsive and small while a large trace is read.
 """
 
 import sys
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -11,17 +12,18 @@ from msgspec.structs import asdict
 
 from common.errors import InputError, one_line_errors
 from common.trace import lanes
+from common.trace.memory import Memory
 from common.trace.reader import read
 from common.trace.source import Chunks
-from common.trace.summary import summarize
+from common.trace.summary import Summary, summarize
 
-KERNELS, OPERATORS, HOLDERS = 100, 50, 12  # rows that a page shows
-POINTS = 2000  # of a memory curve: more than a screen has columns
+TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 100, 50, 12  # rows of the page's tables
+MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
 
 
-def digest(summary):
-    """What a page shows of a `Summary`: a dict of plain types; times in µs, sizes in bytes, shares 0..1."""
-    steps, talk = summary.steps, summary.communication
+def digest(summary: Summary) -> dict[str, object]:
+    """The numbers of a `Summary` that a page shows: plain types; times in µs, sizes in bytes, shares 0..1."""
+    steps, communication = summary.steps, summary.communication
     return {
         "file": summary.trace.file.name,
         "warnings": summary.trace.warnings,
@@ -38,66 +40,66 @@ def digest(summary):
         "eligible_share": summary.tensor_cores.eligible_share,
         "kernel_count": sum(kernel.count for kernel in summary.kernels),
         "kernel_us": sum(kernel.us for kernel in summary.kernels),
-        "kernels": [asdict(kernel) for kernel in summary.kernels[:KERNELS]],
+        "kernels": [asdict(kernel) for kernel in summary.kernels[:TOP_KERNELS]],
         "operator_us": sum(operator.us for operator in summary.operators),
-        "operators": [asdict(operator) for operator in summary.operators[:OPERATORS]],
+        "operators": [asdict(operator) for operator in summary.operators[:TOP_OPERATORS]],
         "copies": {
-            name: asdict(each) | {"gigabytes_per_second": each.gigabytes_per_second}
-            for name, each in summary.copies.items()
+            name: asdict(copies) | {"gigabytes_per_second": copies.gigabytes_per_second}
+            for name, copies in summary.copies.items()
         },
         "step_bytes": summary.step_bytes,
-        "memory": [_memory(each) for each in summary.memory],
+        "memory": [_memory(device) for device in summary.memory],
         "idle": [
-            {"device": each.device, "total_us": each.total_us, "causes_us": each.causes_us, "gaps": len(each.start)}
-            for each in summary.idle
+            {"device": idle.device, "total_us": idle.total_us, "causes_us": idle.causes_us, "gaps": len(idle.start)}
+            for idle in summary.idle
         ],
-        "communication": talk and {"count": talk.count, "us": talk.us, "hidden_us": talk.hidden_us},
-        "advice": [asdict(each) for each in summary.advice],
-        "promises": {each.step: asdict(each) for each in summary.levers if each.step},
+        "communication": asdict(communication) if communication else None,
+        "advice": [asdict(advice) for advice in summary.advice],
+        "predictions": {advice.step: asdict(advice) for advice in summary.bottlenecks if advice.step},
         "verdict": summary.verdict,
     }
 
 
-def _memory(each):
-    points = thinned(each.allocated, POINTS)
-    begun = each.time[0] if len(each.time) else 0.0
+def _memory(memory: Memory) -> dict[str, object]:
+    points = thinned(memory.allocated, MAX_POINTS)
+    begin = memory.time[0] if len(memory.time) else 0.0
     return {
-        "device": each.device,
-        "peak_allocated": each.peak_allocated,
-        "peak_reserved": each.peak_reserved,
-        "growth": each.growth,
-        "at_peak": list(each.at_peak.items())[:HOLDERS],
-        "time_us": (each.time[points] - begun).tolist(),
-        "allocated": _plain(each.allocated[points]),
-        "reserved": _plain(each.reserved[points]),
+        "device": memory.device,
+        "peak_allocated": memory.peak_allocated,
+        "peak_reserved": memory.peak_reserved,
+        "growth": memory.growth,
+        "at_peak": list(memory.at_peak.items())[:TOP_ALLOCATIONS],
+        "time_us": (memory.time[points] - begin).tolist(),
+        "allocated": _plain(memory.allocated[points]),
+        "reserved": _plain(memory.reserved[points]),
     }
 
 
-def thinned(values, points):
-    """Indices of at most `points` points of a curve, among them the lowest and the highest of each stretch of time."""
+def thinned(values: np.ndarray, points: int) -> np.ndarray:
+    """Indices of at most `points` points of a curve: the first, the last, the extremes of each stretch of time."""
     if len(values) <= points:
         return np.arange(len(values))
     parts = np.array_split(np.arange(len(values)), points // 2 - 1)
     known = np.nan_to_num(values)
-    kept = {0, len(values) - 1}
+    indices = {0, len(values) - 1}
     for part in parts:
-        kept |= {int(part[np.argmin(known[part])]), int(part[np.argmax(known[part])])}
-    return np.array(sorted(kept))
+        indices |= {int(part[np.argmin(known[part])]), int(part[np.argmax(known[part])])}
+    return np.array(sorted(indices))
 
 
-def _plain(values):
+def _plain(values: np.ndarray) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
 @one_line_errors()
-def main(words):
-    """Print the JSON of one trace; exit code 2 and one line on stderr where it cannot be read."""
-    wants_lanes = words[:1] == ["--lanes"]
+def main(words: Sequence[str]) -> None:
+    """Print the JSON of one trace; exit code 2 and one line on stderr if it cannot be read."""
+    wants_lanes = list(words[:1]) == ["--lanes"]
     if len(words) != 1 + wants_lanes:
         raise InputError("name one trace")
-    with Chunks(words[-1]) as pieces:
-        found = lanes.lanes(read(pieces)) if wants_lanes else digest(summarize(pieces))
-    sys.stdout.buffer.write(msgspec.json.encode(found, enc_hook=lambda value: value.item()))  # numpy's numbers
+    with Chunks(words[-1]) as chunks:
+        result = lanes.lanes(read(chunks)) if wants_lanes else digest(summarize(chunks))
+    sys.stdout.buffer.write(msgspec.json.encode(result, enc_hook=lambda value: value.item()))  # numpy's numbers
 
 
 if __name__ == "__main__":

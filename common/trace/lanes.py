@@ -2,21 +2,22 @@
 
 import numpy as np
 
+from common.trace.columns import Spans, Trace
 from common.trace.operators import Nesting
 from common.trace.steps import is_loading, is_step, steps
 
-MOST = 500_000  # events: what is cut off then is said
+MAX_EVENTS = 500_000  # the page says how many are left out
 
 
-def lanes(trace):
-    """{"names", "steps", "lanes", "cut"}: plain lists; times in µs from the first step's start.
+def lanes(trace: Trace) -> dict[str, object]:
+    """{"names", "steps", "lanes", "left_out"}: plain lists; times in µs from the first step's start.
 
     A lane has label, kind ("cpu", "loader", "runtime", "kernel", "copy"), levels (rows for nested events) and, sorted
-    by start, start, duration, name (an index into names) and level. cut: events left out because there are too many.
+    by start, start, duration, name (an index into names) and level. left_out: events beyond `MAX_EVENTS`.
     """
-    cut = steps(trace)
-    begin, end = float(cut.start[0]), float(cut.end[-1])
-    room = 0.02 * (end - begin)
+    marks = steps(trace)
+    begin, end = float(marks.start[0]), float(marks.end[-1])
+    margin = 0.02 * (end - begin)
     operators = trace.operators.where(~trace.named(trace.operators, is_step))
     loading = trace.named(operators, is_loading)
     tables = [
@@ -28,32 +29,33 @@ def lanes(trace):
         ("copy", "memset", trace.sets),
     ]
     tables = [
-        (kind, label, spans.where((spans.start < end + room) & (spans.end > begin - room)))
+        (kind, label, spans.where((spans.start < end + margin) & (spans.end > begin - margin)))
         for kind, label, spans in tables
     ]
     starts = np.concatenate([spans.start for _, _, spans in tables])
-    until = np.partition(starts, MOST)[MOST] if len(starts) > MOST else np.inf  # the same for all: none looks idle
-    found = []
+    # One limit for all lanes: with limits of their own, some would look idle.
+    until = np.partition(starts, MAX_EVENTS)[MAX_EVENTS] if len(starts) > MAX_EVENTS else np.inf
+    rows = []
     for kind, label, spans in tables:
         spans = spans.where(spans.start < until)
         for thread in np.unique(spans.thread).tolist():
-            found.append(_lane(trace, kind, label, thread, spans.where(spans.thread == thread), begin))
-    used = sorted({name for lane in found for name in lane["name"]})
+            rows.append(_lane(trace, kind, label, thread, spans.where(spans.thread == thread), begin))
+    used = sorted({name for lane in rows for name in lane["name"]})
     numbers = {name: number for number, name in enumerate(used)}
-    for lane in found:
+    for lane in rows:
         lane["name"] = [numbers[name] for name in lane["name"]]
-    marks = zip(cut.names, (cut.start - begin).tolist(), (cut.end - begin).tolist(), strict=True)
+    edges = zip(marks.names, (marks.start - begin).tolist(), (marks.end - begin).tolist(), strict=True)
     return {
         "names": [trace.names[name] for name in used],
-        "steps": [{"name": name, "start": start, "end": end} for name, start, end in marks],
-        "lanes": found,
-        "cut": int((starts >= until).sum()),
+        "steps": [{"name": name, "start": start, "end": end} for name, start, end in edges],
+        "lanes": rows,
+        "left_out": int((starts >= until).sum()),
     }
 
 
-def _lane(trace, kind, label, thread, spans, begin):
+def _lane(trace: Trace, kind: str, label: str, thread: int, spans: Spans, begin: float) -> dict:
     process, number = trace.threads[thread]
-    if kind in ("kernel", "copy"):  # a row is a device and a stream of it
+    if kind in ("kernel", "copy"):  # the process is a device, the thread one of its streams
         number = f"{process}, stream {number.removeprefix('stream ')}"
     order = np.argsort(spans.start, kind="stable")
     level = _levels(spans)
@@ -68,8 +70,8 @@ def _lane(trace, kind, label, thread, spans, begin):
     }
 
 
-def _levels(spans):
-    """How many others each event runs inside of, at most 30."""
+def _levels(spans: Spans) -> np.ndarray:
+    """How many other events contain each event, at most 30."""
     nesting = Nesting(spans)
     parent, level = nesting.parent, np.zeros(len(spans), np.int64)
     for index in nesting.order.tolist():

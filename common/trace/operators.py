@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from common.trace.columns import Spans, Trace
 
-def launches(trace, device_work):
-    """For each span of device work the index of the runtime call that launched it (same correlation), else -1."""
+
+def launches(trace: Trace, device_work: Spans) -> np.ndarray:
+    """The index of the runtime call that launched each span of device work (same correlation), -1 for none."""
     runtime = trace.runtime
     known = np.flatnonzero(runtime.correlation >= 0)
     order = known[np.argsort(runtime.correlation[known], kind="stable")]
@@ -12,32 +14,32 @@ def launches(trace, device_work):
     if not len(ids):
         return np.full(len(device_work), -1)
     at = np.searchsorted(ids, device_work.correlation, "right") - 1
-    found = (at >= 0) & (ids[at] == device_work.correlation) & (device_work.correlation >= 0)
-    return np.where(found, order[at], -1)
+    known = (at >= 0) & (ids[at] == device_work.correlation) & (device_work.correlation >= 0)
+    return np.where(known, order[at], -1)
 
 
-def launching_operators(trace, runtime):
-    """For each runtime call (indices into `trace.runtime`, -1 for none) the index of the operator that made it, or -1.
+def launching_operators(trace: Trace, runtime: np.ndarray) -> np.ndarray:
+    """The index of the operator that made each runtime call (indices into `trace.runtime`, -1 for none), or -1.
 
-    By the profiler's External id, as the profiler plugin does it; where the id names no operator, which happens in
-    whole traces, it is the innermost operator that runs on the calling thread when the call begins.
+    By the profiler's External id, as in the profiler plugin. In some traces no id names an operator: then it is the
+    innermost operator that runs on the calling thread when the call begins.
     """
-    operators, found = trace.operators, np.full(len(runtime), -1)
+    operators, result = trace.operators, np.full(len(runtime), -1)
     known = np.flatnonzero(operators.external > 0)
     order = known[np.argsort(operators.external[known], kind="stable")]
-    ids, made = operators.external[order], runtime >= 0
-    wanted = np.where(made, trace.runtime.external[runtime], -1) if len(trace.runtime) else np.full(len(runtime), -1)
+    ids, valid = operators.external[order], runtime >= 0
+    wanted = np.where(valid, trace.runtime.external[runtime], -1) if len(trace.runtime) else np.full(len(runtime), -1)
     if len(ids):
         at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        found = np.where((ids[at] == wanted) & (wanted > 0), order[at], -1)
-    lost = np.flatnonzero(made & (found < 0))
-    if len(lost) and len(operators):
-        calls = runtime[lost]
-        found[lost] = Nesting(operators).innermost(trace.runtime.thread[calls], trace.runtime.start[calls])
-    return found
+        result = np.where((ids[at] == wanted) & (wanted > 0), order[at], -1)
+    missing = np.flatnonzero(valid & (result < 0))
+    if len(missing) and len(operators):
+        calls = runtime[missing]
+        result[missing] = Nesting(operators).innermost(trace.runtime.thread[calls], trace.runtime.start[calls])
+    return result
 
 
-DEEPEST = 1000  # operators inside each other: more is no nesting but overlap, which no thread of a program has
+MAX_DEPTH = 1000  # of nested operators: more than that is overlap, which no program's thread has
 
 
 class Nesting:
@@ -46,57 +48,58 @@ class Nesting:
     order: indices by thread, then start, then outermost first. `parent` of each operator: an index, -1 at the top.
     """
 
-    def __init__(self, operators):
+    def __init__(self, operators: Spans):
         self.operators = operators
-        self.order = np.lexsort([-operators.end, operators.start, operators.thread])
+        self.order: np.ndarray = np.lexsort([-operators.end, operators.start, operators.thread])
         self._first = np.searchsorted(operators.thread[self.order], np.arange(operators.thread.max(initial=-1) + 2))
-        self._parent = None
+        self._parent: np.ndarray | None = None
 
     @property
-    def parent(self):
+    def parent(self) -> np.ndarray:
+        """Index of the operator around each operator, -1 for none; int64 [operators]."""
         if self._parent is None:
             parent = np.full(len(self.operators), -1)
             thread, end = self.operators.thread.tolist(), self.operators.end.tolist()
-            start, open_ones, current = self.operators.start.tolist(), [], None
+            start, stack, current = self.operators.start.tolist(), [], None
             for index in self.order.tolist():
                 if thread[index] != current:
-                    current, open_ones = thread[index], []
-                while open_ones and end[open_ones[-1]] <= start[index]:
-                    open_ones.pop()
-                if open_ones:
-                    parent[index] = open_ones[-1]
-                open_ones.append(index)
+                    current, stack = thread[index], []
+                while stack and end[stack[-1]] <= start[index]:
+                    stack.pop()
+                if stack:
+                    parent[index] = stack[-1]
+                stack.append(index)
             self._parent = parent
         return self._parent
 
-    def own_time(self):
-        """µs that each operator ran without those directly inside it, float64 [operators]."""
+    def own_time(self) -> np.ndarray:
+        """µs of each operator without the operators inside it, float64 [operators]."""
         own, inner = self.operators.duration.copy(), self.parent >= 0
         np.subtract.at(own, self.parent[inner], self.operators.duration[inner])
         return np.maximum(own, 0.0)
 
-    def innermost(self, thread, time):
+    def innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Index of the innermost operator on each thread at each time, -1 where none runs. Arrays of equal length."""
-        found = np.full(len(time), -1)
-        for each in np.unique(thread).tolist():
-            if each + 1 >= len(self._first):
+        result = np.full(len(time), -1)
+        for number in np.unique(thread).tolist():
+            if number + 1 >= len(self._first):
                 continue
-            low, high = self._first[each], self._first[each + 1]
+            low, high = self._first[number], self._first[number + 1]
             here = self.order[low:high]
-            asked = np.flatnonzero(thread == each)
-            at = np.searchsorted(self.operators.start[here], time[asked], "right") - 1
+            queries = np.flatnonzero(thread == number)
+            at = np.searchsorted(self.operators.start[here], time[queries], "right") - 1
             if len(here):
-                found[asked] = np.where(at >= 0, here[at], -1)
-        over = np.flatnonzero(found >= 0)
-        for _ in range(DEEPEST):
-            over = over[self.operators.end[found[over]] <= time[over]]
-            found[over] = self.parent[found[over]]
-            over = over[found[over] >= 0]
-        found[over] = -1
-        return found
+                result[queries] = np.where(at >= 0, here[at], -1)
+        ended = np.flatnonzero(result >= 0)  # operators that began before that time, but may have ended before it too
+        for _ in range(MAX_DEPTH):
+            ended = ended[self.operators.end[result[ended]] <= time[ended]]
+            result[ended] = self.parent[result[ended]]
+            ended = ended[result[ended] >= 0]
+        result[ended] = -1
+        return result
 
-    def holding(self, marked):
-        """For each operator whether one that is `marked` (a mask) runs inside it, itself not counted."""
+    def has_descendant(self, marked: np.ndarray) -> np.ndarray:
+        """Whether a `marked` operator (a mask) runs inside each operator, the operator itself not counted."""
         inside = np.zeros(len(self.operators), bool)
         counted = np.concatenate([[0], np.cumsum(marked[self.order])])
         for low, high in zip(self._first[:-1], self._first[1:], strict=True):

@@ -1,21 +1,24 @@
-"""From a file to a `Trace`: the events that numbers are computed from, sorted by kind and put into columns."""
+"""From a file to a `Trace`: the events that numbers are computed from, by kind and in columns."""
 
 import gc
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from common.errors import InputError
 from common.trace import decode, source
 from common.trace.columns import MemoryEvents, Spans, Trace
-from common.trace.event import Args
+from common.trace.event import Args, Event, Number
 
 OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
 MEMORY = "memory"
 
-# Categories of torch.profiler from 2021 to today, lower case. Those that name a runtime's or a driver's calls
-# (cuda_runtime, cuda_driver, hip_runtime, xpu_runtime, …) are told by their ending.
+# Categories of torch.profiler from 2021 to today, lower case. Those of a runtime's or a driver's calls (cuda_runtime,
+# cuda_driver, hip_runtime, xpu_runtime, …) are recognised by the ending.
 KINDS = {
     "cpu_op": OPERATOR,
     "operator": OPERATOR,
@@ -28,98 +31,111 @@ KINDS = {
     "memset": SET,
     "user_annotation": ANNOTATION,
 }
-FARTHEST = 1e16  # µs, 300 years: what lies beyond is no time, and would cost the others their precision
+MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
 
 NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
 MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserved")
+NO_ARGS = Args()
+
+Table = dict[str, np.ndarray]  # columns of equal length by their names
 
 
-def read(trace):
-    """Read a trace of torch.profiler, of any year and device, into a `Trace`.
+def read(path: str | Path | source.Chunks) -> Trace:
+    """Read a trace of torch.profiler, of any year and device.
 
-    trace: the path of a file, JSON or gzipped JSON, or the `source.Chunks` of one. Raises InputError where it cannot be
-    read, holds no trace, or is larger than allowed. What is damaged is left out, and `Trace.warnings` says so.
+    path: of a file, JSON or gzipped JSON; or the `source.Chunks` of one. Raises InputError if it cannot be read, is not
+    a trace, or is larger than allowed. Damaged parts are left out, with a line in `Trace.warnings`.
     """
-    pieces = trace if isinstance(trace, source.Chunks) else source.Chunks(trace)
-    path, header, warnings = pieces.path, {}, pieces.warnings
+    chunks = path if isinstance(path, source.Chunks) else source.Chunks(path)
+    header: dict[str, object] = {}
     columns = _Columns()
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
     try:
-        for run in decode.events(pieces, path, header, warnings):
+        for run in decode.events(chunks, chunks.path, header, chunks.warnings):
             columns.add(run)
     finally:
-        pieces.close()
+        chunks.close()
         if collecting:
             gc.enable()
     if not columns.seen:
-        raise InputError(f"{path} holds no events: nothing was recorded, or nothing could be read")
-    return columns.trace(path, header, warnings)
+        raise InputError(f"{chunks.path} holds no events: nothing was recorded, or nothing could be read")
+    return columns.trace(chunks.path, header, chunks.warnings)
 
 
-def rank_of(path):
-    """The rank that a trace's opening lines name, or None. Reads no further than its first events."""
-    header = {}
-    with source.Chunks(path) as pieces, suppress(InputError):
-        next(decode.events(pieces, path, header, []), None)
+def rank_of(path: str | Path) -> int | None:
+    """The rank in a trace's header, or None. Reads no further than the first events."""
+    header: dict[str, object] = {}
+    with source.Chunks(path) as chunks, suppress(InputError):
+        next(decode.events(chunks, path, header, []), None)
     return _rank(header)
 
 
 class _Columns:
-    def __init__(self):
+    """Collects the columns of a trace's events, run by run."""
+
+    def __init__(self) -> None:
         self.seen = 0
         self.names, self.threads, self.addresses = _Numbered(), _Numbered(), _Numbered()
-        self.runs = {kind: [] for kind in (OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION, MEMORY)}
-        self.odd = 0  # events without a usable time
+        self.runs: dict[str, list[Table]] = {
+            kind: [] for kind in (OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION, MEMORY)
+        }
+        self.untimed = 0  # events without a usable time
 
-    def add(self, events):
+    def add(self, events: list[Event]) -> None:
         self.seen += len(events)
-        picked = {kind: [] for kind in self.runs}
-        pick = _Picks(picked)
+        by_kind: dict[str, list[Event]] = {kind: [] for kind in self.runs}
+        append_for = _Appends(by_kind)
         for event in events:
             if event.ph == "X":
-                if append := pick[event.cat]:
+                if append := append_for[event.cat]:
                     append(event)
             elif event.ph == "i" and event.name == "[memory]" and event.args:
-                picked[MEMORY].append(event)
-        for event in picked[ANNOTATION]:
+                by_kind[MEMORY].append(event)
+        for event in by_kind[ANNOTATION]:
             if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
-                picked[OPERATOR].append(event)
-        for kind, found in picked.items():
-            if found:
-                self.runs[kind].append(self._columns(kind, found))
+                by_kind[OPERATOR].append(event)
+        for kind, selected in by_kind.items():
+            if selected:
+                self.runs[kind].append(self._columns(kind, selected))
 
-    def _columns(self, kind, events):
+    def _columns(self, kind: str, events: list[Event]) -> Table:
         names, threads = self.names, self.threads
         start = _numbers([event.ts for event in events])
-        columns = {"start": start, "thread": [threads[e.pid, e.tid] for e in events]}
+        columns: dict[str, np.ndarray | list[int]] = {
+            "start": start,
+            "thread": [threads[event.pid, event.tid] for event in events],
+        }
         args = [event.args or NO_ARGS for event in events]
-        usable = np.abs(start) < FARTHEST
+        usable = np.abs(start) < MAX_TIME
         if kind == MEMORY:
             addresses = self.addresses
-            columns["address"] = [-1 if a.address is None else addresses[a.address] for a in args]
+            columns["address"] = [-1 if arg.address is None else addresses[arg.address] for arg in args]
             for name in MEMORY_NUMBERS:
                 columns[name] = _numbers(list(map(attrgetter(name), args)))
         else:
-            length = _numbers([event.dur for event in events])
-            usable &= (length >= 0) & (length < FARTHEST)
-            columns["duration"] = length
+            duration = _numbers([event.dur for event in events])
+            usable &= (duration >= 0) & (duration < MAX_TIME)
+            columns["duration"] = duration
             columns["name"] = [names[event.name] for event in events]
-            columns["external"] = _ids([a.external if a.external_2021 is None else a.external_2021 for a in args])
-            columns["correlation"] = _ids([a.correlation for a in args])
+            columns["external"] = _ids(
+                [arg.external if arg.external_2021 is None else arg.external_2021 for arg in args]
+            )
+            columns["correlation"] = _ids([arg.correlation for arg in args])
             if kind in (KERNEL, COPY, SET):
                 for name in NUMBERS:
                     columns[name] = _numbers(list(map(attrgetter(name), args)))
-                lacking = np.isnan(columns["device"])
-                if lacking.any():  # on a device's row the process is the device's number
-                    columns["device"] = np.where(lacking, _numbers([e.pid for e in events]), columns["device"])
-        self.odd += int(len(usable) - usable.sum())
+                device = np.asarray(columns["device"])
+                missing = np.isnan(device)
+                if missing.any():  # in a device's row the process is the device's number
+                    columns["device"] = np.where(missing, _numbers([event.pid for event in events]), device)
+        self.untimed += int(len(usable) - usable.sum())
         return {name: np.asarray(column)[usable] for name, column in columns.items()}
 
-    def trace(self, path, header, warnings):
-        if self.odd:
-            warnings.append(f"{path.name}: {self.odd} events without a usable time are left out")
-        # The order of events that begin together must not depend on the order in the file: the outer one first.
+    def trace(self, path: Path, header: dict[str, object], warnings: list[str]) -> Trace:
+        if self.untimed:
+            warnings.append(f"{path.name}: {self.untimed} events without a usable time are left out")
+        # Events that begin together must not depend on the order in the file: the outer one comes first.
         tables = {kind: _joined(runs) for kind, runs in self.runs.items()}
         starts = [table["start"] for table in tables.values() if table]
         if not starts or not sum(map(len, starts)):
@@ -131,12 +147,11 @@ class _Columns:
                 table["start"] -= origin
             if "duration" in table:
                 table["end"] = table["start"] + table.pop("duration")
-        threads = {}  # a thread's id is a number in some events and a text in others
-        same = [threads.setdefault((str(pid), str(tid)), len(threads)) for pid, tid in self.threads]
+        threads: dict[tuple[str, str], int] = {}  # a thread's id is a number in some events and a text in others
+        merged = [threads.setdefault((str(pid), str(tid)), len(threads)) for pid, tid in self.threads]
         for table in filter(None, tables.values()):
-            table["thread"] = np.array(same)[table["thread"]]
+            table["thread"] = np.array(merged)[table["thread"]]
         memory = tables.pop(MEMORY) or {"start": np.empty(0)}
-        annotations = _spans(tables[ANNOTATION])
         return Trace(
             file=path,
             origin=origin,
@@ -147,7 +162,7 @@ class _Columns:
             kernels=_spans(tables[KERNEL]),
             copies=_spans(tables[COPY]),
             sets=_spans(tables[SET]),
-            annotations=annotations,
+            annotations=_spans(tables[ANNOTATION]),
             memory=MemoryEvents(
                 time=memory["start"],
                 **{name: memory.get(name, np.empty(0)) for name in ("thread", "address", *MEMORY_NUMBERS)},
@@ -158,49 +173,46 @@ class _Columns:
         )
 
 
-NO_ARGS = Args()
-
-
-class _Numbered(dict):
+class _Numbered(dict[Any, int]):
     """From a value to its number, in order of appearance."""
 
-    def __missing__(self, value):
+    def __missing__(self, value: object) -> int:
         self[value] = number = len(self)
         return number
 
 
-class _Picks(dict):
-    """From a category to the `append` of the list of its kind; None for those that nothing here is computed from."""
+class _Appends(dict[str | None, Callable[[Event], None] | None]):
+    """From a category to the `append` of the list of its kind; None for categories that no number needs."""
 
-    def __init__(self, picked):
-        self.picked = picked
+    def __init__(self, by_kind: dict[str, list[Event]]):
+        self.by_kind = by_kind
 
-    def __missing__(self, category):
+    def __missing__(self, category: str | None) -> Callable[[Event], None] | None:
         lower = (category or "").lower()
         kind = RUNTIME if lower.endswith(("_runtime", "_driver")) else KINDS.get(lower)
-        self[category] = self.picked[kind].append if kind else None
+        self[category] = self.by_kind[kind].append if kind else None
         return self[category]
 
 
-def _numbers(values):
-    """A float64 array; NaN for what is no number, or beyond all that is ever counted."""
+def _numbers(values: Sequence[Number]) -> np.ndarray:
+    """A float64 array; NaN for what is not a number, or out of range."""
     try:
-        made = np.array(values, np.float64)
+        numbers = np.array(values, np.float64)
     except (ValueError, TypeError, OverflowError):
-        made = np.array([_number(value) for value in values], np.float64)
-    made[~(abs(made) < 2**62)] = np.nan
-    return made
+        numbers = np.array([_number(value) for value in values], np.float64)
+    numbers[~(abs(numbers) < 2**62)] = np.nan
+    return numbers
 
 
-def _number(value):
+def _number(value: Any) -> float:
     try:
         return float(value)
     except (ValueError, TypeError, OverflowError):
         return np.nan
 
 
-def _ids(values):
-    """An int64 array of ids; -1 where there is none."""
+def _ids(values: Sequence[Number]) -> np.ndarray:
+    """An int64 array of ids; -1 for none."""
     values = [-1 if value is None else value for value in values]
     try:
         return np.array(values, np.int64)
@@ -208,12 +220,13 @@ def _ids(values):
         return np.array([_id(value) for value in values], np.int64)
 
 
-def _id(value):
+def _id(value: Number) -> int:
     number = _number(value)
     return int(number) if abs(number) < 2**62 else hash(value) >> 2
 
 
-def _joined(runs):
+def _joined(runs: list[Table]) -> Table:
+    """The columns of all runs, sorted by start."""
     if not runs:
         return {}
     table = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
@@ -222,20 +235,20 @@ def _joined(runs):
     return {name: column[order] for name, column in table.items()}
 
 
-def _spans(table):
+def _spans(table: Table) -> Spans:
     if table:
         return Spans(**table)
-    whole = np.empty(0, np.int64)
-    return Spans(np.empty(0), np.empty(0), whole, whole, whole, whole)
+    no_ids = np.empty(0, np.int64)
+    return Spans(np.empty(0), np.empty(0), no_ids, no_ids, no_ids, no_ids)
 
 
-def _properties(header):
-    found = header.get("deviceProperties")
-    devices = [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-    return {int(_number(d.get("id"))): d for d in devices if np.isfinite(_number(d.get("id")))}
+def _properties(header: dict[str, object]) -> dict[int, dict[str, Any]]:
+    value = header.get("deviceProperties")
+    devices = [device for device in value if isinstance(device, dict)] if isinstance(value, list) else []
+    return {int(_number(device.get("id"))): device for device in devices if np.isfinite(_number(device.get("id")))}
 
 
-def _rank(header):
-    found = header.get("distributedInfo")
-    rank = found.get("rank") if isinstance(found, dict) else None
+def _rank(header: dict[str, object]) -> int | None:
+    info = header.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and not isinstance(rank, bool) else None

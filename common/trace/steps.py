@@ -1,4 +1,4 @@
-"""The training steps of a trace, and what each of them spent its time on.
+"""The training steps of a trace, and the time of each by role.
 
 Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and overall_parser.py (the breakdown).
 """
@@ -6,6 +6,7 @@ Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and
 import numpy as np
 from msgspec import Struct
 
+from common.trace.columns import Spans, Trace
 from common.trace.intervals import Cover, shares
 from common.trace.operators import launches
 
@@ -14,17 +15,17 @@ COLLECTIVES = {
     f"{library}:{name}"
     for library in ("nccl", "gloo")
     for name in (
-        *("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter"),  # those that the plugin knows
+        *("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter"),  # those in the plugin
         *("_all_gather_base", "_reduce_scatter_base", "all_to_all", "send", "recv", "coalesced", "barrier"),  # newer
     )
 }
 
 
 class Steps(Struct, frozen=True):
-    """names: what stands after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
+    """names: the text after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
 
     breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
-    marked: False where the trace marks no steps and counts as one.
+    marked: False if the trace marks no steps and counts as one.
     """
 
     names: list[str]
@@ -34,49 +35,52 @@ class Steps(Struct, frozen=True):
     marked: bool
 
     @property
-    def duration(self):
+    def duration(self) -> np.ndarray:
+        """µs, float64 [steps]."""
         return self.end - self.start
 
     @property
-    def mean_us(self):
+    def mean_us(self) -> float:
+        """Mean duration of a step."""
         return float(self.duration.mean())
 
     @property
-    def mean_breakdown_us(self):
-        """µs of a mean step by role."""
+    def mean_breakdown_us(self) -> dict[str, float]:
+        """µs of the mean step by role."""
         return dict(zip(ROLES, self.breakdown.mean(axis=1).tolist(), strict=True))
 
 
-def is_step(name):
+def is_step(name: str) -> bool:
+    """True for the mark of a training step."""
     return name.startswith("ProfilerStep#")
 
 
-def is_loading(name):
-    """True for the time in which the training loop waits for its DataLoader's next batch."""
+def is_loading(name: str) -> bool:
+    """True for the mark around the training loop's wait for its DataLoader's next batch."""
     loader = name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
     return loader or name.startswith("enumerate(DataPipe)#")
 
 
-def steps(trace):
+def steps(trace: Trace) -> Steps:
     """The `Steps` of a trace.
 
-    A step begins where its ProfilerStep mark begins, or where the step before it ends, if that is later; it ends when
-    the last device work that was launched inside the mark ends, or with the mark. Last steps are left out where the
-    profiler missed part of their device work: all that launched none, and then one that launched less than 80 % of
-    what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
+    A step begins where its ProfilerStep mark begins, or where the step before it ends, if that is later. It ends with
+    its mark, or with the last device work that was launched inside the mark, if that is later. Last steps are left out
+    if the profiler missed part of their device work: all that launched none, and then one that launched less than 80 %
+    of what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
     """
     names, start, end, marked = _marks(trace)
     start, end, launched = _with_device_work(trace, start, end)
-    kept = _complete(launched)
-    names, start, end = names[:kept], start[:kept], end[:kept]
+    count = _complete(launched)
+    names, start, end = names[:count], start[:count], end[:count]
     return Steps(names, start, end, shares([*roles(trace), Cover(start, end)], start, end), marked)
 
 
-def roles(trace):
+def roles(trace: Trace) -> list[Cover]:
     """The covers of all roles but "other", in order of precedence: a moment counts for the first that covers it.
 
-    Communication is what the plugin calls so: the time inside collectives' marks on the CPU, and kernels that carry
-    the id of one; today's NCCL kernels carry another id and count as kernels here (`communication.py` tells them).
+    Communication is defined as in the plugin: the time inside collectives' marks on the CPU, and kernels with the id of
+    such a mark. Today's NCCL kernels have another id and count as kernels here; see `communication.py`.
     """
     operators, annotations = trace.operators, trace.annotations
     loading = trace.named(operators, is_loading)
@@ -86,7 +90,7 @@ def roles(trace):
     communicating = np.isin(trace.kernels.external, ids[ids >= 0])
     working = ~loading & ~collective & ~trace.named(operators, is_step)
 
-    def cover(spans, mask=slice(None)):
+    def cover(spans: Spans, mask: np.ndarray | slice = slice(None)) -> Cover:
         return Cover(spans.start[mask], spans.end[mask])
 
     return [
@@ -100,23 +104,24 @@ def roles(trace):
     ]
 
 
-def _marks(trace):
-    found = [spans.where(trace.named(spans, is_step)) for spans in (trace.operators, trace.annotations)]
+def _marks(trace: Trace) -> tuple[list[str], np.ndarray, np.ndarray, bool]:
+    """Steps as the trace marks them: names, starts, ends, and whether there are marks at all."""
+    marks = [spans.where(trace.named(spans, is_step)) for spans in (trace.operators, trace.annotations)]
     name, start, end, thread = (
-        np.concatenate([getattr(spans, column) for spans in found]) for column in ("name", "start", "end", "thread")
+        np.concatenate([getattr(spans, column) for spans in marks]) for column in ("name", "start", "end", "thread")
     )
     if len(start):
-        working = [spans.thread for spans in (trace.kernels, trace.copies, trace.sets)]
-        kept = ~np.isin(thread, np.concatenate(working))  # on a device's row they are copies of the CPU's
-        if not kept.any():
-            kept[:] = True
-        threads, count = np.unique(thread[kept], return_counts=True)
+        device_threads = [spans.thread for spans in (trace.kernels, trace.copies, trace.sets)]
+        mask = ~np.isin(thread, np.concatenate(device_threads))  # marks in a device's row repeat the CPU's
+        if not mask.any():
+            mask[:] = True
+        threads, count = np.unique(thread[mask], return_counts=True)
         if len(threads) > 1:
             trace.warnings.append(f"{len(threads)} threads mark steps: those with the most marks are used")
-            kept &= thread == threads[np.argmax(count)]
-        marks = sorted(set(zip(start[kept].tolist(), end[kept].tolist(), name[kept].tolist(), strict=True)))
-        begun, ended, names = zip(*marks, strict=True)
-        return [trace.names[each].split("#", 1)[1] for each in names], np.array(begun), np.array(ended), True
+            mask &= thread == threads[np.argmax(count)]
+        rows = sorted(set(zip(start[mask].tolist(), end[mask].tolist(), name[mask].tolist(), strict=True)))
+        starts, ends, numbers = zip(*rows, strict=True)
+        return [trace.names[number].split("#", 1)[1] for number in numbers], np.array(starts), np.array(ends), True
     tables = (trace.runtime, trace.annotations, trace.kernels, trace.copies, trace.sets)
     whole = [trace.operators] if len(trace.operators) else [table for table in tables if len(table)]
     if not whole:  # memory events alone
@@ -125,23 +130,25 @@ def _marks(trace):
     return ["0"], np.array([first]), np.array([last]), False
 
 
-def _with_device_work(trace, start, end):
+def _with_device_work(
+    trace: Trace, start: np.ndarray, end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Steps' starts and ends with the device work that they launched, and how many events each launched (or None)."""
     work = [spans for spans in (trace.kernels, trace.copies, trace.sets) if len(spans)]
     if not work:
         return start, end, None
-    begun, ended = (np.concatenate([getattr(spans, edge) for spans in work]) for edge in ("start", "end"))
+    starts, ends = (np.concatenate([getattr(spans, edge) for spans in work]) for edge in ("start", "end"))
     call = np.concatenate([launches(trace, spans) for spans in work])
     step = np.where(call >= 0, _inside(trace.runtime, start, end)[call], -1) if len(trace.runtime) else call
     launched = np.bincount(step[step >= 0], minlength=len(start))
     if not launched.any():
         return start, end, None
     first, last = np.full(len(start), np.inf), np.full(len(start), -np.inf)
-    np.minimum.at(first, step[step >= 0], begun[step >= 0])
-    np.maximum.at(last, step[step >= 0], ended[step >= 0])
+    np.minimum.at(first, step[step >= 0], starts[step >= 0])
+    np.maximum.at(last, step[step >= 0], ends[step >= 0])
     before = start[0]
-    if launched[0]:  # work from before the trace, done before this step's own begins
-        earlier = ended[(step < 0) & (ended < first[0])]
+    if launched[0]:  # work from before the trace that ends before this step's own work begins
+        earlier = ends[(step < 0) & (ends < first[0])]
         before = max(before, earlier.max(initial=-np.inf))
     start, end = start.copy(), end.copy()
     for index in range(len(start)):
@@ -150,14 +157,14 @@ def _with_device_work(trace, start, end):
     return start, end, launched
 
 
-def _inside(spans, start, end):
-    """The step that each span lies in as a whole, -1 for none."""
+def _inside(spans: Spans, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The step that contains each whole span, -1 for none."""
     step = np.searchsorted(start, spans.start, "right") - 1
     return np.where((step >= 0) & (spans.end <= end[step]), step, -1)
 
 
-def _complete(launched):
-    """How many steps to keep."""
+def _complete(launched: np.ndarray | None) -> int | None:
+    """How many steps are complete; None for all."""
     if launched is None or len(launched) < 2:
         return None
     last = int(np.flatnonzero(launched)[-1])

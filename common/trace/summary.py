@@ -1,5 +1,9 @@
 """Everything that is computed from one trace, and the object that `explain --json` prints."""
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -8,10 +12,11 @@ from common.trace import advice, bottlenecks, copies, gpus, idle, memory, reader
 from common.trace.columns import Trace
 from common.trace.communication import Communication, communication
 from common.trace.operators import Nesting
+from common.trace.source import Chunks
 
 
 class Kernel(Struct, frozen=True):
-    """All kernels of one name: how many, their summed µs, and whether they use Tensor Cores (None: cannot tell)."""
+    """All kernels of one name: how many, their summed µs, and whether they use Tensor Cores (None: unknown)."""
 
     name: str
     count: int
@@ -20,7 +25,7 @@ class Kernel(Struct, frozen=True):
 
 
 class Operator(Struct, frozen=True):
-    """All operators of one name: how many, and their summed µs on the CPU without those inside them."""
+    """All operators of one name: how many, and their summed µs on the CPU without the operators inside them."""
 
     name: str
     count: int
@@ -28,9 +33,10 @@ class Operator(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """What a trace says; see the classes of the fields.
+    """The numbers of one trace; see the classes of the fields.
 
-    kernels, operators: by name, the longest first, over the whole trace; operators are there for traces without a GPU.
+    kernels, operators: by name, the longest first, over the whole trace; operators only for traces without kernels.
+    step_bytes: bytes that a mean step copies to the device.
     """
 
     trace: Trace
@@ -44,17 +50,18 @@ class Summary(Struct, frozen=True):
     memory: list[memory.Memory]
     idle: list[idle.Idle]
     communication: Communication | None
-    levers: list[advice.Advice]
+    bottlenecks: list[advice.Advice]
     verdict: str
 
     @property
-    def advice(self):
-        return advice.ranked(self.levers)
+    def advice(self) -> list[advice.Advice]:
+        """The bottlenecks worth treating, the largest gain first."""
+        return advice.ranked(self.bottlenecks)
 
-    def as_json(self):
+    def as_json(self) -> dict[str, Any]:
         """The object of `explain --json`: plain types only, None where the trace cannot tell."""
-        first = self.memory[0] if self.memory else None
-        same = [each for each in self.memory if first and (each.device == memory.CPU) == (first.device == memory.CPU)]
+        on_cpu = bool(self.memory) and self.memory[0].device == memory.CPU
+        devices = [device for device in self.memory if (device.device == memory.CPU) == on_cpu]
         return _finite(
             {
                 "file": str(self.trace.file),
@@ -70,34 +77,34 @@ class Summary(Struct, frozen=True):
                     "total_us": sum(kernel.us for kernel in self.kernels),
                 },
                 "eligible_kernel_share": self.tensor_cores.eligible_share,
-                "copies": {name: asdict(each) for name, each in self.copies.items()},
+                "copies": {name: asdict(copies) for name, copies in self.copies.items()},
                 "memory": {
-                    "peak_allocated_bytes": _largest(each.peak_allocated for each in same),
-                    "peak_reserved_bytes": _largest(each.peak_reserved for each in same),
+                    "peak_allocated_bytes": _largest(device.peak_allocated for device in devices),
+                    "peak_reserved_bytes": _largest(device.peak_reserved for device in devices),
                 },
                 "advice": [
                     {
-                        "step": each.step,
-                        "why": f"{each.title}: {each.why}",
-                        "share_of_step": each.share_of_step,
-                        "predicted_gain": each.predicted_gain,
+                        "step": advice.step,
+                        "why": f"{advice.title}: {advice.why}",
+                        "share_of_step": advice.share_of_step,
+                        "predicted_gain": advice.predicted_gain,
                     }
-                    for each in self.advice
+                    for advice in self.advice
                 ],
             }
         )
 
 
-def summarize(trace):
-    """The `Summary` of a trace: its path, or `source.Chunks`. Raises InputError; see `reader.read`."""
-    trace = reader.read(trace)
-    cut = steps.steps(trace)
+def summarize(path: str | Path | Chunks) -> Summary:
+    """The `Summary` of a trace: its path, or its `source.Chunks`. Raises InputError; see `reader.read`."""
+    trace = reader.read(path)
+    traced_steps = steps.steps(trace)
     tensor = tensor_cores.tensor_cores(trace)
-    begin, end = float(cut.start[0]), float(cut.end[-1])
-    found = []
+    begin, end = float(traced_steps.start[0]), float(traced_steps.end[-1])
+    devices = []
     for number in gpus.gpu_ids(trace):
         kernels = trace.kernels.where(trace.kernels.device == number)
-        found.append(
+        devices.append(
             gpus.Gpu(
                 id=number,
                 name=gpus.gpu_name(trace, number),
@@ -107,56 +114,56 @@ def summarize(trace):
                 tensor_core_share=tensor.share.get(number),
             )
         )
-    waits = [idle.idle(trace, cut, gpu.id) for gpu in found]
-    talk = communication(trace, cut)
-    costs = bottlenecks.levers(trace, cut, found, waits, tensor, talk)
+    waits = [idle.idle(trace, traced_steps, gpu.id) for gpu in devices]
+    collectives = communication(trace, traced_steps)
+    costs = bottlenecks.bottlenecks(trace, traced_steps, devices, waits, tensor, collectives)
     return Summary(
         trace=trace,
-        steps=cut,
-        gpus=found,
+        steps=traced_steps,
+        gpus=devices,
         tensor_cores=tensor,
         kernels=_kernels(trace),
         operators=[] if len(trace.kernels) else _operators(trace),
         copies=copies.copies(trace),
-        step_bytes=copies.step_bytes(trace, cut),
+        step_bytes=copies.step_bytes(trace, traced_steps),
         memory=memory.memory(trace),
         idle=waits,
-        communication=talk,
-        levers=costs,
-        verdict=advice.verdict(trace, cut, costs, tensor),
+        communication=collectives,
+        bottlenecks=costs,
+        verdict=advice.verdict(trace, traced_steps, costs, tensor),
     )
 
 
-def _kernels(trace):
-    found = _by_name(trace, trace.kernels.name, trace.kernels.duration)
-    return [Kernel(name, count, us, tensor_cores.uses_tensor_cores(name)) for name, count, us in found]
+def _kernels(trace: Trace) -> list[Kernel]:
+    rows = _by_name(trace, trace.kernels.name, trace.kernels.duration)
+    return [Kernel(name, count, us, tensor_cores.uses_tensor_cores(name)) for name, count, us in rows]
 
 
-def _operators(trace):
-    found = trace.operators.where(
+def _operators(trace: Trace) -> list[Operator]:
+    operators = trace.operators.where(
         ~trace.named(trace.operators, lambda name: steps.is_step(name) or steps.is_loading(name))
     )
-    return [Operator(*each) for each in _by_name(trace, found.name, Nesting(found).own_time())]
+    return [Operator(*row) for row in _by_name(trace, operators.name, Nesting(operators).own_time())]
 
 
-def _by_name(trace, name, us):
-    """(name, how many, summed µs), the longest first."""
+def _by_name(trace: Trace, name: np.ndarray, us: np.ndarray) -> list[tuple[str, int, float]]:
+    """(name, count, summed µs), the longest first."""
     times, counts = np.bincount(name, weights=us), np.bincount(name)
-    found = [
+    rows = [
         (trace.names[number], int(counts[number]), float(times[number])) for number in np.flatnonzero(counts).tolist()
     ]
-    return sorted(found, key=lambda each: (-each[2], each[0]))
+    return sorted(rows, key=lambda row: (-row[2], row[0]))
 
 
-def _largest(values):
+def _largest(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return max(known, default=None)
 
 
-def _finite(value):
-    """The same with None for numbers that JSON cannot say."""
+def _finite(value: Any) -> Any:
+    """The value with None for numbers that JSON does not have."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,28 +1,30 @@
-"""Which kernels use Tensor Cores, told by their names, and how much of the kernel time does.
+"""Which kernels use Tensor Cores, by their names, and their share of the kernel time.
 
 Shares are the profiler plugin's (torch-tb-profiler 0.4.3, tensor_cores_parser.py): of the time of the kernels that
-operators launched. Its list of names is from 2020; the rules here go beyond it, and "cannot tell" is an answer too.
+operators launched. Its list of names is from 2020; the rules here cover newer ones and also answer "cannot tell".
 Sources: CUTLASS's and cuDNN's naming of kernels, NVIDIA PyProf's tc.py, and torch's mem_eff_attention for fmha_cutlass.
 """
 
 import re
+from collections.abc import Callable, Container, Mapping
 from functools import cache
 
 import numpy as np
 from msgspec import Struct
 
+from common.trace.columns import Trace
 from common.trace.operators import Nesting, launches, launching_operators
 
-# Matrix products and convolutions on the ordinary units, by name.
+# Matrix products and convolutions without Tensor Cores, by name.
 _ORDINARY = (
     r"simt|ffma|sgemm|dgemm|cgemm|zgemm|scudnn(?!.*1688)|[_-]h(gemm|cudnn)|gemv|gemmk1|gemmSN|dot_kernel|fft|winograd",
     r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct|conv_depthwise",
 )
-# In this order; the first that matches decides. Upper and lower case count alike.
+# In this order; the first match decides. Case does not matter.
 _RULES = [
-    # What torch does element by element, whatever it is applied to; Triton code of kinds that hold no tl.dot.
+    # torch's elementwise kernels and reductions, whatever functor they name; Triton kernels of kinds without tl.dot.
     (False, r"elementwise_kernel|::reduce_kernel|multi_tensor_apply|^triton_(poi|red|per|spl|for)_"),
-    # Parts of matrix products, of attention and of recurrent cells that only prepare, add up or scale.
+    # Parts of matrix products, attention and recurrent cells that only prepare, sum or scale.
     (False, r"split_?k_?reduce|reduce_?split_?k|reduce_wgrad|compute\w*Offsets|im2col|col2im|epilogue::impl|zero_fill"),
     (
         False,
@@ -40,13 +42,13 @@ _RULES = [
     (True, r"sm(80|86|89|90|100|103|120)_xmma|xmma_(implicit_)?gemm|xmma_sparse|xmma_(fprop|dgrad|wgrad)"),
     (True, r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash_(fprop|bprop)|sdpa_sm\d+_flash"),
     (True, r"deep_gemm::|fmha_v2_\w*(fp16|bf16|e4m3)"),
-    # Inductor's templates of matrix products that name a type for which tl.dot has no other way; else they may do both.
+    # Inductor's templates of matrix products: a type in the name for which tl.dot needs Tensor Cores; else unknown.
     (True, r"^triton_tem_.*(mm|conv|attention).*(bf16|fp16|f16|tf32|fp8|e4m3)"),
     (None, r"^triton_tem_"),
 ]
 _RULES = [(answer, re.compile(pattern, re.IGNORECASE)) for answer, pattern in _RULES]
 _LOW_PRECISION = re.compile(r"half|bf16|bfloat16|fp16|fp8|[_-]h(gemm|cudnn)", re.IGNORECASE)
-# A name with a matrix word that no rule knows leaves it open. Without one, these only move or combine elements.
+# Where no rule matches: a name with a matrix word is unknown. Without one, these only move or combine elements.
 _MATRIX = re.compile(
     r"gemm|conv|(?<!a)mma|attention|attn|matmul|[^a-z](b?add)?b?mm|dot|[dw]grad|fprop|lstm|gru|rnn", re.I
 )
@@ -56,7 +58,7 @@ _ELEMENTS = re.compile(
     r"|cudnn::ops|op_generic_tensor|add_tensor|scalePackedTensor|copy|CUDAFunctor|topk|cumsum|memset|adam|sgd",
     re.IGNORECASE,
 )
-_OLD_GPU = 7  # compute capability from which there are Tensor Cores
+_FIRST_WITH_TENSOR_CORES = 7  # compute capability, major
 
 # Operators that autocast runs in lower precision and their backward ones: the plugin's list (tensor_core.py), then
 # what torch has added since.
@@ -89,16 +91,16 @@ ELIGIBLE_SINCE = frozenset(
 
 
 @cache
-def _deciding_rule(name):
-    """The first rule, (answer, pattern), that knows a kernel's name; (None, None) where none does."""
+def _deciding_rule(name: str) -> tuple[bool | None, re.Pattern[str] | None]:
+    """The first rule, (answer, pattern), that matches a kernel's name; (None, None) without a match."""
     return next((rule for rule in _RULES if rule[1].search(name)), (None, None))
 
 
-def uses_tensor_cores(name):
-    """True or False where a kernel's name tells, None where it does not.
+def uses_tensor_cores(name: str) -> bool | None:
+    """Whether a kernel uses Tensor Cores, by its name; None if unknown.
 
-    None is the answer for kernels of unknown make, and for Triton's matrix products where the name leaves the data
-    type open: with float32 they may run on either.
+    Unknown are kernels of libraries without a rule, and Triton's matrix products without a data type in their names:
+    with float32 they may or may not use Tensor Cores.
     """
     answer, pattern = _deciding_rule(name)
     if pattern:
@@ -107,33 +109,37 @@ def uses_tensor_cores(name):
 
 
 class TensorCores(Struct, frozen=True):
-    """share: per GPU id, of its kernel time, None where no name tells. unknown: per GPU id, the share that is unsure.
+    """share: per GPU id, of its kernel time, None if all names are unknown. unknown: per GPU id, the unknown share.
 
-    eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. untapped: the
-    matrix products and convolutions that such operators launched, in full precision and surely on the ordinary units;
-    single: the other kernels that name float and no narrower type; masks over `Trace.kernels`, none of an AMD GPU's.
+    eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. fp32_matrix: the
+    matrix products and convolutions that such operators launched, in full precision and surely without Tensor Cores.
+    fp32_other: the other kernels that name float and no narrower type. Masks over `Trace.kernels`, without AMD's GPUs.
     """
 
     share: dict[int, float | None]
     unknown: dict[int, float]
     eligible_share: float | None
-    untapped: np.ndarray
-    single: np.ndarray
+    fp32_matrix: np.ndarray
+    fp32_other: np.ndarray
 
 
-def tensor_cores(trace, eligible=ELIGIBLE | ELIGIBLE_SINCE, classify=uses_tensor_cores):
+def tensor_cores(
+    trace: Trace,
+    eligible: Container[str] = ELIGIBLE | ELIGIBLE_SINCE,
+    classify: Callable[[str], bool | None] = uses_tensor_cores,
+) -> TensorCores:
     """The `TensorCores` of a trace.
 
     Over the kernels that operators launched, as the plugin counts (Optimizer.* marks and the wrappers of parallel
-    training are none); over all kernels where the trace links none of them. An operator that launches Tensor Core
-    kernels is eligible whatever its name, and the time counts for the innermost eligible one.
+    training are not operators); over all kernels if the trace links none to an operator. An operator that launches
+    Tensor Core kernels is eligible whatever its name, and the time counts for the innermost eligible one.
     """
     kernels, operators = trace.kernels, trace.operators
     if not len(kernels):
         return TensorCores({}, {}, None, np.zeros(0, bool), np.zeros(0, bool))
     sure = trace.named(kernels, lambda name: classify(name) is True)
     unsure = trace.named(kernels, lambda name: classify(name) is None)
-    old = [device for device in np.unique(kernels.device).tolist() if _without(trace.properties.get(device))]
+    old = [device for device in np.unique(kernels.device).tolist() if _has_none(trace.properties.get(device, {}))]
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)
 
@@ -148,46 +154,46 @@ def tensor_cores(trace, eligible=ELIGIBLE | ELIGIBLE_SINCE, classify=uses_tensor
     for device in np.unique(kernels.device[np.isfinite(kernels.device)]).tolist():
         here = counted & (kernels.device == device)
         total, unknown[int(device)] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
-        amd = _is_amd(trace.properties.get(device))
+        amd = _is_amd(trace.properties.get(device, {}))
         share[int(device)] = None if amd or (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
     if not launched.any():
         return TensorCores(share, unknown, None, np.zeros(len(kernels), bool), np.zeros(len(kernels), bool))
     able = trace.named(operators, eligible.__contains__)
     able[operator[launched & sure]] = True
-    bottom = able & ~Nesting(operators).holding(able)
-    in_bottom = launched & bottom[operator]
-    able_share = _part(time[in_bottom].sum(), time[launched].sum())
-    amd = [device for device in share if _is_amd(trace.properties.get(device))]
+    innermost = able & ~Nesting(operators).has_descendant(able)
+    in_innermost = launched & innermost[operator]
+    able_share = _part(time[in_innermost].sum(), time[launched].sum())
+    amd = [device for device in share if _is_amd(trace.properties.get(device, {}))]
     full = ~trace.named(kernels, _LOW_PRECISION.search) & ~np.isin(kernels.device, amd)
-    untapped = in_bottom & full & trace.named(kernels, _is_ordinary)
-    single = full & ~untapped & ~sure & trace.named(kernels, lambda name: "float" in name and "nccl" not in name)
-    return TensorCores(share, unknown, able_share, untapped, single)
+    fp32_matrix = in_innermost & full & trace.named(kernels, _is_ordinary)
+    names_float = trace.named(kernels, lambda name: "float" in name and "nccl" not in name)
+    return TensorCores(share, unknown, able_share, fp32_matrix, full & ~fp32_matrix & ~sure & names_float)
 
 
-def _is_ordinary(name):
-    """True for a matrix product or a convolution on the ordinary units."""
+def _is_ordinary(name: str) -> bool:
+    """True for a matrix product or a convolution without Tensor Cores."""
     _, pattern = _deciding_rule(name)
     return pattern is not None and pattern.pattern in _ORDINARY
 
 
-def _part(part, whole):
+def _part(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else 0.0
 
 
-def _is_operator(name):
+def _is_operator(name: str) -> bool:
     return not name.startswith(("Optimizer.", "enumerate(Data", "ProfilerStep#")) and name not in (
         "DataParallel.forward",
         "DistributedDataParallel.forward",
     )
 
 
-def _without(properties):
-    """True for an NVIDIA GPU without Tensor Cores: one from before them, or a GeForce GTX 16."""
-    major = (properties or {}).get("computeMajor")
-    old = isinstance(major, int) and 0 < major < _OLD_GPU
-    return (old or "GTX 16" in str((properties or {}).get("name", ""))) and not _is_amd(properties)
+def _has_none(properties: Mapping[str, object]) -> bool:
+    """True for an NVIDIA GPU without Tensor Cores: an old one, or a GeForce GTX 16."""
+    major = properties.get("computeMajor")
+    old = isinstance(major, int) and 0 < major < _FIRST_WITH_TENSOR_CORES
+    return (old or "GTX 16" in str(properties.get("name", ""))) and not _is_amd(properties)
 
 
-def _is_amd(properties):
-    return bool(re.search(r"AMD|Radeon|Instinct|gfx\d", str((properties or {}).get("name", ""))))
+def _is_amd(properties: Mapping[str, object]) -> bool:
+    return bool(re.search(r"AMD|Radeon|Instinct|gfx\d", str(properties.get("name", ""))))

@@ -1,6 +1,6 @@
 """The same numbers as TensorBoard's profiler plugin: torch-tb-profiler's own parser on the same traces.
 
-Its parser does not know today's categories, so it is given them under the names it knows, as `translated` does.
+Its parser does not know today's categories: `translated` gives them the names that it knows.
 """
 
 import gzip
@@ -19,7 +19,6 @@ from common.trace.reader import read
 from common.trace.steps import COLLECTIVES, ROLES
 from common.trace.summary import summarize
 
-logging.disable(logging.CRITICAL)  # the plugin's parser warns of every event that it cannot link
 plugin = pytest.importorskip("torch_tb_profiler.profiler.data")
 names = pytest.importorskip("torch_tb_profiler.profiler.trace")
 listed = pytest.importorskip("torch_tb_profiler.profiler.tensor_core").TC_Allowlist.allowlist
@@ -27,6 +26,15 @@ listed = pytest.importorskip("torch_tb_profiler.profiler.tensor_core").TC_Allowl
 SHARED = ROOT.parent / "shared" / "traces"
 RECORDED = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))
 RENAMED = {"cuda_runtime": "Runtime", "cuda_driver": "Runtime", "hip_runtime": "Runtime", "fwdbwd": "forward_backward"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quiet():
+    """The plugin's parser warns of every event that it cannot link."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(before)
 
 
 def translated(trace):
@@ -69,7 +77,7 @@ def assert_same(path, theirs):
         assert gpu.sm_efficiency == pytest.approx(efficiency or 0, rel=1e-6, abs=1e-9)
         assert gpu.occupancy_percent == near(metrics.avg_occupancy_per_device[gpu.id])
         if theirs.tc_ratio[gpu.id] is not None:
-            # the plugin says 0 of a GPU none of whose kernels an operator launched; we say None
+            # the plugin has 0 for a GPU none of whose kernels an operator launched; we have None
             assert (old.share[gpu.id] or 0) == pytest.approx(theirs.tc_ratio[gpu.id], abs=1e-4)
     if ours.gpus and old.eligible_share is not None:
         assert old.eligible_share == pytest.approx(theirs.tc_eligible_ops_kernel_ratio, abs=1e-4)
@@ -81,8 +89,8 @@ def assert_same(path, theirs):
             (int(kind) if kind == 0 else 1, number): peak
             for (kind, number), peak in theirs.memory_snapshot.get_peak_memory().items()
         }
-        for each in ours.memory:
-            assert each.peak_allocated == peaks.get((0, -1) if each.device < 0 else (1, each.device))
+        for memory in ours.memory:
+            assert memory.peak_allocated == peaks.get((0, -1) if memory.device < 0 else (1, memory.device))
 
 
 def near(value):
@@ -101,22 +109,22 @@ def test_recorded_traces(path, monkeypatch):
 
 @pytest.mark.parametrize("era", ["2021", "today"])
 def test_a_trace_with_every_role(tmp_path, monkeypatch, era):
-    made = two_steps(era)
-    path = made.write(tmp_path / "made.json")
-    assert_same(path, by_the_plugin(made.json, monkeypatch))
+    builder = two_steps(era)
+    path = builder.write(tmp_path / "made.json")
+    assert_same(path, by_the_plugin(builder.json, monkeypatch))
 
 
 @pytest.mark.parametrize("path", sorted(SHARED.glob("*.json.gz")) or [None], ids=lambda path: path and path.name[:20])
 def test_traces_recorded_by_others_against_their_expected_figures(path):
     if path is None:
         pytest.skip("no ../shared/traces here")
-    expected = [json.loads(line) for line in (SHARED / "expected.jsonl").read_text().splitlines()]
-    [figures] = [each for each in expected if each["trace"] == path.name]
-    found = summarize(path).as_json()
-    assert found["steps"]["names"] == figures["steps"]
-    assert found["steps"]["mean_us"] == pytest.approx(figures["step_us"].pop("total"), rel=0.01)
-    assert found["steps"]["breakdown_us"] == pytest.approx(figures["step_us"], rel=0.01, abs=0.1)
-    for ours, theirs in zip(found["gpus"], figures["gpus"], strict=True):
+    expected = [json.loads(line) for line in (SHARED / "expected.jsonl").read_text(encoding="utf-8").splitlines()]
+    [figures] = [figures for figures in expected if figures["trace"] == path.name]
+    result = summarize(path).as_json()
+    assert result["steps"]["names"] == figures["steps"]
+    assert result["steps"]["mean_us"] == pytest.approx(figures["step_us"].pop("total"), rel=0.01)
+    assert result["steps"]["breakdown_us"] == pytest.approx(figures["step_us"], rel=0.01, abs=0.1)
+    for ours, theirs in zip(result["gpus"], figures["gpus"], strict=True):
         assert ours["id"] == theirs["id"]
         assert ours["utilization"] == pytest.approx(theirs["utilization"], rel=0.01)
         assert ours["sm_efficiency"] == pytest.approx(theirs["sm_efficiency"], rel=0.01)
@@ -128,8 +136,8 @@ def test_traces_recorded_by_others_against_their_expected_figures(path):
     assert old.share == pytest.approx({gpu["id"]: gpu["tensor_core_share"] for gpu in figures["gpus"]}, rel=0.01)
     if figures["eligible_kernel_share"]:  # 0 where External ids name no operator: there we link by containment
         assert old.eligible_share == pytest.approx(figures["eligible_kernel_share"], rel=0.01)
-    assert found["kernels"]["count"] == figures["kernels"]
-    assert found["kernels"]["total_us"] == pytest.approx(figures["kernel_us"], rel=0.01)
+    assert result["kernels"]["count"] == figures["kernels"]
+    assert result["kernels"]["total_us"] == pytest.approx(figures["kernel_us"], rel=0.01)
 
 
 KERNELS = [
@@ -144,7 +152,7 @@ OPERATORS = ["aten::mm", "aten::add", "aten::linear", "nccl:all_reduce", "Optimi
 @st.composite
 def traces(draw):
     """Training loops in which operators follow each other and launch work on streams that run behind."""
-    made = TraceBuilder(draw(st.sampled_from(["2021", "today"])), [V100, V100 | {"id": 1}])
+    builder = TraceBuilder(draw(st.sampled_from(["2021", "today"])), [V100, V100 | {"id": 1}])
     whole = st.integers(0, 60)
     now, free = 1000, {0: 0, 1: 0}
     for number in range(draw(st.integers(0, 4))):
@@ -153,16 +161,16 @@ def traces(draw):
             now += draw(whole)
             if draw(st.booleans()):
                 length = draw(whole)
-                made.loading(now, length)
+                builder.loading(now, length)
                 now += length
-            op_begin, op = now, made.op(draw(st.sampled_from(OPERATORS)), now, 0)
+            op_begin, op = now, builder.op(draw(st.sampled_from(OPERATORS)), now, 0)
             for _ in range(draw(st.integers(0, 3))):
                 now += draw(whole)
                 device = draw(st.integers(0, 1))
                 at = max(free[device], now + draw(whole))
                 length = draw(st.integers(1, 200))
                 kernel = KERNELS[2] if op["name"] in OPERATORS[3:] else draw(st.sampled_from(KERNELS))
-                made.launch(
+                builder.launch(
                     kernel, now, 3, at, length, op=op, device=device,
                     **{"blocks per SM": draw(st.sampled_from([0.25, 0.5, 2.0])),
                        "est. achieved occupancy %": draw(st.integers(0, 100))},
@@ -172,19 +180,19 @@ def traces(draw):
             now += draw(st.integers(1, 30))
             op["dur"] = now - op_begin
             if draw(st.booleans()):
-                made.copy(now, 2, max(free[0], now), draw(st.integers(1, 40)), 1000)
+                builder.copy(now, 2, max(free[0], now), draw(st.integers(1, 40)), 1000)
                 now += 3
         now += draw(st.integers(1, 50))
         if draw(st.booleans()) or number == 0:
-            made.step(number, begin, now - begin)
-    made.op("aten::last", now, 10)
-    return made
+            builder.step(number, begin, now - begin)
+    builder.op("aten::last", now, 10)
+    return builder
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(traces())
-def test_any_training_loop(tmp_path, made):
-    path = made.write(Path(tmp_path) / "made.json")
+def test_any_training_loop(tmp_path, builder):
+    path = builder.write(Path(tmp_path) / "made.json")
     with pytest.MonkeyPatch.context() as patch:
-        theirs = by_the_plugin(json.loads(json.dumps(made.json)), patch)
+        theirs = by_the_plugin(json.loads(json.dumps(builder.json)), patch)
     assert_same(path, theirs)

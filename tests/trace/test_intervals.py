@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.trace.intervals import Cover, integral, shares
@@ -45,11 +45,13 @@ def test_a_moment_counts_for_the_first_role_alone():
     assert added.tolist() == [[4, 1], [2, 2], [4, 0]]
 
 
+@settings(deadline=None)
 @given(intervals, edge, edge)
 def test_within_counts_the_covered_cells(pairs, low, high):
     assert cover(pairs).within(low, high) == cells(pairs)[low:high].sum()
 
 
+@settings(deadline=None)
 @given(intervals, intervals)
 def test_gaps_are_the_cells_left_over(pairs, frame):
     gaps = cover(pairs).gaps([low for low, _ in frame], [high for _, high in frame])
@@ -58,6 +60,7 @@ def test_gaps_are_the_cells_left_over(pairs, frame):
     assert gaps.total == wanted.sum()
 
 
+@settings(deadline=None)
 @given(st.lists(intervals, min_size=1, max_size=5), edge, edge)
 def test_the_parts_sum_to_the_union(roles, low, high):
     added = shares([cover(pairs) for pairs in roles], [low], [high])
@@ -66,6 +69,7 @@ def test_the_parts_sum_to_the_union(roles, low, high):
     assert added.sum() == union.within(low, high)
 
 
+@settings(deadline=None)
 @given(intervals, st.randoms(use_true_random=False))
 def test_order_and_splitting_and_merging_change_nothing(pairs, random):
     split = []
@@ -77,12 +81,13 @@ def test_order_and_splitting_and_merging_change_nothing(pairs, random):
     assert (first.start.tolist(), first.end.tolist()) == (second.start.tolist(), second.end.tolist())
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(edge, edge, st.integers(1, 8)), max_size=8), edge, edge)
 def test_the_integral_of_a_capped_sum(weighted, low, high):
     weighted = [(a, b, w / 4) for a, b, w in weighted if a < b]
     height = np.zeros(CELLS)
     for a, b, w in weighted:
         height[a:b] += w
-    start, end, value = (np.array([each[n] for each in weighted], float) for n in range(3))
+    start, end, value = (np.array([row[column] for row in weighted], float) for column in range(3))
     expected = np.minimum(height, 1.0)[low:high].sum() if low < high else 0
     assert integral(start, end, value, low, max(low, high), 1.0) == pytest.approx(expected)

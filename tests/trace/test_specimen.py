@@ -1,4 +1,4 @@
-"""docs/specimen: a made-up trace whose every figure a reader can work out by hand, as the comments here do.
+"""docs/specimen: a made-up trace whose every number a reader can compute by hand, as the comments here do.
 
 A step is 1000 us: 0-300 loading, 320-350 the call that copies, 350-450 the copy, 480-500 the first launch, then four
 kernels of 100 us each, 500-900, without a gap, and 900-1000 nothing. All three steps are alike.
@@ -30,7 +30,7 @@ BREAKDOWN = {  # us of a step, in order of precedence: what no earlier role cove
 
 @pytest.fixture(scope="module")
 def trace():
-    return json.loads(SPECIMEN.read_text())
+    return json.loads(SPECIMEN.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,16 @@ def kernels_of(trace):
     return [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
 
 
-def test_it_says_that_it_is_made_up_and_can_be_read_in_an_editor(trace):
+def test_it_is_marked_as_made_up_and_readable_in_an_editor(trace):
     assert trace["traceName"] == "made up by hand: not measured"
     assert [device["name"] for device in trace["deviceProperties"]] == ["made-up GPU"]
     assert len(trace["traceEvents"]) < 200
-    lines = SPECIMEN.read_text().splitlines()
-    assert sum('"ph": ' in line for line in lines) == len(trace["traceEvents"])  # one a line
+    lines = SPECIMEN.read_text(encoding="utf-8").splitlines()
+    assert sum('"ph": ' in line for line in lines) == len(trace["traceEvents"])  # one per line
     assert all(line.count('"ph": ') <= 1 for line in lines)
 
 
-def test_where_a_step_s_time_goes(summary):
+def test_step_breakdown(summary):
     assert summary.steps.names == ["1", "2", "3"]
     assert summary.steps.duration.tolist() == [1000, 1000, 1000]
     assert summary.steps.mean_breakdown_us == BREAKDOWN
@@ -132,9 +132,9 @@ def test_the_best_advice_is_to_load_in_processes(summary):
 
 @pytest.fixture(scope="module")
 def views():
-    """What TensorBoard's profiler tab shows, see tests/by_tensorboard.py."""
+    """What TensorBoard's profiler tab shows, see tests/support/by_tensorboard.py."""
     pytest.importorskip("torch_tb_profiler")
-    program = [sys.executable, str(ROOT / "tests" / "by_tensorboard.py"), str(SPECIMEN)]
+    program = [sys.executable, str(ROOT / "tests" / "support" / "by_tensorboard.py"), str(SPECIMEN)]
     finished = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)[0]["views"]
@@ -170,8 +170,8 @@ def test_the_gpu_kernel_view_shows_the_same(views):
     }
     columns = [column["name"] for column in views["kernel_op_table"]["data"]["columns"]]
     rows = [dict(zip(columns, row, strict=True)) for row in views["kernel_op_table"]["data"]["rows"]]
-    told = ("Operator", "Kernel Uses Tensor Cores", "Op is Tensor Cores eligible")
-    assert sorted(tuple(row[name] for name in told) for row in rows) == [
+    shown = ("Operator", "Kernel Uses Tensor Cores", "Op is Tensor Cores eligible")
+    assert sorted(tuple(row[name] for name in shown) for row in rows) == [
         ("aten::_foreach_add_", "No", "No"),
         ("aten::mm", "No", "Yes"),
         ("aten::mm", "Yes", "Yes"),

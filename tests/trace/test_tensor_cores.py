@@ -1,7 +1,6 @@
 """Kernel names as cuBLAS, cuDNN, CUTLASS, torch and Triton give them, and whether such a kernel uses Tensor Cores.
 
-The truth of each is in its name, its library's sources or NVIDIA's lists; those that were checked with hardware counters
-would say so (none yet: no GPU was at hand).
+Sources: the name itself, its library's sources, NVIDIA's lists. None was checked with hardware counters.
 """
 
 import pytest
@@ -146,17 +145,17 @@ def names(text):
 
 
 @pytest.mark.parametrize("name", names(YES))
-def test_a_tensor_core_kernel_is_told(name):
+def test_a_tensor_core_kernel_is_recognised(name):
     assert uses_tensor_cores(name) is True
 
 
 @pytest.mark.parametrize("name", names(NO))
-def test_a_kernel_without_tensor_cores_is_told(name):
+def test_a_kernel_without_tensor_cores_is_recognised(name):
     assert uses_tensor_cores(name) is False
 
 
 @pytest.mark.parametrize("name", names(CANNOT_TELL))
-def test_what_a_name_cannot_tell_is_left_open(name):
+def test_a_name_that_does_not_decide_is_left_open(name):
     assert uses_tensor_cores(name) is None
 
 

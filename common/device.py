@@ -10,13 +10,15 @@ from common.machine import cpu_bf16_hardware, cpu_name
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by --precision
 
-# Why an optimisation has no effect without a GPU: by its name, which is that of its step without the number.
+# Why something has no effect without a GPU: an optimisation, by its step's name without the number, or what a study
+# measures.
 _WITHOUT_GPU = {
     "reduced_h2d_copy": "nothing is copied to a device, so a smaller copy saves nothing",
     "pinned_memory": "nothing is copied to a device, so pinned memory has no effect (torch leaves it unpinned)",
     "no_hidden_syncs": "the loss is available at once, so there is no synchronisation to avoid",
     "prefetch_stream": "there is no copy to overlap, so batches are passed on as they are",
     "on_device_data": "the data is in main memory already, so no copy is saved; images are resized a batch at a time",
+    "kernels_only": "there are no kernels to record",
 }
 
 
@@ -51,7 +53,7 @@ def gpu_has_bf16(device: torch.device | str | int) -> bool:
 def without_gpu(optimisation: str, device: torch.device | str) -> list[str]:
     """The note that an optimisation has no effect on a device without a GPU, and why; [] where it has one.
 
-    optimisation: a step's name without its number, such as "pinned_memory".
+    optimisation: a step's name without its number, such as "pinned_memory"; or a study's "kernels_only".
     """
     if torch.device(device).type == "cuda" or optimisation not in _WITHOUT_GPU:
         return []

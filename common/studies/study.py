@@ -19,6 +19,7 @@ from common import record
 from common.errors import InputError
 from common.explain.terminal import Console, console
 from common.ladder.runner import prepare
+from common.machine import usable_cores
 from common.options import StepOptions, resolved
 
 if TYPE_CHECKING:
@@ -71,27 +72,32 @@ def header(
     """The fields that a `Study` begins with, of one that was measured here. data: None where it trains on noise."""
     import torch
 
-    from common.device import device_name, dtype_name
+    from common.device import dtype_name
 
-    environment = record.environment(torch.__version__, torch.version.cuda)
-    device_type = torch.device(options.device).type
     return {
         "schema": SCHEMA,
-        "setup": record.Setup(
-            device=device_name(options.device),
-            cores=environment.cores if device_type == "cpu" else None,
-            data=data,
-            model=options.model,
-            image_size=options.image_size,
-        ),
-        "device_type": device_type,
+        "setup": setup(options, data),
+        "device_type": torch.device(options.device).type,
         "precision": precision and dtype_name(precision),
         "seed": options.seed,
         "quick": options.quick,
         "notes": [*notes, *([SMOKE] if options.quick else [])],
-        "environment": environment,
+        "environment": record.environment(torch.__version__, torch.version.cuda),
         "started": started,
     }
+
+
+def setup(options: StepOptions, data: str | None = None) -> record.Setup:
+    """The `Setup` of what is measured here with these options. data: None for what trains on noise."""
+    from common.device import device_name
+
+    return record.Setup(
+        device=device_name(options.device),
+        cores=usable_cores() if options.device == "cpu" else None,
+        data=data,
+        model=options.model,
+        image_size=options.image_size,
+    )
 
 
 def now() -> str:

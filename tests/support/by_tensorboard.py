@@ -1,56 +1,81 @@
-"""What torch-tb-profiler shows of traces, as JSON: python by_tensorboard.py [--as-it-is] TRACE…
+"""What torch-tb-profiler shows of traces, as JSON: `displayed`, or python by_tensorboard.py [--unpatched] TRACE…
 
-A process of its own, since what mends the plugin mends it for the whole process. --as-it-is: without our mending.
+The command is a process of its own because our patches, once imported, hold for the whole process.
 """
 
 import importlib
 import json
 import logging
+import subprocess
 import sys
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
 
-logging.disable(logging.CRITICAL)
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def shown(path):
-    """The data of every view of one trace, and the figures behind them."""
+@cache
+def displayed(path):
+    """The figures and views of one trace with our patches, parsed in this process (which they patch) once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
+        importlib.import_module("common.board.loader")  # which patches the plugin's parser
+        return json.loads(json.dumps(_figures_and_views(path)))
+
+
+def displayed_unpatched(paths):
+    """The same for several traces by the plugin as it is installed, in a process of its own."""
+    command = [sys.executable, __file__, "--unpatched", *map(str, paths)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=1200)
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+def _figures_and_views(path):
     from torch_tb_profiler.profiler.data import RunProfileData
     from torch_tb_profiler.profiler.run_generator import RunGenerator
 
-    found = RunProfileData.parse("worker", None, path, "/tmp")
-    run = RunGenerator("worker", None, found).generate_run_profile()
+    data = RunProfileData.parse("worker", None, str(path), tempfile.gettempdir())
+    profile = RunGenerator("worker", None, data).generate_run_profile()
     views = {
-        name: getattr(run, name, None)
+        name: getattr(profile, name, None)
         for name in (
             *("overview", "operation_pie_by_name", "operation_table_by_name", "operation_pie_by_name_input"),
             *("operation_table_by_name_input", "operation_stack_by_name", "kernel_op_table", "kernel_pie"),
             *("kernel_table", "tc_pie", "gpu_summary", "gpu_metrics", "module_stats"),
         )
     }
-    views["names"] = [view.display_name for view in run.views]
-    if run.memory_snapshot:
-        views["memory"] = run.get_memory_stats()
-        views["memory_curve"] = run.get_memory_curve()
-    metrics = found.gpu_metrics_parser
+    views["names"] = [view.display_name for view in profile.views]
+    if profile.memory_snapshot:
+        views["memory"] = profile.get_memory_stats()
+        views["memory_curve"] = profile.get_memory_curve()
+    metrics = data.gpu_metrics_parser
     return {
-        "steps": found.steps_names,
-        "costs": found.avg_costs.costs,
+        "steps": data.steps_names,
+        "costs": data.avg_costs.costs,
         "utilization": {gpu: metrics.gpu_utilization[gpu] for gpu in metrics.gpu_ids},
-        "tensor_core_share": {gpu: found.tc_ratio[gpu] for gpu in metrics.gpu_ids},
-        "eligible_share": found.tc_eligible_ops_kernel_ratio,
-        "peaks": sorted(found.memory_snapshot.get_peak_memory().values()) if found.memory_snapshot else [],
+        "tensor_core_share": {gpu: data.tc_ratio[gpu] for gpu in metrics.gpu_ids},
+        "eligible_share": data.tc_eligible_ops_kernel_ratio,
+        "peaks": sorted(data.memory_snapshot.get_peak_memory().values()) if data.memory_snapshot else [],
         "collectives": [
             {"name": node.name, "shape": node.input_shape, "type": node.input_type, "kernels": node.kernel_ranges}
-            for node in found.comm_node_list
+            for node in data.comm_node_list
         ],
-        "overlap": [vars(costs) for costs in found.comm_overlap_costs],
+        "overlap": [vars(costs) for costs in data.comm_overlap_costs],
         "views": views,
     }
 
 
-if __name__ == "__main__":
-    paths = sys.argv[1:]
-    if paths[0] == "--as-it-is":
-        paths.pop(0)
+def main(arguments):
+    logging.disable(logging.CRITICAL)
+    if arguments[:1] == ["--unpatched"]:
+        results = [_figures_and_views(path) for path in arguments[1:]]
     else:
-        importlib.import_module("common.board.loader")  # which mends the plugin's parser
-    json.dump([shown(path) for path in paths], sys.stdout)
+        results = [displayed(path) for path in arguments]
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,1 +1,1 @@
-"""`explain`: what one trace, two traces or all ranks of a training say, in the terminal or as JSON."""
+"""`explain`: prints the numbers of one trace, of two traces or of all ranks of a training, as text or as JSON."""

@@ -1,110 +1,145 @@
-"""`explain`: one trace at first sight, two side by side, the ranks of one training, or a whole ladder."""
+"""`explain`: one trace at first sight, two side by side, the ranks of one training, or a folder of runs."""
 
+import argparse
 import json
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.errors import InputError, printable
+from common.options import size
 from common.trace import source
 
+if TYPE_CHECKING:  # numpy and msgspec: imported while the trace is being decompressed
+    from common.record import Result
+    from common.trace.summary import Summary
 
-def explain(args, explain_runs):
-    """Run the command with its parsed options (`path`: one or two, `json`, `markdown`, `max_size`); the exit code.
+    ExplainRuns = Callable[[dict[Path, list[Result]], Path, bool, bool, int], int]
 
-    explain_runs: what to do with a folder of recorded runs, `ladder.predictions.explain_runs`.
+HELP = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `explain`."""
+    parser.add_argument(
+        "path",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="a trace, a run's folder, a folder with one trace per rank, or a folder of runs; "
+        "two traces: before and after",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--markdown", action="store_true", help="for a folder of runs: print the page of the docs")
+    parser.add_argument(
+        "--max-size",
+        type=size,
+        default=source.MAX_SIZE,
+        metavar="SIZE",
+        help="refuse a trace of more JSON than this once decompressed, such as 8GB (default: 4GiB)",
+    )
+
+
+def explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
+    """Run the command with its parsed options; returns the exit code. Raises InputError.
+
+    explain_runs: prints a folder of recorded runs, `ladder.predictions.explain_runs`; called with the results by
+    folder, the path, and the options `json`, `markdown` and `max_size`.
     """
     if len(args.path) > 2:
-        raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what moved")
+        raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what changed")
     try:
-        return _explain(args, explain_runs, *args.path)
+        return _explain(args, explain_runs)
     except PermissionError as error:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _explain(args, explain_runs, path, another=None):
-    recorded = _recorded(path) if path.is_dir() and not another else {}
-    if args.markdown and not recorded:
+def _explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
+    path = args.path[0]
+    two_paths = len(args.path) == 2
+    runs = _recorded_runs(path) if path.is_dir() and not two_paths else {}
+    if args.markdown and not runs:
         raise InputError("--markdown is for a folder of recorded runs: name one, such as logs")
-    if another:
-        return _change(args)
-    if recorded:
-        return explain_runs(recorded, path, args.json, args.markdown, args.max_size)
+    if two_paths:
+        return _explain_change(args)
+    if runs:
+        return explain_runs(runs, path, args.json, args.markdown, args.max_size)
     if path.is_dir():
         ranks = ranks_in(path)
         if len(ranks) > 1:
-            return _ranks(args, ranks)
+            return _explain_ranks(args, ranks)
         count = len(source.traces_in(path))
         if count > 1:
             _warn(f"{path} holds {count} traces, which name no ranks: this is the newest")
-    return _one(args, trace_at(path))
+    return _explain_trace(args, trace_at(path))
 
 
-def trace_at(path):
-    """The trace file that a path means: itself, or the newest in a run's folder. InputError where there is none."""
+def trace_at(path: Path) -> Path:
+    """The trace file at a path: the path itself, or the newest trace in a run's folder. InputError if there is none."""
     if not path.is_dir():
         if not path.exists():
             raise InputError(f"{path} does not exist: name a trace, or a folder with one; `make tour` fills logs/")
         return path
-    found = source.traces_in(path)
-    if not found:
-        inside = sorted({each.parent.name for each in path.glob("*/*.trace.json*")})
-        hint = (
-            f"; its folders do: {', '.join(inside[:6])}" if inside else " (*.pt.trace.json.gz): `make tour` makes some"
-        )
-        raise InputError(f"{path} holds no trace itself{hint}")
-    return found[0]
+    traces = source.traces_in(path)
+    if not traces:
+        below = sorted({trace.parent.name for trace in path.glob("*/*.trace.json*")})
+        fix = f"; its folders do: {', '.join(below[:6])}" if below else " (*.pt.trace.json.gz): `make tour` makes some"
+        raise InputError(f"{path} holds no trace itself{fix}")
+    return traces[0]
 
 
-def ranks_in(folder):
-    """The newest trace of each rank in a folder: {rank: path}; {} where the traces name no ranks."""
+def ranks_in(folder: Path) -> dict[int, Path]:
+    """The newest trace of each rank in a folder, by rank; {} if the traces name no ranks."""
     from common.trace import reader
 
-    found = source.traces_in(folder)
-    ranks = {}
-    if len(found) > 1:
-        for path in found:
+    traces = source.traces_in(folder)
+    ranks: dict[int, Path] = {}
+    if len(traces) > 1:
+        for path in traces:
             rank = reader.rank_of(path)
             if rank is not None:
                 ranks.setdefault(rank, path)
     return dict(sorted(ranks.items()))
 
 
-def moved(before, after):
-    """What differs between two summaries, µs of a mean step: [(name, before, after)], the largest change first."""
+def role_changes(before: "Summary", after: "Summary") -> list[tuple[str, float, float]]:
+    """(role, before, after) in µs of the mean step, the largest change first."""
     from common.trace.steps import ROLES
 
-    parts = [(role, before.steps.mean_breakdown_us[role], after.steps.mean_breakdown_us[role]) for role in ROLES]
-    return sorted(parts, key=lambda part: -abs(part[2] - part[1]))
+    changes = [(role, before.steps.mean_breakdown_us[role], after.steps.mean_breakdown_us[role]) for role in ROLES]
+    return sorted(changes, key=lambda change: -abs(change[2] - change[1]))
 
 
-def _recorded(path):
-    """Results by the folder they lie in: `path` itself, else those of its folders that hold runs of several steps."""
+def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
+    """Results by folder: those in `path` itself, else those in each of its folders."""
     from common import record
 
-    folders = [path, *sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))]
-    found = {}
+    folders = [path, *sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith("."))]
+    runs = {}
     for folder in folders:
-        found[folder], problems = record.read_results(folder)
+        runs[folder], problems = record.read_results(folder)
         for problem in problems:
             _warn(problem)
-    return {path: found[path]} if found[path] else {folder: results for folder, results in found.items() if results}
+    return {path: runs[path]} if runs[path] else {folder: results for folder, results in runs.items() if results}
 
 
-def _summary(args, path):
-    pieces = source.Chunks(path, args.max_size)  # is being unpacked while numpy is imported
+def _summary(args: argparse.Namespace, path: Path) -> "Summary":
+    chunks = source.Chunks(path, args.max_size)  # decompresses while numpy is imported
 
     from common.trace.summary import summarize
 
-    summary = summarize(pieces)
+    summary = summarize(chunks)
     for line in summary.trace.warnings:
         _warn(line)
     return summary
 
 
-def _warn(line):
+def _warn(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def _one(args, path):
+def _explain_trace(args: argparse.Namespace, path: Path) -> int:
     summary = _summary(args, path)
     if args.json:
         return _print_json(summary.as_json())
@@ -115,32 +150,33 @@ def _one(args, path):
     return 0
 
 
-def _change(args):
+def _explain_change(args: argparse.Namespace) -> int:
     before, after = (_summary(args, trace_at(path)) for path in args.path)
+    changes = role_changes(before, after)
     if args.json:
-        changes = [{"name": name, "before_us": old, "after_us": new} for name, old, new in moved(before, after)]
-        return _print_json({"before": before.as_json(), "after": after.as_json(), "moved": changes})
+        rows = [{"name": name, "before_us": old, "after_us": new} for name, old, new in changes]
+        return _print_json({"before": before.as_json(), "after": after.as_json(), "moved": rows})
     from common.explain.side_by_side import print_change
     from common.explain.terminal import console
 
-    print_change(before, after, moved(before, after), console(), [_batch(before), _batch(after)])
+    print_change(before, after, changes, console(), (_batch_size(before), _batch_size(after)))
     return 0
 
 
-def _batch(summary):
-    """Images in a step, by the result beside a trace of this project; None for others."""
+def _batch_size(summary: "Summary") -> int | None:
+    """Images per step, from the result in the trace's folder; None for traces that this project did not record."""
     from common import record
 
-    file = summary.trace.file.parent / record.FILE
+    trace = summary.trace.file
     try:
-        result = record.read_result(file)
+        result = record.read_result(trace.parent / record.FILE)
     except InputError:
         return None
-    return result.batch_size if result.trace == summary.trace.file.name else None
+    return result.batch_size if result.trace == trace.name else None
 
 
-def _ranks(args, ranks):
-    summaries, problem = {}, None
+def _explain_ranks(args: argparse.Namespace, ranks: dict[int, Path]) -> int:
+    summaries, problem = {}, ""
     for rank, path in ranks.items():
         try:
             summary = _summary(args, path)
@@ -166,6 +202,6 @@ def _ranks(args, ranks):
     return 0
 
 
-def _print_json(value):
+def _print_json(value: object) -> int:
     print(json.dumps(value, indent=2, allow_nan=False))
     return 0

@@ -1,26 +1,28 @@
-"""What everything that prints shares: a console, tables, and numbers with their units."""
+"""Shared by everything that prints: a console, tables, and numbers with their units."""
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and nothing need be folded
+PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines need not wrap
 
 
 class PipeConsole(Console):
-    """A console that leaves it to its caller when the reader of a pipe has gone."""
+    """A console that leaves a broken pipe to its caller."""
 
-    def on_broken_pipe(self):
+    def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
-def console():
-    """A rich console that does not fold lines at 80 columns where the output is a file or a pipe."""
-    made = PipeConsole(highlight=False)
-    return made if made.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
+def console() -> Console:
+    """A rich console that does not wrap lines at 80 columns where the output is a file or a pipe."""
+    terminal = PipeConsole(highlight=False)
+    return terminal if terminal.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
 
 
-def plain_table(first, headers):
-    """A table without lines, its first column to the left and the others to the right."""
+def plain_table(first: str, headers: Iterable[str]) -> Table:
+    """A table without lines, its first column left-justified, the others right-justified."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column(first, overflow="fold")
     for header in headers:
@@ -28,7 +30,7 @@ def plain_table(first, headers):
     return table
 
 
-def bare_table(*justified):
+def bare_table(*justified: JustifyMethod) -> Table:
     """A table without headers, its columns justified "left" or "right"."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in justified:
@@ -36,26 +38,26 @@ def bare_table(*justified):
     return table
 
 
-def headed_table(*headers):
-    """A table with these headers; the first and the last column (names) to the left, numbers to the right."""
+def headed_table(*headers: str) -> Table:
+    """A table with these headers; the first and the last column (names) left-justified, numbers right-justified."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, header in enumerate(headers):
         table.add_column(header, justify="left" if number in (0, len(headers) - 1) and header != "time" else "right")
     return table
 
 
-def share_text(value):
+def share_text(value: float | None) -> str:
     """ "12.3%", or "-" for None."""
     return "-" if value is None else f"{value:.1%}"
 
 
-def time_text(us):
-    """µs in the unit that suits."""
+def time_text(us: float) -> str:
+    """µs in a suitable unit."""
     return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.1f} us"
 
 
-def size_text(size):
-    """Bytes in the unit that suits, decimal."""
+def size_text(size: float) -> str:
+    """Bytes in a suitable unit, decimal."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:.2f} {unit}" if scale == 1e9 else f"{size / scale:.1f} {unit}"

@@ -1,6 +1,9 @@
-"""What `explain` prints for people. Names out of a trace never reach the terminal as they are: see `printable`."""
+"""The text of `explain` for one trace. Names from a trace pass through `printable`: none can control the terminal."""
+
+from collections.abc import Sequence
 
 import numpy as np
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
@@ -8,9 +11,10 @@ from common.errors import printable
 from common.explain.terminal import bare_table, headed_table, share_text, size_text, time_text
 from common.trace.idle import CAUSES
 from common.trace.memory import CPU
-from common.trace.steps import ROLES
+from common.trace.steps import ROLES, Steps
+from common.trace.summary import Summary
 
-MARKS = {  # a letter as well as a colour: the bar must be readable in a pipe, and by everyone
+MARKS = {  # letter and colour: without colour, the letters keep the bar readable
     "kernel": ("K", "green"),
     "memcpy": ("C", "yellow"),
     "memset": ("S", "bright_yellow"),
@@ -20,11 +24,11 @@ MARKS = {  # a letter as well as a colour: the bar must be readable in a pipe, a
     "cpu_exec": ("E", "blue"),
     "other": (".", "bright_black"),
 }
-MEANING = {
+ROLE_MEANING = {
     "kernel": "a GPU kernel runs",
     "memcpy": "the GPU only copies",
     "memset": "the GPU only sets memory",
-    "communication": "only a collective that the trace marks; NCCL's kernels count as kernel",
+    "communication": "only a marked collective; NCCL's kernels count as kernel",
     "runtime": "the GPU is idle, the CPU in a CUDA call",
     "dataloader": "the loop waits for its next batch",
     "cpu_exec": "the CPU runs operators",
@@ -38,12 +42,13 @@ CAUSE_MEANING = {
     "launch": "launch-bound: the CPU runs operators and launches",
     "other": "Python, or nothing recorded",
 }
-BAR = 64  # columns
-TOP = 8  # kernels, and operators at the memory peak
+BAR_WIDTH = 64  # columns
+TOP_NAMES = 8  # rows of kernels or operators
+TOP_ALLOCATIONS = 4  # rows per device
 
 
-def print_summary(summary, to):
-    """A first look at one trace: what a step is made of, the GPUs, why they wait, and what to do."""
+def print_summary(summary: Summary, to: Console) -> None:
+    """A first look at one trace: the mean step by role, the GPUs, why they wait, and what to do."""
     steps = summary.steps
     names = ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.gpus))
     names = names or ("no event of a GPU" if summary.trace.properties else "CPU only")
@@ -51,7 +56,7 @@ def print_summary(summary, to):
     if not steps.marked:
         count = "no step marks, so the whole trace counts as one step"
     to.print(Text(printable(summary.trace.file.name, 200), "bold"))
-    to.print(f"{names}; {count}; {time_text(steps.mean_us)} a step{_range(steps.duration)}\n", markup=False)
+    to.print(f"{names}; {count}; {time_text(steps.mean_us)} per step{_range(steps.duration)}\n", markup=False)
     _print_breakdown(steps, to, bool(summary.gpus))
     _print_gpus(summary, to)
     _print_idle(summary, to)
@@ -62,33 +67,33 @@ def print_summary(summary, to):
     _print_advice(summary, to)
 
 
-def _print_breakdown(steps, to, gpu):
+def _print_breakdown(steps: Steps, to: Console, has_gpu: bool) -> None:
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
-    to.print(Text("A mean step", "bold"))
+    to.print(Text("Mean step", "bold"))
     bar, column = Text("  "), 0.0
     for role in ROLES:
-        begun, column = round(column), column + parts[role] / total * BAR
+        begin, column = round(column), column + parts[role] / total * BAR_WIDTH
         letter, colour = MARKS[role]
-        bar.append(letter * (round(column) - begun), f"{colour} reverse")
+        bar.append(letter * (round(column) - begin), f"{colour} reverse")
     to.print(bar)
     table = bare_table("left", "left", "right", "right", "left")
     for role in ROLES:
         if parts[role] > 0:
             letter, colour = MARKS[role]
-            said = MEANING[role] if gpu or role != "runtime" else "the CPU is in a call of the runtime"
+            meaning = ROLE_MEANING[role] if has_gpu or role != "runtime" else "the CPU is in a call of the runtime"
             letter = Text(f"  {letter}", f"{colour} bold")
-            table.add_row(letter, role, time_text(parts[role]), f"{parts[role] / total:.1%}", said)
+            table.add_row(letter, role, time_text(parts[role]), f"{parts[role] / total:.1%}", meaning)
     to.print(table)
 
 
-def _print_gpus(summary, to):
+def _print_gpus(summary: Summary, to: Console) -> None:
     if not summary.gpus:
         return
     to.print()
     table = headed_table("", "busy", "SMs at work", "occupancy", "Tensor Cores", "name")
     for gpu in summary.gpus:
-        unsure = summary.tensor_cores.unknown.get(gpu.id, 0.0)
-        tensor = share_text(gpu.tensor_core_share) + (f" (cannot tell: {unsure:.1%})" if unsure >= 0.005 else "")
+        unknown = summary.tensor_cores.unknown.get(gpu.id, 0.0)
+        tensor = share_text(gpu.tensor_core_share) + (f" (unknown: {unknown:.1%})" if unknown >= 0.005 else "")
         occupancy = None if gpu.occupancy_percent is None else gpu.occupancy_percent / 100
         table.add_row(
             f"GPU {gpu.id}",
@@ -100,136 +105,136 @@ def _print_gpus(summary, to):
         )
     to.print(table)
     eligible = summary.tensor_cores.eligible_share
-    could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could."
+    could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could use them."
     legend = (
-        "busy: some kernel runs. SMs and occupancy are estimates. Tensor Cores: of the time of the operators' kernels."
+        "busy: a kernel runs. SMs and occupancy are estimates. Tensor Cores: of the time of the operators' kernels."
     )
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
-    if talk := summary.communication:
+    if collectives := summary.communication:
         count = len(summary.steps.names)
-        talking, hidden = time_text(talk.us / count), time_text(talk.hidden_us / count)
-        text = f"collectives: {talking} a step, {hidden} of it beside other kernels ({talk.count} in {_steps(summary)})"
-        to.print(Padding(Text(f"{text}; TensorBoard counts them as kernels"), (0, 0, 0, 2), expand=False))
+        total, hidden = time_text(collectives.us / count), time_text(collectives.hidden_us / count)
+        text = f"collectives: {total} per step, {hidden} of it overlapped by other kernels"
+        text += f" ({collectives.count} in {_steps(summary)}); TensorBoard counts them as kernels"
+        to.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
 
-def _print_idle(summary, to):
+def _print_idle(summary: Summary, to: Console) -> None:
     count = len(summary.steps.names)
-    for each in summary.idle:
-        if each.total_us <= 0:
+    for idle in summary.idle:
+        if idle.total_us <= 0:
             continue
-        waits = time_text(each.total_us / count)
-        to.print(Text(f"\nGPU {each.device} runs no kernel for {waits} of a step; meanwhile", "bold"))
+        waits = time_text(idle.total_us / count)
+        to.print(Text(f"\nGPU {idle.device} runs no kernel for {waits} per step; meanwhile", "bold"))
         table = bare_table("left", "right", "right", "left")
         for cause in CAUSES:
-            us = each.causes_us[cause]
-            if us > 0.0005 * each.total_us:
-                table.add_row(f"  {cause}", time_text(us / count), f"{us / each.total_us:.1%}", CAUSE_MEANING[cause])
+            us = idle.causes_us[cause]
+            if us > 0.0005 * idle.total_us:
+                table.add_row(f"  {cause}", time_text(us / count), f"{us / idle.total_us:.1%}", CAUSE_MEANING[cause])
         to.print(table)
-        longest = int(np.argmax(each.end - each.start))
-        cause = CAUSES[int(np.argmax(each.by_gap[:, longest]))]
-        length = each.end[longest] - each.start[longest]
-        gaps = f"{len(each.start)} gap{'s' * (len(each.start) > 1)} in {_steps(summary)}"
+        longest = int(np.argmax(idle.end - idle.start))
+        cause = CAUSES[int(np.argmax(idle.by_gap[:, longest]))]
+        length = idle.end[longest] - idle.start[longest]
+        gaps = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {_steps(summary)}"
         to.print(Text(f"  {gaps}; the longest is {time_text(length)}, mostly {cause}", "dim"))
 
 
-def _print_operators(summary, to):
+def _print_operators(summary: Summary, to: Console) -> None:
     if not summary.operators:
         return
     total = sum(operator.us for operator in summary.operators)
-    inside = "each without what runs inside it"
-    to.print(Text(f"\nOperators on the CPU: {time_text(total)} in {_steps(summary)}, {inside}", "bold"))
+    to.print(Text(f"\nOperators on the CPU, self time: {time_text(total)} in {_steps(summary)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "name")
-    for operator in summary.operators[:TOP]:
+    for operator in summary.operators[:TOP_NAMES]:
         cells = time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
         table.add_row(*cells, time_text(operator.us / operator.count), printable(operator.name, max(30, to.width - 42)))
     to.print(table)
 
 
-def _print_kernels(summary, to):
+def _print_kernels(summary: Summary, to: Console) -> None:
     if not summary.kernels:
         return
     total = sum(kernel.us for kernel in summary.kernels)
     count = sum(kernel.count for kernel in summary.kernels)
     to.print(Text(f"\nKernels: {count} in {_steps(summary)}, {time_text(total)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "TC", "name")
-    said = {True: "yes", False: "no", None: "?"}
+    answers = {True: "yes", False: "no", None: "?"}
     width = max(30, to.width - 46)
-    for kernel in summary.kernels[:TOP]:
+    for kernel in summary.kernels[:TOP_NAMES]:
         mean = time_text(kernel.us / kernel.count)
         cells = time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
-        table.add_row(*cells, said[kernel.tensor_cores], Text(kernel_text(kernel.name, width), no_wrap=True))
+        table.add_row(*cells, answers[kernel.tensor_cores], Text(kernel_text(kernel.name, width), no_wrap=True))
     to.print(table)
 
 
-def _print_transfers(summary, to):
+def _print_transfers(summary: Summary, to: Console) -> None:
     lines = []
     for name, label in (("h2d", "to the GPU"), ("d2h", "from it"), ("d2d", "within the GPU")):
-        each = summary.copies[name]
-        if each.count:
-            speed = each.gigabytes_per_second
+        copies = summary.copies[name]
+        if copies.count:
+            speed = copies.gigabytes_per_second
             kinds = [
-                f"{kind} {size / each.bytes:.0%}"
-                for kind, size in (("pinned", each.pinned_bytes), ("pageable", each.pageable_bytes))
+                f"{kind} {size / copies.bytes:.0%}"
+                for kind, size in (("pinned", copies.pinned_bytes), ("pageable", copies.pageable_bytes))
                 if size
             ]
-            text = f"  {label}: {each.count} copies in {_steps(summary)}, {size_text(each.bytes)}, {time_text(each.us)}"
+            text = f"  {label}: {copies.count} copies in {_steps(summary)}, "
+            text += f"{size_text(copies.bytes)}, {time_text(copies.us)}"
             text += f", {speed:.1f} GB/s" if speed else ""
             lines.append(text + (f"; {', '.join(kinds)}" if kinds else ""))
     if lines:
-        crossing = f"; {size_text(summary.step_bytes)} a step to the GPU" if summary.step_bytes else ""
-        to.print(Text(f"\nCopies{crossing}", "bold"))
+        to_gpu = f"; {size_text(summary.step_bytes)} per step to the GPU" if summary.step_bytes else ""
+        to.print(Text(f"\nCopies{to_gpu}", "bold"))
         for line in lines:
             to.print(line)
 
 
-def _print_memory(summary, to):
+def _print_memory(summary: Summary, to: Console) -> None:
     if not summary.memory:
         return
     to.print(Text("\nMemory", "bold"))
-    for each in summary.memory:
-        label = "CPU" if each.device == CPU else f"GPU {each.device}"
-        if each.peak_allocated is None:
-            to.print(f"  {label}: grew {size_text(each.growth)} while tracing; this trace does not record totals")
+    for memory in summary.memory:
+        label = "CPU" if memory.device == CPU else f"GPU {memory.device}"
+        growth = f"grew {size_text(memory.growth)} while tracing"
+        if memory.peak_allocated is None:
+            to.print(f"  {label}: {growth}; this trace does not record totals")
             continue
-        reserved = f", reserved {size_text(each.peak_reserved)}" if each.peak_reserved else ""
-        to.print(
-            f"  {label}: peak {size_text(each.peak_allocated)}{reserved}; grew {size_text(each.growth)} while tracing"
-        )
-        if each.at_peak:
-            to.print(Text("  allocated while tracing and alive at the peak, by operator:", "dim"))
-        for name, size in list(each.at_peak.items())[:4]:
+        reserved = f", reserved {size_text(memory.peak_reserved)}" if memory.peak_reserved else ""
+        to.print(f"  {label}: peak {size_text(memory.peak_allocated)}{reserved}; {growth}")
+        if memory.at_peak:
+            to.print(Text("  top allocations at the peak, of those made while tracing, by operator:", "dim"))
+        for name, size in list(memory.at_peak.items())[:TOP_ALLOCATIONS]:
             to.print(Text(f"    {size_text(size):>9}  {printable(name, 60)}"))
 
 
-def _print_advice(summary, to):
+def _print_advice(summary: Summary, to: Console) -> None:
     to.print(Text(f"\nWhat to do: {summary.verdict}", "bold"))
-    for number, each in enumerate(summary.advice, start=1):
-        gain = "gain unknown" if each.predicted_gain is None else f"at most {each.predicted_gain:.2f}x as fast"
-        gain = gain if (each.predicted_gain or 0) < 100 else "the step is nothing else"
-        treats = f"steps/{each.step}.py" if each.step else "beyond the walkthrough's steps"
-        line = Text.assemble(f"{number}. ", (each.title, "bold green"), f": {gain}; {treats}")
+    for number, advice in enumerate(summary.advice, start=1):
+        gain = "gain unknown" if advice.predicted_gain is None else f"at most {advice.predicted_gain:.2f}x as fast"
+        gain = gain if (advice.predicted_gain or 0) < 100 else "the step is nothing else"
+        script = f"steps/{advice.step}.py" if advice.step else "beyond the walkthrough's steps"
+        line = Text.assemble(f"{number}. ", (advice.title, "bold green"), f": {gain}; {script}")
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
-        to.print(Padding(Text(f"{each.why}."), (0, 0, 0, 5), expand=False))
+        to.print(Padding(Text(f"{advice.why}."), (0, 0, 0, 5), expand=False))
 
 
-def _first_to_last(names):
+def _first_to_last(names: Sequence[str]) -> str:
     shown = [printable(name, 20) for name in names]
     return shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}"
 
 
-def _range(durations):
-    """The shortest and the longest step, where they differ by more than a twentieth."""
+def _range(durations: np.ndarray) -> str:
+    """The shortest and the longest step, if they differ by more than 5 %; else ""."""
     low, high = (min(durations), max(durations)) if len(durations) else (0, 0)
     return f" ({time_text(low)} to {time_text(high)})" if high > 1.05 * low else ""
 
 
-def _steps(summary):
+def _steps(summary: Summary) -> str:
     count = len(summary.steps.names)
     return f"{count} steps" if count > 1 else "one step" if summary.steps.marked else "the whole trace"
 
 
-def kernel_text(name, width):
-    """A kernel's name on one line, without what all of them share; where it is too long, its middle goes."""
+def kernel_text(name: str, width: int) -> str:
+    """A kernel's name on one line without common prefixes, its middle left out if it is too long."""
     line = printable(name).removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
     keep = (width - 1) // 2
     return line if len(line) <= width else f"{line[: width - 1 - keep]}…{line[len(line) - keep :]}"

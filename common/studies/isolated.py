@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from common.machine import ROOT
+from common.options import StepOptions
 
 TERMINATE_SECONDS = 0.5  # for a compiler that is asked to stop
 
@@ -30,6 +32,12 @@ class Isolated:
 def module(name: str) -> tuple[str, ...]:
     """The command that runs a module of this project as a program."""
     return sys.executable, "-m", name
+
+
+def options_from(values: Mapping[str, Any]) -> StepOptions:
+    """The `StepOptions` whose fields a process got among its settings, as JSON."""
+    paths = {name: Path(values[name]) for name in ("logdir", "data")}
+    return StepOptions(**{**values, **paths, "unused": tuple(values["unused"])})
 
 
 @contextmanager

@@ -16,9 +16,13 @@ from typing import Annotated, Any, TypeVar
 
 try:
     import msgspec
-    from msgspec import Meta
+    from msgspec import Meta  # pyright: ignore[reportAssignmentType]  # another of the same use stands below
 except ImportError:  # a recording needs no more than torch, torchvision and tensorboard
-    msgspec, Meta = None, dict
+    msgspec = None
+
+    def Meta(**limits: float) -> tuple:  # the limits of a field, which nobody checks then
+        return tuple(limits.items())
+
 
 from common import machine
 from common.errors import InputError

@@ -15,36 +15,68 @@ from common.studies import one_batch
 
 pytest_plugins = ["support.browser"]
 
+
+class Captured(Exception):
+    """What ends a step's `main` once it has called `run_step`."""
+
+
+def load_step(file):
+    """A step's program as a module."""
+    spec = importlib.util.spec_from_file_location(f"step_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 torch.set_num_threads(1)  # small models gain nothing from more, and tests share the machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests start
 
 
 @pytest.fixture
-def capture_step(monkeypatch):
-    """capture_step(name, *options): what a step's `main` hands to `run_step`, with `SmallNet` as the model.
+def run_here(monkeypatch, capsys):
+    """run_here(file, *words): a step as a program, but in this process: its exit code, stdout and stderr."""
 
-    A namespace of args, loader, train_step, precision, notes and model. Nothing is measured or written.
+    def run(file, *words):
+        module = load_step(file)
+        monkeypatch.setattr(sys, "argv", [str(file), *map(str, words)])
+        capsys.readouterr()
+        try:
+            module.main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+        printed = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
+
+    return run
+
+
+@pytest.fixture
+def capture_step(monkeypatch):
+    """capture_step(name, *options): what a step's `main` passes to `run_step`, with `SmallNet` as the model.
+
+    A namespace of args, loader, train_step, precision and model. Nothing is measured or written.
     """
 
     def capture(name, *options):
         file = ROOT / "steps" / f"{name}.py"
-        spec = importlib.util.spec_from_file_location(f"step_{name}", file)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        taken = SimpleNamespace(precision=torch.float32, notes=[])
+        module = load_step(file)
+        captured = SimpleNamespace(precision=None)
 
         def classifier(*_):
-            taken.model = SmallNet()
-            return taken.model
+            captured.model = SmallNet()
+            return captured.model
 
         def run_step(file, args, loader, train_step, **more):
-            vars(taken).update(file=file, args=args, loader=loader, train_step=train_step, **more)
+            vars(captured).update(file=file, args=args, loader=loader, train_step=train_step, **more)
+            raise Captured
 
         monkeypatch.setattr(module, "classifier", classifier)
         monkeypatch.setattr(module, "run_step", run_step)
         monkeypatch.setattr(sys, "argv", [str(file), "--device", "cpu", "--image-size", "32", *options])
-        module.main()
-        return taken
+        with pytest.raises(Captured):
+            module.main()
+        return captured
 
     return capture
 

@@ -1,4 +1,4 @@
-"""The architecture: who imports whom, and what starting costs in imports."""
+"""The architecture: who imports whom, and what starting costs in imports. See README, "How it is built"."""
 
 import ast
 import sys
@@ -8,57 +8,90 @@ from support import NAMES, ROOT, STEPS, run_program
 
 from common.ladder.published import RELATIVE
 
-RECORDS = ["ablation_record", "input_limit_record", "limit_record", "overhead_record", "sweep_record"]
 COMMON = sorted((ROOT / "common").glob("**/*.py"))
+LABS = sorted((ROOT / "labs").glob("**/*.py"))
+PACKAGES = ("run", "trace", "explain", "ladder", "studies", "reference", "board", "course")
+BELOW = {  # which rooms of common a room may import; "flat": the modules that a program imports
+    "trace": {"trace"},
+    "flat": {"flat", "run"},
+    "run": {"flat", "run"},
+    "explain": {"explain", "trace", "flat", "run"},
+    "ladder": {"ladder", "explain", "trace", "flat", "run"},
+    "studies": {"studies", "ladder", "explain", "trace", "flat", "run"},
+    "reference": {"reference", "studies", "ladder", "explain", "trace", "flat", "run"},
+    "board": {"board", "ladder", "explain", "trace", "flat", "run"},
+    "course": {"course", "reference", "studies", "ladder", "explain", "trace", "flat", "run"},
+}
+NO_TORCH = sorted((ROOT / "common").glob("**/__init__.py"))
+NO_TORCH += sorted((ROOT / "common" / "studies").glob("*/record.py"))
 
 
 def imported(path):
-    """Names of all modules that a file imports anywhere in it."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Names of all modules that a file imports anywhere in it, but for those that only its type annotations need."""
+    names, waiting = set(), [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
+        waiting += ast.iter_child_nodes(node)
     return names
 
 
-@pytest.mark.parametrize("path", COMMON, ids=lambda path: path.name)
-def test_common_imports_no_step_and_only_the_board_imports_the_plugin(path):
+def room(parts):
+    """The room of a module, by the parts of its name or path below `common`."""
+    return parts[0] if parts[0] in PACKAGES else "flat"
+
+
+def test_common_shows_about_twenty_names():
+    names = [path for path in (ROOT / "common").iterdir() if path.name != "__pycache__"]
+    assert len(names) <= 22
+    assert {path.name for path in names if path.is_dir()} == set(PACKAGES)
+
+
+@pytest.mark.parametrize("path", COMMON, ids=lambda path: str(path.relative_to(ROOT)))
+def test_arrows_point_one_way(path):
     names = imported(path)
     assert not any(name.split(".")[0] in ("steps", "labs", "tests") for name in names)
-    if "board" not in path.parts:
+    if path.name == "__main__.py" and path.parent.name == "common":
+        return  # it puts the commands together, by name
+    own = room(path.relative_to(ROOT / "common").parts)
+    rooms = {room(name.split(".")[1:]) for name in names if name.startswith("common.")}
+    if own == "trace":
+        assert all(name.startswith(("common.trace", "common.errors")) for name in names if name.startswith("common."))
+    else:
+        assert rooms <= BELOW[own]
+    if own != "board":
         assert not any(name.startswith("torch_tb_profiler") for name in names)
 
 
-@pytest.mark.parametrize("path", COMMON, ids=lambda path: path.name)
-def test_nothing_but_the_course_imports_what_makes_the_docs(path):
-    if "course" not in path.parts:
-        assert not any(name.startswith("common.course") for name in imported(path))
+def test_every_module_can_be_read_at_once():
+    long = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in COMMON}
+    assert {path: lines for path, lines in long.items() if lines > 360} == {}
 
 
 def test_the_trace_engine_needs_msgspec_and_numpy_only():
     for path in (ROOT / "common" / "trace").glob("*.py"):
-        names = imported(path)
-        outside = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names)
+        outside = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
         assert outside <= {"msgspec", "numpy", "common"}, path.name
-        assert all(name.startswith(("common.trace", "common.errors")) for name in names if name.startswith("common"))
-        assert len(path.read_text().splitlines()) <= 300, path.name
 
 
-@pytest.mark.parametrize(
-    "name", ["record", "machine", "errors", "progress", "ladder", "not_run", "studies", "ablation_plan", *RECORDS]
-)
-def test_the_leaves_need_the_standard_library_only(name):
-    outside = {top.split(".")[0] for top in imported(ROOT / "common" / f"{name}.py")} - set(sys.stdlib_module_names)
-    assert outside <= {"common"}
-
-
-def test_the_steps_import_torch_torchvision_and_leaves_of_common_only():
+def test_a_program_imports_torch_torchvision_and_the_flat_modules_of_common_only():
     for path in STEPS:
-        tops = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
-        assert tops <= {"torch", "torchvision", "common"}, path.name
+        names = imported(path)
+        assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) <= {
+            "torch",
+            "torchvision",
+            "common",
+        }
+        assert {room(name.split(".")[1:]) for name in names if name.startswith("common.")} == {"flat"}, path.name
+    for path in LABS:
+        rooms = {room(name.split(".")[1:]) for name in imported(path) if name.startswith("common.")}
+        assert rooms <= {"flat", "studies"}, path.name
 
 
 def modules_after(code):
@@ -68,8 +101,20 @@ def modules_after(code):
 
 
 def test_the_command_line_starts_without_torch_tensorboard_or_rich():
-    loaded = modules_after("import common.__main__, common.ladder.compare, common.record")
+    loaded = modules_after("from common import __main__, record; __main__._parser()")
     assert not loaded & {"torch", "torchvision", "tensorboard", "rich", "matplotlib", "numpy"}
+
+
+def test_packages_and_the_records_of_studies_are_read_without_torch():
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in NO_TORCH]
+    names = [name for name in names if name != "common.board"]  # TensorBoard imports that
+    assert not modules_after(f"import {', '.join(names)}") & {"torch", "torchvision", "matplotlib"}
+
+
+def test_explain_starts_without_torch_and_tensorboard():
+    trace = sorted((ROOT / "logs" / "reference").glob("*/00_baseline/*.pt.trace.json.gz"))[0]
+    code = f"import common.__main__ as m\ntry:\n    m.main(['explain', {str(trace)!r}])\nexcept SystemExit:\n    pass"
+    assert not modules_after(code) & {"torch", "torchvision", "tensorboard", "matplotlib"}
 
 
 def test_a_step_does_not_import_tensorboard_or_rich_before_it_has_measured():

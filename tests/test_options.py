@@ -1,7 +1,8 @@
-"""Options and devices: what is taken, and the one line for what is not."""
+"""Options and devices: what is accepted, and the one line for what is not."""
 
 import subprocess
 import sys
+from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from common import device, machine
 from common.__main__ import main
 from common.errors import InputError
 from common.model import classifier
-from common.options import step_arguments, step_options
+from common.options import OneLineParser, add_step_options, command_line, step_options
 
 STEP = ROOT / "steps" / "02_bigger_batch.py"
 BAD = {
@@ -25,17 +26,18 @@ BAD = {
     "image size too large": (["--image-size", "4096"], "--image-size"),
     "seed": (["--seed", "-1"], "--seed"),
     "value missing": (["--model"], "--model"),
+    "unknown precision": (["--precision", "int8"], "--precision"),
 }
 
 
-@pytest.mark.parametrize(("words", "told"), BAD.values(), ids=BAD)
-def test_options_out_of_range_are_one_line_and_exit_code_2(words, told, capsys):
+@pytest.mark.parametrize(("words", "message"), BAD.values(), ids=BAD)
+def test_options_out_of_range_are_one_line_and_exit_code_2(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
-        step_options("A step.", argv=words)
+        step_options("A step.", STEP, words)
     assert ended.value.code == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
-    assert told in lines[0]
+    assert message in lines[0]
 
 
 @pytest.mark.parametrize("name", ["tpu", "cpu:0", "cpu:", "cuda:", "cuda:01", "cuda:x", "cuda:-1", "CUDA", ""])
@@ -68,18 +70,22 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize(("words", "told"), PROGRAMS.values(), ids=PROGRAMS)
-def test_a_step_refuses_bad_input_without_a_traceback_or_a_result(words, told, tmp_path):
-    given = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path / "data", *words]
-    assert_refused(run_program(STEP, *given, cwd=tmp_path), STEP.stem, *told)
+@pytest.mark.parametrize(("words", "message"), PROGRAMS.values(), ids=PROGRAMS)
+def test_a_step_refuses_bad_input_without_a_traceback_or_a_result(words, message, run_here, tmp_path):
+    options = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path / "data", *words]
+    assert_refused(run_here(STEP, *options), STEP.stem, *message)
     assert not list(tmp_path.glob("logs/*/*"))
 
 
-def test_corrupt_cifar10_is_refused_by_a_step_and_by_the_tour_at_once(tmp_path):
+def test_a_step_as_a_program_refuses_bad_input_in_one_line(tmp_path):
+    assert_refused(run_program(STEP, "--model", "mobilenet_v9", cwd=tmp_path), STEP.stem, "mobilenet_v9")
+
+
+def test_corrupt_cifar10_is_refused_by_a_step_and_by_the_tour_at_once(run_here, tmp_path):
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")
     given = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path]
-    assert_refused(run_program(STEP, *given), "partial", "data_batch_2")
+    assert_refused(run_here(STEP, *given), "partial", "data_batch_2")
     assert_refused(run_program("-m", "common", "tour", *given), "partial", "data_batch_2")
 
 
@@ -93,8 +99,8 @@ def test_a_tour_that_cannot_write_or_download_says_so_once(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("path", STEPS, ids=NAMES)
-def test_help_is_the_lesson_and_needs_no_gpu_or_data(path, capsys):
-    finished = run_program(path, "--help")
+def test_help_is_the_lesson_and_needs_no_gpu_or_data(path, run_here):
+    finished = run_here(path, "--help")
     assert finished.returncode == 0
     assert f"Step {path.stem[:2]}: " in finished.stdout
     assert "Caution" in finished.stdout
@@ -107,27 +113,45 @@ def test_help_is_the_lesson_and_needs_no_gpu_or_data(path, capsys):
         "image-size",
         "batch-size",
         "workers",
+        "precision",
         "seed",
         "quick",
     ):
         assert f"--{option} " in finished.stdout
 
 
-def test_options_handed_on_parse_to_the_same_options(tmp_path):
+def test_options_passed_to_a_step_parse_to_the_same_options(tmp_path):
     words = ["--logdir", str(tmp_path), "--device", "cpu", "--image-size", "48", "--quick", "--stacks", "--seed", "7"]
     words += ["--workers", "0", "--batch-size", "64", "--model", "resnet18", "--download"]
-    args = step_options("A step.", argv=words)
-    again = step_options("A step.", argv=step_arguments(args))
-    assert vars(again) == vars(args)
+    parser = OneLineParser()
+    add_step_options(parser)
+    args = parser.parse_args([*words, "--precision", "bf16"])
+    assert parser.parse_args(command_line(args)) == args
+    changed = parser.parse_args(command_line(args, download=False, logdir=tmp_path / "other"))
+    assert (changed.download, changed.logdir, changed.seed) == (False, tmp_path / "other", 7)
+
+
+def test_options_are_never_changed_after_they_were_checked():
+    options = step_options("A step.", STEP, ["--device", "cpu"])
+    with pytest.raises(FrozenInstanceError):
+        options.seed = 1
+
+
+def test_a_program_uses_the_options_that_it_reads(tmp_path, capsys):
+    program = tmp_path / "00_mine.py"
+    program.write_text("loader = DataLoader(data, batch_size=args.batch_size)")
+    options = step_options("Mine.", program, ["--device", "cpu", "--workers", "1", "--batch-size=4"])
+    assert options.unused == ("workers", "precision")
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["--workers"]
 
 
 def test_image_sizes_default_by_device(monkeypatch):
-    assert step_options("A step.", argv=["--device", "cpu"]).image_size == 64
-    assert step_options("A step.", argv=["--device", "cpu", "--quick"]).image_size == 32
+    assert step_options("A step.", STEP, ["--device", "cpu"]).image_size == 64
+    assert step_options("A step.", STEP, ["--device", "cpu", "--quick"]).image_size == 32
     current = []
     monkeypatch.setattr("common.device.checked_device", lambda name: "cuda:1")
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    assert step_options("A step.", argv=[]).image_size == 224
+    assert step_options("A step.", STEP, []).image_size == 224
     assert current == ["cuda:1"]  # the profiler and the pinning thread look at the current device
 
 
@@ -137,29 +161,37 @@ AUTOCAST = {
 }
 
 
-@pytest.mark.parametrize(("capability", "dtype", "noted", "told"), AUTOCAST.values(), ids=AUTOCAST)
+@pytest.mark.parametrize(("capability", "dtype", "noted", "message"), AUTOCAST.values(), ids=AUTOCAST)
 def test_autocast_on_a_gpu_is_bf16_in_hardware_and_else_fp16_with_scaling(
-    monkeypatch, capsys, capability, dtype, noted, told
+    monkeypatch, capsys, capability, dtype, noted, message
 ):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-    chosen, notes = device.autocast_dtype("cuda")
+    chosen, notes = device.autocast_dtype("cuda"), device.autocast_notes("cuda")
     printed = capsys.readouterr().out
     assert chosen == dtype
     assert len(notes) == len(noted)
     assert all(word in note for word, note in zip(noted, notes, strict=True))
     assert printed.count("\n") == 1
-    assert told in printed
+    assert message in printed
 
 
 def test_autocast_on_a_cpu_is_on_only_with_bf16_hardware(monkeypatch, capsys):
     monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: "AMX")
-    assert device.autocast_dtype("cpu") == (torch.bfloat16, [])
+    assert (device.autocast_dtype("cpu"), device.autocast_notes("cpu")) == (torch.bfloat16, [])
     monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: None)
-    dtype, notes = device.autocast_dtype("cpu")
-    assert dtype == torch.float32
-    assert "autocast is off" in notes[0]
+    assert device.autocast_dtype("cpu") == torch.float32
+    assert "autocast is off" in device.autocast_notes("cpu")[0]
     assert capsys.readouterr().out.count("\n") == 2
+
+
+@pytest.mark.parametrize("hardware", [None, "AMX"])
+def test_a_precision_that_is_asked_for_is_used_on_any_hardware(monkeypatch, hardware):
+    monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: hardware)
+    chosen = {name: device.autocast_dtype("cpu", name) for name in ("fp32", "bf16", "fp16")}
+    assert chosen == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    assert device.autocast_notes("cpu", "fp32") == ["autocast is off: --precision fp32"]
+    assert bool(device.autocast_notes("cpu", "bf16")) == (hardware is None)
 
 
 def test_bf16_hardware_is_read_from_the_cpu_flags(monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import asdict
 
 import pytest
 from support import make_result, write_run
@@ -17,23 +16,37 @@ def test_a_result_reads_back_as_it_was_written(tmp_path):
 
 
 def broken(change):
-    value = asdict(make_result())
+    value = make_result().as_json()
     change(value)
     return json.dumps(value)
 
 
 BROKEN = {
     "not JSON": ('{"schema": 1', "not JSON"),
-    "not an object": ("[1]", "schema None"),
-    "another schema": (broken(lambda value: value.update(schema=2)), "schema 2"),
-    "field missing": (broken(lambda value: value.pop("batch_bytes")), "batch_bytes is missing"),
-    "wrong type": (broken(lambda value: value.update(batch_size="many")), "batch_size is 'many'"),
-    "true is no number": (broken(lambda value: value.update(image_size=True)), "image_size is True"),
-    "nested": (broken(lambda value: value["step_ms"].update(p90=None)), "step_ms.p90 is None"),
+    "not an object": ("[1]", "not an object"),
+    "another schema": (broken(lambda value: value.update(schema=3)), "schema 3"),
+    "field missing": (broken(lambda value: value.pop("batch_bytes")), "missing required field `batch_bytes`"),
+    "wrong type": (
+        broken(lambda value: value.update(batch_size="many")),
+        "Expected `int`, got `str` - at `$.batch_size`",
+    ),
+    "true is no number": (
+        broken(lambda value: value.update(image_size=True)),
+        "Expected `int`, got `bool` - at `$.image_size`",
+    ),
+    "nested": (
+        broken(lambda value: value["step_ms"].update(p90=None)),
+        "Expected `float`, got `null` - at `$.step_ms.p90`",
+    ),
     "no windows": (broken(lambda value: value["samples_per_second"].update(windows=[])), "windows"),
-    "not a number": (broken(lambda value: value["step_ms"].update(p10=float("nan"))), "step_ms.p10 is nan"),
-    "median zero": (broken(lambda value: value["samples_per_second"].update(median=0)), "positive"),
-    "zero": (broken(lambda value: value["samples_per_second"].update(windows=[0, 1])), "positive"),
+    "not a number": (broken(lambda value: value["step_ms"].update(p10=float("nan"))), "not JSON"),
+    "median zero": (broken(lambda value: value["samples_per_second"].update(median=0)), "> 0.0"),
+    "a field of schema 2 missing": (broken(lambda value: value.pop("precision")), "precision is missing"),
+    "too large a number": (
+        broken(lambda value: value.update(batch_bytes=0)).replace('"image_size": 224', '"image_size": 1e999'),
+        "not JSON",
+    ),
+    "zero": (broken(lambda value: value["samples_per_second"].update(windows=[0, 1])), "> 0.0"),
 }
 
 
@@ -43,6 +56,43 @@ def test_a_broken_result_is_refused_by_name_and_reason(tmp_path, text, message):
     with pytest.raises(InputError, match=r"result\.json") as refused:
         record.read_result(tmp_path / "result.json")
     assert message in str(refused.value)
+
+
+def schema_1():
+    """A result as schema 1 had it."""
+    value = make_result().as_json()
+    return {name: value[name] for name in value if name not in record.SINCE_SCHEMA_2} | {"schema": 1}
+
+
+def test_a_result_of_schema_1_is_still_read_and_written_as_it_was(tmp_path):
+    (tmp_path / "result.json").write_text(json.dumps(schema_1()))
+    result = record.read_result(tmp_path / "result.json")
+    assert (result.precision, result.workers, result.first_step_seconds) == (None, None, None)
+    assert result.as_json() == schema_1()
+    assert record.merged([result, result]).as_json()["schema"] == 1
+
+
+def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, monkeypatch):
+    result = make_result(notes=["a"], peak_memory_bytes=record.PeakMemory(5, None))
+    path = write_run(tmp_path, result) / "result.json"
+    monkeypatch.setattr(record, "msgspec", None)
+    assert record.read_result(path) == result
+    path.write_text('{"schema": 2}')
+    with pytest.raises(InputError, match="is broken"):
+        record.read_result(path)
+
+
+def test_runs_are_compared_only_where_their_setup_is_the_same():
+    setup = make_result().setup
+    assert setup.matches(make_result(batch_size=7).setup)
+    assert setup.differences(make_result(model="resnet18", image_size=64).setup) == [
+        "model 'mobilenet_v2', not 'resnet18'",
+        "image size 224, not 64",
+    ]
+    assert setup.matches(record.Setup(setup.device, None, None, setup.model, 224))  # a study that trains on noise
+    cpu = make_result(device_type="cpu").setup
+    assert cpu.cores == 16
+    assert not cpu.matches(setup)
 
 
 def test_broken_results_are_skipped_and_named_and_the_others_read(tmp_path):
@@ -89,8 +139,8 @@ def test_merged_runs_pool_their_windows_and_take_medians_of_the_rest():
 
 
 def test_the_environment_of_this_machine_is_complete():
-    found = record.environment("2.11.0", None)
-    assert (found.torch, found.cuda) == ("2.11.0", None)
-    assert found.cores >= 1
-    for text in (found.python, found.platform, found.cpu):
+    environment = record.environment("2.11.0", None)
+    assert (environment.torch, environment.cuda) == ("2.11.0", None)
+    assert environment.cores >= 1
+    for text in (environment.python, environment.platform, environment.cpu):
         assert text

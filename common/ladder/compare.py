@@ -1,11 +1,23 @@
-"""Runs side by side: how much faster each step is than the baseline, and what the machine's noise allows to say."""
+"""`compare`: runs side by side, how much faster each step is than the baseline and than the step before."""
 
-from dataclasses import asdict, dataclass
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from common.errors import InputError
-from common.record import Result, read_runs
-from common.trace.gpus import mean_of_known
+from common.machine import ROOT
+from common.options import folder
+from common.record import FILE, Result, Setup, read_results, read_runs
+
+if TYPE_CHECKING:
+    from common.ladder.columns import Limit
+
+T = TypeVar("T")
+HELP = "Show the runs of a folder side by side."
 
 
 @dataclass(frozen=True)
@@ -20,22 +32,22 @@ class Ratio:
     low: float
     high: float
 
-    def __str__(self):
-        """For people: "1.39x (1.31-1.48)", or "no difference" where the windows do not tell the runs apart."""
+    def __str__(self) -> str:
+        """For people: "1.39x (1.31-1.48)", or "no difference" where the range contains 1."""
         return f"{self.ratio:.2f}x ({self.low:.2f}-{self.high:.2f})" if self.differs else "no difference"
 
     @property
-    def differs(self):
-        """False where the range holds 1: then the runs cannot be told apart."""
+    def differs(self) -> bool:
+        """False where the range contains 1: then the runs are not resolved from each other."""
         return not self.low <= 1 <= self.high
 
 
 @dataclass(frozen=True)
 class GpuUse:
-    """What a run's trace tells of its GPUs, the mean over them, as shares 0..1; None where it cannot tell.
+    """What a run's trace shows of its GPUs, the mean over them, as shares 0..1; None where it does not show it.
 
     utilization: see `trace.gpus.Gpu`. tensor_cores: of the kernel time. Both from the traced steps, which the profiler
-    slows: they say how the time is spent, not how much of it.
+    slows: they show how the time is spent, not how much of it.
     """
 
     utilization: float | None
@@ -46,7 +58,7 @@ class GpuUse:
 class RunSpread:
     """A recorded step run by run, images/s: the mean of the runs' medians, the slowest and the fastest, how many.
 
-    Windows of one run share that run's luck; runs do not, so this is the spread that another run would meet.
+    Windows of one run share what the machine did during that run; so this is the spread that another run would have.
     """
 
     mean: float
@@ -54,7 +66,7 @@ class RunSpread:
     high: float
     count: int
 
-    def __str__(self):
+    def __str__(self) -> str:
         """For people: the mean, and half the range over it."""
         return f"{self.mean:.1f} ±{(self.high - self.low) / 2 / self.mean:.0%}"
 
@@ -70,16 +82,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Ladder:
-    """Runs that may be compared (see `Result.ladder`), in the order of their names; the first is the baseline."""
+    """Runs of one `Result.setup`, in the order of their names; the first is the baseline."""
 
     rows: list[Row]
 
     @property
-    def baseline(self):
+    def baseline(self) -> Result:
         return self.rows[0].result
 
 
-def ratio(faster, slower):
+def ratio(faster: Result, slower: Result) -> Ratio:
     """The `Ratio` of two results' throughputs, `faster` over `slower`."""
     if faster is slower:
         return Ratio(1.0, 1.0, 1.0)
@@ -89,36 +101,42 @@ def ratio(faster, slower):
     )
 
 
-def spread(result):
-    """Slowest and fastest timed window, images/s, once a tenth of the windows is left out at either end.
+def spread(result: Result) -> tuple[float, float]:
+    """Slowest and fastest timed window, images/s, without a tenth of the windows at either end.
 
-    Of the five windows of one run that is all of them; of a recorded step's many, the odd hiccup does not count.
+    Of the five windows of one run that is all of them; of a recorded step's many, single outliers do not count.
     """
     windows = sorted(result.samples_per_second.windows)
-    cut = len(windows) // 10
-    return windows[cut], windows[-1 - cut]
+    left_out = len(windows) // 10
+    return windows[left_out], windows[-1 - left_out]
 
 
-def is_first_step(result):
+def half_spread(result: Result) -> float:
+    """Half the `spread` over the median: 0.1 for "±10%"."""
+    low, high = spread(result)
+    return (high - low) / 2 / result.samples_per_second.median
+
+
+def is_first_step(result: Result) -> bool:
     """True for a run of step 00, the baseline that the course is about."""
     return result.step.startswith("00_")
 
 
-def ladders(results):
-    """Sort results into ladders; the one with the most steps first, among equals the newest.
+def ladders(results: Iterable[Result]) -> list[Ladder]:
+    """Sort results into ladders by their setups; the one with the most steps first, among equals the newest.
 
     Raises InputError where there is nothing to compare.
     """
-    if not results:
-        raise InputError("no results to compare")
-    groups = {}
+    groups: dict[Setup, list[Result]] = {}
     for result in sorted(results, key=lambda result: result.step):
-        groups.setdefault(result.ladder, []).append(result)
+        groups.setdefault(result.setup, []).append(result)
+    if not groups:
+        raise InputError("no results to compare")
     ordered = sorted(groups.values(), key=lambda group: (len(group), max(r.started for r in group)), reverse=True)
     return [_ladder(group) for group in ordered]
 
 
-def _ladder(group):
+def _ladder(group: list[Result]) -> Ladder:
     before = [None, *group]
     return Ladder(
         [
@@ -128,27 +146,29 @@ def _ladder(group):
     )
 
 
-def recorded_runs(logdir, results):
-    """The `RunSpread` of those results that a record keeps run by run, in `<step>/runs/N.json`: {step: …}."""
-    found = {}
+def recorded_runs(logdir: str | Path, results: Iterable[Result]) -> dict[str, RunSpread]:
+    """{step: its `RunSpread`} of those results that a record keeps run by run, in `<step>/runs/N.json`."""
+    spreads = {}
     for result in results:
         medians = [run.samples_per_second.median for run in read_runs(Path(logdir) / result.step)]
         if medians:
-            found[result.step] = RunSpread(sum(medians) / len(medians), min(medians), max(medians), len(medians))
-    return found
+            spreads[result.step] = RunSpread(sum(medians) / len(medians), min(medians), max(medians), len(medians))
+    return spreads
 
 
-def gpu_use(logdir, results):
-    """The `GpuUse` of the runs on a GPU among `results`, by step, and the problems met: ({step: …}, messages).
+def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, GpuUse], list[str]]:
+    """({step: its `GpuUse`} of those results that are of a GPU, the problems met: a message each).
 
-    logdir: the folder that the results were read from; each trace lies in its step's folder.
+    logdir: the folder that the results were read from; each trace is in its step's folder.
     """
-    from common.trace.summary import summarize  # msgspec and numpy: not for those who have no GPU's run to show
+    on_gpu = [result for result in results if result.device_type == "cuda"]
+    if not on_gpu:
+        return {}, []
+    from common.trace.gpus import mean_of_known  # msgspec and numpy: only where there is a GPU's run
+    from common.trace.summary import summarize
 
     used, problems = {}, []
-    for result in results:
-        if result.device_type != "cuda":
-            continue
+    for result in on_gpu:
         try:
             gpus = summarize(Path(logdir) / result.step / result.trace).gpus
         except InputError as error:
@@ -160,22 +180,86 @@ def gpu_use(logdir, results):
     return used, problems
 
 
-def comparison(found):
+def comparison(compared: Sequence[Ladder]) -> dict[str, Any]:
     """The object that `compare --json` prints, from `ladders`.
 
-    Rows of another ladder than the first have null for `relative`, `relative_low` and `relative_high`: their device,
-    data, model or image size is not the baseline's.
+    Rows of another ladder than the first have null for `relative`, `relative_low` and `relative_high`: their setup is
+    not the baseline's.
     """
     rows = []
-    for number, ladder in enumerate(found):
+    for number, ladder in enumerate(compared):
         for row in ladder.rows:
             relative = row.relative if number == 0 else None
             rows.append(
-                asdict(row.result)
+                row.result.as_json()
                 | {
                     "relative": relative and relative.ratio,
                     "relative_low": relative and relative.low,
                     "relative_high": relative and relative.high,
                 }
             )
-    return {"baseline": found[0].baseline.step, "rows": rows}
+    return {"baseline": compared[0].baseline.step, "rows": rows}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `compare`."""
+    logs = ROOT / "logs"
+    parser.add_argument(
+        "logdir", nargs="?", type=folder, default=logs, metavar="LOGDIR", help="default: logs/ of this project"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw throughput and memory per step: .svg or .png")
+
+
+def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") -> int:
+    """Print the comparison of the runs in `args.logdir`, as a table or as JSON; the exit code.
+
+    read_limit: reads what the command `limit` wrote into a folder, None where there is nothing. Raises InputError for
+    a folder without results, and for a file that cannot be drawn.
+    """
+    results, problems = read_results(args.logdir)
+    for problem in problems:
+        print(f"skipped: {problem}", file=sys.stderr)
+    if not results:
+        below = sorted({file.parent.parent.name for file in args.logdir.glob(f"*/*/{FILE}")})
+        fix = f"its folders have: {', '.join(below[:6])}" if below else "run `make tour`"
+        raise InputError(f"no results in {args.logdir}: it should have a folder per step with {FILE} in it; {fix}")
+    compared = ladders(results)
+    if len(compared) > 1:
+        print(f"{len(compared)} ladders: the runs differ in device, data, model or image size", file=sys.stderr)
+    if args.plot:
+        from common.ladder.figures import plot
+
+        if len(compared) > 1:
+            print(f"only the first is drawn, from {compared[0].baseline.device}", file=sys.stderr)
+        plot(compared[0], args.plot)
+        print(f"drawn: {args.plot}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(comparison(compared), indent=2))
+    else:
+        _print(args.logdir, results, compared, read_limit)
+    return 0
+
+
+def _print(
+    logdir: Path, results: list[Result], compared: list[Ladder], read_limit: "Callable[[Path], Limit | None]"
+) -> None:
+    from common.explain.terminal import console
+    from common.ladder.table import print_ladders
+    from common.run import not_run
+
+    used, problems = gpu_use(logdir, results)
+    for problem in problems:
+        print(f"no figures from a trace: {problem}", file=sys.stderr)
+    limit = _unless_broken(read_limit, logdir)
+    missing = _unless_broken(not_run.read_all, logdir) or []
+    print_ladders(compared, console(), used, recorded_runs(logdir, results), limit, missing)
+
+
+def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:
+    """What `read` returns for a folder; None, and a line on stderr, where that is broken."""
+    try:
+        return read(logdir)
+    except InputError as error:
+        print(f"skipped: {error}", file=sys.stderr)
+        return None

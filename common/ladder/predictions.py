@@ -1,11 +1,13 @@
-"""A ladder's promises: what each step was to gain by the trace of the step before it, beside what it gained."""
+"""Predicted and measured: the gain of each step by the trace of the step before it, beside what it then gained."""
 
 import json
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
@@ -13,14 +15,22 @@ from common.errors import InputError, printable
 from common.explain.terminal import console, headed_table
 from common.ladder import compare
 from common.ladder.markdown import escaped, table
+from common.record import Result
 from common.trace.advice import Advice
 from common.trace.source import MAX_SIZE, Chunks
-from common.trace.summary import summarize
+from common.trace.summary import Summary, summarize
+
+LEGEND = (
+    "\npredicted: upper bound, from the trace of the step before, without the cost that the step reduces. "
+    "measured: from the timed windows, without a profiler; no difference: not resolved. "
+    "outcome: within the bound, a loss included; a miss gained more; cannot tell: nothing predicted, or too wide a "
+    "range."
+)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One step of a ladder: what the trace of the step before it promised at most, and what was then measured.
+    """One step of a ladder: its largest possible gain by the trace of the step before, and what was then measured.
 
     advice: None where that trace cannot be read. gain: of the timed windows, over the step before.
     """
@@ -32,26 +42,37 @@ class Prediction:
     notes: tuple[str, ...] = ()
 
     @property
-    def why(self):
-        """The evidence; where it promises nothing, also what the step itself noted about this machine. "" for none."""
-        said = [self.advice.why] if self.advice else []
-        return "; ".join(said if self.advice and self.advice.predicted_gain else [*said, *self.notes])
+    def predicted_gain(self) -> float | None:
+        return self.advice.predicted_gain if self.advice else None
 
     @property
-    def outcome(self):
-        """ "within": at most what was promised; "miss": more; "cannot tell": no promise, or too wide a range."""
-        promised = self.advice and self.advice.predicted_gain
-        if promised is None:
+    def why(self) -> str:
+        """The evidence; where no gain is predicted, also what the step itself noted about this machine. "" for none."""
+        evidence = [self.advice.why] if self.advice else []
+        return "; ".join(evidence if self.predicted_gain else [*evidence, *self.notes])
+
+    @property
+    def outcome(self) -> str:
+        """ "within": at most as predicted; "miss": more; "cannot tell": nothing predicted, or too wide a range."""
+        if self.predicted_gain is None:
             return "cannot tell"
-        promised *= 1.005  # what rounds to the bound is not over it
-        if self.gain.low > promised:
+        bound = self.predicted_gain * 1.005  # what rounds to the bound is not over it
+        if self.gain.low > bound:
             return "miss"
-        return "within" if self.gain.differs or self.gain.high <= promised else "cannot tell"
+        return "within" if self.gain.differs or self.gain.high <= bound else "cannot tell"
 
 
-def predictions(logdir, results, max_size=MAX_SIZE):
-    """A list of `Prediction`s for each ladder among `results` (from `record.read_results`), and the problems met."""
-    found, problems = [], []
+LadderPredictions = tuple[compare.Ladder, list[Prediction]]
+
+
+def predictions(
+    logdir: str | Path, results: Iterable[Result], max_size: int = MAX_SIZE
+) -> tuple[list[LadderPredictions], list[str]]:
+    """The `Prediction`s of each ladder among `results` (from `record.read_results`), and the problems met: messages.
+
+    max_size: refuse traces of more bytes of JSON.
+    """
+    ladders, problems = [], []
     for ladder in compare.ladders(results):
         summaries = {}
         for before in ladder.rows[:-1]:
@@ -61,85 +82,84 @@ def predictions(logdir, results, max_size=MAX_SIZE):
                 problems += summaries[before.result.step].trace.warnings
             except InputError as error:
                 problems.append(str(error))
-        found.append((ladder, of_ladder(ladder, summaries)))
-    return found, problems
+        ladders.append((ladder, of_ladder(ladder, summaries)))
+    return ladders, problems
 
 
-def of_ladder(ladder, summaries):
-    """The `Prediction`s of one ladder from {step: `Summary` of its trace}; a step may lack there."""
+def of_ladder(ladder: compare.Ladder, summaries: Mapping[str, Summary]) -> list[Prediction]:
+    """The `Prediction`s of one ladder. summaries: {step: the `Summary` of its trace}; steps may be missing."""
     rows = []
     for before, after in pairwise(ladder.rows):
-        summary = summaries.get(before.result.step)
-        advice = summary and next((each for each in summary.bottlenecks if each.step == after.result.step), None)
+        summary, step = summaries.get(before.result.step), after.result.step
+        bottlenecks = summary.bottlenecks if summary else []
+        advice = next((advice for advice in bottlenecks if advice.step == step), None)
         notes = tuple(note for note in after.result.notes if note not in before.result.notes)
-        rows.append(Prediction(before.result.step, after.result.step, advice, after.gain, notes))
+        rows.append(Prediction(before.result.step, step, advice, compare.ratio(after.result, before.result), notes))
     return rows
 
 
-def print_predictions(found, to):
-    """For each ladder: what each step was promised by the trace before it, beside what it gained."""
-    for ladder, rows in found:
+def print_predictions(ladders: Iterable[LadderPredictions], to: Console) -> None:
+    """For each ladder: what each step was predicted to gain by the trace before it, beside what it gained."""
+    for ladder, rows in ladders:
         base = ladder.baseline
         to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
         shown = headed_table("step", "predicted", "measured", "outcome")
         for row in rows:
-            shown.add_row(*_prediction(row))
+            shown.add_row(*_cells(row))
         to.print(shown)
         for row in rows:
             if row.why:
                 to.print(Padding(Text(f"{row.step}: {row.why}", "dim"), (0, 0, 0, 2), expand=False))
-    to.print(
-        Text(
-            "\npredicted: at most, from the trace of the step before (the cost that the step treats, gone). "
-            "measured: from the timed windows, which no profiler slowed; no difference: they cannot be told apart. "
-            "outcome: within what was promised, a loss included; a miss gained more; cannot tell: no promise, or too "
-            "wide a range.",
-            "dim",
-        )
-    )
+    to.print(Text(LEGEND, "dim"))
 
 
-def markdown(found):
+def markdown(ladders: Sequence[LadderPredictions]) -> str:
     """A page of the docs with the same tables."""
     lines = [
         "# Predicted and measured",
         "",
-        "What each step was promised by the trace of the step before it, and what it then gained. *Predicted* is",
-        "Amdahl's bound: the mean step with the cost that the next step treats gone, so a gain of at most that.",
+        "What each step was predicted to gain by the trace of the step before it, and what it then gained. *Predicted*",
+        "is Amdahl's bound: the mean step without the cost that the next step reduces, so a gain of at most that.",
         "*Measured* is the ratio of the timed windows, without a profiler, and the range they allow; *no difference*",
-        "where that range holds 1. *Within*: at most the bound, a loss included. A *miss* gained more than the bound:",
-        "the trace, or our reading of it, did not tell all. *Cannot tell*: there was no bound, or the range holds both",
-        "it and 1.",
+        "where that range contains 1. *Within*: at most the bound, a loss included. A *miss* gained more than the",
+        "bound: the trace, or our reading of it, did not show everything. *Cannot tell*: there was no bound, or the",
+        "range contains both it and 1.",
         "",
     ]
-    if not any(ladder.baseline.device_type == "cuda" for ladder, _ in found):
+    if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):
         lines += [
-            "No ladder from a GPU has been recorded yet. On a CPU most of the steps have nothing to act on, and the",
-            "traces say so; see [Without a GPU](index.md#without-a-gpu).",
+            "No ladder from a GPU has been recorded yet. On a CPU most of the steps have no effect, and the traces",
+            "show it; see [Without a GPU](index.md#without-a-gpu).",
             "",
         ]
-    for ladder, rows in found:
+    for ladder, rows in ladders:
         base = ladder.baseline
         windows = len(base.samples_per_second.windows)
         lines += [f"## {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
-        lines += [f"{machine}, {windows} timed windows a step.", ""]
-        cells = [[*_prediction(row), escaped(row.why)] for row in rows]
+        lines += [f"{machine}, {windows} timed windows per step.", ""]
+        cells = [[*_cells(row), escaped(row.why)] for row in rows]
         lines += [table(["step", ">predicted, at most", ">measured", "outcome", "why"], cells), ""]
     lines.append("*Made by `make docs-figures`, from `logs/reference/`.*")
     return "\n".join(lines)
 
 
-def _prediction(row):
-    promised = row.advice and row.advice.predicted_gain
-    return row.step, "cannot tell" if promised is None else f"{promised:.2f}x", str(row.gain), row.outcome
+def _cells(row: Prediction) -> tuple[str, str, str, str]:
+    predicted = row.predicted_gain
+    return row.step, "cannot tell" if predicted is None else f"{predicted:.2f}x", str(row.gain), row.outcome
 
 
-def explain_runs(recorded, source, as_json=False, as_markdown=False, max_size=MAX_SIZE):
-    """Print what `explain` says of recorded runs: what each step was predicted to gain beside what it gained.
+def explain_runs(
+    recorded: Mapping[Path, Sequence[Result]],
+    source: Path,
+    as_json: bool = False,
+    as_markdown: bool = False,
+    max_size: int = MAX_SIZE,
+) -> int:
+    """Print what `explain` shows of recorded runs: what each step was predicted to gain beside what it gained.
 
-    recorded: {folder: its `record.Result`s}. source: the path that was named, for an error. Returns the exit code.
-    Raises InputError where there are runs of one step only.
+    recorded: {folder: its results}. source: the path that was named, for an error. Returns the exit code. Raises
+    InputError where there are runs of one step only.
     """
     ladders = []
     for logdir, results in recorded.items():
@@ -154,7 +174,7 @@ def explain_runs(recorded, source, as_json=False, as_markdown=False, max_size=MA
             {
                 "step": row.step,
                 "before": row.before,
-                "predicted_gain": row.advice and row.advice.predicted_gain,
+                "predicted_gain": row.predicted_gain,
                 "why": row.why,
                 "measured_gain": asdict(row.gain),
                 "outcome": row.outcome,

@@ -1,7 +1,7 @@
-"""What the walkthrough that this course grew from published: its figures, never ours.
+"""Figures that others published, with the walkthrough that this course is based on; none of them measured by us.
 
 MobileNetV2, CIFAR-10 at 224 px, SGD, on a Quadro RTX 4000 ("PyTorch Training Optimizations using Memory Analysis").
-One run each, no spread; taken from steps under the profiler.
+One run each, no spread; from steps under the profiler.
 """
 
 from dataclasses import dataclass
@@ -32,6 +32,6 @@ RELATIVE = {step: row.relative for step, row in PUBLISHED.items()}
 TENSOR_CORES = {"00_baseline": 0.0, "01_amp": 0.263}  # share of the kernels' time, as its TensorBoard showed it
 
 
-# Another study, "ResNeXt memory study": ResNeXt on CIFAR-10, an A100, batch 128. By workers: ms that the loop waits for
-# a batch, ms a step, s an epoch.
+# Another study, "ResNeXt memory study": ResNeXt on CIFAR-10, an A100, batch 128. By number of workers: ms that the
+# loop waits for a batch, ms per step, s per epoch.
 WORKERS = {0: (63, 104, 67.7), 1: (1.9, 105, 44.6), 2: (1.6, 104, 44.5), 4: (1.6, 104, 44.7), 8: (1.6, 104, 44.9)}

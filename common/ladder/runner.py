@@ -1,15 +1,18 @@
 """The ladder: its steps are the scripts in `steps/`, in the order of their names; each runs in a process of its own."""
 
+import argparse
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common.errors import InputError
 from common.machine import ROOT
-from common.options import image_size_for
+from common.options import StepOptions, image_size_for
 from common.record import check_writable, writing
 from common.run import progress
 
@@ -22,7 +25,7 @@ class Outcome:
     reason: str
 
 
-def step_files(folder=None):
+def step_files(folder: str | Path | None = None) -> list[Path]:
     """The scripts `NN_name.py` of a folder (default: `steps/`), sorted. InputError where there are none."""
     folder = Path(folder or ROOT / "steps")
     files = sorted(folder.glob("[0-9][0-9]_*.py"))
@@ -33,10 +36,10 @@ def step_files(folder=None):
     return files
 
 
-def prepare(args):
+def prepare(args: argparse.Namespace | StepOptions) -> None:
     """What all steps need and one process should do: a log folder to write to, and the download if it is asked for.
 
-    Steps that are then run need no `download` any more. Raises InputError.
+    Steps that are then run need no `--download`. Raises InputError.
     """
     with writing(args.logdir):
         args.logdir.mkdir(parents=True, exist_ok=True)
@@ -47,8 +50,8 @@ def prepare(args):
         fetch_cifar10(args.data)
 
 
-def check_input(args):
-    """Raise InputError for what no step can use: device, model, image size or data that is not there or broken."""
+def check_input(args: argparse.Namespace) -> None:
+    """Raise InputError for what no step can use: device, model, image size or data that is missing or broken."""
     from common.data import check_cifar10  # torch and torchvision: seconds to import
     from common.device import checked_device
     from common.model import classifier
@@ -57,17 +60,23 @@ def check_input(args):
     check_cifar10(args.data)
 
 
-def run(file, arguments, on_progress, on_line):
-    """Run a step and follow it. on_progress(event): see `progress.report`. on_line(text): any other line it prints.
+def run(
+    file: Path,
+    words: Sequence[str],
+    on_progress: Callable[[dict[str, Any]], None],
+    on_line: Callable[[str], None],
+) -> Outcome:
+    """Run a step and follow it. words: its options.
 
-    Its own error line, "NN_name: …", goes into the `Outcome` instead. However this is left (Ctrl-C, SIGTERM), the step
-    is stopped first, and cleans up after itself.
+    on_progress(event): see `progress.report`. on_line(text): any other line that it prints; its own error line,
+    "NN_name: …", goes into the `Outcome` instead. However this ends (Ctrl-C, SIGTERM), the step is stopped first, and
+    cleans up after itself.
     """
     environment = os.environ | {progress.VARIABLE: "json", "PYTHONUNBUFFERED": "1"}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
     own, last, error = f"{file.stem}: ", "no message", None
     with subprocess.Popen(
-        [sys.executable, str(file), *arguments],
+        [sys.executable, str(file), *words],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -75,7 +84,7 @@ def run(file, arguments, on_progress, on_line):
         errors="replace",
     ) as process:
         try:
-            for line in map(str.rstrip, process.stdout):
+            for line in map(str.rstrip, process.stdout or ()):
                 if event := progress.parse(line):
                     on_progress(event)
                 elif line.startswith(own):
@@ -90,17 +99,17 @@ def run(file, arguments, on_progress, on_line):
     return Outcome(code, why_ended(code, error or last))
 
 
-def exit_code(codes):
+def exit_code(codes: Iterable[int]) -> int:
     """The exit code of several steps together: 0, 2 if each that failed did so by its input, otherwise 1."""
     failed = [code for code in codes if code]
     return 0 if not failed else 2 if all(code == 2 for code in failed) else 1
 
 
-def once(on_line):
+def once(on_line: Callable[[str], None]) -> Callable[[str], None]:
     """An `on_line` for several runs that passes each line on only the first time: every step prints the same banner."""
     seen = set()
 
-    def show(line):
+    def show(line: str) -> None:
         if line not in seen:
             seen.add(line)
             on_line(line)
@@ -108,9 +117,9 @@ def once(on_line):
     return show
 
 
-def _stop(process):
-    for ask in (lambda: process.send_signal(signal.SIGINT), process.kill):  # a second Ctrl-C does no harm
-        ask()
+def _stop(process: subprocess.Popen[str]) -> None:
+    for stop in (lambda: process.send_signal(signal.SIGINT), process.kill):  # a second Ctrl-C does no harm
+        stop()
         try:
             process.wait(timeout=20)
             return
@@ -118,10 +127,11 @@ def _stop(process):
             continue
 
 
-def why_ended(code, told):
+def why_ended(code: int, message: str) -> str:
+    """Why a process ended with this exit code (negative: the signal). message: the last line that it printed."""
     if code == 0:
         return ""
     if code < 0:
         name = signal.Signals(-code).name
         return f"killed by {name}" + (" (most likely for lack of memory)" if name == "SIGKILL" else "")
-    return told
+    return message

@@ -17,7 +17,10 @@ tour: setup
 
 test: setup
 	@$(BIN)/ruff check .
-	@$(BIN)/python -m pytest -n 2 --ignore-glob='*/test_browser_*' $(ARGS)
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/codespell
+	@$(BIN)/basedpyright --level error
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore-glob='*/test_browser_*' $(ARGS)
 
 test-browser: setup
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; } || { \

@@ -4,9 +4,7 @@ The two measurements are never mixed: tracing slows the training, so throughput 
 """
 
 import gzip
-import json
 import math
-import os
 import shutil
 import statistics
 import time
@@ -20,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import ProfilerActivity
 
 from common import record
 from common.device import autocast_notes, device_name, dtype_name, synchronize, without_gpu
@@ -31,6 +27,7 @@ from common.loaders import Batch, DeviceLoader, Loader
 from common.options import StepOptions
 from common.run import progress, ranks
 from common.run.folder import own_folder, publish, stamp
+from common.run.tracing import cpu_peak_bytes, traced_window
 
 TrainStep = Callable[..., torch.Tensor]  # train_step(*batch) trains on one batch and returns the loss, one element
 
@@ -269,54 +266,6 @@ def _mark(device: torch.device) -> Any:
     event = torch.cuda.Event(enable_timing=True)
     event.record(torch.cuda.current_stream(device))
     return event
-
-
-def traced_window(
-    batches: Iterator[Batch], train_step: TrainStep, device: torch.device, path: Path, stacks: bool = False
-) -> list[dict[str, Any]]:
-    """Record a torch.profiler trace of three steps (after one skipped and one warm-up step) into `path`.
-
-    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. Returns its events;
-    raises InputError where the trace could not be written whole.
-    """
-    if device.type == "cpu":
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    verbose = _ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
-    with torch.profiler.profile(
-        activities=activities,
-        schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1),
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
-        record_shapes=True,
-        profile_memory=True,
-        with_stack=stacks,
-        experimental_config=verbose,
-    ) as profiler:
-        for _ in range(5):
-            train_step(*next(batches))
-            profiler.step()
-    return read_trace(path)
-
-
-def read_trace(path: Path) -> list[dict[str, Any]]:
-    """The events of a trace that was just written. Raises InputError where it is not whole.
-
-    On a full disk the profiler truncates a trace without an error.
-    """
-    try:
-        return json.loads(path.read_bytes())["traceEvents"]
-    except (OSError, ValueError) as error:
-        raise InputError(f"the trace could not be written whole to {path.parent.parent}: is the disk full?") from error
-
-
-def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:
-    """The profiler's peak on a CPU: the most bytes that torch's CPU allocator had allocated since tracing began.
-
-    events: those of a trace. What was allocated before (weights, momentum) is not in it, nor is what loader workers
-    hold. Read from the `[memory]` events, as the profiler plugin's Memory view does.
-    """
-    memory = (event["args"] for event in events if event.get("name") == "[memory]")
-    return max((values["Total Allocated"] for values in memory if values["Device Type"] == 0), default=0)
 
 
 def endless(loader: Loader) -> Iterator[Batch]:

@@ -21,32 +21,36 @@ def broken(change):
     return json.dumps(value)
 
 
+def without(name):
+    return broken(lambda value: value.pop(name))
+
+
+def with_(**changes):
+    return broken(lambda value: value.update(changes))
+
+
+def with_speeds(**changes):
+    return broken(lambda value: value["samples_per_second"].update(changes))
+
+
+def with_times(**changes):
+    return broken(lambda value: value["step_ms"].update(changes))
+
+
 BROKEN = {
     "not JSON": ('{"schema": 1', "not JSON"),
     "not an object": ("[1]", "not an object"),
-    "another schema": (broken(lambda value: value.update(schema=3)), "schema 3"),
-    "field missing": (broken(lambda value: value.pop("batch_bytes")), "missing required field `batch_bytes`"),
-    "wrong type": (
-        broken(lambda value: value.update(batch_size="many")),
-        "Expected `int`, got `str` - at `$.batch_size`",
-    ),
-    "true is no number": (
-        broken(lambda value: value.update(image_size=True)),
-        "Expected `int`, got `bool` - at `$.image_size`",
-    ),
-    "nested": (
-        broken(lambda value: value["step_ms"].update(p90=None)),
-        "Expected `float`, got `null` - at `$.step_ms.p90`",
-    ),
-    "no windows": (broken(lambda value: value["samples_per_second"].update(windows=[])), "windows"),
-    "not a number": (broken(lambda value: value["step_ms"].update(p10=float("nan"))), "not JSON"),
-    "median zero": (broken(lambda value: value["samples_per_second"].update(median=0)), "> 0.0"),
-    "a field of schema 2 missing": (broken(lambda value: value.pop("precision")), "precision is missing"),
-    "too large a number": (
-        broken(lambda value: value.update(batch_bytes=0)).replace('"image_size": 224', '"image_size": 1e999'),
-        "not JSON",
-    ),
-    "zero": (broken(lambda value: value["samples_per_second"].update(windows=[0, 1])), "> 0.0"),
+    "another schema": (with_(schema=3), "schema 3"),
+    "field missing": (without("batch_bytes"), "missing required field `batch_bytes`"),
+    "a field of schema 2 missing": (without("precision"), "precision is missing"),
+    "wrong type": (with_(batch_size="many"), "Expected `int`, got `str` - at `$.batch_size`"),
+    "true is no number": (with_(image_size=True), "Expected `int`, got `bool` - at `$.image_size`"),
+    "nested": (with_times(p90=None), "Expected `float`, got `null` - at `$.step_ms.p90`"),
+    "no windows": (with_speeds(windows=[]), "windows"),
+    "not a number": (with_times(p10=float("nan")), "not JSON"),
+    "too large a number": (with_times(p10=1.5).replace("1.5", "1e999"), "not JSON"),
+    "median zero": (with_speeds(median=0), "> 0.0"),
+    "zero": (with_speeds(windows=[0, 1]), "> 0.0"),
 }
 
 

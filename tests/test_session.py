@@ -24,6 +24,7 @@ from common import record, session
 from common.device import without_gpu
 from common.errors import InputError, one_line_errors
 from common.options import StepOptions
+from common.run import tracing
 
 
 class Images(Dataset):
@@ -127,8 +128,8 @@ def test_the_peak_on_a_cpu_is_the_highest_running_total_of_its_allocations():
         return {"name": "[memory]", "args": {"Total Allocated": total, "Device Type": device_type}}
 
     other = {"name": "aten::mm", "args": {"Total Allocated": 9_999}}
-    assert session.cpu_peak_bytes([memory(100), other, memory(700), memory(999, 1), memory(3)]) == 700
-    assert session.cpu_peak_bytes([]) == 0
+    assert tracing.cpu_peak_bytes([memory(100), other, memory(700), memory(999, 1), memory(3)]) == 700
+    assert tracing.cpu_peak_bytes([]) == 0
 
 
 class FakeEvent:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from common.course import figures, screenshots, study_blocks
 from common.course.recorded import Recorded
 from common.errors import InputError
-from common.explain.view import size_text, time_text
+from common.explain.terminal import size_text, time_text
 from common.ladder import markdown, runner
 from common.ladder import published as published_figures
 from common.ladder.markdown import code, escaped

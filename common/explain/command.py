@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
+def run(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
     """Run the command with its parsed options; returns the exit code. Raises InputError.
 
     explain_runs: prints a folder of recorded runs, `ladder.predictions.explain_runs`; called with the results by

@@ -1,5 +1,7 @@
 """Shared by everything that prints: a console, tables, and numbers with their units."""
 
+import io
+import sys
 from collections.abc import Iterable
 
 from rich.console import Console, JustifyMethod
@@ -16,7 +18,12 @@ class PipeConsole(Console):
 
 
 def console() -> Console:
-    """A rich console that does not wrap lines at 80 columns where the output is a file or a pipe."""
+    """A rich console on stdout that does not wrap lines at 80 columns where the output is a file or a pipe.
+
+    Characters that the locale's encoding does not have are printed as "?".
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     terminal = PipeConsole(highlight=False)
     return terminal if terminal.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
 

@@ -537,6 +537,43 @@ def test_a_run_killed_at_any_moment_leaves_nothing_torn(tmp_path):
     assert len(list(folder.iterdir())) == 3
 
 
+RANKS = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+from pathlib import Path
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from common import session
+from common.run import ranks
+from test_session import Images, options, small_step
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://{store}", rank=rank, world_size=2)
+result = session.run_step(
+    "11_small.py", options(Path({logdir!r})), DataLoader(Images(), batch_size=4, drop_last=True), small_step()
+)
+assert (result is None) == (rank == 1)
+assert ranks.summed([rank + 1.0, 2.0]) == [3.0, 4.0]
+assert ranks.from_rank_0(rank) == 0
+dist.destroy_process_group()
+"""
+
+
+def test_processes_that_train_together_count_together_and_rank_0_writes(tmp_path):
+    program = RANKS.format(
+        root=str(ROOT), tests=str(ROOT / "tests"), store=tmp_path / "store", logdir=str(tmp_path / "logs")
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=600)[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    result = record.read_result(tmp_path / "logs" / "11_small" / "result.json")
+    assert (result.world_size, result.batch_size) == (2, 4)
+    assert {path.name for path in (tmp_path / "logs").iterdir() if not path.name.startswith(".")} == {"11_small"}
+
+
 def test_a_run_killed_while_it_measures_leaves_nothing(tmp_path):
     program = ROOT / "steps" / "00_baseline.py"
     process = subprocess.Popen(

@@ -16,7 +16,7 @@ class Cover:
     Empty and reversed intervals cover nothing. `start` and `end` hold the union, disjoint and sorted.
     """
 
-    def __init__(self, start: ArrayLike = (), end: ArrayLike = ()):
+    def __init__(self, start: ArrayLike = (), end: ArrayLike = ()) -> None:
         start, end = np.asarray(start, np.float64), np.asarray(end, np.float64)
         nonempty = end > start
         if not nonempty.all():

@@ -48,7 +48,7 @@ class Nesting:
     order: indices by thread, then start, then outermost first. `parent` of each operator: an index, -1 at the top.
     """
 
-    def __init__(self, operators: Spans):
+    def __init__(self, operators: Spans) -> None:
         self.operators = operators
         self.order: np.ndarray = np.lexsort([-operators.end, operators.start, operators.thread])
         self._first = np.searchsorted(operators.thread[self.order], np.arange(operators.thread.max(initial=-1) + 2))

@@ -184,7 +184,7 @@ class _Numbered(dict[Any, int]):
 class _Appends(dict[str | None, Callable[[Event], None] | None]):
     """From a category to the `append` of the list of its kind; None for categories that no number needs."""
 
-    def __init__(self, by_kind: dict[str, list[Event]]):
+    def __init__(self, by_kind: dict[str, list[Event]]) -> None:
         self.by_kind = by_kind
 
     def __missing__(self, category: str | None) -> Callable[[Event], None] | None:

@@ -46,7 +46,7 @@ class Chunks:
     empty, or holds more than `max_size` bytes of JSON. `close` it, or use it as a context manager.
     """
 
-    def __init__(self, path: str | Path, max_size: int = MAX_SIZE):
+    def __init__(self, path: str | Path, max_size: int = MAX_SIZE) -> None:
         self.path = Path(path)
         self.warnings: list[str] = []
         self._max_size = max_size

@@ -88,16 +88,16 @@ def two_steps(era="today"):
     Each step: 0-200 loading, 200-250 a call that copies (the copy runs 210-240), 300-340 an operator whose launch at
     310-320 starts a kernel that runs 330-730, 740-780 a synchronisation, 800-860 an operator that launches nothing.
     """
-    made = TraceBuilder(era)
+    builder = TraceBuilder(era)
     for number, begin in ((3, 10_000), (4, 11_000)):
-        made.step(number, begin, 1000)
-        made.loading(begin, 200)
-        made.copy(begin + 200, 50, begin + 210, 30, 1_000_000)
-        op = made.op("aten::cudnn_convolution", begin + 300, 40)
+        builder.step(number, begin, 1000)
+        builder.loading(begin, 200)
+        builder.copy(begin + 200, 50, begin + 210, 30, 1_000_000)
+        op = builder.op("aten::cudnn_convolution", begin + 300, 40)
         name = "volta_scudnn_128x64_relu_interior_nn_v1"
-        made.launch(name, begin + 310, 10, begin + 330, 400, op=op, **{
+        builder.launch(name, begin + 310, 10, begin + 330, 400, op=op, **{
             "blocks per SM": 0.5, "est. achieved occupancy %": 40,
         })  # fmt: skip
-        made.add("runtime", "cudaDeviceSynchronize", begin + 740, 40, correlation=-2)
-        made.op("aten::item", begin + 800, 60)
-    return made
+        builder.add("runtime", "cudaDeviceSynchronize", begin + 740, 40, correlation=-2)
+        builder.op("aten::item", begin + 800, 60)
+    return builder

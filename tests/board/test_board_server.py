@@ -5,19 +5,18 @@ import os
 import subprocess
 import sys
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 
 import pytest
 from support import ROOT
-from support.board import PROFILER, WALKTHROUGH, Board, fill
+from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
 from support.trace_builder import two_steps
 
 from common.trace.steps import ROLES
 from common.trace.summary import summarize
 
 pytest.importorskip("torch_tb_profiler")
+pytestmark = pytest.mark.xdist_group("tensorboard")  # one start for all of them
 RUNS = ["broken", "cpu", "cpu_stacks", "distributed", "gpu", "hostile", "ladder/00_baseline"]
 RUNS += ["ladder/04_multiprocess_loading", "odd [name] ünï", "of 2021"]
 
@@ -29,29 +28,25 @@ def logdir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def board(logdir, tmp_path_factory):
-    cache = tmp_path_factory.mktemp("cache")
-    made = Board(logdir, environment={"XDG_CACHE_HOME": str(cache)})
-    made.cache = cache
-    made.until(lambda: made.get("/data/plugins_listing")[0] == 200, "TensorBoard")
-    yield made
-    made.stop()
+    with tensorboard(logdir, cache=tmp_path_factory.mktemp("cache")) as board:
+        yield board
 
 
 def test_both_tabs_are_there(board):
-    listed = board.json("/data/plugins_listing")
-    assert listed["walkthrough"]["enabled"]
-    assert listed["walkthrough"]["tab_name"] == "Walkthrough"
-    assert listed["pytorch_profiler"]["enabled"]
+    board.runs_loaded()  # the profiler's tab is enabled once it has a run
+    plugins = board.json("/data/plugins_listing")
+    assert plugins["walkthrough"]["enabled"]
+    assert plugins["walkthrough"]["tab_name"] == "Walkthrough"
+    assert plugins["pytorch_profiler"]["enabled"]
 
 
-def test_the_profiler_loads_every_run_but_the_broken_one_which_the_log_names(board):
+def test_the_profiler_loads_every_run_and_logs_the_broken_one(board):
     assert board.runs_loaded() == [run for run in RUNS if run != "broken"]
     assert "run broken: w.pt.trace.json.gz cannot be read" in board.text()
 
 
 def test_every_run_is_listed_the_broken_one_too(board):
-    found = board.json(f"{WALKTHROUGH}/runs")
-    assert [run["name"] for run in found["runs"]] == RUNS
+    assert [run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]] == RUNS
     broken = board.digest("broken")
     assert broken["state"] == "failed"
     assert "damaged" in broken["reason"]
@@ -62,10 +57,10 @@ def test_the_tab_the_profiler_and_explain_have_the_same_numbers(board, logdir, r
     board.runs_loaded()
     trace = next((logdir / run).glob("*.trace.json*"))
     ours = summarize(trace)
-    found = board.digest(run)
-    assert found["steps"]["breakdown_us"] == pytest.approx(ours.steps.mean_breakdown_us)
-    assert found["gpus"][0]["utilization"] == pytest.approx(ours.gpus[0].utilization)
-    assert found["gpus"][0]["tensor_core_share"] == ours.gpus[0].tensor_core_share
+    digest = board.digest(run)
+    assert digest["steps"]["breakdown_us"] == pytest.approx(ours.steps.mean_breakdown_us)
+    assert digest["gpus"][0]["utilization"] == pytest.approx(ours.gpus[0].utilization)
+    assert digest["gpus"][0]["tensor_core_share"] == ours.gpus[0].tensor_core_share
     worker = trace.name.split(".")[0]
     spans = board.json(f"{PROFILER}/spans?{urllib.parse.urlencode({'run': run, 'worker': worker})}")
     query = urllib.parse.urlencode({"run": run, "worker": worker, "span": (spans or ["default"])[0]})
@@ -75,9 +70,9 @@ def test_the_tab_the_profiler_and_explain_have_the_same_numbers(board, logdir, r
     for role in ROLES:
         expected = ours.steps.mean_breakdown_us[role]
         assert parts.get(names.get(role, role.capitalize()), 0) == pytest.approx(expected, abs=0.51)
-    figures = {each["title"]: each["value"] for each in shown["gpu_metrics"]["data"]}
-    shown_share = float(figures["GPU Utilization"].removesuffix("%"))
-    assert shown_share == pytest.approx(100 * ours.gpus[0].utilization, abs=0.01)
+    figures = {figure["title"]: figure["value"] for figure in shown["gpu_metrics"]["data"]}
+    utilization = float(figures["GPU Utilization"].removesuffix("%"))
+    assert utilization == pytest.approx(100 * ours.gpus[0].utilization, abs=0.01)
 
 
 def test_the_distributed_view_has_sizes_and_communication(board):
@@ -96,26 +91,20 @@ def test_several_traces_of_a_run_can_be_asked_for(board):
 
 
 def test_the_ladder_is_that_of_compare(board):
-    found = board.json(f"{WALKTHROUGH}/ladders")
-    (ladder,) = found["ladders"]
+    answer = board.json(f"{WALKTHROUGH}/ladders")
+    (ladder,) = answer["ladders"]
     assert [row["step"] for row in ladder["rows"]] == ["00_baseline", "04_multiprocess_loading"]
     assert ladder["rows"][1]["relative"]["ratio"] == pytest.approx(1.2)
     assert ladder["rows"][1]["run"] == "ladder/04_multiprocess_loading"
-    assert found["original"]["relative"]["05_pinned_memory"] == 5.05
+    assert answer["original"]["relative"]["05_pinned_memory"] == 5.05
 
 
 def test_lanes_hold_the_events_of_the_steps(board):
-    query = urllib.parse.urlencode({"run": "gpu"})
-
-    def ready():
-        found = board.json(f"{WALKTHROUGH}/lanes?{query}")
-        return found if found.get("state") != "reading" else None
-
-    found = board.until(ready, "the lanes")
-    assert [step["name"] for step in found["steps"]] == ["3", "4"]
-    kinds = {lane["kind"] for lane in found["lanes"]}
+    lanes = board.tab_json("lanes", run="gpu")
+    assert [step["name"] for step in lanes["steps"]] == ["3", "4"]
+    kinds = {lane["kind"] for lane in lanes["lanes"]}
     assert kinds == {"cpu", "loader", "runtime", "kernel", "copy"}
-    kernels = next(lane for lane in found["lanes"] if lane["kind"] == "kernel")
+    kernels = next(lane for lane in lanes["lanes"] if lane["kind"] == "kernel")
     assert kernels["start"] == [330, 1330]
     assert kernels["duration"] == [400, 400]
 
@@ -144,15 +133,15 @@ def test_links_are_not_followed(board, logdir, tmp_path):
     two_steps().write(tmp_path / "secret.pt.trace.json")
     (logdir / "cpu" / "link.pt.trace.json").symlink_to(tmp_path / "secret.pt.trace.json")
     (logdir / "linked").symlink_to(tmp_path)
-    os.mkfifo(logdir / "cpu" / "result.json")  # whoever opens it waits for ever
+    os.mkfifo(logdir / "cpu" / "result.json")  # opening it would block
     two_steps().write(logdir / "cpu" / "later.pt.trace.json")
     try:
 
-        def looked():
+        def rescanned():
             names = [trace for run in board.json(f"{WALKTHROUGH}/runs")["runs"] for trace in run["traces"]]
             return names if "later.pt.trace.json" in names else None
 
-        names = board.until(looked, "the trace put beside the links")
+        names = board.until(rescanned, "the trace written next to the links")
         assert not any("link" in name or "secret" in name for name in names)
     finally:
         for name in ("link.pt.trace.json", "result.json", "later.pt.trace.json"):
@@ -161,12 +150,9 @@ def test_links_are_not_followed(board, logdir, tmp_path):
 
 
 def test_posts_are_refused_and_json_is_not_sniffed(board):
-    ours = [f"{WALKTHROUGH}/{each}" for each in ("runs", "ladders", "digest?run=gpu", "page.html", "plotly.min.js")]
+    ours = [f"{WALKTHROUGH}/{route}" for route in ("runs", "ladders", "digest?run=gpu", "page.html", "plotly.min.js")]
     for route in [*ours, f"{PROFILER}/runs", f"{PROFILER}/index.html"]:
-        request = urllib.request.Request(board.url(route), data=b"{}", method="POST")
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request)
-        assert refused.value.code == 405
+        assert board.get(route, method="POST", body=b"{}")[0] == 405, route
     _, headers, _ = board.get(f"{WALKTHROUGH}/runs")
     assert headers["Content-Type"].startswith("application/json")
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -200,11 +186,12 @@ def test_a_new_run_appears_without_a_restart(board, logdir):
         folder.rmdir()
 
 
-def test_answers_are_kept_in_the_cache_folder_and_not_beside_the_traces(board, logdir):
+def test_answers_are_cached_and_nothing_is_written_next_to_the_traces(board, logdir):
     before = sorted(path.name for path in (logdir / "gpu").iterdir())
     board.digest("gpu")
     assert sorted(path.name for path in (logdir / "gpu").iterdir()) == before == ["w.pt.trace.json.gz"]
-    assert list((board.cache / "pytorch-training-walkthrough").glob("*.json.gz"))
+    cache = board.cache / "pytorch-training-walkthrough"
+    board.until(lambda: list(cache.glob("*.json.gz")), "the cached answer")  # written after the answer is given
 
 
 def test_many_clients_get_the_same_answer(board):
@@ -231,26 +218,24 @@ def test_several_log_folders(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name / "run").mkdir(parents=True)
         two_steps().write(tmp_path / name / "run" / "w.pt.trace.json")
-    made = Board(tmp_path / "spec", f"--logdir_spec=a:{tmp_path / 'one'},b:{tmp_path / 'two'}")
-    try:
-        assert made.runs_loaded() == ["a/run", "b/run"]
-        assert [run["name"] for run in made.json(f"{WALKTHROUGH}/runs")["runs"]] == ["a/run", "b/run"]
-    finally:
-        made.stop()
+    spec = f"--logdir_spec=a:{tmp_path / 'one'},b:{tmp_path / 'two'}"
+    with tensorboard(tmp_path / "spec", spec, cache=tmp_path / "cache") as board:
+        assert board.runs_loaded() == ["a/run", "b/run"]
+        assert [run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]] == ["a/run", "b/run"]
 
 
-def test_another_version_of_the_plugin_is_left_alone_with_one_warning(monkeypatch):
+def test_another_version_of_the_plugin_is_not_patched(monkeypatch):
     from common.board import profiler
 
     monkeypatch.setattr(profiler, "version", lambda name: "0.5.0")
-    with pytest.raises(profiler.NotMended, match=r"0\.5\.0"):
-        profiler.mend()
+    with pytest.raises(profiler.NotPatched, match=r"0\.5\.0"):
+        profiler.patch()
 
 
 def test_tensorboard_starts_without_the_plugin(tmp_path):
     hidden = tmp_path / "hidden"
     hidden.mkdir()
-    (hidden / "torch_tb_profiler.py").write_text("raise ImportError('not here')")
+    (hidden / "torch_tb_profiler.py").write_text("raise ImportError('not here')", encoding="utf-8")
     (hidden / "sitecustomize.py").write_text(
         "import importlib.metadata as m\n"
         "find = m.version\n"
@@ -260,16 +245,17 @@ def test_tensorboard_starts_without_the_plugin(tmp_path):
         "    return find(name)\n"
         "m.version = version\n"
     )
-    loaded = (
+    script = (
         "import common.board, tensorboard; from common.board import Loader; "
         "assert 'torch_tb_profiler' not in __import__('sys').modules; print('fine')"
     )
     finished = subprocess.run(
-        [sys.executable, "-c", loaded],
+        [sys.executable, "-c", script],
         cwd=ROOT,
         capture_output=True,
         text=True,
+        encoding="utf-8",
         env=os.environ | {"PYTHONPATH": str(hidden)},
     )
     assert finished.stdout == "fine\n", finished.stderr
-    assert "left as it is" in finished.stderr
+    assert "torch-tb-profiler is not patched" in finished.stderr

@@ -2,14 +2,15 @@
 
 import json
 import os
+import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 from support import ROOT, make_result, write_run
@@ -18,36 +19,38 @@ from support.trace_builder import V100, TraceBuilder, two_steps
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
 PROFILER = "/data/plugin/pytorch_profiler"
 WALKTHROUGH = "/data/plugin/walkthrough"
+PATIENCE = 300  # s: the tests share the machine, and a failure of TensorBoard itself is noticed at once
+_http = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the environment is not asked
 
 
 def hostile_trace():
-    """Every name of it tries to be HTML, a script or an order to a terminal."""
-    made = TraceBuilder(devices=[V100 | {"name": HOSTILE}])
+    """Every name in it tries to be HTML, a script or a terminal's control sequence."""
+    builder = TraceBuilder(devices=[V100 | {"name": HOSTILE}])
     for number, begin in ((1, 0), (2, 1000)):
-        made.step(number, begin, 1000)
-        op = made.op(f"aten::{HOSTILE}", begin, 500)
-        made.launch(f"void {HOSTILE}<script>document.title='hacked'</script>", begin + 10, 5, begin + 20, 300, op=op)
-        made.copy(begin + 600, 10, begin + 610, 50, 1000, name=f"Memcpy HtoD {HOSTILE}")
-        made.memory(begin + 20, 1000, 2000 + number, 4000, address=number)
-    return made
+        builder.step(number, begin, 1000)
+        op = builder.op(f"aten::{HOSTILE}", begin, 500)
+        builder.launch(f"void {HOSTILE}<script>document.title='hacked'</script>", begin + 10, 5, begin + 20, 300, op=op)
+        builder.copy(begin + 600, 10, begin + 610, 50, 1000, name=f"Memcpy HtoD {HOSTILE}")
+        builder.memory(begin + 20, 1000, 2000 + number, 4000, address=number)
+    return builder
 
 
 def distributed_traces():
     """{file name: trace} of two ranks with a collective."""
-    found = {}
+    traces = {}
     for rank in range(2):
-        made = TraceBuilder(rank=rank)
+        builder = TraceBuilder(rank=rank)
         for number in (1, 2):
             begin = number * 10_000
-            made.step(number, begin, 9_000)
-            op = made.op("aten::mm", begin, 500)
-            made.launch("sm80_xmma_gemm_bf16bf16", begin + 10, 10, begin + 100, 4_000, op=op)
-            record = made.op("record_param_comms", begin + 2_000, 300)
+            builder.step(number, begin, 9_000)
+            op = builder.op("aten::mm", begin, 500)
+            builder.launch("sm80_xmma_gemm_bf16bf16", begin + 10, 10, begin + 100, 4_000, op=op)
+            record = builder.op("record_param_comms", begin + 2_000, 300)
             record["args"] |= {"Collective name": "allreduce", "In msg nelems": 1_000, "dtype": "Float"}
-            made.op("nccl:all_reduce", begin + 2_050, 100, kind="annotation")
-            made.launch("ncclDevKernel_AllReduce", begin + 2_100, 20, begin + 3_000, 2_000 + rank * 500, op=record)
-        found[f"host{rank}_{100 + rank}.1700000000000.pt.trace.json"] = made
-    return found
+            builder.op("nccl:all_reduce", begin + 2_050, 100, kind="annotation")
+            builder.launch("ncclDevKernel_AllReduce", begin + 2_100, 20, begin + 3_000, 2_000 + rank * 500, op=record)
+        traces[f"host{rank}_{100 + rank}.1700000000000.pt.trace.json"] = builder
+    return traces
 
 
 def fill(logdir):
@@ -76,35 +79,52 @@ def fill(logdir):
     return logdir
 
 
-class Board:
-    """`tensorboard` on some folder, from `start` to `stop`."""
-
-    def __init__(self, logdir, *words, environment=None):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            self.port = free.getsockname()[1]
-        self.log = Path(str(logdir) + ".log").open("w+b")  # noqa: SIM115
-        program = Path(sys.executable).with_name("tensorboard")
-        where = [] if any("logdir" in str(word) for word in words) else ["--logdir", str(logdir)]
-        self.process = subprocess.Popen(
-            [sys.executable, program, *where, "--port", str(self.port), *words],
-            stdout=self.log,
-            stderr=self.log,
-            env=os.environ | (environment or {}),
+@contextmanager
+def tensorboard(logdir, *options, cache):
+    """A running `Board`, once it has found the runs. cache: an empty folder for what the tab computes."""
+    where = [] if any("logdir" in option for option in options) else ["--logdir", str(logdir)]
+    program = [sys.executable, Path(sys.executable).with_name("tensorboard"), "--port", "0", *where, *options]
+    log = Path(f"{logdir}.log")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            program, stdout=output, stderr=output, env=os.environ | {"XDG_CACHE_HOME": str(cache)}
         )
+    try:
+        board = Board(process, log, cache)
+        board.until(lambda: board.json(f"{WALKTHROUGH}/runs")["runs"], "the runs of the Walkthrough tab")
+        yield board
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
+
+
+class Board:
+    """A `tensorboard` that runs on some folder; its system chose the port."""
+
+    def __init__(self, process, log, cache):
+        self.process, self.log, self.cache = process, log, cache
+        self.address = ""
+        self.address = self.until(self._printed_address, "TensorBoard's address")
+
+    def _printed_address(self):
+        printed = re.search(r"TensorBoard \S+ at (http://\S+?)/? ", self.text())
+        return printed and printed[1]
 
     def text(self):
         """What it has printed."""
-        self.log.seek(0)
-        return self.log.read().decode()
+        return self.log.read_text(encoding="utf-8", errors="replace")
 
     def url(self, path):
-        return f"http://localhost:{self.port}{path}"
+        return f"{self.address}{path}"
 
-    def get(self, path):
-        """(status, headers, body) of a page."""
+    def get(self, path, method="GET", body=None):
+        """(status, headers, body) of the answer to a request."""
+        request = urllib.request.Request(self.url(path), data=body, method=method)
         try:
-            with urllib.request.urlopen(self.url(path), timeout=60) as answer:
+            with _http.open(request, timeout=PATIENCE) as answer:
                 return answer.status, answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.headers, error.read()
@@ -115,38 +135,37 @@ class Board:
         return json.loads(body)
 
     def until(self, ready, what):
-        """Ask `ready` again and again until it returns something true, which is returned."""
-        ends = time.monotonic() + 300
+        """Call `ready` until it returns something true, which is returned; fails where TensorBoard has ended."""
+        ends = time.monotonic() + PATIENCE
         while time.monotonic() < ends:
             assert self.process.poll() is None, self.text()
             try:
-                if found := ready():
-                    return found
-            except (urllib.error.URLError, OSError):
+                if answer := ready():
+                    return answer
+            except OSError:  # it does not listen yet
                 pass
-            time.sleep(0.3)
+            time.sleep(0.1)
         raise AssertionError(f"{what} never came: {self.text()}")
 
     def runs_loaded(self):
         """The names of torch-tb-profiler's runs, once it has loaded all."""
 
         def ready():
-            found = self.json(f"{PROFILER}/runs")
-            return found["runs"] if not found["loading"] and found["runs"] else None
+            answer = self.json(f"{PROFILER}/runs")
+            return answer["runs"] if not answer["loading"] and answer["runs"] else None
 
         return self.until(ready, "the profiler's runs")
 
-    def digest(self, run, **more):
-        """The Walkthrough tab's answer about a run, once it is there."""
-        query = urllib.parse.urlencode({"run": run, **more})
+    def tab_json(self, route, **query):
+        """The Walkthrough tab's answer about a run, once it has read the trace. route: "digest" or "lanes"."""
+        address = f"{WALKTHROUGH}/{route}?{urllib.parse.urlencode(query)}"
 
         def ready():
-            found = self.json(f"{WALKTHROUGH}/digest?{query}")
-            return found if found.get("state") != "reading" else None
+            answer = self.json(address)
+            return answer if answer.get("state") != "reading" else None
 
-        return self.until(ready, f"the digest of {run}")
+        return self.until(ready, f"the {route} of {query}")
 
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(30)
-        self.log.close()
+    def digest(self, run, **query):
+        """The digest of a run's trace."""
+        return self.tab_json("digest", run=run, **query)

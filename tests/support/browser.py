@@ -1,15 +1,24 @@
-"""A headless Chromium with the network cut, and a TensorBoard on runs of every kind."""
+"""A headless Chromium with the network cut, and a TensorBoard on runs of every kind. One of each per test process."""
 
 from types import SimpleNamespace
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
 from support import ROOT
-from support.board import PROFILER, WALKTHROUGH, Board, fill
+from support.board import PATIENCE, PROFILER, WALKTHROUGH, fill, tensorboard
 
 SHOTS = ROOT / "build" / "screenshots"  # kept, to be looked at
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+DATA = {  # a view of torch-tb-profiler: the last of the requests for its data
+    "Overview": "overview",
+    "Operator": "operation/table",
+    "GPU Kernel": "kernel/table",
+    "Memory": "memory_curve",
+    "Module": "module",
+    "Distributed": "distributed/commops",
+    "Trace": "trace",
+}
 
 
 @pytest.fixture(scope="session")
@@ -20,20 +29,17 @@ def browser():
     if not CHROMIUM:
         pytest.skip("no Chromium here: apt install chromium, then make test-browser")
     with sync_api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield made
-        made.close()
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET, timeout=PATIENCE * 1000)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")
 def board(browser, tmp_path_factory):
     logdir = fill(tmp_path_factory.mktemp("logs"))
-    made = Board(logdir, environment={"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))})
-    made.logdir = logdir
-    made.until(lambda: made.get("/data/plugins_listing")[0] == 200, "TensorBoard")
-    made.runs_loaded()
-    yield made
-    made.stop()
+    with tensorboard(logdir, cache=tmp_path_factory.mktemp("cache")) as board:
+        board.runs_loaded()
+        yield board
 
 
 @pytest.fixture
@@ -46,39 +52,47 @@ BOTH = pytest.mark.parametrize("look", [("light", 1280), ("dark", 1920)], indire
 
 
 @pytest.fixture
-def visit(browser, board, look):
-    """visit(path): a page of TensorBoard, watched.
+def opened():
+    """The pages that the test has opened, watched: namespaces of page, remote, problems and answered (addresses).
 
-    At the end of the test nothing may have gone to another host, and no error may stand in the console.
+    At the end of the test no page may have asked another host, or have an error in its console.
     """
     opened = []
+    yield opened
+    for watched in opened:
+        assert watched.remote == []
+        assert watched.problems == []
+        assert watched.page.title() != "hacked"
+        watched.page.close()
+
+
+@pytest.fixture
+def visit(browser, board, look, opened):
+    """visit(path): a page of TensorBoard, watched."""
 
     def go(path):
         page = browser.new_page(viewport={"width": look[1], "height": 900}, color_scheme=look[0])
-        seen = SimpleNamespace(page=page, remote=[], problems=[])
-        opened.append(seen)
+        page.set_default_timeout(PATIENCE * 1000)
+        watched = SimpleNamespace(page=page, remote=[], problems=[], answered=[])
+        opened.append(watched)
 
-        def watched(route):
+        def intercept(route):
             host = urlsplit(route.request.url).hostname
             if host not in ("localhost", None):
-                seen.remote.append(route.request.url)
+                watched.remote.append(route.request.url)
                 route.abort()
             else:
                 route.continue_()
 
-        page.route("**/*", watched)
-        page.on("console", lambda line: seen.problems.append(line.text) if line.type == "error" else None)
-        page.on("pageerror", lambda error: seen.problems.append(str(error)))
-        page.on("dialog", lambda dialog: seen.problems.append(f"dialog: {dialog.message}"))
+        page.route("**/*", intercept)
+        page.on("requestfinished", lambda request: watched.answered.append(urlsplit(request.url)))
+        page.on("console", lambda line: watched.problems.append(line.text) if line.type == "error" else None)
+        page.on("pageerror", lambda error: watched.problems.append(str(error)))
+        page.on("dialog", lambda dialog: watched.problems.append(f"dialog: {dialog.message}"))
         page.goto(board.url(path))
         return page
 
-    yield go
-    for seen in opened:
-        assert seen.remote == []
-        assert seen.problems == []
-        assert seen.page.title() != "hacked"
-        seen.page.close()
+    return go
 
 
 @pytest.fixture
@@ -95,27 +109,45 @@ def shot(look):
 @pytest.fixture
 def tab(visit):
     """tab(page, **options): one of the Walkthrough tab's pages, once its data are there."""
+    from common.course.screenshots import wait_for_walkthrough
 
     def show(name, **options):
         page = visit(f"{WALKTHROUGH}/page.html#{name}?{urlencode(options)}")
-        from common.course.screenshots import wait_for_walkthrough
-
         wait_for_walkthrough(page)
         return page
 
     return show
 
 
+def wait_for_charts(page):
+    """Wait until every chart of a page of the Walkthrough tab is drawn, and its texts about traces are there."""
+    page.wait_for_function(
+        "[...document.querySelectorAll('.chart')].every((chart) => chart.querySelector('.main-svg'))"
+        " && !/reading the traces|^…$/m.test(document.querySelector('main').innerText)"
+    )
+
+
 @pytest.fixture
-def profiler(visit):
-    """profiler(run, view): one of torch-tb-profiler's views, chosen as a user would."""
+def profiler(visit, opened):
+    """profiler(run, view): one of torch-tb-profiler's views, chosen as a user would, once its data are there."""
+    from common.course.screenshots import choose
+
+    def wait_for_data(page, route, run=None):
+        """Wait for an answer to a request of the page; of any run where None."""
+
+        def matches(address):
+            return address.path == f"{PROFILER}/{route}" and run in (None, *parse_qs(address.query).get("run", []))
+
+        while not any(map(matches, opened[-1].answered)):
+            page.wait_for_event("requestfinished")
 
     def show(run, view):
         page = visit(f"{PROFILER}/index.html")
-        from common.course.screenshots import choose
-
+        wait_for_data(page, DATA["Overview"])  # the page opens the first run, and any run's Overview first
         choose(page, 0, run)
+        wait_for_data(page, DATA["Overview"], run)
         choose(page, 1, view)
+        wait_for_data(page, DATA[view], run)
         return page
 
     return show

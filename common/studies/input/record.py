@@ -1,28 +1,23 @@
-"""What `limit --input` found, as `input_limit.json` holds it. Needs the standard library only."""
+"""The result of `limit --input`, as `input_limit.json` holds it. Starts without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from common.errors import InputError
-from common.record import Environment, Throughput, read_as
+from common.record import Meta, PositiveInt, Throughput
+from common.studies import study
+from common.studies.processes import ProcessMemory
 
 FILE = "input_limit.json"
-
-
-@dataclass(frozen=True)
-class ProcessMemory:
-    """Bytes of a process: on_device, and proportional (pages shared with others divided among them)."""
-
-    rss: int
-    pss: int
+FASTER, EQUAL, SLOWER = "faster than the model", "as fast as the model", "slower than the model"
 
 
 @dataclass(frozen=True)
 class Delivered:
     """What a DataLoader delivers with so many workers (0: in the main process), images/s of each window.
 
-    start_seconds: from asking for an iterator to its first batch. worker_bytes: None without workers, or where the
-    system does not tell.
+    start_seconds: from asking for an iterator to its first batch. worker_bytes: of the median worker; None without
+    workers, and where the system does not report it.
     """
 
     workers: int
@@ -33,7 +28,7 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Consumed:
-    """What the model alone trains on, images/s. source: where that is from. kind: see `limit_record.Floor`."""
+    """What the model alone trains on, images/s. kind: see `limit.record.TrainingSpeed`. source: where that is from."""
 
     samples_per_second: Throughput
     kind: str
@@ -42,45 +37,37 @@ class Consumed:
     source: str
 
 
-@dataclass(frozen=True)
-class InputLimit:
-    """One call of `limit --input`. enough_workers: the fewest that outpace the model in every window, None if none."""
+@dataclass(frozen=True, kw_only=True)
+class InputLimit(study.Study):
+    """One call of `limit --input`.
 
-    schema: int
-    device: str
-    device_type: str
-    model: str
-    data: str
-    image_size: int
-    batch_size: int
+    batch_size: images per batch. delivered: by number of workers. enough_workers: the fewest that are faster than the
+    model in every window, None if none are. bottleneck: which side it is, in a sentence without its full stop.
+    """
+
+    FILE: ClassVar[str] = FILE
+
+    batch_size: PositiveInt
     pin_memory: bool
-    delivered: list[Delivered]
+    delivered: Annotated[list[Delivered], Meta(min_length=1)]
     model_alone: Consumed
     enough_workers: int | None
     bottleneck: str
-    notes: list[str]
-    environment: Environment
-    started: str
 
 
-ENOUGH, EVEN, SHORT = "faster than the model", "as fast as the model", "slower than the model"
-
-
-def judged(delivered, consumed):
-    """`ENOUGH` or `SHORT` where the windows' ranges lie apart, otherwise `EVEN`."""
+def compared(delivered: Delivered, consumed: Consumed) -> str:
+    """`FASTER` or `SLOWER` where the windows' ranges do not overlap, otherwise `EQUAL`."""
     input_speeds, model_speeds = delivered.samples_per_second.windows, consumed.samples_per_second.windows
     if min(input_speeds) > max(model_speeds):
-        return ENOUGH
-    return SHORT if max(input_speeds) < min(model_speeds) else EVEN
+        return FASTER
+    return SLOWER if max(input_speeds) < min(model_speeds) else EQUAL
 
 
-def read_input_limit(logdir):
+def read(logdir: str | Path) -> InputLimit | None:
     """The `InputLimit` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    path = Path(logdir) / FILE
-    if not path.exists():
-        return None
-    found = read_as(InputLimit, path)
-    speeds = [each.samples_per_second for each in (*found.delivered, found.model_alone)]
-    if not found.delivered or min(min([each.median, *each.windows], default=0.0) for each in speeds) <= 0:
-        raise InputError(f"{path} is broken: it must hold what was delivered and consumed, in positive numbers")
-    return found
+    return study.read(InputLimit, logdir, from_schema_1)
+
+
+def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of today out of one of schema 1."""
+    return value | study.header_from_schema_1(value) | {"precision": value["model_alone"]["precision"]}

@@ -1,61 +1,63 @@
-"""What `limit --input` found, as a table in the terminal."""
+"""The result of `limit --input` as a table in the terminal."""
 
+from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from common.explain.terminal import plain_table
-from common.studies.input.record import judged
+from common.record import data_label
+from common.studies.input.record import InputLimit, compared
 
 
-def print_input_limit(found, to):
-    """Print an `input_limit.InputLimit` to the console `to`."""
-    data = "CIFAR-10" if found.data == "cifar10" else "stand-in data (not CIFAR-10)"
+def print_input_limit(result: InputLimit, to: Console) -> None:
+    """Print an `InputLimit` on a console."""
+    setup, environment = result.setup, result.environment
     to.print(
-        f"\n[bold]{data}[/], batch {found.batch_size}, {found.image_size} px, uint8"
-        f"{', pinned' if found.pin_memory else ''}, on [bold]{escape(found.environment.cpu)}[/] "
-        f"({found.environment.cores} CPU cores), torch {escape(found.environment.torch)}; nothing trains meanwhile\n"
+        f"\n[bold]{escape(data_label(str(setup.data)))}[/], batch {result.batch_size}, {setup.image_size} px, uint8"
+        f"{', pinned' if result.pin_memory else ''}, on [bold]{escape(environment.cpu)}[/] "
+        f"({environment.cores} CPU cores), torch {escape(environment.torch)}; nothing trains meanwhile\n"
     )
-    to.print(delivered_table(found))
-    model = found.model_alone
-    windows = model.samples_per_second.windows
+    to.print(delivered_table(result))
+    model = result.model_alone
+    speed = model.samples_per_second
     to.print(
-        f"\nThe model alone, {escape(found.model)} on {escape(found.device)}: "
-        f"[bold]{model.samples_per_second.median:.1f} images/s[/] (windows {min(windows):.1f} to {max(windows):.1f}; "
+        f"\nThe model alone, {escape(setup.model)} on {escape(setup.device)}: "
+        f"[bold]{speed.median:.1f} images/s[/] (windows {min(speed.windows):.1f} to {max(speed.windows):.1f}; "
         f"{model.kind}, {model.precision}, batch {model.batch_size}; {escape(model.source)})."
     )
-    alone = next((each for each in found.delivered if each.workers == 0), None)
-    if alone is not None and found.device_type == "cpu":
-        both = 1 / (1 / alone.samples_per_second.median + 1 / model.samples_per_second.median)
+    without_workers = next((delivered for delivered in result.delivered if delivered.workers == 0), None)
+    if without_workers is not None and result.device_type == "cpu":
+        both = 1 / (1 / without_workers.samples_per_second.median + 1 / speed.median)
         to.print(f"Without workers the two take turns: {both:.1f} images/s, by arithmetic.")
-    to.print(f"[bold]{escape(found.bottleneck[0].upper() + found.bottleneck[1:])}.[/]")
-    for note in found.notes:
+    to.print(f"[bold]{escape(result.bottleneck[0].upper() + result.bottleneck[1:])}.[/]")
+    for note in result.notes:
         to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
     to.print(
         Text(
-            "images/s: median window. of the model: over what the model alone consumes. start-up: until the first "
+            "images/s: median window. of the model: over the images/s of the model alone. start-up: until the first "
             "batch. RSS: a worker's resident memory; PSS: the same, shared pages divided among their users.\n"
-            "faster, slower: the windows' ranges lie apart.",
+            "faster, slower: the windows' ranges do not overlap.",
             "dim",
         )
     )
 
 
-def delivered_table(found):
+def delivered_table(result: InputLimit) -> Table:
     """What the input alone delivers, a row for each number of workers."""
     table = plain_table(
         "workers", ["images/s", "windows", "of the model", "start-up s", "worker RSS MB", "worker PSS MB", "input is"]
     )
-    model = found.model_alone
-    for each in found.delivered:
-        speed, memory = each.samples_per_second, each.worker_bytes
+    for delivered in result.delivered:
+        speed, memory = delivered.samples_per_second, delivered.worker_bytes
         table.add_row(
-            str(each.workers),
+            str(delivered.workers),
             f"{speed.median:.1f}",
             f"{min(speed.windows):.1f} to {max(speed.windows):.1f}",
-            f"{speed.median / model.samples_per_second.median:.2f}x",
-            f"{each.start_seconds:.2f}",
+            f"{speed.median / result.model_alone.samples_per_second.median:.2f}x",
+            f"{delivered.start_seconds:.2f}",
             "-" if memory is None else f"{memory.rss / 1e6:.0f}",
             "-" if memory is None else f"{memory.pss / 1e6:.0f}",
-            judged(each, model),
+            compared(delivered, result.model_alone),
         )
     return table

@@ -1,1 +1,57 @@
 """`limit`: how fast the model could train on this device if data cost nothing, and why not faster."""
+
+import argparse
+import os
+
+from common.errors import InputError
+from common.options import add_step_options, folder, whole_number
+from common.studies import OPTION_TEXTS
+from common.studies import input as input_study
+
+HELP = "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command `limit`, with those of `limit --input`."""
+    texts = {
+        "--data": "with --input: folder that holds cifar-10-batches-py (default: data/ of this project)",
+        "--download": "with --input: fetch CIFAR-10 into --data first, 170 MB",
+    }
+    add_step_options(parser, without=("--workers", "--stacks"), texts=OPTION_TEXTS | texts)
+    input_study.add_options(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument(
+        "--plot",
+        type=folder,
+        metavar="FILE",
+        help="draw the roofline, with --input images/s per number of workers: .svg or .png",
+    )
+    parser.add_argument(
+        "--compile-limit",
+        type=whole_number(0, 36000),
+        metavar="S",
+        help="seconds that torch.compile may take, 0: do not compile (default: 300 on a GPU; on a CPU 30 or more)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write `limit.json` (with --input: `input_limit.json`) into `args.logdir`, print it. Returns 0.
+
+    Raises InputError for what the user can fix: options, a folder that cannot be written, a model that does not fit.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
+    if args.input:
+        return input_study.run(args)
+    if args.download:
+        raise InputError("--download fetches the data, which limit reads with --input only: leave it out")
+    from common.ladder.figures import check_figure_file
+    from common.studies import study
+    from common.studies.limit.figure import draw
+    from common.studies.limit.measure import measure
+    from common.studies.limit.view import print_limit
+
+    if args.plot:
+        check_figure_file(args.plot)
+    options = study.ready(args)
+    more = "; `compare` shows each step's share of the limit"
+    return study.report(args, lambda: measure(options, args.compile_limit), print_limit, draw, more)

@@ -1,77 +1,84 @@
-"""The model compiled, as in step 08, and timed on one batch: in a process of its own, `python -m common.studies.limit.compiled`.
+"""The model compiled, as in step 08, and timed on one batch: `python -m common.studies.limit.compiled JSON`.
 
-Compiling can take minutes, can be stopped only from outside, and can bring a process down.
+In a process of its own, since compiling can take minutes, can be stopped only from outside, and can bring a process
+down.
 """
 
-# TO BE FINISHED BY THE STUDIES HELPER
-def floor(kind, speeds, step_ms, batch_size, counted, flops_roof):
-    """The `Floor` of what `speeds_of` gives. counted: the `flops.OperatorCounter` of a step.
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
-    MFU is the model's FLOPs over time and peak, after "PaLM" (Chowdhery et al. 2022, appendix B), with two differences:
-    the FLOPs are counted, not estimated from the parameters, and the peak is the one measured here.
+import torch
+
+from common.device import disable_tf32
+from common.errors import compile_failure, is_out_of_memory, printable
+from common.model import classifier
+from common.session import Timing, Window
+from common.studies import isolated, one_batch
+
+
+def time_compiled(
+    settings: Mapping[str, Any],
+    limit_seconds: float,
+    command: Sequence[str] = isolated.module("common.studies.limit.compiled"),
+) -> tuple[Timing, None] | tuple[None, str]:
+    """Time the compiled model in a process of its own: (its `Timing`, None), or (None, why not, in a line).
+
+    settings: what `compile_and_time` takes. limit_seconds: how long starting and compiling together may take; after
+    that the process and all that it started are ended.
     """
-    median = statistics.median(speeds)
-    per_second = counted.flops * median / batch_size
-    return Floor(
-        kind=kind,
-        samples_per_second=Throughput(median, list(speeds)),
-        step_ms=step_time(step_ms),
-        flops_per_second=per_second,
-        mfu=per_second / flops_roof,
-        bytes_per_second=counted.bytes * median / batch_size if kind != COMPILED else None,
-    )
-
-
-def compiled_windows(settings, limit_seconds, command=(sys.executable, "-m", "common.studies.one_batch")):
-    """Measure the model compiled, in a process of its own: (images/s of each window, ms of each step, None).
-
-    settings: what `_measure_compiled` takes. Where it cannot be, ([], [], why, in a line). limit_seconds: how long
-    starting and compiling together may take; the process and all it started are ended then.
-    """
-    told = {}
-    with isolated_process(command, settings, limit_seconds) as (process, timer, late):
-        for line in process.stdout:
-            if line.startswith('{"compiled'):
-                timer.cancel()
+    answer: dict[str, Any] = {}
+    with isolated.isolated_process(command, settings, limit_seconds) as child:
+        for line in child.lines:
             if line.startswith("{"):
-                told.update(json.loads(line))
-        code = process.wait()
-    if "samples_per_second" in told:
-        return told["samples_per_second"], told["step_ms"], None
-    if late.is_set():
-        return [], [], f"torch.compile was not done after {limit_seconds} s (--compile-limit sets how long to wait)"
-    return [], [], told.get("error") or f"torch.compile failed: its process ended with code {code}"
+                answer.update(json.loads(line))
+            if "compiled" in answer:
+                child.timer.cancel()
+        code = child.process.wait()
+    if "timing" in answer:
+        timing = answer["timing"]
+        return Timing(timing["first_step_seconds"], [Window(**window) for window in timing["windows"]]), None
+    if child.timed_out.is_set():
+        return None, f"torch.compile was not done after {limit_seconds} s (--compile-limit sets how long to wait)"
+    return None, answer.get("error") or f"torch.compile failed: its process ended with code {code}"
 
 
-def _measure_compiled(device, model, image_size, batch_size, precision, seed, quick):
-    """What the process of `compiled_windows` does: prints a line of JSON once compiled, and one with all windows."""
-    from common.model import classifier
+def compile_and_time(
+    device: str, model: str, image_size: int, batch_size: int, precision: str, seed: int, quick: bool
+) -> None:
+    """Compile and time here. Prints a line of JSON once the model is compiled, and one with the `Timing`.
 
-    device = torch.device(device)
-    if device.index is not None:
-        torch.cuda.set_device(device)
+    precision: name of a dtype, such as "float32". Where it fails, the last line has the reason.
+    """
+    on = torch.device(device)
+    if on.index is not None:
+        torch.cuda.set_device(on)
     disable_tf32()
     torch.manual_seed(seed)
+    plan = one_batch.QUICK if quick else one_batch.FULL
     try:
-        batch = batch_on(device, batch_size, image_size)
-        train_step = TrainStep(classifier(model, image_size), device, getattr(torch, precision), COMPILED)
+        batch = one_batch.batch_on(on, batch_size, image_size)
+        network = classifier(model, image_size)
+        train_step = one_batch.TrainStep(network, on, getattr(torch, precision), one_batch.COMPILED)
         train_step(*train_step.laid_out(*batch)).item()
         print(json.dumps({"compiled": True}), flush=True)
-        speeds, step_ms = speeds_of(windows_of(train_step, batch, device, QUICK if quick else FULL))
+        timing = one_batch.time_one_batch(train_step, batch, on, plan)
     except Exception as error:  # a compiler fails in any way
         print(json.dumps({"error": not_compiled(error)}), flush=True)
         return
-    print(json.dumps({"samples_per_second": speeds, "step_ms": step_ms}), flush=True)
+    print(json.dumps({"timing": asdict(timing)}), flush=True)
 
 
-def not_compiled(error):
+def not_compiled(error: BaseException) -> str:
     """Why the compiled model could not be measured, in a line."""
     if is_out_of_memory(error):
         return "the compiled model runs out of memory at this batch size"
-    if told := compile_failure(error):
-        return told.removesuffix(", or skip this step")
+    if message := compile_failure(error):
+        return message.removesuffix(", or skip this step")
     return f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
 
 
 if __name__ == "__main__":
-    _measure_compiled(**json.loads(sys.argv[1]))
+    compile_and_time(**json.loads(sys.argv[1]))

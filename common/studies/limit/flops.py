@@ -1,24 +1,28 @@
-"""What one training step computes and moves, counted operator by operator from shapes.
+"""FLOPs and bytes of one training step, counted operator by operator from shapes.
 
 FLOPs are torch's: `torch.utils.flop_counter` has a formula for matrix products, convolutions and attention, and one
 multiply-add counts as two. Everything else (batch norm, activations, pooling, the optimizer) has no formula there and
-counts as none; it is listed, so that nobody takes the count for all of the work.
+counts as none; it is listed, since the count is not all of the work.
 """
 
 import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from common.studies.one_batch import TrainStep
+
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
 # Where the input and the weight stand among the arguments of an operator that convolves.
 CONVOLUTIONS = {"aten::convolution": (0, 1), "aten::_convolution": (0, 1), "aten::convolution_backward": (1, 2)}
 
-# Groups of operators by what their names hold, the first that fits; `GROUPS` is the order in which they are shown.
+# Groups of operators by parts of their names, the first that fits; `GROUPS` is the order in which they are shown.
 _BY_NAME = {
     "batch norm": ("batch_norm",),
     "other norm": ("layer_norm", "group_norm"),
@@ -32,7 +36,7 @@ _BY_NAME = {
 CONVOLUTION, DEPTHWISE, ELEMENTWISE = "convolution", "depthwise convolution", "elementwise"
 GROUPS = (CONVOLUTION, DEPTHWISE, *_BY_NAME, ELEMENTWISE, OPTIMIZER)
 
-# They give memory out and touch none of it. Views are told by their schema.
+# They allocate memory and touch none of it. Views are recognised by their schema.
 _ALLOCATING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 _ALLOCATING |= {"_unsafe_view", "is_same_size", "_has_compatible_shallow_copy_type", "resize_"}
 _OVERWRITING = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "_foreach_zero_"}
@@ -58,24 +62,27 @@ class OperatorCounter(TorchDispatchMode):
 
     `counts`: {(name, group): Counted}. `phase_flops`: FLOPs of each phase. `phase`: set it as the step goes on.
 
-    Bytes are what operators that are not fused would move at least: of each call, every input tensor read once and
-    every output tensor written once; an operator in place both reads and writes its tensor. Views, allocations and
-    questions about shapes move nothing and are left out. An expanded tensor counts what it holds in memory.
+    Bytes are what operators that are not fused move at least: of each call, every input tensor read once and every
+    output tensor written once; an operator in place both reads and writes its tensor. Views, allocations and
+    questions about shapes move nothing and are left out. An expanded tensor counts the elements it has in memory.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.counts, self.phase = {}, FORWARD
-        self.phase_flops = dict.fromkeys((FORWARD, BACKWARD, OPTIMIZER), 0)
+        self.counts: dict[tuple[str, str], Counted] = {}
+        self.phase = FORWARD
+        self.phase_flops: dict[str, int] = dict.fromkeys((FORWARD, BACKWARD, OPTIMIZER), 0)
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if _moves_data(func):
             self._add(func, args, kwargs, out)
         return out
 
-    def _add(self, func, args, kwargs, out):
+    def _add(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> None:
         name = operator_name(func)
         shapes = [list(value.shape) if isinstance(value, torch.Tensor) else value for value in args]
         group = group_of(name, shapes, self.phase == OPTIMIZER)
@@ -90,15 +97,15 @@ class OperatorCounter(TorchDispatchMode):
         counted.elements += sum(tensor.numel() for tensor in written)
 
     @property
-    def flops(self):
+    def flops(self) -> int:
         return sum(self.phase_flops.values())
 
     @property
-    def bytes(self):
+    def bytes(self) -> int:
         return sum(counted.bytes for counted in self.counts.values())
 
 
-def group_of(name, shapes, in_optimizer=False):
+def group_of(name: str, shapes: Sequence[Any], in_optimizer: bool = False) -> str:
     """The group, one of `GROUPS`, of an operator's call. shapes: its arguments', those of tensors as lists of sizes.
 
     A convolution is depthwise where each output channel reads one of several input channels.
@@ -106,21 +113,21 @@ def group_of(name, shapes, in_optimizer=False):
     if in_optimizer or "_amp_" in name or "_fused_sgd" in name:
         return OPTIMIZER
     if name in CONVOLUTIONS:
-        image, weight = (shapes[at] for at in CONVOLUTIONS[name])
+        image, weight = (shapes[position] for position in CONVOLUTIONS[name])
         return DEPTHWISE if weight[1] == 1 and image[1] > 1 else CONVOLUTION
     return next((group for group, parts in _BY_NAME.items() if any(part in name for part in parts)), ELEMENTWISE)
 
 
-def operator_name(func):
+def operator_name(func: Any) -> str:
     """ "aten::mm": the name that the profiler records, too."""
     return func._schema.name if hasattr(func, "_schema") else str(func)
 
 
-def operator_flops(func, args, kwargs, out):
+def operator_flops(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int | None:
     """FLOPs of one call by torch's formula, None where it has none.
 
-    But for the backward pass of a convolution: torch's formula, up to 2.15 at least, forgets that a weight's gradient
-    has its groups as well, and counts a depthwise convolution's as often as it has channels
+    Except for the backward pass of a convolution: torch's formula, up to 2.15 at least, ignores the groups in a
+    weight's gradient, and counts a depthwise convolution's as often as it has channels
     (https://github.com/pytorch/pytorch/pull/183405). Here each of the two gradients costs what the forward pass does.
     """
     packet = getattr(func, "_overloadpacket", func)
@@ -133,11 +140,11 @@ def operator_flops(func, args, kwargs, out):
     return None if formula is None else int(formula(*args, **kwargs, out_val=out))
 
 
-def count_step(train_step, images, labels):
-    """Run one training step (a `floor.TrainStep`) and return its `OperatorCounter`."""
+def count_step(train_step: TrainStep, images: torch.Tensor, labels: torch.Tensor) -> OperatorCounter:
+    """Run one training step and return its `OperatorCounter`."""
     counter = OperatorCounter()
 
-    def enter(phase):
+    def enter(phase: str) -> Callable[..., None]:
         return lambda *_: setattr(counter, "phase", phase)
 
     hooks = [
@@ -154,7 +161,7 @@ def count_step(train_step, images, labels):
     return counter
 
 
-def _moves_data(func):
+def _moves_data(func: Any) -> bool:
     schema = getattr(func, "_schema", None)
     if schema is None:
         return True
@@ -163,7 +170,9 @@ def _moves_data(func):
     return not any(value.alias_info and not value.alias_info.is_write for value in schema.returns)
 
 
-def _touched(func, args, kwargs, out):
+def _touched(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The tensors that a call reads, and those that it writes."""
     schema = getattr(func, "_schema", None)
     named = schema.arguments if schema else []
@@ -183,15 +192,15 @@ def _touched(func, args, kwargs, out):
     return read, _tensors(out) or changed
 
 
-def _keywords(arguments, kwargs):
+def _keywords(arguments: Iterable[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     return [(argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs]
 
 
-def _tensors(value):
+def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _held_bytes(tensor):
+def _held_bytes(tensor: torch.Tensor) -> int:
     """Bytes of the elements that a tensor has in memory: along an expanded dimension there is one."""
     if tensor.layout != torch.strided:
         return tensor.numel() * tensor.element_size()

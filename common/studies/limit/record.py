@@ -1,13 +1,13 @@
-"""What `limit` found, as `limit.json` holds it, and whether it speaks of a run. Needs the standard library only."""
+"""The result of `limit`, as `limit.json` holds it. Starts without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from common.errors import InputError
-from common.record import Environment, StepTime, Throughput, read_as
+from common.record import Meta, Positive, PositiveInt, Result, StepTime, Throughput
+from common.studies import study
 
 FILE = "limit.json"
-SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 
 @dataclass(frozen=True)
@@ -15,17 +15,17 @@ class Peak:
     """One measurement of a peak: what it was measured with, and the rate per second of each timed window."""
 
     what: str
-    median: float
-    windows: list[float]
+    median: Positive
+    windows: Annotated[list[Positive], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
-class Floor:
-    """The model trained on one batch that lies on the device already.
+class TrainingSpeed:
+    """How fast the model trains on one batch that is on the device already.
 
-    kind: "uncompiled", "channels last" or "compiled"; see `floor`. flops_per_second: FLOPs of a step over its time.
-    mfu: that over the measured peak, 0..1. bytes_per_second: bytes of a step's operators over its time; None where they
-    are compiled into others, since nobody counted what those move.
+    kind: "uncompiled", "channels last" or "compiled"; see `one_batch.TrainStep`. flops_per_second: FLOPs of a step over
+    its time. mfu: that over the measured peak, 0..1. bytes_per_second: bytes of a step's operators over its time; None
+    for the compiled model, whose fused operators move fewer bytes than are counted.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Group:
     traced_ms: float
 
     @property
-    def work(self):
+    def work(self) -> int:
         """FLOPs, or where there is no formula one for each element written: for a place in the roofline only."""
         return self.elements if self.flops is None else self.flops
 
@@ -66,7 +66,7 @@ class Uncounted:
 
 @dataclass(frozen=True)
 class WithoutFormula:
-    """Operators without a FLOP formula, most calls first, and what they are of all operators of a step, 0..1.
+    """Operators without a FLOP formula, most calls first, and their share of all operators of a step, 0..1.
 
     time_share: of the traced time of operators (on a GPU: of the kernels' that they launched).
     """
@@ -76,78 +76,67 @@ class WithoutFormula:
     time_share: float
 
 
-@dataclass(frozen=True)
-class Limit:
+@dataclass(frozen=True, kw_only=True)
+class Limit(study.Study):
     """One call of `limit`. FLOPs are 2 x multiply-adds; peaks are those measured here, the best size first.
 
-    floors: uncompiled first. not_compiled: why there is no compiled one. outside_ms: of a traced step, time on the CPU
-    in no counted operator (on a GPU: of device work that no counted operator launched).
+    batch_size: samples per step. speeds: uncompiled first. not_compiled: why there is no compiled one. outside_ms: of a
+    traced step, time on the CPU in no counted operator (on a GPU: of device work that no counted operator launched).
     """
 
-    schema: int
-    device: str
-    device_type: str
-    model: str
-    image_size: int
-    batch_size: int
+    FILE: ClassVar[str] = FILE
+
     precision: str
-    seed: int
-    forward_flops_per_image: int
-    flops_per_step: int
-    bytes_per_step: int
-    peak_flops: list[Peak]
-    peak_bytes: list[Peak]
-    floors: list[Floor]
+    batch_size: PositiveInt
+    forward_flops_per_image: PositiveInt
+    flops_per_step: PositiveInt
+    bytes_per_step: PositiveInt
+    peak_flops: Annotated[list[Peak], Meta(min_length=1)]
+    peak_bytes: Annotated[list[Peak], Meta(min_length=1)]
+    speeds: Annotated[list[TrainingSpeed], Meta(min_length=1)]
     not_compiled: str | None
     groups: list[Group]
     outside_ms: float
     without_formula: WithoutFormula
-    notes: list[str]
-    environment: Environment
-    started: str
 
     @property
-    def smoke(self):
-        """True for a run with --quick, whose figures are rough."""
-        return any(note.startswith("smoke run") for note in self.notes)
+    def fastest(self) -> TrainingSpeed:
+        """The limit itself: the fastest of the speeds."""
+        return max(self.speeds, key=lambda speed: speed.samples_per_second.median)
 
     @property
-    def floor(self):
-        """The faster of the floors."""
-        return max(self.floors, key=lambda floor: floor.samples_per_second.median)
-
-    @property
-    def flops_roof(self):
+    def flops_roof(self) -> float:
+        """The measured peak, FLOP/s."""
         return self.peak_flops[0].median
 
     @property
-    def bytes_roof(self):
+    def bytes_roof(self) -> float:
+        """The measured peak, bytes/s."""
         return self.peak_bytes[0].median
 
-    def of_the_floor(self, result):
-        """images/s of a `record.Result` over the floor's."""
-        return result.samples_per_second.median / self.floor.samples_per_second.median
+    def roof_at(self, intensity: float) -> float:
+        """FLOP/s that the measured peaks allow at so many FLOPs per byte."""
+        return min(self.flops_roof, intensity * self.bytes_roof)
 
-    def matches(self, result):
-        """True where a `record.Result`, or another limit, is of the same device, model and image size."""
+    def share_of_roof(self, group: Group) -> float | None:
+        """Speed of a `Group` in the trace over its roof, 0..1 (above 1 where data came from caches), or None.
 
-        def key(each):
-            cores = each.environment.cores if each.device_type == "cpu" else None  # a CPU's name tells not its size
-            return each.device, cores, each.model, each.image_size
+        Under the sloped roof this is bytes/s over the peak's, whatever counts as a FLOP.
+        """
+        if not (group.work and group.bytes and group.traced_ms):
+            return None
+        return group.work / (group.traced_ms / 1e3) / self.roof_at(group.work / group.bytes)
 
-        return key(self) == key(result)
+    def share_of_limit(self, result: Result) -> float:
+        """images/s of a run over those of the limit."""
+        return result.samples_per_second.median / self.fastest.samples_per_second.median
 
 
-def read_limit(logdir):
+def read(logdir: str | Path) -> Limit | None:
     """The `Limit` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    path = Path(logdir) / FILE
-    if not path.exists():
-        return None
-    limit = read_as(Limit, path)
-    every = [*limit.peak_flops, *limit.peak_bytes, *(floor.samples_per_second for floor in limit.floors)]
-    empty = not (limit.peak_flops and limit.peak_bytes and limit.floors) or not all(each.windows for each in every)
-    if empty or min(value for each in every for value in (each.median, *each.windows)) <= 0:
-        raise InputError(f"{path} is broken: peaks and floors must be there, hold windows, and be positive")
-    if min(limit.batch_size, limit.flops_per_step, limit.bytes_per_step, limit.forward_flops_per_image) <= 0:
-        raise InputError(f"{path} is broken: the batch, its FLOPs and its bytes must be positive")
-    return limit
+    return study.read(Limit, logdir, from_schema_1)
+
+
+def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of today out of one of schema 1."""
+    return value | study.header_from_schema_1(value) | {"speeds": value["floors"]}

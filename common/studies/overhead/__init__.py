@@ -1,1 +1,42 @@
-"""`overhead`: what the profiler itself costs a training step."""
+"""`overhead`: how much each kind of tracing slows a training step down."""
+
+import argparse
+import os
+
+from common.options import add_step_options, folder, whole_number
+from common.studies import OPTION_TEXTS
+
+HELP = "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules."
+BATCH_SIZE = {"cuda": 128, "cpu": 32}
+RUNS, QUICK_RUNS = 5, 2
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command `overhead`."""
+    texts = {"--batch-size": "images per step (default: 128 on a GPU, 32 on a CPU)"}
+    without = ("--data", "--download", "--workers", "--stacks")
+    add_step_options(parser, without=without, batch_size=None, texts=OPTION_TEXTS | texts)
+    parser.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 5; 2 with --quick)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw the cost of each mode: .svg or .png")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, write `overhead.json` into `args.logdir`, print it. Returns 0.
+
+    Raises InputError for what the user can fix: options, a folder that cannot be written, a model that does not fit.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
+    from common.device import checked_device
+    from common.ladder.figures import check_figure_file
+    from common.studies import study
+    from common.studies.overhead.figure import draw
+    from common.studies.overhead.measure import measure
+    from common.studies.overhead.view import print_overhead
+
+    if args.plot:
+        check_figure_file(args.plot)
+    kind = checked_device(args.device).partition(":")[0]
+    options = study.ready(args, batch_size=args.batch_size or BATCH_SIZE[kind])
+    runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
+    return study.report(args, lambda: measure(options, runs), print_overhead, draw)

@@ -1,11 +1,12 @@
-"""What `overhead` found, as `overhead.json` holds it. Needs the standard library only."""
+"""The result of `overhead`, as `overhead.json` holds it. Starts without torch."""
 
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
-from common.errors import InputError
-from common.record import Environment, read_as
+from common.record import Positive, PositiveInt
+from common.studies import study
 
 FILE = "overhead.json"
 OFF, OFF_AGAIN = "off", "off again"
@@ -13,9 +14,9 @@ OFF, OFF_AGAIN = "off", "off again"
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to trace, or not to. Lists hold a number a run, in order, and none where the mode was not measured.
+    """One way to trace, or not to. Lists hold a number per run, in order, and none where the mode was not measured.
 
-    switches: what is handed to `torch.profiler.profile`, as one would type it. not_measured: why not. step_ms: mean of
+    switches: what is passed to `torch.profiler.profile`, as one would type it. not_measured: why not. step_ms: mean of
     the timed steps. ratios: that over what "off" took in the same run. finish_seconds: from the end of the last step
     until the trace is written; none where nothing is traced. Sizes and events (metadata aside) are the trace's, of one
     run, over its steps; None without a trace.
@@ -24,73 +25,71 @@ class Mode:
     name: str
     switches: str
     not_measured: str | None
-    step_ms: list[float]
-    ratios: list[float]
+    step_ms: list[Positive]
+    ratios: list[Positive]
     finish_seconds: list[float]
     json_bytes_per_step: int | None
     gzip_bytes_per_step: int | None
     events_per_step: float | None
 
     @property
-    def ratio(self):
+    def ratio(self) -> float:
         """The median run's."""
         return statistics.median(self.ratios)
 
 
-@dataclass(frozen=True)
-class Overhead:
+@dataclass(frozen=True, kw_only=True)
+class Overhead(study.Study):
     """One call of `overhead`. modes: `OFF` and, as a control, `OFF_AGAIN` first. steps: timed in each mode and run.
 
-    before_ms: of a step before the process used a profiler for the first time.
+    batch_size: samples per step. before_ms: of a step before the process used a profiler for the first time.
     """
 
-    schema: int
-    device: str
-    device_type: str
-    model: str
-    image_size: int
-    batch_size: int
+    FILE: ClassVar[str] = FILE
+
     precision: str
-    seed: int
-    steps: int
-    runs: int
-    before_ms: float
+    batch_size: PositiveInt
+    steps: PositiveInt
+    runs: PositiveInt
+    before_ms: Positive
     modes: list[Mode]
-    notes: list[str]
-    environment: Environment
-    started: str
+
+    def problem(self) -> str | None:
+        measured = [mode.name for mode in self.modes[:2] if mode.not_measured is None]
+        if measured != [OFF, OFF_AGAIN]:
+            return f"its modes must begin with {OFF!r} and {OFF_AGAIN!r}, both measured"
+        for mode in self.modes:
+            runs = 0 if mode.not_measured is not None else self.runs
+            if (len(mode.step_ms), len(mode.ratios)) != (runs, runs):
+                return f"{mode.name!r} must hold a number for each run"
+        return None
 
     @property
-    def off(self):
+    def off(self) -> Mode:
         return self.modes[0]
 
     @property
-    def noise(self):
+    def noise(self) -> tuple[float, float]:
         """(low, high): what the ratio of nothing to nothing was over the runs."""
         return min(self.modes[1].ratios), max(self.modes[1].ratios)
 
-    def slower(self, mode):
+    def slower(self, mode: Mode) -> bool:
         """True where a mode was slower in every run than the control was in any."""
         return min(mode.ratios) > max(1.0, self.noise[1])
 
-    def event_us(self, mode):
-        """Microseconds that a step takes longer, over its events; None where there are none, or it is no slower."""
+    def us_per_event(self, mode: Mode) -> float | None:
+        """µs that a step takes longer, over its events; None where there are none, or it is no slower."""
         if not mode.events_per_step or not self.slower(mode):
             return None
         more_ms = statistics.median(traced - off for traced, off in zip(mode.step_ms, self.off.step_ms, strict=True))
         return max(more_ms, 0.0) * 1e3 / mode.events_per_step
 
 
-def read_overhead(logdir):
+def read(logdir: str | Path) -> Overhead | None:
     """The `Overhead` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    path = Path(logdir) / FILE
-    if not path.exists():
-        return None
-    found = read_as(Overhead, path)
-    if [mode.name for mode in found.modes[:2]] != [OFF, OFF_AGAIN] or found.runs < 1:
-        raise InputError(f"{path} is broken: its modes must begin with {OFF!r} and {OFF_AGAIN!r}, of a run at least")
-    for mode in found.modes:
-        whole = [found.runs] * 2 if mode.not_measured is None else [0] * 2
-        if [len(mode.step_ms), len(mode.ratios)] != whole or min([*mode.step_ms, *mode.ratios, 1.0]) <= 0:
-            raise InputError(f"{path} is broken: {mode.name!r} must hold a positive number for each run")
-    return found
+    return study.read(Overhead, logdir, from_schema_1)
+
+
+def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of today out of one of schema 1."""
+    return value | study.header_from_schema_1(value)

@@ -1,53 +1,55 @@
-"""What `overhead` found, as a table in the terminal, understandable without the docs."""
+"""The result of `overhead` as a table in the terminal, understandable without the docs."""
 
 import statistics
 
+from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 from common.explain.terminal import plain_table
 from common.ladder.table import UNSTEADY
-from common.studies.overhead.record import OFF_AGAIN
+from common.studies.overhead.record import OFF_AGAIN, Overhead
 
-HEADERS = ["step ms", "x off", "range", "us an event", "stop, write s", "MB a step", "gzip MB", "events a step"]
+HEADERS = ["step ms", "x off", "range", "us per event", "stop, write s", "MB per step", "gzip MB", "events per step"]
 
 
-def print_overhead(found, to):
-    """Print an `overhead_record.Overhead` to the console `to`."""
+def print_overhead(result: Overhead, to: Console) -> None:
+    """Print an `Overhead` on a console."""
+    setup, environment = result.setup, result.environment
     to.print(
-        f"\n[bold]{escape(found.model)}[/], batch {found.batch_size}, {found.image_size} px, {found.precision}, on "
-        f"[bold]{escape(found.device)}[/] ({found.environment.cores} CPU cores), torch "
-        f"{escape(found.environment.torch)}; one batch on the device, {found.steps} "
-        f"step{'' if found.steps == 1 else 's'} in each of {found.runs} runs\n"
+        f"\n[bold]{escape(setup.model)}[/], batch {result.batch_size}, {setup.image_size} px, {result.precision}, on "
+        f"[bold]{escape(setup.device)}[/] ({environment.cores} CPU cores), torch {escape(environment.torch)}; one "
+        f"batch on the device, {result.steps} step{'' if result.steps == 1 else 's'} in each of {result.runs} runs\n"
     )
-    to.print(modes_table(found))
-    to.print(f"\n[bold]{escape(verdict(found))}[/]")
-    low, high = found.noise
+    to.print(modes_table(result))
+    to.print(f"\n[bold]{escape(verdict(result))}[/]")
+    low, high = result.noise
     if (high - low) / 2 > UNSTEADY:
         to.print(Text("UNSTEADY: something else kept this machine busy. Run it again.", "red"))
-    to.print(f"Before this process had ever traced, a step took {found.before_ms:.1f} ms.")
-    for mode in found.modes:
+    to.print(f"Before this process had ever traced, a step took {result.before_ms:.1f} ms.")
+    for mode in result.modes:
         if mode.not_measured is not None:
             to.print(Text(f"Not measured: {mode.name}: {mode.not_measured}.", "yellow"))
-    for note in found.notes:
+    for note in result.notes:
         to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
-    to.print(Text(_legend(found), "dim"))
+    to.print(Text(_legend(result), "dim"))
 
 
-def modes_table(found):
+def modes_table(result: Overhead) -> Table:
     """What each way of tracing costs, a row each."""
     table = plain_table("tracing", HEADERS)
-    for mode in found.modes:
+    for mode in result.modes:
         if mode.not_measured is not None:
             table.add_row(mode.name, "-", "not measured", *[""] * 6)
             continue
-        event_us = found.event_us(mode)
+        us_per_event = result.us_per_event(mode)
         table.add_row(
             mode.name,
             f"{statistics.median(mode.step_ms):.1f}",
             f"{mode.ratio:.2f}x",
             f"{min(mode.ratios):.2f} to {max(mode.ratios):.2f}",
-            "-" if event_us is None else f"{event_us:.1f}",
+            "-" if us_per_event is None else f"{us_per_event:.1f}",
             f"{statistics.median(mode.finish_seconds):.2f}" if mode.finish_seconds else "-",
             _mb(mode.json_bytes_per_step),
             _mb(mode.gzip_bytes_per_step),
@@ -56,28 +58,27 @@ def modes_table(found):
     return table
 
 
-def verdict(found):
+def verdict(result: Overhead) -> str:
     """Which modes were slower than the control in every run, and by how much, in a few sentences."""
-    low, high = found.noise
-    noise = f"the control, which traces nothing either, took {low:.2f} to {high:.2f}x as long: that much is noise"
-    traced = [mode for mode in found.modes[2:] if mode.not_measured is None]
-    slower = sorted((mode for mode in traced if found.slower(mode)), key=lambda mode: mode.ratio)
-    even = [mode.name for mode in traced if not found.slower(mode)]
-    told = [f"{noise[0].upper()}{noise[1:]}."]
+    low, high = result.noise
+    traced = [mode for mode in result.modes[2:] if mode.not_measured is None]
+    slower = sorted((mode for mode in traced if result.slower(mode)), key=lambda mode: mode.ratio)
+    unresolved = [mode.name for mode in traced if not result.slower(mode)]
+    text = f"The control, which traces nothing either, took {low:.2f} to {high:.2f}x as long: that much is noise."
     if slower:
-        told.append(f"Beyond it, cheapest first: {', '.join(f'{mode.name} {mode.ratio:.2f}x' for mode in slower)}.")
-    if even:
-        told.append(f"Not told from noise: {', '.join(even)}.")
-    return " ".join(told)
+        text += f" Beyond it, cheapest first: {', '.join(f'{mode.name} {mode.ratio:.2f}x' for mode in slower)}."
+    if unresolved:
+        text += f" Not resolved from noise: {', '.join(unresolved)}."
+    return text
 
 
-def _legend(found):
-    switches = "\n".join(f"{mode.name}: {mode.switches}" for mode in found.modes[2:])
+def _legend(result: Overhead) -> str:
+    switches = "\n".join(f"{mode.name}: {mode.switches}" for mode in result.modes[2:])
     return (
         f"{switches}\n"
         "step ms: of the median run, while tracing; x off: over the same run's steps without tracing, the median run; "
         f"range: over the runs. {OFF_AGAIN}: a second measurement without tracing, the control.\n"
-        "us an event: what a step takes longer, over its events. The cost is an operator's, not an image's: steps of "
+        "us per event: what a step takes longer, over its events. The cost is per operator, not per image: steps of "
         "larger batches have as many events and show a smaller ratio.\n"
         "stop, write: until the trace is on disk, after the steps, and not in their times. MB, events: of the trace "
         "as JSON and compressed, its fixed part included.\n"
@@ -86,5 +87,5 @@ def _legend(found):
     )
 
 
-def _mb(size):
+def _mb(size: int | None) -> str:
     return "-" if size is None else f"{size / 1e6:.2f}"

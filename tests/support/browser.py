@@ -123,7 +123,8 @@ def wait_for_charts(page):
     """Wait until every chart of a page of the Walkthrough tab is drawn, and its texts about traces are there."""
     page.wait_for_function(
         "[...document.querySelectorAll('.chart')].every((chart) => chart.querySelector('.main-svg'))"
-        " && !/reading the traces|^…$/m.test(document.querySelector('main').innerText)"
+        " && !document.querySelector('main td > span.quiet')"  # a cell's "…" until its trace is read
+        " && !document.querySelector('main').innerText.includes('reading the traces')"
     )
 
 

@@ -1,243 +1,193 @@
 """Whether a record is what `python -m common record` writes, down to the byte, and its traces of what was measured.
 
-Every figure is computed again from the runs, and the page from the figures. The runs themselves are held against the
+Every figure is computed again from the runs, and the page from the figures. The runs themselves are compared with the
 trace: its GPU, its shapes, its copies, its memory and, roughly, its time. Nothing here proves that a machine is as fast
-as its owner says; it finds what was edited, mixed up, broken, or would give somebody away.
+as its owner says; it finds what was edited, mixed up or broken, and texts that reveal whose machine it was.
 """
 
-import json
 import re
 import statistics
-import typing
-import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
 from common import record
 from common.errors import InputError, printable
-from common.reference import page as reference_page
-from common.reference import recording
-from common.reference.plausibility import differences
+from common.reference import header, page, recording
+from common.reference.header import Header, read_header
+from common.reference.layout import record_files
+from common.reference.plausibility import contradictions
+from common.reference.written import compact, indented, parsed, read_json, unpacked
 from common.run import not_run, privacy
 from common.run.events import scalars
 from common.studies import study
 
-UNPACKED_LIMIT = 40_000_000  # bytes of a trace's JSON: several times what a trace of `TRACE_LIMIT` unpacks to
 WINDOWS = 5  # of a run, at least
-SETTINGS = {
-    "device": str, "data": str, "model": str, "image_size": int, "batch_size": int, "workers": int, "seed": int,
-    "quick": bool,
-}  # fmt: skip
-MARKUP = re.compile(r"[<>\[\]`|\\]")  # would be more than text on the pages that show the record
+FIX = "leave it as `python -m common record` wrote it, or record it anew"
+OF_ALL_RUNS = ("schema", "device_type", "batch_size", "batch_bytes", "precision", "workers", "pin_memory", "world_size")
 
 
-def verify(folder):
-    """Look at a record's folder, in which all files are there that should be.
+def check(folder: Path) -> int:
+    """Verify a record's folder and print what was verified, a line per step; the exit code. Raises InputError."""
+    _, lines = verify(folder)
+    print(*lines, "ok", sep="\n")
+    return 0
 
-    Returns (settings or None, what was verified: a line a step, what is wrong: a line each).
+
+def verify(folder: Path) -> tuple[Header, list[str]]:
+    """(`record.json`, what was verified: a line per step and study) of a record that is as it should be.
+
+    Raises InputError for anything that is not: the first problem in words, and how many more there are.
     """
-    folder, problems, lines = Path(folder), [], []
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: name a record's folder; unzip a packed one first")
+    try:
+        _, problems = record_files(folder)
+        refuse(folder, problems)
+        return _verified(folder)
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
+
+
+def refuse(folder: Path, problems: Sequence[str], fix: str = FIX) -> None:
+    """Raise InputError where there are problems with the record: the first in words, of the others how many."""
+    if problems:
+        first = printable(problems[0].replace(f"{folder}/", ""), 300)
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise InputError(f"{folder}: {first}{more}; {fix}")
+
+
+def _verified(folder: Path) -> tuple[Header, list[str]]:
+    problems, lines, results = [], [], []
+    shared = _header(folder / header.FILE)
     steps = sorted(path for path in folder.iterdir() if path.is_dir())
-    with _collected(problems):
-        header = _json(folder / recording.FILE)
-        problems += _of_header(header)
-    if not problems:
-        without = [step for step in steps if (step / not_run.FILE).exists()]
-        numbers = sorted({len(record.run_files(step)) for step in steps if step not in without})
-        if len(numbers) > 1:
-            problems.append(f"the steps have different numbers of runs ({', '.join(map(str, numbers))})")
-        for step in steps:
-            with _collected(problems):
-                lines.append(_of_missing(step) if step in without else _of_step(step, header, problems))
-        for path in sorted(folder / name for name in study.READERS):
+    counts = sorted({len(record.run_files(step)) for step in steps if not (step / not_run.FILE).exists()})
+    if len(counts) > 1:
+        problems.append(f"the steps have different numbers of runs ({', '.join(map(str, counts))})")
+    for step in steps:
+        with _collected(problems):
+            if (step / not_run.FILE).exists():
+                lines.append(_of_missing(step))
+            else:
+                result, line = _of_step(step, shared, problems)
+                results.append(result)
+                lines.append(line)
+    if results:
+        for path, name in sorted((folder / file, name) for file, name in study.files().items()):
             with _collected(problems):
                 if path.exists():
-                    _json(path)
-                    study.read_study(path, header["settings"])
-                    lines.append(f"{path.name}: of the same device, model and image size")
-        if not problems and not recording.interleaved(folder):
-            problems.append("its runs are not interleaved: some were made after later ones")
+                    lines.append(_of_study(path, name, results[0].setup))
+    if not problems and not recording.interleaved(folder):
+        problems.append("its runs are not interleaved: some were made after later ones")
     with _collected(problems):
         _check_page(folder, bool(problems))
-    plain = [problem.replace(f"{folder}/", "") for problem in problems]
-    return (None if problems else header["settings"]), lines, plain
-
-
-def unpacked(packed):
-    """The one gzip member's bytes, all in all at most `UNPACKED_LIMIT`, with no name or date of its own beside them."""
-    inflate = zlib.decompressobj(31)
-    try:
-        text = inflate.decompress(packed, UNPACKED_LIMIT)
-    except zlib.error as error:
-        raise InputError(f"it is no gzip file, or damaged ({error})") from error
-    if inflate.unconsumed_tail:
-        raise InputError(f"it unpacks to more than {UNPACKED_LIMIT / 1e6:.0f} MB")
-    if not inflate.eof or inflate.unused_data or packed[3:8] != bytes(5):
-        raise InputError("it is cut off, or packed otherwise than `record` does")
-    return text
+    refuse(folder, problems)
+    return shared, lines
 
 
 @contextmanager
-def _collected(problems):
+def _collected(problems: list[str]) -> Iterator[None]:
     try:
         yield
     except InputError as error:
         problems.append(str(error))
 
 
-def _check_page(folder, figures_are_wrong):
-    path = folder / reference_page.FILE
-    text = path.read_bytes()
-    if private := privacy.private_texts(text.decode(errors="replace")):
-        raise InputError(f"{path} holds {private[0]}")
-    if not figures_are_wrong and text != reference_page.page(folder).encode():
-        raise InputError(f"{path} is not the page that the figures give")
-
-
-def _json(path):
-    """The object in a JSON file that is written as `record` does: so nothing hides in a key that is there twice."""
-    value = _parsed(path, path.read_bytes(), _indented)
-    if private := privacy.private_texts(value):
-        raise InputError(f"{path} holds {private[0]}")
-    if odd := sorted(filter(_is_odd, set.union(*privacy.texts(value)))):
-        raise InputError(f"{path} holds an odd text ({printable(odd[0], 40)})")
-    return value
-
-
-def _is_odd(text):
-    """Whether a text could do more than be read, in a terminal or on a page."""
-    return printable(text, 300) != text or MARKUP.search(text) is not None
-
-
-def _indented(value):
-    """JSON's text as `record` writes results."""
-    return json.dumps(value, indent=2) + "\n"
-
-
-def _compact(value):
-    """JSON's text as `record` writes traces."""
-    return json.dumps(value, separators=(",", ":"))
-
-
-def _parsed(path, text, written):
-    """The object that JSON text (bytes) holds; InputError unless `written(object)` is that very text."""
-
-    def refuse(literal):
-        raise ValueError(f"{literal} is no number")
-
-    try:
-        value = json.loads(text.decode(), parse_constant=refuse)
-        same = written(value).encode() == text
-    except (ValueError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else printable(error, 80)
-        raise InputError(f"{path} is broken: not JSON ({why})") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path} is broken: not an object")
-    if not same:
-        raise InputError(f"{path} is not as `record` writes it")
-    return value
-
-
-def _of_header(header):
-    environment = typing.get_type_hints(record.Environment)
-    del environment["git"]
-    problems = _fields(
-        header, {"schema": int, "settings": dict, "environment": dict, "code": str}, f"{recording.FILE}: "
-    )
-    if problems:
-        return problems
-    problems += _fields(header["settings"], SETTINGS, f"{recording.FILE}: settings.")
-    problems += _fields(header["environment"], environment, f"{recording.FILE}: environment.")
-    if header["schema"] != record.SCHEMA:
-        problems.append(f"{recording.FILE} has schema {header['schema']}; this version reads schema {record.SCHEMA}")
-    if not re.fullmatch("[0-9a-f]{64}", header["code"]):
-        problems.append(f"{recording.FILE}: code is no SHA-256")
-    if not problems:
-        settings = header["settings"]
-        problems += [
-            f"{recording.FILE}: {name} is not from {low} to {2**32}"
-            for name, low in (("image_size", 1), ("batch_size", 1), ("workers", 0), ("seed", 0))
-            if not low <= settings[name] <= 2**32
-        ]
-        if settings["quick"]:
-            problems.append(f"{recording.FILE}: these are smoke runs (--quick)")
-        if settings["data"] not in ("cifar10", "stand-in"):
-            problems.append(f"{recording.FILE}: data is {settings['data']!r}")
-    return problems
-
-
-def _fields(value, kinds, where):
-    """What speaks against an object's having just these fields, of these types."""
-    problems = [f"{where}{name} is missing" for name in kinds if name not in value]
-    problems += [f"{where}{name} is unknown" for name in value if name not in kinds]
-    for name, kind in kinds.items():
-        if name in value and (not isinstance(value[name], kind) or isinstance(value[name], bool) != (kind is bool)):
-            problems.append(f"{where}{name} has a wrong type")
-    return problems
-
-
-def _of_step(step, header, problems):
-    """Note what is wrong with a step's runs, their sum, their trace and their events; say what was looked at."""
-    [path], [events] = step.glob("*.pt.trace.json.gz"), step.glob("events.*")
-    results, wrong = [], []
-    for file in record.run_files(step):
-        value, result = _json(file), record.read_result(file)
-        results.append(result)
-        wrong += [f"{file}: {each}" for each in _of_run(result, step.name, path.name, header)]
-        if value != asdict(result):
-            wrong.append(f"{file} holds fields that no result has")
-    for name in ("device_type", "batch_size", "batch_bytes"):
-        if len({getattr(result, name) for result in results}) > 1:
-            wrong.append(f"{step.name}: {name} differs from run to run")
-    if wrong:
-        problems += wrong
-        return ""
-    merged = record.merged(results)
-    if (step / record.FILE).read_bytes() != _indented(asdict(merged)).encode():
-        problems.append(f"{step / record.FILE} is not what its runs give")
-    if not events.name.endswith(f".{path.name.removesuffix('.pt.trace.json.gz')}"):
-        problems.append(f"{events} is not of the run that {path.name} is of")
-    content = events.read_bytes()
-    problems += [f"{events} holds {private}" for private in privacy.private_texts(content)]
-    with _named(events):
-        found = scalars(content)
-    measured = {"images_per_second": results[0].samples_per_second.median, "step_ms": results[0].step_ms.median}
-    for name, value in measured.items():
-        if abs(found.get(f"median/{name}", 0.0) - value) > 1e-5 * value:  # events hold float32
-            problems.append(f"{events} does not hold the first run's {name}")
-    windows = sum(len(result.samples_per_second.windows) for result in results)
-    traced = _traced(path, merged, problems)
-    return f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {len(found)} kinds of scalars"
-
-
-def _of_missing(step):
-    """Say why a step was not run. Raises InputError where its file is not as `record` writes it."""
-    path = step / not_run.FILE
-    _json(path)
-    made = not_run.read(path)
-    return f"{made.step}: not run: {made.reason}"
-
-
 @contextmanager
-def _named(path):
+def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _of_run(result, step, trace, header):
+def _check_page(folder: Path, figures_are_wrong: bool) -> None:
+    path = folder / page.FILE
+    text = path.read_bytes()
+    if private := privacy.private_texts(text.decode(errors="replace")):
+        raise InputError(f"{path} holds {private[0]}")
+    if not figures_are_wrong and text != page.page(folder).encode():
+        raise InputError(f"{path} is not the page that the figures give")
+
+
+def _header(path: Path) -> Header:
+    value, shared = read_json(path), read_header(path)
+    if value != shared.as_json():
+        raise InputError(f"{path} holds fields that no record has")
+    if shared.settings.quick:
+        raise InputError(f"{path}: these are smoke runs (--quick)")
+    return shared
+
+
+def _of_study(path: Path, name: str, setup: record.Setup) -> str:
+    """What was verified of a study's file. Raises InputError where it is broken, rough or of another setup."""
+    read_json(path)
+    result = study.read_study(name, path.parent)
+    if result and result.quick:
+        raise InputError(f"{path} is of a smoke run (--quick)")
+    if differences := result.setup.differences(setup) if result else []:
+        raise InputError(f"{path} is of another setup than the record: {differences[0]}")
+    return f"{path.name}: of the same device, model and image size"
+
+
+def _of_step(step: Path, shared: Header, problems: list[str]) -> tuple[record.Result, str]:
+    """Note what is wrong with a step's runs, their sum, their trace and their events: (the sum, what was verified)."""
+    [path], [events] = step.glob("*.pt.trace.json.gz"), step.glob("events.*")
+    results, wrong = [], []
+    for file in record.run_files(step):
+        value, result = read_json(file), record.read_result(file)
+        results.append(result)
+        wrong += [f"{file}: {problem}" for problem in _of_run(result, step.name, path.name, shared)]
+        if value != result.as_json():
+            wrong.append(f"{file} holds fields that no result has")
+    for name in OF_ALL_RUNS:
+        if len({getattr(result, name) for result in results}) > 1:
+            wrong.append(f"{step.name}: {name} differs from run to run")
+    merged = record.merged(results)
+    if wrong:
+        problems += wrong
+        return merged, ""
+    if (step / record.FILE).read_bytes() != indented(merged.as_json()).encode():
+        problems.append(f"{step / record.FILE} is not what its runs give")
+    if not events.name.endswith(f".{path.name.removesuffix('.pt.trace.json.gz')}"):
+        problems.append(f"{events} is not of the run that {path.name} is of")
+    content = events.read_bytes()
+    problems += [f"{events} holds {private}" for private in privacy.private_texts(content)]
+    with _named(events):
+        points = scalars(content)
+    first = results[0]
+    measured = {"median/images_per_second": first.samples_per_second.median, "median/step_ms": first.step_ms.median}
+    if first.first_step_seconds is not None:
+        measured["first_step_seconds"] = first.first_step_seconds
+    for name, value in measured.items():
+        if abs(points.get(name, 0.0) - value) > 1e-5 * value:  # events hold float32
+            problems.append(f"{events} does not hold the first run's {name.removeprefix('median/')}")
+    windows = sum(len(result.samples_per_second.windows) for result in results)
+    traced = _traced(path, merged, problems)
+    return merged, f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {len(points)} kinds of scalars"
+
+
+def _of_missing(step: Path) -> str:
+    """Why a step was not run. Raises InputError where its file is not as `record` writes it."""
+    read_json(step / not_run.FILE)
+    missing = not_run.read(step / not_run.FILE)
+    return f"{missing.step}: not run: {missing.reason}"
+
+
+def _of_run(result: record.Result, step: str, trace: str, shared: Header) -> Iterator[str]:
     """What is wrong with one run."""
-    settings, speeds, times = header["settings"], result.samples_per_second, result.step_ms
-    expected = {"step": step, "trace": trace} | {k: settings[k] for k in ("device", "data", "model", "image_size")}
-    for name, value in expected.items():
+    settings, speeds, times = shared.settings, result.samples_per_second, result.step_ms
+    samples = result.batch_size * (result.world_size or 1)
+    for name, value in (("schema", shared.schema), ("step", step), ("trace", trace)):
         if getattr(result, name) != value:
             yield f"{name} is {getattr(result, name)!r}, not {value!r}"
-    for name, value in header["environment"].items():
-        if getattr(result.environment, name) != value:
-            yield f"{name} is {getattr(result.environment, name)!r}, in {recording.FILE} it is {value!r}"
+    setup = record.Setup(settings.device, result.setup.cores, settings.data, settings.model, settings.image_size)
+    yield from result.setup.differences(setup)
+    own = header.shared(result.environment)
+    for name in own | shared.environment:
+        if own.get(name) != shared.environment.get(name):
+            yield f"{name} is {own.get(name)!r}, in {header.FILE} it is {shared.environment.get(name)!r}"
     if result.device_type not in ("cuda", "cpu"):
         yield f"device_type is {result.device_type!r}"
     if not re.fullmatch("[0-9a-f]{12,40}", result.environment.git or "0" * 12):
@@ -256,29 +206,30 @@ def _of_run(result, step, trace, header):
         yield "memory is reserved on a GPU, and only there"
     if len(speeds.windows) < WINDOWS:
         yield f"it has {len(speeds.windows)} windows, fewer than {WINDOWS}"
-    median = statistics.median(speeds.windows)
-    if abs(speeds.median - median) > 1e-9 * median:
-        yield f"its median, {speeds.median:.6g} images/s, is not that of its windows, {median:.6g}"
+    for unit, timed in (("images/s", speeds), ("tokens/s", result.tokens_per_second)):
+        median = statistics.median(timed.windows) if timed else 0.0
+        if timed and abs(timed.median - median) > 1e-9 * median:
+            yield f"its median, {timed.median:.6g} {unit}, is not that of its windows, {median:.6g}"
     if not 0 < times.p10 <= times.median <= times.p90:
         yield "step_ms is not positive, or not in order"
-    elif not times.median / 3 < 1e3 * result.batch_size / speeds.median < 3 * times.p90:
+    elif not times.median / 3 < 1e3 * samples / speeds.median < 3 * times.p90:
         # A window's mean is no step's median: batches that workers load come in bursts, most at once, then a long wait.
-        yield f"{speeds.median:.6g} images/s and {times.median:.6g} ms a step of {result.batch_size} do not fit"
+        yield f"{speeds.median:.6g} images/s and {times.median:.6g} ms per step of {samples} do not fit"
 
 
-def _traced(path, result, problems):
-    """Hold a step's trace against its figures; note what does not fit, and say what was looked at."""
+def _traced(path: Path, result: record.Result, problems: list[str]) -> str:
+    """Compare a step's trace with its figures; note what does not fit, and return what was verified."""
     from common.trace.summary import summarize  # msgspec and numpy
 
     with _named(path):
         text = unpacked(path.read_bytes())
-    trace = _parsed(path, text, _compact)
+    trace = parsed(path, text, compact)
     problems += [f"{path} holds {private}" for private in privacy.private_texts(trace)]
     if trace.get("traceName") != path.stem:
         problems.append(f"{path} is named otherwise inside")
     if b'"Call stack"' in text:
         problems.append(f"{path} holds call stacks: no record does")
     summary = summarize(path)
-    problems += [f"{path}: {wrong}" for wrong in differences(trace, summary, result)]
+    problems += [f"{path}: {problem}" for problem in contradictions(trace, summary, result)]
     where = " and ".join(sorted({gpu.name or "?" for gpu in summary.gpus})) or "CPU"
     return f"a trace of {len(summary.steps.names)} steps on {printable(where, 80)}"

@@ -1,52 +1,53 @@
 """The README.md of a recorded ladder, made from the files beside it and nothing else."""
 
-import json
 from pathlib import Path
 
 from common import record
 from common.errors import printable
 from common.ladder import compare, markdown
+from common.reference import header
 from common.run import not_run
 
 FILE = "README.md"
 
 
-def write_page(folder):
-    """Write the page into a record's folder, once there is something to tell."""
+def write_page(folder: str | Path) -> None:
+    """Write the page into a record's folder, once there is a result in it."""
     if text := page(folder):
         record.write_whole(Path(folder) / FILE, text)
 
 
-def page(folder):
-    """The page's text; "" for a folder without results."""
+def page(folder: str | Path) -> str:
+    """The page's text; "" for a folder without results. Raises InputError for a broken `record.json`."""
     folder = Path(folder)
     results, _ = record.read_results(folder)
     if not results:
         return ""
     ladder = compare.ladders(results)[0]
     runs = compare.recorded_runs(folder, results)
-    settings = json.loads((folder / "record.json").read_text(encoding="utf-8"))["settings"]
+    settings = header.read_header(folder / header.FILE).settings
     base, environment = ladder.baseline, ladder.baseline.environment
     windows = len(base.samples_per_second.windows)
+    precision = "" if settings.precision in (None, "auto") else f", --precision {settings.precision}"
     notes = dict.fromkeys(note for result in results for note in result.notes)
     missing = not_run.read_all(folder)
     lines = [
         f"# {markdown.escaped(base.model)}, {base.image_size} px, on {markdown.escaped(base.device)}",
         "",
-        f"Trained on {base.data_label}, {settings['workers']} workers from step 04 on, seed {settings['seed']}. "
+        f"Trained on {base.data_label}, {settings.workers} workers from step 04 on, seed {settings.seed}{precision}. "
         f"{environment.cores} CPU cores ({markdown.escaped(environment.cpu)}), "
         f"torch {environment.torch}, Python {environment.python}"
         + (f", driver {environment.driver}" if environment.driver else "")
-        + f". Begun {base.started[:10]}, code at {environment.git or 'no known commit'}.",
+        + f". Started {base.started[:10]}, code at {environment.git or 'no known commit'}.",
         "",
         markdown.ladder_table(ladder, runs),
         "",
         f"images/s: the median of all {windows} timed windows of a step, no profiler running; windows: their range,",
-        "a tenth cut off at either end; mean of runs: of the runs' medians, ± half their range; n: runs,",
-        "interleaved with the other steps. *No difference*: the range of the ratio holds 1. Trace, events: run 1.",
+        "without a tenth of them at either end; mean of runs: of the runs' medians, ± half their range; n: runs,",
+        "interleaved with the other steps. *No difference*: the range of the ratio contains 1. Trace, events: run 1.",
         *(["", *(f"- {markdown.escaped(note)}." for note in notes)] if notes else []),
         *([""] if missing else []),
-        *(f"- {markdown.code(each.step)} was not run: {markdown.escaped(each.reason)}." for each in missing),
+        *(f"- {markdown.code(step.step)} was not run: {markdown.escaped(step.reason)}." for step in missing),
         "",
         "Written by `python -m common record`; `python -m common compare` prints it, `python -m common record --check`",
         "verifies it.",

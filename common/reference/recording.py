@@ -1,4 +1,4 @@
-"""`python -m common record`: the whole ladder several times over, kept as a record that others can check.
+"""`record`: the whole ladder several times over, kept as a record that others can check.
 
     logs/reference/<device>/
         record.json                      settings, environment and code of all runs: the same, or the record is refused
@@ -9,43 +9,45 @@
         NN_name/not_run.json             in the place of all that, where the step could not be run: why not
         README.md                        the table of all that
 
-The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, neighbours) does it to every step alike.
+The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, other load) affects every step alike.
 Needs nothing but torch, torchvision and tensorboard.
 """
 
+import argparse
 import gzip
 import json
 import re
 import shutil
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from common import machine, record
 from common.errors import InputError
 from common.ladder import runner
-from common.machine import code_hash
-from common.options import image_size_for, step_arguments
+from common.options import command_line, image_size_for
+from common.reference.header import FILE, Header, Settings, read_header, shared
 from common.reference.page import write_page
+from common.reference.written import compact
 from common.run import not_run, privacy
 from common.run.folder import locked
 
-FILE = "record.json"
-MODEL = "mobilenet_v2"  # the course's own, which needs no mention
+MODEL = "mobilenet_v2"  # the course's own, which a folder's name need not mention
 TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
 
 
-def record_ladder(args):
-    """Run every step `args.runs` times into `args.logdir/<device>/`, going on where an earlier call stopped.
+def record_ladder(args: argparse.Namespace) -> int:
+    """Run every step `args.runs` times into `args.logdir/<device>/`, continuing where an earlier call stopped.
 
     Returns the exit code. Raises InputError where the code has uncommitted changes, where the record there was made
     with another device, other settings, versions or code, and where another call is recording into it.
     """
     header = _header(args)
-    folder = args.logdir / folder_name(header["settings"])
+    folder = args.logdir / folder_name(header.settings)
     with locked(folder / ".record.lock", f"another `record` is writing to {folder}: wait for it"):
         try:
             _same_record(folder / FILE, header)
@@ -54,18 +56,17 @@ def record_ladder(args):
             shutil.rmtree(folder / ".running", ignore_errors=True)
 
 
-def slug(name):
+def slug(name: str) -> str:
     """A device's name as a folder: "NVIDIA H200" -> "nvidia-h200"."""
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", " ", name.lower())).strip("-") or "unknown"
 
 
-def folder_name(settings):
-    """Where a record lies: "nvidia-h200", and "nvidia-h200-resnet50" for another model than the course's own."""
-    model = settings["model"]
-    return slug(settings["device"]) + ("" if model == MODEL else f"-{slug(model)}")
+def folder_name(settings: Settings) -> str:
+    """The folder of a record: "nvidia-h200", and "nvidia-h200-resnet50" for another model than the course's own."""
+    return slug(settings.device) + ("" if settings.model == MODEL else f"-{slug(settings.model)}")
 
 
-def _header(args):
+def _header(args: argparse.Namespace) -> Header:
     """What all runs of a record share."""
     import torch
 
@@ -81,73 +82,54 @@ def _header(args):
     runner.prepare(args)
     runner.check_input(args)
     device = checked_device(args.device)
-    environment = asdict(record.environment(torch.__version__, torch.version.cuda))
-    del environment["git"]  # `code` below says more: a commit of docs in between changes nothing
-    return {
-        "schema": record.SCHEMA,
-        "settings": {
-            "device": device_name(device),
-            "data": "cifar10" if holds_cifar10(args.data) else "stand-in",
-            "model": args.model,
-            "image_size": image_size_for(args, device),
-            "batch_size": args.batch_size,
-            "workers": args.workers,
-            "seed": args.seed,
-            "quick": args.quick,
-        },
-        "environment": environment,
-        "code": code_hash(),
-    }
+    settings = Settings(
+        device=device_name(device),
+        data="cifar10" if holds_cifar10(args.data) else "stand-in",
+        model=args.model,
+        image_size=image_size_for(args, device),
+        batch_size=args.batch_size,
+        workers=args.workers,
+        precision=args.precision,
+        seed=args.seed,
+        quick=args.quick,
+    )
+    environment = shared(record.environment(torch.__version__, torch.version.cuda))
+    return Header(schema=record.SCHEMA, settings=settings, environment=environment, code=machine.code_hash())
 
 
-def interleaved(folder):
-    """Whether every step's run 1 was begun before any step's run 2, and so on."""
-    rounds = {}
+def interleaved(folder: str | Path) -> bool:
+    """Whether every step's run 1 was started before any step's run 2, and so on."""
+    rounds: dict[int, list[datetime]] = {}
     for path in Path(folder).glob("*/runs/*.json"):
         rounds.setdefault(int(path.stem), []).append(datetime.fromisoformat(record.read_result(path).started))
     ordered = [rounds[number] for number in sorted(rounds)]
     return all(max(before) <= min(after) for before, after in pairwise(ordered))
 
 
-def _same_record(path, header):
-    if not any(path.parent.glob("*/runs/*.json")):  # nothing is recorded yet: whatever stands there binds nobody
-        record.write_whole(path, json.dumps(header, indent=2) + "\n")
+def _same_record(path: Path, header: Header) -> None:
+    if not any(path.parent.glob("*/runs/*.json")):  # nothing is recorded yet, so this call may differ from an earlier
+        record.write_json(path, header.as_json())
         return
     try:
-        there = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(there, dict):
-            raise ValueError("not an object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is broken or missing: move its folder away to record anew") from error
-    differs = [
-        f"{name} was {_part(there, part).get(name)!r} and is {value!r}"
-        for part in ("settings", "environment")
-        for name, value in header[part].items()
-        if _part(there, part).get(name) != value
-    ]
-    if there.get("code") != header["code"]:
-        differs.append("the code of steps/ or common/ has changed")
-    if differs:
+        before = read_header(path)
+    except InputError as error:
+        raise InputError(f"{error}; move its folder away to record anew") from error
+    if differences := before.differences(header):
         raise InputError(
-            f"{path.parent} holds another record ({'; '.join(differs)}): move it away, or name another --logdir"
+            f"{path.parent} holds another record ({'; '.join(differences)}): move it away, or name another --logdir"
         )
 
 
-def _part(there, part):
-    value = there.get(part)
-    return value if isinstance(value, dict) else {}
-
-
-def _run_all(args, folder, header):
+def _run_all(args: argparse.Namespace, folder: Path, header: Header) -> int:
     codes, given_up, show = [], set(), runner.once(partial(print, flush=True))
-    args.logdir = folder / ".running"
-    words, files = step_arguments(args), runner.step_files()
+    running, files = folder / ".running", runner.step_files()
+    words = command_line(args, logdir=running, download=False)
     for run in range(1, args.runs + 1):
         for file in files:
             kept = folder / file.stem
             if (kept / "runs" / f"{run}.json").exists() or file.stem in given_up:
                 continue
-            if code_hash() != header["code"]:
+            if machine.code_hash() != header.code:
                 raise InputError("steps/ or common/ changed while recording: put the code back, and run this again")
             name = f"run {run}/{args.runs}  {file.stem:<26}"
             outcome = runner.run(file, words, lambda event: None, show)
@@ -160,44 +142,44 @@ def _run_all(args, folder, header):
                     what = "not run"
                 print(f"{name}{what}: {outcome.reason}", file=sys.stderr, flush=True)
                 continue
-            result = record.read_result(args.logdir / file.stem / record.FILE)
-            _keep(args.logdir / file.stem, kept, run, result)
+            result = record.read_result(running / file.stem / record.FILE)
+            _keep(running / file.stem, kept, run, result)
             print(f"{name}{result.samples_per_second.median:10.1f} images/s", flush=True)
     for file in files:  # again, for a call that was stopped between a run and its sum
         _sum_up(folder / file.stem)
     write_page(folder)
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
-    without = [each.step for each in not_run.read_all(folder)]
-    done = min((len(record.run_files(folder / file.stem)) for file in files if file.stem not in without), default=0)
-    every = f"every step but {', '.join(without)}" if without else "every step"
-    print(f"{folder} holds {done} run(s) of {every}. The table: {sys.executable} -m common compare {folder}")
+    without = [step.step for step in not_run.read_all(folder)]
+    count = min((len(record.run_files(folder / file.stem)) for file in files if file.stem not in without), default=0)
+    steps = f"every step but {', '.join(without)}" if without else "every step"
+    print(f"{folder} holds {count} run(s) of {steps}. The table: {sys.executable} -m common compare {folder}")
     return runner.exit_code(codes)
 
 
-def _keep(made, kept, run, result):
-    """Take one run into the record: the trace if it is the first, then the run, then the step summed up."""
+def _keep(source: Path, kept: Path, run: int, result: record.Result) -> None:
+    """Copy one run into the record: the trace if it is the first, then the run, then the step summed up."""
     with record.writing(kept):
         (kept / "runs").mkdir(parents=True, exist_ok=True)
         if not any(kept.glob("*.pt.trace.json.gz")):
             name = result.step + result.trace[result.trace.index(".") :]  # its step in place of the host's name
-            for events in made.glob("events.out.tfevents.*"):
+            for events in source.glob("events.out.tfevents.*"):
                 target = ".".join(events.name.split(".")[:4]) + f".{name.removesuffix('.pt.trace.json.gz')}"
                 record.write_whole(kept / target, events.read_bytes())
-            _write_small(made / result.trace, kept / name)
+            _write_small(source / result.trace, kept / name)
     trace = next(kept.glob("*.pt.trace.json.gz")).name
     record.write_result(kept / "runs" / f"{run}.json", replace(result, trace=trace))
     _sum_up(kept)
 
 
-def _sum_up(kept):
+def _sum_up(kept: Path) -> None:
     results = record.read_runs(kept)
     if results:
         record.write_result(kept / record.FILE, record.merged(results))
         (kept / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it
 
 
-def _write_small(source, target):
+def _write_small(source: Path, target: Path) -> None:
     """Copy a trace without white space, host name and paths of this machine; with fewer steps if it is too large."""
     with gzip.open(source, "rt", encoding="utf-8") as file:
         trace = json.load(file)
@@ -214,11 +196,11 @@ def _write_small(source, target):
     record.write_whole(target, packed)
 
 
-def _packed(trace):
-    return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
+def _packed(trace: dict[str, Any]) -> bytes:
+    return gzip.compress(compact(trace).encode(), compresslevel=9, mtime=0)
 
 
-def first_steps(events, count):
+def first_steps(events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """The events of a trace's first `count` profiler steps, with the device's work that was launched in them."""
     steps = [e for e in events if e.get("name", "").startswith("ProfilerStep#") and e.get("cat") == "user_annotation"]
     end = max(e["ts"] + e["dur"] for e in sorted(steps, key=lambda e: e["ts"])[:count])

@@ -1,0 +1,38 @@
+"""`record`: record the ladder of this machine, verify a record, pack one."""
+
+import argparse
+
+from common.machine import ROOT
+from common.options import add_step_options, folder, whole_number
+
+HELP = "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `record`: those of a step, and its own."""
+    add_step_options(parser, logdir=ROOT / "logs" / "reference")
+    parser.add_argument(
+        "--runs", type=whole_number(1, 100), default=5, metavar="N", help="runs of the ladder (default: %(default)s)"
+    )
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--check", type=folder, metavar="FOLDER", help="only verify the record in FOLDER; nothing is written"
+    )
+    instead.add_argument(
+        "--pack", type=folder, metavar="FOLDER", help="verify the record in FOLDER and write it as one .zip file here"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record, or with `args.check` or `args.pack` verify or pack what was recorded; the exit code."""
+    if args.check:
+        from common.reference.checking import check
+
+        return check(args.check)
+    if args.pack:
+        from common.reference.packing import pack
+
+        return pack(args.pack)
+    from common.reference.recording import record_ladder
+
+    return record_ladder(args)

@@ -96,13 +96,16 @@ def room_for_two(monkeypatch):
 
 @pytest.fixture(scope="session")
 def quick_tour(tmp_path_factory, worker_id):
-    """One real `tour --quick`, made once for all processes of the tests: the finished process and its log folder."""
+    """One real `tour --quick`, made once for all processes of the tests: the finished process and its log folder.
+
+    torch.compile does nothing in it, else it would take minutes; `test_step_08_compiles_for_real` is for that.
+    """
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent
     logdir, kept = shared / "quick tour", shared / "quick_tour.json"  # with a space, as folders of people have
     with FileLock(shared / "quick_tour.lock"):
         if not kept.exists():
             words = ("--quick", "--device", "cpu", "--logdir", logdir, "--data", shared)
-            done = run_program("-m", "common", "tour", *words)
+            done = run_program("-m", "common", "tour", *words, TORCHDYNAMO_DISABLE=1)
             kept.write_text(json.dumps({"returncode": done.returncode, "stdout": done.stdout, "stderr": done.stderr}))
     return SimpleNamespace(finished=SimpleNamespace(**json.loads(kept.read_text())), logdir=logdir)

@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+import gzip
 import itertools
 
 import pytest
@@ -192,6 +193,20 @@ def test_the_compiled_model_gives_the_same_losses(capture_step, tmp_path, precis
     rtol = COMPILED_RTOL[precision]
     torch.testing.assert_close(losses["08_compile"], losses["07_no_hidden_syncs"], rtol=rtol, atol=0)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # compiled, whole, and only in the first step
+
+
+def test_step_08_compiles_for_real(tmp_path):
+    """As a program, with an empty cache, and the torchvision model that has the fewest kernels."""
+    finished = run_program(
+        ROOT / "steps" / "08_compile.py", "--quick", "--model", "alexnet", "--image-size", "64", "--batch-size", "8",
+        "--workers", "0", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path,
+        TORCHINDUCTOR_CACHE_DIR=tmp_path / "cache",
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr
+    result = record.read_result(tmp_path / "08_compile" / "result.json")
+    trace = gzip.decompress((tmp_path / "08_compile" / result.trace).read_bytes())
+    assert b"Torch-Compiled Region" in trace
+    assert list((tmp_path / "cache").glob("**/*.so"))  # what the C++ compiler made
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")

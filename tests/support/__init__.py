@@ -8,8 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from common import record
-from support.results import make_result, write_run  # noqa: F401  # for tests to import from here
+from support.results import make_limit, make_result, write_run  # noqa: F401  # for tests to import from here
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
@@ -57,24 +56,3 @@ class SmallNet(nn.Module):
     def forward(self, images):
         self.seen = images.detach().clone()
         return self.layers(images)
-
-
-def make_limit(**changes):
-    """A `Limit` made by hand, of the device that `make_result` names."""
-    from common.studies.limit.record import Floor, Group, Limit, Peak, Uncounted, WithoutFormula
-
-    values = dict(
-        schema=1, device="Test GPU", device_type="cuda", model="mobilenet_v2", image_size=224, batch_size=4,
-        precision="bfloat16", seed=0, forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,
-        peak_flops=[Peak("8 x 8", 1e9, [1e9])], peak_bytes=[Peak("1 MiB copied", 1e8, [1e8])],
-        floors=[
-            Floor("uncompiled", record.Throughput(200.0, [190.0, 200.0, 210.0]), record.StepTime(20.0, 19.0, 21.0),
-                  6e8, 0.6, 5e7),
-            Floor("compiled", record.Throughput(400.0, [400.0]), record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2, None),
-        ],
-        not_compiled=None,
-        groups=[Group("convolution", 3, 10**7, 10**6, 0, 15.0), Group("elementwise", 5, None, 10**5, 10**4, 5.0)],
-        outside_ms=1.0, without_formula=WithoutFormula([Uncounted("aten::add_", 5)], 0.6, 0.25), notes=[],
-        environment=make_result().environment, started="2026-01-01T00:00:00+00:00",
-    )  # fmt: skip
-    return Limit(**(values | changes))

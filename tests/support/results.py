@@ -1,5 +1,6 @@
 """Hand-made results. Starts without torch."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from common import record
@@ -39,3 +40,28 @@ def write_run(logdir, result):
     folder.mkdir(parents=True, exist_ok=True)
     record.write_result(folder / record.FILE, result)
     return folder
+
+
+def make_limit(**changes):
+    """A `Limit` made by hand, of the setup that `make_result` has. changes: of its fields, or of its setup's."""
+    from common.studies.limit.record import Group, Limit, Peak, TrainingSpeed, Uncounted, WithoutFormula
+
+    result = make_result()
+    setup = replace(result.setup, data=None)
+    setup = replace(setup, **{name: changes.pop(name) for name in vars(setup) if name in changes})
+    values = dict(
+        schema=2, setup=setup, device_type="cuda", precision="bfloat16", seed=0, quick=False, batch_size=4,
+        forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,
+        peak_flops=[Peak("8 x 8", 1e9, [1e9])], peak_bytes=[Peak("1 MiB copied", 1e8, [1e8])],
+        speeds=[
+            TrainingSpeed("uncompiled", record.Throughput(200.0, [190.0, 200.0, 210.0]),
+                          record.StepTime(20.0, 19.0, 21.0), 6e8, 0.6, 5e7),
+            TrainingSpeed("compiled", record.Throughput(400.0, [400.0]), record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2,
+                          None),
+        ],
+        not_compiled=None,
+        groups=[Group("convolution", 3, 10**7, 10**6, 0, 15.0), Group("elementwise", 5, None, 10**5, 10**4, 5.0)],
+        outside_ms=1.0, without_formula=WithoutFormula([Uncounted("aten::add_", 5)], 0.6, 0.25), notes=[],
+        environment=result.environment, started=result.started,
+    )  # fmt: skip
+    return Limit(**(values | changes))

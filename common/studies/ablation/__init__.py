@@ -1,1 +1,33 @@
-"""`ablate`: what each optimisation brings, alone and in the full ladder."""
+"""The ablation: optimisations in combinations that the ladder passes by, and which of them interact."""
+
+import argparse
+
+from common.options import add_step_options, folder, whole_number
+from common.studies import OPTION_TEXTS
+
+HELP = (
+    "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "
+    "interact."
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `ablate`."""
+    bigger_batch = {"--batch-size": "images per step where bigger_batch is on (default: %(default)s)"}
+    add_step_options(parser, without=("--stacks",), texts=OPTION_TEXTS | bigger_batch)
+    parser.add_argument(
+        "--runs", type=whole_number(1, 100), metavar="N", help="runs of everything (default: 5; 1 with --quick)"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the ablation in --logdir, or add runs to it")
+    parser.add_argument(
+        "--all-pairs", action="store_true", help="measure every two together, not only those expected to interact"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw the effects: .svg or .png")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; returns its exit code."""
+    from common.studies.ablation.measure import ablate
+
+    return ablate(args)

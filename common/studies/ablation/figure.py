@@ -1,9 +1,14 @@
-"""An ablation as a figure: what each optimisation brings alone and in the full ladder, with the range over the runs."""
+"""An ablation as a figure: the effect of each optimisation alone and in the full ladder, with the range over runs."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.ladder.figures import GREY, MEMORY, SPEED, check_figure_file, reach, save, step_label, styled
-from common.studies.ablation.record import control, effects, noise_factor
+from common.studies.ablation.effects import control, effects, noise_factor
+from common.studies.ablation.record import Ablation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TICKS = (  # from coarse to fine
     (0.01, 0.1, 1, 10, 100),
@@ -14,29 +19,29 @@ TICKS = (  # from coarse to fine
 MOST_TICKS = 9
 
 
-def plot(ablation, path):
+def draw(ablation: Ablation, path: str | Path) -> None:
     """Draw an `Ablation` into `path`, .svg or .png. Raises InputError for another ending."""
     path = Path(path)
     check_figure_file(path)
     save(ablation_figure(ablation), path)
 
 
-def ablation_figure(ablation):
+def ablation_figure(ablation: Ablation) -> "Figure":
     """A matplotlib `Figure`: a row for each optimisation, its two ratios on a log axis, the control as a grey band."""
     from matplotlib.figure import Figure  # half a second to import
 
-    found, noise = effects(ablation), control(ablation)
-    figure = Figure(figsize=(9, 1.8 + 0.45 * len(found)), layout="constrained")
+    rows, noise = effects(ablation), control(ablation)
+    figure = Figure(figsize=(9, 1.8 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.axvline(1, color=GREY, linewidth=1)
     if noise:
         beyond = noise_factor(noise)  # which of the two is over the other is chance
-        told = "as far as the baseline from itself"
-        axes.axvspan(1 / beyond, beyond, color=GREY, alpha=0.25, linewidth=0, label=told)
+        label = "as far as the baseline from itself"
+        axes.axvspan(1 / beyond, beyond, color=GREY, alpha=0.25, linewidth=0, label=label)
     series = (
-        ("alone: over the baseline", SPEED, "o", -0.15, [effect.alone for effect in found]),
-        ("in the full ladder: over the ladder without it", MEMORY, "s", 0.15, [effect.in_full for effect in found]),
+        ("alone: over the baseline", SPEED, "o", -0.15, [effect.alone for effect in rows]),
+        ("in the full ladder: over the ladder without it", MEMORY, "s", 0.15, [effect.in_full for effect in rows]),
     )
     for label, colour, marker, shift, ratios in series:
         drawn = [(row + shift, ratio) for row, ratio in enumerate(ratios) if ratio]
@@ -45,31 +50,31 @@ def ablation_figure(ablation):
             xerr=reach((ratio.low, ratio.ratio, ratio.high) for _, ratio in drawn) or None,
             fmt=marker, color=colour, ecolor=colour, capsize=3, markersize=7, label=label,
         )  # fmt: skip
-    for row, effect in enumerate(found):
+    for row, effect in enumerate(rows):
         if not (effect.alone or effect.in_full):
-            told = "cannot act here" if effect.cannot_act else "not measured"
-            axes.annotate(told, (1, row), (8, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
-    every = [each for _, *_, ratios in series for each in ratios if each] + ([noise] if noise else [])
-    low, high = min([0.9, *(each.low for each in every)]) / 1.05, max([1.2, *(each.high for each in every)]) * 1.05
+            text = "no effect on this device" if effect.no_effect else "not measured"
+            axes.annotate(text, (1, row), (8, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
+    shown = [ratio for _, *_, ratios in series for ratio in ratios if ratio] + ([noise] if noise else [])
+    low, high = min([0.9, *(ratio.low for ratio in shown)]) / 1.05, max([1.2, *(ratio.high for ratio in shown)]) * 1.05
     axes.set_xlim(low, high)
     ticks = shown_ticks(low, high)
     axes.set_xticks(ticks, [f"{tick:g}x" for tick in ticks])
     axes.set_xticks([], minor=True)
-    axes.set_yticks(range(len(found)), [step_label(effect.optimisation) for effect in found])
-    axes.set_ylim(len(found) - 0.5, -0.5)
-    settings = ablation.settings
-    styled(axes, f"{settings.model}, {settings.image_size} px, on {settings.device}; {_range_of(ablation)}")
+    axes.set_yticks(range(len(rows)), [step_label(effect.optimisation) for effect in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    setup = ablation.setup
+    styled(axes, f"{setup.model}, {setup.image_size} px, on {setup.device}; {_range_of(ablation)}")
     axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=3)
     return figure
 
 
-def shown_ticks(low, high):
+def shown_ticks(low: float, high: float) -> list[float]:
     """The finest round ratios on the axis that are not too many and reach over most of it."""
     within = [[tick for tick in ticks if low <= tick <= high] for ticks in TICKS]
     fits = [ticks for ticks in within if len(ticks) <= MOST_TICKS and max(ticks) * 2 > high and min(ticks) < low * 2]
     return max(fits or within[:1], key=len)
 
 
-def _range_of(ablation):
+def _range_of(ablation: Ablation) -> str:
     runs = ablation.whole_runs
     return f"median and range of {runs} interleaved runs" if runs > 1 else "one run: the range of its windows"

@@ -1,218 +1,212 @@
-"""`python -m common ablate`: what each optimisation brings alone and in the full ladder, and which of them interact.
+"""`python -m common ablate`: the effect of each optimisation alone and in the full ladder, and which of them interact.
 
-Runs are interleaved: run 1 of all variants (`ablation_plan.variants`), then run 2 of all, so that a machine that drifts
-(heat, neighbours) does it to every variant alike. `ablation.json` is whole after every measurement.
+Runs are interleaved: run 1 of all variants (`plan.variants`), then run 2 of all, backwards, so that a machine that
+drifts (heat, neighbours) does it to every variant alike. `ablation.json` is whole after every measurement.
 """
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
+from typing import Any
 
 import torch
 
-from common import record
-from common.data import holds_cifar10
-from common.device import autocast_dtype, device_name
+from common.data import check_cifar10, holds_cifar10
+from common.device import autocast_dtype, autocast_notes
 from common.errors import InputError, printable
 from common.ladder import runner
 from common.ladder.figures import check_figure_file
+from common.machine import code_hash
+from common.model import classifier
+from common.options import StepOptions
 from common.record import StepTime, Throughput
-from common.reference.recording import code_hash
 from common.run import privacy, progress
 from common.run.folder import locked
-from common.studies import report
-from common.studies.ablation import figure as ablation_plot
-from common.studies.ablation.plan import BASELINE, alone, cannot_act
-from common.studies.ablation.record import (
-    FILE,
-    Ablation,
-    Measurement,
-    NotMeasured,
-    Settings,
-    as_object,
-    read_ablation,
-    write_ablation,
-)  # fmt: skip
+from common.studies import isolated, study
+from common.studies.ablation.figure import draw
+from common.studies.ablation.plan import BASELINE, Variant, alone, no_effect
+from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
 from common.studies.ablation.view import print_ablation
-from common.studies.one_batch import isolated_process, ready_device
 
-PROGRAM = (sys.executable, "-m", "common.studies.ablation.program")
+PROGRAM = isolated.module("common.studies.ablation.program")
+CODE = ("studies", "studies/ablation")  # what a measurement runs besides steps and flat modules
 RUNS, QUICK_RUNS = 5, 1
 LIMIT_SECONDS = 1800  # of one measurement, compiling and all: beyond it something hangs
 REASON_LENGTH = 200  # characters of why a variant was not run, at most
+SETTINGS = ("precision", "batch_size", "workers", "seed", "quick", "all_pairs")  # what its runs share besides the setup
 
 
-def ablate(args):
+def ablate(args: argparse.Namespace) -> int:
     """Measure what is missing, write `ablation.json` into `args.logdir`, print it, draw it with `args.plot`.
 
     Returns the exit code: 1 where a measurement failed that --resume can try again. Raises InputError for what the user
-    can mend: options, an ablation that is there already or differs, a baseline that cannot be run.
+    can fix: options, an ablation that is there already or differs, a baseline that cannot be run.
     """
     if args.plot:
         check_figure_file(args.plot)
-    ready_device(args)
-    args.runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
-    with (
-        report.aside(args),
-        locked(args.logdir / ".ablation.lock", f"another `ablate` is writing to {args.logdir}: wait for it"),
-    ):
-        found = _opened(args)
+    options = study.ready(args)
+    runs, path = args.runs or (QUICK_RUNS if args.quick else RUNS), options.logdir / FILE
+    lock = locked(options.logdir / ".ablation.lock", f"another `ablate` is writing to {options.logdir}: wait for it")
+    with study.progress_on_stderr(args.json), lock:
+        ablation = _opened(options, runs, args.all_pairs, args.resume)
         try:
-            found, code = _measure_all(args, found)
+            ablation, code = _measure_all(options, ablation)
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
-            if (args.logdir / FILE).exists():
-                print(f"\nwhat was measured is in {args.logdir / FILE}; --resume goes on", file=sys.stderr)
+            if path.exists():
+                print(f"\nwhat was measured is in {path}; --resume goes on", file=sys.stderr)
             raise
-        report.draw(args, found, ablation_plot.plot)
+        study.plot(args.plot, ablation, draw)
     more = "; --resume with a larger --runs adds runs"
-    report.tell(args, args.logdir / FILE, found, print_ablation, more, as_object)
+    study.print_result(args.json, path, ablation, print_ablation, more)
     return code
 
 
-def _opened(args):
+def _opened(options: StepOptions, runs: int, all_pairs: bool, resume: bool) -> Ablation:
     """The ablation to go on with, or a new one. Raises InputError where the one in the folder must be left alone."""
-    path, there = args.logdir / FILE, read_ablation(args.logdir)
-    if there and not args.resume:
+    path, there = options.logdir / FILE, read(options.logdir)
+    if there and not resume:
         raise InputError(
             f"{path} holds an ablation already ({there.whole_runs} of {there.runs} runs whole): --resume goes on with "
             "it, --resume with a larger --runs adds runs; or choose another --logdir"
         )
-    new = _new(args)
+    new = _new(options, runs, all_pairs)
     if not there:
-        runner.check_input(args)
+        classifier(options.model, options.image_size)  # both refused now rather than in every process
+        check_cifar10(options.data)
         return new
-    whole = not there.missing and args.runs <= there.runs  # then it is only shown, whatever has changed since
-    parts = ["settings"] if whole else ["settings", "environment"]
-    differs = [
-        f"{name} was {value!r} and is {now!r}"
-        for part in parts
-        for (name, value), now in zip(
-            asdict(getattr(there, part)).items(), asdict(getattr(new, part)).values(), strict=True
-        )
-        if value != now and name != "git"  # the code's own hash says more
+    to_measure = bool(there.missing) or runs > there.runs
+    if changes := differences(there, new, to_measure):
+        raise InputError(f"{path} holds another ablation ({'; '.join(changes)}): choose another --logdir")
+    return replace(there, runs=max(there.runs, runs))
+
+
+def differences(there: Ablation, new: Ablation, to_measure: bool) -> list[str]:
+    """What keeps `new` from going on with the ablation that is there, in words: "seed 0, not 3".
+
+    to_measure: whether anything is missing; if not, it is only shown, whatever else has changed since.
+    """
+    lines = there.setup.differences(new.setup)
+    old, now = ({name: getattr(ablation, name) for name in SETTINGS} for ablation in (there, new))
+    if to_measure:
+        old, now = old | asdict(there.environment), now | asdict(new.environment)
+        old["git"] = now["git"]  # the code's own hash says more
+    lines += [
+        f"{name.replace('_', ' ')} {value!r}, not {now[name]!r}"
+        for name, value in old.items()
+        if value != now[name] and not (name == "precision" and value is None)  # in schema 1
     ]
-    if not whole and there.code != new.code:
-        differs.append("the code of steps/ or common/ has changed")
-    if differs:
-        raise InputError(f"{path} holds another ablation ({'; '.join(differs)}): choose another --logdir")
-    return replace(there, runs=max(there.runs, args.runs))
+    if to_measure and there.code != new.code:
+        lines.append("the code of steps/ or common/ has changed")
+    return list(dict.fromkeys(lines))  # a CPU's cores are in its setup too
 
 
-def _new(args):
-    device = torch.device(args.device)
-    precision, _ = autocast_dtype(device)
-    idle = cannot_act(device.type, precision != torch.float32, args.batch_size, args.workers)
+def _new(options: StepOptions, runs: int, all_pairs: bool) -> Ablation:
+    precision = autocast_dtype(options.device, options.precision)
+    notes = autocast_notes(options.device, options.precision)
+    off = notes.pop(0) if precision == torch.float32 else None
     return Ablation(
-        schema=record.SCHEMA,
-        settings=Settings(
-            device=device_name(device),
-            device_type=device.type,
-            data="cifar10" if holds_cifar10(args.data) else "stand-in",
-            model=args.model,
-            image_size=args.image_size,
-            batch_size=args.batch_size,
-            workers=args.workers,
-            seed=args.seed,
-            quick=args.quick,
-            all_pairs=args.all_pairs,
+        **study.header(
+            options, precision, notes, study.now(), "cifar10" if holds_cifar10(options.data) else "stand-in"
         ),
-        environment=record.environment(torch.__version__, torch.version.cuda),
-        code=code_hash(),
-        runs=args.runs,
-        cannot_act=[NotMeasured(name, why) for name, why in idle.items()],
+        batch_size=options.batch_size,
+        workers=options.workers,
+        all_pairs=all_pairs,
+        code=code_hash(*CODE),
+        runs=runs,
+        no_effect=[NotMeasured(name, why) for name, why in no_effect(options, off).items()],
         not_run=[],
         measurements=[],
     )
 
 
-def _measure_all(args, found):
+def _measure_all(options: StepOptions, ablation: Ablation) -> tuple[Ablation, int]:
     """Measure all that is missing of an `Ablation`, run by run; returns it, and the exit code."""
-    settings = found.settings
+    setup = ablation.setup
     progress.say(
-        f"ablate: {settings.model}, {settings.data} data, {settings.image_size} px, on {settings.device}; "
-        f"{len(found.missing)} of {found.runs} x {len(found.variants)} measurements to go"
+        f"ablate: {setup.model}, {setup.data} data, {setup.image_size} px, on {setup.device}; "
+        f"{len(ablation.missing)} of {ablation.runs} x {len(ablation.variants)} measurements to go"
     )
-    failed, took = set(), {False: [], True: []}
-    while todo := [each for each in found.missing if (each[0], each[1].name) not in failed]:
-        if code_hash() != found.code:
-            raise InputError("steps/ or common/ changed while measuring: put the code back, and go on with --resume")
+    failed: set[tuple[int, str]] = set()
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    while todo := [(run, variant) for run, variant in ablation.missing if (run, variant.name) not in failed]:
+        if code_hash(*CODE) != ablation.code:
+            raise InputError("steps/ or common/ changed while measuring: restore the code, and go on with --resume")
         run, variant = todo[0]
-        name, begin = f"run {run}/{found.runs}  {variant.name:<44}", time.monotonic()
-        started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        told = measured(variant, args)
-        if "windows" in told:
-            found = replace(found, measurements=[*found.measurements, _measurement(variant, run, told, started)])
-            took["compile" in variant.on].append(time.monotonic() - begin)
-            speed = found.measurements[-1].samples_per_second.median
-            print(f"{name}{speed:10.1f} images/s{_to_go(took, [each for _, each in todo[1:]])}", flush=True)
-        elif "not_run" in told and variant.name == BASELINE and not found.of(BASELINE):
-            raise InputError(f"the baseline cannot be run: {told['not_run']}")
-        elif "not_run" in told and _can_be_left_out(found, variant):
-            found = _left_out(found, variant, told["not_run"])
-            print(f"{name}not run: {told['not_run']}", file=sys.stderr, flush=True)
+        name, begin, started = f"run {run}/{ablation.runs}  {variant.name:<44}", time.monotonic(), study.now()
+        answer = measured(variant, options)
+        if "windows" in answer:
+            measurement = _measurement(variant, run, answer, started)
+            ablation = replace(ablation, measurements=[*ablation.measurements, measurement])
+            seconds["compile" in variant.on].append(time.monotonic() - begin)
+            speed, to_go = measurement.samples_per_second.median, _to_go(seconds, [variant for _, variant in todo[1:]])
+            print(f"{name}{speed:10.1f} images/s{to_go}", flush=True)
+        elif "not_run" in answer and variant.name == BASELINE and not ablation.by_run(BASELINE):
+            raise InputError(f"the baseline cannot be run: {answer['not_run']}")
+        elif "not_run" in answer and _can_be_left_out(ablation, variant):
+            ablation = _left_out(ablation, variant, answer["not_run"])
+            print(f"{name}not run: {answer['not_run']}", file=sys.stderr, flush=True)
         else:
             failed.add((run, variant.name))
-            print(f"{name}failed: {told.get('not_run') or told['failed']}", file=sys.stderr, flush=True)
+            print(f"{name}failed: {answer.get('not_run') or answer['failed']}", file=sys.stderr, flush=True)
             continue
-        write_ablation(args.logdir, found)
-    return found, 1 if failed else 0
+        study.write(options.logdir / FILE, ablation)
+    return ablation, 1 if failed else 0
 
 
-def _to_go(took, variants):
-    """How long the rest will take, in words. took: {whether a program compiles: s of each so far}; "" if unknown."""
-    kinds = ["compile" in each.on for each in variants]
-    if not kinds or not all(took[kind] for kind in kinds):
+def _to_go(seconds: dict[bool, list[float]], variants: Sequence[Variant]) -> str:
+    """How long the rest will take, in words; "" if unknown. seconds: {whether a program compiles: of each so far}."""
+    kinds = ["compile" in variant.on for variant in variants]
+    if not kinds or not all(seconds[kind] for kind in kinds):
         return ""
-    return f", about {sum(statistics.median(took[kind]) for kind in kinds) / 60:.0f} min to go"
+    return f", about {sum(statistics.median(seconds[kind]) for kind in kinds) / 60:.0f} min to go"
 
 
-def measured(variant, args, program=PROGRAM):
-    """What `python -m common.studies.ablation.program` tells of a `Variant`: see its `measure` and `main`.
+def measured(variant: Variant, options: StepOptions, command: Sequence[str] = PROGRAM) -> dict[str, Any]:
+    """Measure a `Variant` in a process of its own: what `common.studies.ablation.program` prints, see its `main`.
 
-    {"failed": why, in a line} where it told nothing. However this is left, the process and all it started are ended.
+    {"failed": why, in a line} where it printed no such thing. However this is left, the process is ended.
     """
-    names = ("data", "model", "image_size", "batch_size", "workers", "seed", "device", "quick")
-    words = {"on": asdict(variant.optimisations), "args": {name: getattr(args, name) for name in names}}
+    settings = {"on": asdict(variant.optimisations), "options": asdict(options)}
     last = "no message"
-    with isolated_process(program, words, LIMIT_SECONDS, stderr=subprocess.STDOUT) as (process, _, late):
-        for line in map(str.strip, process.stdout):
+    with isolated.isolated_process(command, settings, LIMIT_SECONDS, stderr=subprocess.STDOUT) as program:
+        for line in map(str.strip, program.lines):
             if line.startswith(('{"windows"', '{"not_run"', '{"failed"')):
                 return json.loads(line)
             last = line or last
-        if late.is_set():
+        if program.timed_out.is_set():
             return {"failed": f"not done after {LIMIT_SECONDS} s"}
-        return {"failed": printable(runner.why_ended(process.wait(), last) or last, REASON_LENGTH)}
+        return {"failed": printable(runner.why_ended(program.process.wait(), last) or last, REASON_LENGTH)}
 
 
-def _measurement(variant, run, told, started):
+def _measurement(variant: Variant, run: int, answer: dict[str, Any], started: str) -> Measurement:
     return Measurement(
         variant=variant.name,
         on=list(variant.on),
         run=run,
-        samples_per_second=Throughput(statistics.median(told["windows"]), told["windows"]),
-        step_ms=StepTime(**told["step_ms"]),
-        first_step_seconds=told["first_step_seconds"],
-        batch_size=told["batch_size"],
+        samples_per_second=Throughput(statistics.median(answer["windows"]), answer["windows"]),
+        step_ms=StepTime(**answer["step_ms"]),
+        first_step_seconds=answer["first_step_seconds"],
+        batch_size=answer["batch_size"],
         started=started,
-        notes=told["notes"],
     )
 
 
-def _can_be_left_out(found, variant):
+def _can_be_left_out(ablation: Ablation, variant: Variant) -> bool:
     """Whether a variant that cannot be run can be left out of all runs: nothing measured so far is compared with it."""
     if variant.name == alone("compile"):
-        return not any("compile" in each.on for each in found.measurements)
-    return not found.of(variant.name)
+        return not any("compile" in measurement.on for measurement in ablation.measurements)
+    return not ablation.by_run(variant.name)
 
 
-def _left_out(found, variant, why):
+def _left_out(ablation: Ablation, variant: Variant, why: str) -> Ablation:
     """The `Ablation` without a variant; where compiling alone cannot be done, without compile in the full ladder."""
     why = printable(privacy.redacted(why), REASON_LENGTH).rstrip(".")
     if variant.name == alone("compile"):
         left_out = NotMeasured("compile", f"{why}; the full ladder is without it")
-        return replace(found, cannot_act=[*found.cannot_act, left_out])
-    return replace(found, not_run=[*found.not_run, NotMeasured(variant.name, why)])
+        return replace(ablation, no_effect=[*ablation.no_effect, left_out])
+    return replace(ablation, not_run=[*ablation.not_run, NotMeasured(variant.name, why)])

@@ -1,12 +1,15 @@
 """What `ablate` measures: optimisations by name, variants made of them, and the pairs that may interact.
 
-on_device_data takes the place of the loader, its workers, pinned memory and prefetching, and hands out uint8. So "the
-full ladder", which the others are left out of, is steps 01 to 09 together; what on_device_data does there is told by
-the full ladder with it over the full ladder.
+on_device_data takes the place of the loader, its workers, pinned memory and prefetching, and yields uint8. So "the full
+ladder", which the others are left out of, is steps 01 to 09 together; the effect of on_device_data there is the full
+ladder with it over the full ladder.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from itertools import combinations
+
+from common.options import StepOptions
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,13 @@ BASELINE_BATCH = 32  # images: that of steps 00 and 01
 
 @dataclass(frozen=True)
 class Pair:
-    """Two optimisations, and why one may change what the other brings, in a clause."""
+    """Two optimisations, and why one may change the effect of the other, in a clause."""
 
     first: str
     second: str
     why: str = ""
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.first} + {self.second}"
 
 
@@ -60,14 +63,11 @@ PAIRS = (
     Pair("reduced_h2d_copy", "pinned_memory", "a quarter of the bytes leaves less for a faster copy to save"),
     Pair(
         "multiprocess_loading", "pinned_memory",
-        "without workers the main process itself puts each batch into pinned memory; with them a thread does",
+        "without workers the main process itself copies each batch into pinned memory; with them a thread does",
     ),
-    Pair("channels_last", "compile", "both decide how tensors lie in memory, and fused kernels need fewer turned over"),
+    Pair("channels_last", "compile", "both decide the layout of tensors, and fused kernels need fewer conversions"),
     Pair("pinned_memory", "prefetch_stream", "a copy runs beside kernels only from pinned memory"),
-    Pair(
-        "no_hidden_syncs", "prefetch_stream",
-        "a loop that waits for every loss asks for its next batch late",
-    ),
+    Pair("no_hidden_syncs", "prefetch_stream", "a loop that waits for every loss asks for its next batch late"),
 )  # fmt: skip
 
 
@@ -79,72 +79,72 @@ class Variant:
     on: tuple[str, ...]
 
     @property
-    def optimisations(self):
+    def optimisations(self) -> Optimisations:
         return Optimisations(**dict.fromkeys(self.on, True))
 
 
-def alone(name):
-    """The variant's name: the baseline with one optimisation put in."""
+def alone(name: str) -> str:
+    """The variant's name: the baseline with one optimisation enabled."""
     return f"{BASELINE} + {name}"
 
 
-def in_full(name):
-    """Two variants' names, with and without: they tell what an optimisation does in the full ladder."""
+def in_full(name: str) -> tuple[str, str]:
+    """Two variants' names, with and without: their ratio is the effect of an optimisation in the full ladder."""
     return (f"{FULL} + {name}", FULL) if name == ON_DEVICE else (FULL, f"{FULL} without {name}")
 
 
-def together(pair):
+def together(pair: Pair) -> str:
     """The variant's name: the baseline with both of a `Pair`."""
     return f"{BASELINE} + {pair}"
 
 
-def variants(cannot_act, all_pairs=False):
-    """All `Variant`s of an ablation, in the order in which the first run measures them, and every other run after it.
+def variants(no_effect: Collection[str], all_pairs: bool = False) -> list[Variant]:
+    """All `Variant`s of an ablation, in the order in which the first run measures them.
 
-    cannot_act: names of optimisations that make no other program here; no variant is measured for them. The full ladder
-    has them nevertheless, as step 09 does, all but `compile`, which would stop it.
+    no_effect: names of optimisations that change nothing on this device; no variant is measured for them. The full
+    ladder has them nevertheless, as step 09 does, all but `compile`, which would stop it.
     """
-    acting = [name for name in NAMES if name not in cannot_act]
-    full = tuple(name for name in LADDER if name != "compile" or name in acting)
-    found = [Variant(BASELINE, ())]
-    found += [Variant(alone(name), (name,)) for name in acting]
-    found += [Variant(FULL, full), Variant(CONTROL, ())]  # as far from the baseline as others are: it shows drift too
-    for name in acting:
+    effective = [name for name in NAMES if name not in no_effect]
+    full = tuple(name for name in LADDER if name != "compile" or name in effective)
+    plan = [Variant(BASELINE, ())]
+    plan += [Variant(alone(name), (name,)) for name in effective]
+    plan += [Variant(FULL, full), Variant(CONTROL, ())]  # as far from the baseline as others are: it shows drift too
+    for name in effective:
         if name == ON_DEVICE:
-            found.append(Variant(in_full(name)[0], (*full, name)))
+            plan.append(Variant(in_full(name)[0], (*full, name)))
         else:
-            found.append(Variant(in_full(name)[1], tuple(other for other in full if other != name)))
-    return found + [
-        Variant(together(pair), (pair.first, pair.second)) for pair in pairs(cannot_act, all_pairs)
-    ]  # fmt: skip
+            plan.append(Variant(in_full(name)[1], tuple(other for other in full if other != name)))
+    return plan + [Variant(together(pair), (pair.first, pair.second)) for pair in pairs(no_effect, all_pairs)]
 
 
-def pairs(cannot_act, all_pairs=False):
-    """The `Pair`s to measure: those of `PAIRS` that can act here, or every two optimisations that can.
+def pairs(no_effect: Collection[str], all_pairs: bool = False) -> list[Pair]:
+    """The `Pair`s to measure: those of `PAIRS`, or with `all_pairs` every two optimisations, that have an effect here.
 
     Without those of on_device_data and what it replaces: that is on_device_data alone.
     """
-    candidates = PAIRS
+    candidates = list(PAIRS)
     if all_pairs:
         declared = {frozenset((pair.first, pair.second)): pair for pair in PAIRS}
         every = [names for names in combinations(NAMES, 2) if not (names[1] == ON_DEVICE and names[0] in REPLACED)]
         candidates = [declared.get(frozenset(names)) or Pair(*names) for names in every]
-    return [pair for pair in candidates if not {pair.first, pair.second} & set(cannot_act)]
+    return [pair for pair in candidates if not {pair.first, pair.second} & set(no_effect)]
 
 
-def cannot_act(device_type, amp_acts, batch_size, workers):
-    """{optimisation: why, a clause} of those that make no other program on this device with these options.
+def no_effect(options: StepOptions, autocast_off: str | None) -> dict[str, str]:
+    """{optimisation: why} of those that have no effect on this device with these options.
 
-    amp_acts: whether autocast has a smaller dtype here.
+    autocast_off: why autocast is off; None where it is on.
     """
-    found = {}
-    if not amp_acts:
-        found["amp"] = "this CPU has no bf16 hardware, so autocast stays off"
-    if batch_size == BASELINE_BATCH:
-        found["bigger_batch"] = f"--batch-size {batch_size} is the baseline's"
-    if not workers:
-        found["multiprocess_loading"] = "--workers 0 loads in the main process"
-    if device_type != "cuda":
-        found["pinned_memory"] = "no GPU: without a copy to a device there is nothing to pin for"
-        found["prefetch_stream"] = "no GPU: there is no copy to overlap"
-    return {name: found[name] for name in NAMES if name in found}
+    from common.device import without_gpu  # torch: what reads a record has no need of it
+
+    reasons = {}
+    if autocast_off:
+        reasons["amp"] = autocast_off
+    if options.batch_size == BASELINE_BATCH:
+        reasons["bigger_batch"] = f"--batch-size {options.batch_size} is the baseline's"
+    if not options.workers:
+        reasons["multiprocess_loading"] = "--workers 0 loads in the main process"
+    for name in ("pinned_memory", "prefetch_stream"):  # the others are another program without a GPU too
+        for reason in without_gpu(name, options.device):
+            reasons[name] = reason
+    return {name: reasons[name] for name in NAMES if name in reasons}

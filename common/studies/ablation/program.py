@@ -3,30 +3,30 @@
 With nothing on it is step 00, with all up to step k it is step k; a test holds it to that. The steps are the lesson,
 one change after the other; this is for the combinations that the ladder passes by.
 
-Each measurement is a process of its own, `python -m common.studies.ablation.program JSON`: what one compiled, allocated or chose does
-not reach the next.
+Each measurement is a process of its own, `python -m common.studies.ablation.program JSON`: what one compiled, allocated
+or chose does not reach the next.
 """
 
 import json
 import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import SimpleNamespace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_float, resized_uint8
-from common.device import autocast_dtype
-from common.errors import InputError, is_out_of_memory
-from common.failures import explained
-from common.loaders import DeviceLoader, Prefetcher
+from common.device import autocast_dtype, disable_tf32
+from common.errors import InputError, compile_failure, is_out_of_memory, printable
+from common.failures import as_input_error
+from common.loaders import DeviceLoader, Loader, Prefetcher
 from common.model import classifier
-from common.record import step_time
-from common.session import Plan, endless, first_step, timed_window, warm_up
+from common.options import StepOptions
+from common.session import Plan, Timing, TrainStep, endless, queued_batches, time_training
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
-from common.studies.one_batch import disable_tf32, not_compiled
+from common.studies.isolated import options_from
 
 FULL = Plan(warmup_steps=2, warmup_seconds=1.0, windows=5, window_steps=2, window_seconds=1.0)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
@@ -34,33 +34,32 @@ QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, wind
 
 @dataclass(frozen=True)
 class Training:
-    """A program to measure: its loader, its train_step(images, labels), which returns the loss, and what to note."""
+    """A program to measure: its loader, and its train_step(images, labels), which returns the loss."""
 
-    loader: object
-    train_step: object
-    notes: list[str]
+    loader: Loader
+    train_step: TrainStep
 
 
-def training(on, args):
+def training(on: Optimisations, options: StepOptions) -> Training:
     """The `Training` with the `Optimisations` that are `on`.
 
-    args: data (a folder), model, image_size, batch_size (with bigger_batch), workers (with multiprocess_loading), seed,
-    device. on_device_data replaces the loader and all that is done to it. Raises InputError as the steps do.
+    options: batch_size is used with bigger_batch, workers with multiprocess_loading, precision with amp.
+    on_device_data replaces the loader and all that is done to it. Raises InputError as the steps do.
     """
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
+    device = torch.device(options.device)
+    torch.manual_seed(options.seed)
     disable_tf32()
 
-    loader = _loader(on, args, device)
-    model = classifier(args.model, args.image_size).to(device)
+    loader = _loader(on, options, device)
+    model = classifier(options.model, options.image_size).to(device)
     if on.channels_last:
-        model = model.to(memory_format=torch.channels_last)
+        model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # lacks a stub
     if on.compile:
         model = torch.compile(model)
     criterion = nn.CrossEntropyLoss()
     fused = {"fused": True} if on.no_hidden_syncs else {}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, **fused)
-    amp_dtype, notes = autocast_dtype(device) if on.amp else (torch.float32, [])
+    amp_dtype = autocast_dtype(device, options.precision) if on.amp else torch.float32
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
@@ -68,7 +67,7 @@ def training(on, args):
     uint8 = on.reduced_h2d_copy or on.on_device_data
     losses = []  # the training curve
 
-    def train_step(images, labels):
+    def train_step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if not on_device_already:
             images = images.to(device, non_blocking=on.pinned_memory)
             labels = labels.to(device, non_blocking=on.pinned_memory)
@@ -85,72 +84,72 @@ def training(on, args):
         losses.append(loss.detach() if on.no_hidden_syncs else loss.item())
         return loss
 
-    return Training(loader, train_step, notes)
+    return Training(loader, train_step)
 
 
-def _loader(on, args, device):
-    batch_size = args.batch_size if on.bigger_batch else BASELINE_BATCH
+def _loader(on: Optimisations, options: StepOptions, device: torch.device) -> Loader:
+    batch_size = options.batch_size if on.bigger_batch else BASELINE_BATCH
     if on.on_device_data:
-        return DeviceLoader(cifar10(args.data), batch_size, args.image_size, device, args.seed)
+        return DeviceLoader(cifar10(options.data), batch_size, options.image_size, device, options.seed)
     resized = resized_uint8 if on.reduced_h2d_copy else resized_float
-    workers = args.workers if on.multiprocess_loading else 0
+    workers = options.workers if on.multiprocess_loading else 0
     loader = DataLoader(
-        cifar10(args.data, transform=resized(args.image_size)), batch_size=batch_size, shuffle=True, drop_last=True,
-        num_workers=workers, persistent_workers=workers > 0, pin_memory=on.pinned_memory,
+        cifar10(options.data, transform=resized(options.image_size)), batch_size=batch_size, shuffle=True,
+        drop_last=True, num_workers=workers, persistent_workers=workers > 0, pin_memory=on.pinned_memory,
     )  # fmt: skip
     return Prefetcher(loader, device) if on.prefetch_stream else loader
 
 
-def measure(made, device, plan):
-    """Train and time a `Training` on a `torch.device`, nothing traced.
+def timed(
+    on: Optimisations, options: StepOptions, plan: Plan, around_windows: AbstractContextManager[Any] | None = None
+) -> tuple[Training, Timing]:
+    """Train the program with the `Optimisations` that are `on`, and time it; nothing is traced.
 
-    Returns what the process prints: images/s of each window, `StepTime` in ms, seconds of the first step, batch size.
+    around_windows: entered while the windows are timed. Raises InputError as the steps do.
     """
-    batches = endless(made.loader)
-    first_step_seconds = first_step(made.train_step, *next(batches), device)
-    steps = warm_up(batches, made.train_step, device, plan, made.loader)
-    windows = [timed_window(batches, made.train_step, device, steps) for _ in range(plan.windows)]
-    step_ms = [ms for window in windows for ms in window.step_ms]
-    return {
-        "windows": [window.samples_per_second for window in windows],
-        "step_ms": asdict(step_time(step_ms)),
-        "first_step_seconds": first_step_seconds,
-        "batch_size": made.loader.batch_size,
-        "notes": made.notes,
-    }
-
-
-def main(words):
-    """Measure the program that a line of JSON describes, {"on": {…}, "args": {…}}; print the result, a line of JSON.
-
-    Where the user's input or a compiler is what stops it, {"not_run": why, in a line}; where a worker was killed, which
-    need not happen again, {"failed": why}. A defect keeps its traceback.
-    """
-    told = json.loads(words)
-    on, args = Optimisations(**told["on"]), SimpleNamespace(**told["args"])
-    args.data, args.logdir = Path(args.data), Path(args.data)
-    args.ignores = () if on.bigger_batch else ("--batch-size",)
-    device = torch.device(args.device)
+    options = replace(options, unused=() if on.bigger_batch else ("batch_size",))
+    device = torch.device(options.device)
     if device.index is not None:
         torch.cuda.set_device(device)
+    program = training(on, options)
+    loader = program.loader
+    if len(loader) == 0:
+        raise InputError(f"batch size {loader.batch_size} is larger than the data ({len(loader.dataset)} images)")
+    with as_input_error(options, loader, device):
+        return program, time_training(
+            endless(loader), program.train_step, device, plan, queued_batches(loader), around_windows=around_windows
+        )
+
+
+def main(settings: str) -> None:
+    """Measure the program that a line of JSON describes, {"on": {…}, "options": {…}}; print the result, a line of JSON.
+
+    That is images/s of each window, `StepTime` in ms, seconds of the first step, batch size. Where the user's input or
+    a compiler is what stops it, {"not_run": why, in a line}; where a worker was killed, which need not happen again,
+    {"failed": why}. A defect keeps its traceback.
+    """
+    values = json.loads(settings)
+    on, options = Optimisations(**values["on"]), options_from(values["options"])
     try:
-        made = training(on, args)
-        if len(made.loader) == 0:
-            images = len(made.loader.dataset)
-            raise InputError(f"--batch-size {made.loader.batch_size} is larger than the data ({images} images)")
-        with explained(args, made.loader, device):
-            found = measure(made, device, QUICK if args.quick else FULL)
+        program, timing = timed(on, options, QUICK if options.quick else FULL)
+        answer = {
+            "windows": timing.samples_per_second.windows,
+            "step_ms": asdict(timing.step_ms),
+            "first_step_seconds": timing.first_step_seconds,
+            "batch_size": program.loader.batch_size,
+        }
     except InputError as error:
         lasting = "killed by signal" not in str(error) and "exited unexpectedly" not in str(error)
-        found = {"not_run" if lasting else "failed": str(error).removesuffix(", or skip this step")}
+        answer = {"not_run" if lasting else "failed": str(error).removesuffix(", or skip this step")}
     except Exception as error:
         if is_out_of_memory(error):
-            found = {"not_run": "out of memory before the first batch"}
+            answer = {"not_run": "out of memory before the first batch"}
         elif on.compile:  # a compiler fails in any way
-            found = {"not_run": not_compiled(error)}
+            why = compile_failure(error) or f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
+            answer = {"not_run": why.removesuffix(", or skip this step")}
         else:
             raise
-    print(json.dumps(found), flush=True)
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Idea       A pixel is one byte until it is converted to float32, which has four.
 Change     The loader yields uint8; conversion to float and normalisation happen in the train step, on the device.
 Look for   Overview: "Memcpy" shrinks; Trace: a shorter "Memcpy HtoD" at the start of each step.
 Caution    Convert on the device before normalising, and only once: dividing by 255 twice still trains, badly.
-           Without a GPU nothing is copied; what is saved then is only work in the main process.
+No GPU     Nothing is copied to a device; what is saved then is only work in the main process.
 """
 
 import sys

@@ -4,7 +4,8 @@ Idea       From page-locked memory the GPU copies a batch by itself, faster, whi
 Change     DataLoader(pin_memory=True) and .to(device, non_blocking=True).
 Look for   Trace: "Memcpy HtoD (Pinned -> Device)" instead of "Pageable", overlapping with the launches that follow.
 Caution    Pinned memory cannot be swapped out: too much of it slows the whole machine. Never change a batch on the CPU
-           after a non-blocking copy of it. Without a GPU pinned memory has no effect.
+           after a non-blocking copy of it.
+No GPU     Nothing is copied to a device, so pinned memory has no effect.
 """
 
 import sys

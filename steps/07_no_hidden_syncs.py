@@ -6,7 +6,8 @@ Change     losses.append(loss.detach()); SGD(fused=True), which also checks fp16
            reading the result back, and updates all weights in few kernels.
 Look for   Trace: no "aten::item", no "cudaStreamSynchronize" at the end of a step; the CPU runs ahead of the GPU.
 Caution    print(loss), an `if` on a tensor, .cpu() and .tolist() wait as well. Read losses once per epoch, with
-           torch.stack(losses).tolist(). A CPU has the loss at once: there is nothing to wait for.
+           torch.stack(losses).tolist().
+No GPU     A CPU has the loss at once: there is nothing to wait for.
 """
 
 import sys

@@ -6,7 +6,8 @@ Change     Prefetcher(loader, device) yields batches that are on the device alre
 Look for   Trace: "Memcpy HtoD" in a row of its own, beside the kernels of the step before.
 Caution    Streams are not ordered among each other: the one that trains must wait for the copy (wait_stream), and the
            batch's memory must not be reused before it has been trained on (record_stream). At least one more batch is
-           on the device. It needs pinned memory; without a GPU there is no copy to overlap.
+           on the device. It needs pinned memory.
+No GPU     There is no copy to overlap: batches are passed on as they are.
 """
 
 import sys

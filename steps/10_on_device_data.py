@@ -5,8 +5,8 @@ Idea       50,000 images of 3 x 32 x 32 bytes are 154 MB, which fits on a GPU. T
 Change     DeviceLoader(train_set, …) instead of the DataLoader: torch.randperm and torchvision's resize, on the device.
 Look for   Trace: no "Memcpy HtoD" and no DataLoader; a few kernels that pick and resize the batch. Memory: 154 MB more.
 Caution    It works for data that fits and for transforms that the device can do. Its resize rounds differently from
-           PIL's, by at most 1 of 255, and it shuffles in another order. On a CPU the data was in memory already: what
-           changes is that images are resized a batch at a time, without PIL and without workers.
+           PIL's, by at most 1 of 255, and it shuffles in another order.
+No GPU     The data is in memory already; images are resized a batch at a time, without PIL and without workers.
 """
 
 import sys

@@ -11,6 +11,7 @@ from support import NAMES, ROOT, STEPS, run_program
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common import record
+from common.device import without_gpu
 from common.loaders import DeviceLoader, Prefetcher
 from common.machine import cpu_bf16_hardware
 
@@ -44,6 +45,8 @@ def test_a_step_opens_with_idea_change_look_for_and_caution(path):
     assert docstring.startswith(f"Step {path.stem[:2]}: ")
     for part in ("\nIdea ", "\nChange ", "\nLook for ", "\nCaution "):
         assert docstring.count(part) == 1
+    assert docstring.count("\nNo GPU ") == bool(without_gpu(path.stem[3:], "cpu"))
+    assert max(map(len, docstring.splitlines())) <= 120
 
 
 class Reads(TorchDispatchMode):

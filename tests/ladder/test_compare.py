@@ -1,27 +1,54 @@
-"""Runs side by side: ratios with a range, ladders that do not mix, and what the command makes of bad folders."""
+"""Runs side by side: ratios with a range, ladders that do not mix, and what the command prints and refuses."""
 
 import io
 import json
 import subprocess
 import sys
 from dataclasses import replace
-from xml.etree import ElementTree
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from support import assert_refused, make_limit, make_result, run_program, write_run
+from support import assert_refused, make_result, write_run
 
 from common import record
 from common.__main__ import main
-from common.ladder import compare, table
+from common.ladder import compare, markdown, table
+from common.run.not_run import NotRun
 
 SLOW, FAST = (98.0, 99.0, 100.0, 101.0, 102.0), (196.0, 198.0, 200.0, 202.0, 204.0)
 
 
-def printed(ladders, width=140):
-    console = Console(width=width, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    table.print_ladders(ladders, console)
+def printed(ladders, width=140, **more):
+    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+    table.print_ladders(ladders, console, **more)
     return console.export_text()
+
+
+def a_limit(setup, images_per_second=400.0):
+    """What the table needs of a `studies.limit` result."""
+    return SimpleNamespace(
+        setup=setup,
+        batch_size=128,
+        precision="bfloat16",
+        started="2026-01-01T00:00:00+00:00",
+        quick=False,
+        fastest=SimpleNamespace(kind="compiled"),
+        share_of_limit=lambda result: result.samples_per_second.median / images_per_second,
+    )
+
+
+@pytest.fixture
+def command(capsys):
+    """command(*words): exit code, output and error of `compare`."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", *map(str, words)])
+        captured = capsys.readouterr()
+        return SimpleNamespace(returncode=ended.value.code, stdout=captured.out, stderr=captured.err)
+
+    return run
 
 
 def row_of(text, step):
@@ -42,7 +69,7 @@ def test_overlapping_windows_are_no_difference():
     assert str(ratio) == "no difference"
 
 
-def test_a_slower_step_is_told_too():
+def test_a_slower_step_has_a_ratio_below_1():
     ratio = compare.ratio(make_result(windows=SLOW), make_result(windows=FAST))
     assert str(ratio) == "0.50x (0.48-0.52)"
 
@@ -76,12 +103,65 @@ def test_a_narrow_terminal_gets_the_whole_table_in_two_parts():
 def test_parts_that_fit_beside_each_other_share_a_table():
     ladders = compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
     for width, headers in ((140, 1), (80, 2), (60, 3)):
-        console = Console(width=width, highlight=False, record=True, file=io.StringIO())
-        table.print_ladders(ladders, console, limit=make_limit())
-        lines = console.export_text().splitlines()
+        lines = printed(ladders, width, limit=a_limit(make_result().setup)).splitlines()
         assert max(map(len, lines)) <= width
         assert sum(line.startswith("step  ") for line in lines) == headers
-        assert any("floor" in line and "baseline" in line for line in lines) == (width > 60)
+        assert any("limit" in line and "baseline" in line for line in lines) == (width > 60)
+
+
+def test_the_limit_is_shown_with_ladders_of_its_setup_only():
+    here, elsewhere = make_result(windows=SLOW), make_result("01_amp", windows=FAST, device="Other GPU")
+    text = printed(compare.ladders([here, elsewhere]), limit=a_limit(here.setup))
+    assert row_of(text, "00_baseline").split()[-1] == "25%"
+    assert "%" not in row_of(text, "01_amp").split()[-1]
+    assert text.count("% of limit: images/s over those of the model alone") == 1
+    assert "(compiled, batch 128, bfloat16, 2026-01-01: `limit`)" in text
+
+
+def test_the_terminal_and_the_pages_show_the_same_cells():
+    ladders = compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
+    runs = {"00_baseline": compare.RunSpread(100.0, 97.0, 103.0, 3)}
+    limit = a_limit(make_result().setup)
+    text = " ".join(printed(ladders, 200, runs=runs, limit=limit).split())
+    page = markdown.ladder_table(ladders[0], runs, limit).splitlines()
+    assert page[0] == (
+        "| step | batch | images/s | vs step before | vs baseline | windows | mean of runs | n | step ms | memory MB "
+        "| % of limit |"
+    )
+    base, amp = ([cell.strip() for cell in line.split("|")[1:-1]] for line in page[2:])
+    assert base == [
+        "`00_baseline`",
+        "32",
+        "100.0",
+        "",
+        "1.00x",
+        "98.0 to 102.0",
+        "100.0 ±3%",
+        "3",
+        "320.0",
+        "2510",
+        "25%",
+    ]
+    gain = "2.00x (1.92-2.08)"
+    assert amp == ["`01_amp`", "32", "200.0", gain, gain, "196.0 to 204.0", "-", "-", "320.0", "2510", "50%"]
+    assert "00_baseline 32 19.3 2510 320.0 100.0 ±2% 100.0 ±3% 3 1.00x 1.00x 25%" in text
+    assert f"01_amp 32 19.3 2510 320.0 200.0 ±2% - - {gain} {gain} 1.44x 50%" in text
+
+
+def test_a_page_may_show_some_steps_only_and_without_their_gains():
+    [ladder] = compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
+    page = markdown.ladder_table(ladder, {}, steps=["01_amp"], gains=False).splitlines()
+    assert page[0] == "| step | batch | images/s | windows | mean of runs | n | step ms | memory MB |"
+    assert page[2:] == ["| `01_amp` | 32 | 200.0 | 196.0 to 204.0 | - | - | 320.0 | 2510 |"]
+
+
+def test_a_step_that_was_not_run_is_a_row_in_its_place():
+    ladders = compare.ladders([make_result(windows=SLOW), make_result("02_bigger_batch", windows=FAST)])
+    text = printed(ladders, missing=[NotRun("01_amp", "no compiler")])
+    rows = [line.split() for line in text.splitlines() if line.startswith(("00_", "01_", "02_"))]
+    assert [row[0] for row in rows][:3] == ["00_baseline", "01_amp", "02_bigger_batch"]
+    assert rows[1] == ["01_amp", "-", "-", "-", "-", "not", "run", "-", "-", "-"]
+    assert "01_amp was not run: no compiler." in text
 
 
 def test_marks_count_up_whatever_the_order_of_a_steps_notes():
@@ -99,7 +179,7 @@ def test_no_difference_is_printed_in_place_of_a_gain():
     assert "1.03x" not in text
 
 
-def test_stand_in_data_and_notes_that_hold_for_all_are_said():
+def test_stand_in_data_and_notes_of_all_steps_are_printed_once():
     results = [make_result(step, data="stand-in", notes=["rough"]) for step in ("00_baseline", "01_amp")]
     text = printed(compare.ladders(results))
     assert "stand-in data (not CIFAR-10)" in text
@@ -111,35 +191,33 @@ def test_stand_in_data_and_notes_that_hold_for_all_are_said():
 )
 def test_runs_that_do_not_compare_make_ladders_of_their_own(change):
     results = [make_result(), make_result("01_amp"), make_result("02_bigger_batch", **change)]
-    found = compare.ladders(results)
-    assert [[row.result.step for row in ladder.rows] for ladder in found] == [
+    ladders = compare.ladders(results)
+    assert [[row.result.step for row in ladder.rows] for ladder in ladders] == [
         ["00_baseline", "01_amp"],
         ["02_bigger_batch"],
     ]
-    assert "2 ladders" in printed(found)
-    rows = compare.comparison(found)["rows"]
+    assert "2 ladders" in printed(ladders)
+    rows = compare.comparison(ladders)["rows"]
     assert [row["relative"] for row in rows] == [1.0, 1.0, None]
 
 
-def test_the_json_is_the_results_and_their_relative_speed(tmp_path, capsys):
-    base, amp = make_result(windows=SLOW), make_result("01_amp", windows=FAST)
-    write_run(tmp_path, base)
-    write_run(tmp_path, amp)
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", str(tmp_path), "--json"])
-    assert ended.value.code == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert list(printed) == ["baseline", "rows"]
-    assert printed["baseline"] == "00_baseline"
-    row = printed["rows"][1]
-    assert (row["relative"], row["relative_low"], row["relative_high"]) == (2.0, 196 / 102, 204 / 98)
-    ours = {name: row.pop(name) for name in ("relative", "relative_low", "relative_high")}
-    assert ours
+@pytest.mark.parametrize("schema", [1, 2])
+def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command, schema):
+    for step, windows in (("00_baseline", SLOW), ("01_amp", FAST)):
+        write_run(tmp_path, make_result(step, windows=windows, schema=schema))
+    done = command(tmp_path, "--json")
+    assert done.returncode == 0
+    value = json.loads(done.stdout)
+    assert list(value) == ["baseline", "rows"]
+    assert value["baseline"] == "00_baseline"
+    row = value["rows"][1]
+    assert [row.pop(name) for name in ("relative", "relative_low", "relative_high")] == [2.0, 196 / 102, 204 / 98]
     assert row == json.loads((tmp_path / "01_amp" / "result.json").read_text())
+    assert ("precision" in row) == (schema == 2)
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "foreign", "file"])
-def test_a_folder_without_runs_is_refused(tmp_path, kind):
+def test_a_folder_without_runs_is_refused(tmp_path, command, kind):
     folder = tmp_path / kind
     if kind == "file":
         folder.write_text("")
@@ -148,28 +226,46 @@ def test_a_folder_without_runs_is_refused(tmp_path, kind):
     if kind == "foreign":
         (folder / "photos").mkdir()
         (folder / "photos" / "result.txt").write_text("holiday")
-    assert_refused(run_program("-m", "common", "compare", folder), str(folder))
+    assert_refused(command(folder), str(folder))
 
 
-def test_a_broken_result_is_named_and_skipped(tmp_path, capsys):
+def test_a_folder_of_folders_of_runs_names_those(tmp_path, command):
+    write_run(tmp_path / "mine", make_result())
+    assert_refused(command(tmp_path), "its folders have: mine")
+
+
+def test_a_broken_result_is_named_and_skipped(tmp_path, command):
     write_run(tmp_path, make_result())
     (tmp_path / "01_amp").mkdir()
     (tmp_path / "01_amp" / "result.json").write_text("torn")
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", str(tmp_path)])
-    captured = capsys.readouterr()
-    assert ended.value.code == 0
-    assert "00_baseline" in captured.out
-    assert captured.err.startswith("skipped: ")
-    assert "01_amp" in captured.err
+    done = command(tmp_path)
+    assert done.returncode == 0
+    assert "00_baseline" in done.stdout
+    assert done.stderr.startswith("skipped: ")
+    assert "01_amp" in done.stderr
 
 
-def test_only_broken_results_are_refused(tmp_path):
+def test_a_broken_limit_or_reason_is_named_and_skipped(tmp_path, command):
+    write_run(tmp_path, make_result(device_type="cpu"))
+    (tmp_path / "01_amp").mkdir()
+    (tmp_path / "01_amp" / "not_run.json").write_text("torn")
+    (tmp_path / "limit.json").write_text("torn")
+    done = command(tmp_path)
+    assert done.returncode == 0
+    assert "00_baseline" in done.stdout
+    assert [line.split(" is broken")[0] for line in done.stderr.splitlines()] == [
+        f"skipped: {tmp_path / 'limit.json'}", f"skipped: {tmp_path / '01_amp' / 'not_run.json'}"
+    ]  # fmt: skip
+
+
+def test_only_broken_results_are_refused(tmp_path, command):
     (tmp_path / "01_amp").mkdir()
     (tmp_path / "01_amp" / "result.json").write_text("torn")
-    finished = run_program("-m", "common", "compare", tmp_path)
-    assert finished.returncode == 2
-    assert "Traceback" not in finished.stderr
+    done = command(tmp_path)
+    assert done.returncode == 2
+    skipped, refused = done.stderr.splitlines()
+    assert skipped.startswith("skipped: ")
+    assert "no results in" in refused
 
 
 @pytest.fixture
@@ -179,34 +275,6 @@ def two_runs(tmp_path):
     return tmp_path / "logs"
 
 
-def draw(logs, path):
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", str(logs), "--plot", str(path)])
-    return ended.value.code
-
-
-def test_plots_are_what_their_names_say_and_need_nothing_from_the_internet(two_runs, tmp_path):
-    for ending in ("svg", "png", "html"):
-        assert draw(two_runs, tmp_path / f"ladder.{ending}") == 0
-    root = ElementTree.parse(tmp_path / "ladder.svg").getroot()
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    assert (tmp_path / "ladder.png").read_bytes().startswith(b"\x89PNG")
-    page = (tmp_path / "ladder.html").read_text()
-    assert "<svg" in page
-    assert "01_amp" in page
-    for outside in ("src=", "<link", "@import", "url(http"):
-        assert outside not in page
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["ladder.html", "ladder.png", "ladder.svg", "logs"]
-
-
-def test_a_plot_of_another_kind_or_to_nowhere_is_refused(two_runs, tmp_path, capsys):
-    assert draw(two_runs, tmp_path / "ladder.gif") == 2
-    assert ".svg" in capsys.readouterr().err
-    assert draw(two_runs, tmp_path / "not there" / "ladder.svg") == 2
-    assert "not there" in capsys.readouterr().err
-    assert draw(two_runs, tmp_path / "not there" / "ladder.png") == 2
-
-
 def test_a_recorded_ladder_compares_like_any_other(two_runs):
     results, problems = record.read_results(two_runs)
     assert not problems
@@ -214,21 +282,21 @@ def test_a_recorded_ladder_compares_like_any_other(two_runs):
     assert compare.ladders(merged)[0].rows[1].relative.ratio == 2.0
 
 
-def test_large_numbers_are_never_cut(tmp_path):
+def test_large_numbers_are_never_truncated():
     fast = make_result(
         "04_multiprocess_loading", windows=[12510.2, 12520.1, 12600.3, 12700.5, 12800.9], notes=["a", "b", "c"],
         step_ms=record.StepTime(13200.4, 1.0, 2.0), peak_memory_bytes=record.PeakMemory(123_510_000_000, None),
     )  # fmt: skip
-    found = compare.ladders([make_result(windows=SLOW), fast])
+    ladders = compare.ladders([make_result(windows=SLOW), fast])
     for width in (70, 100, 120, 250):
-        text = printed(found, width)
+        text = printed(ladders, width)
         assert "…" not in text
         if width >= 100:
             for number in ("12600.3", "13200.4", "123510", "126.00x (122.65-130.62)", "3.20x"):
                 assert number in text
 
 
-def test_a_ladder_without_its_baseline_says_what_it_is_relative_to():
+def test_a_ladder_without_its_baseline_names_the_step_it_is_relative_to():
     text = printed(compare.ladders([make_result("01_amp", windows=SLOW), make_result("02_bigger_batch", windows=FAST)]))
     assert "No run of 00_baseline is here: everything is relative to 01_amp" in text
     assert "1.44x" not in text
@@ -246,15 +314,6 @@ def test_cpus_of_one_name_and_different_size_do_not_share_a_ladder():
     assert len(compare.ladders([small, large])) == 2
 
 
-def test_a_page_shows_no_gain_where_there_is_none(tmp_path):
-    write_run(tmp_path / "logs", make_result(windows=SLOW))
-    write_run(tmp_path / "logs", make_result("01_amp", windows=(99.0, 102.0, 103.0, 104.0, 105.0)))
-    draw(tmp_path / "logs", tmp_path / "ladder.html")
-    page = (tmp_path / "ladder.html").read_text()
-    assert "<td>no difference" in page
-    assert "1.03" not in page
-
-
 def test_a_machine_that_was_busy_is_called_unsteady():
     calm = printed(compare.ladders([make_result(windows=SLOW)]))
     busy = printed(compare.ladders([make_result(windows=(10.0, 60.0, 100.0, 110.0, 120.0))]))
@@ -264,6 +323,6 @@ def test_a_machine_that_was_busy_is_called_unsteady():
 
 def test_a_table_into_a_closed_pipe_is_not_an_error(two_runs):
     command = f"{sys.executable} -m common compare {two_runs} | true; exit ${{PIPESTATUS[0]}}"
-    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=600, check=False)
-    assert finished.returncode == 0
-    assert all(line.startswith("no figures from a trace") for line in finished.stderr.splitlines())
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0
+    assert all(line.startswith("no figures from a trace") for line in done.stderr.splitlines())

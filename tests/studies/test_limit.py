@@ -1,19 +1,24 @@
-"""Where the limit is: FLOPs and bytes by hand, peaks, the floor, the roofline, the input pipeline, compare's column.
+"""The limit: FLOPs and bytes by hand, peaks, training speed, the roofline, the command, compare's column.
 
 The GPU's side is tested by fakes: nothing here was run on one.
 """
 
+import argparse
+import io
 import json
-import math
+import signal
 import sys
-from dataclasses import asdict
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from rich.console import Console
-from support import SmallNet, make_limit, make_result, write_run
+from support import ROOT, SmallNet, make_limit, make_result, write_run
 from support.trace_builder import TraceBuilder
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -23,14 +28,11 @@ from common.__main__ import main
 from common.errors import InputError
 from common.ladder import compare, table
 from common.model import classifier
-from common.studies import one_batch
-from common.studies.input import measure as input_limit
-from common.studies.input.record import read_input_limit
-from common.studies.limit import figure as roofline
-from common.studies.limit import flops, operator_times, peaks
-from common.studies.limit import measure as limit
-from common.studies.limit import view as limit_view
-from common.studies.limit.record import FILE, Group, Peak, Uncounted, WithoutFormula, read_limit
+from common.session import Timing, Window
+from common.studies import isolated, one_batch, study
+from common.studies import limit as command
+from common.studies.limit import compiled, figure, flops, measure, operator_times, peaks, view
+from common.studies.limit.record import FILE, Group, Peak, TrainingSpeed, Uncounted, WithoutFormula, read
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -50,7 +52,7 @@ def stepped(model, batch_size=4, image_size=32):
 
 
 def bytes_of(call):
-    return sum(each.bytes for each in counted(call).counts.values())
+    return sum(count.bytes for count in counted(call).counts.values())
 
 
 # FLOPs
@@ -107,8 +109,8 @@ def test_operators_without_a_formula_are_named_and_grouped():
     assert counts["aten::mm", "matrix product"].flops > 0
     assert {group for _, group in counts} >= {"pooling", "elementwise", "loss, softmax", "optimizer"}
     assert {group for _, group in counts} <= set(flops.GROUPS)
-    assert list(roofline.COLOURS) == list(flops.GROUPS)
-    assert sum(each.calls for (_, group), each in counts.items() if group == "optimizer") == 3 * 8  # parameters
+    assert list(figure.COLOURS) == list(flops.GROUPS)
+    assert sum(count.calls for (_, group), count in counts.items() if group == "optimizer") == 3 * 8  # parameters
 
 
 def test_depthwise_convolutions_are_a_group_of_their_own():
@@ -175,10 +177,10 @@ def test_the_window_s_edges_synchronise_a_gpu_and_a_size_that_does_not_fit_ends_
             raise torch.OutOfMemoryError("CUDA out of memory")
         return lambda: happened.append("call"), 1
 
-    found = peaks._best_first(CUDA, (1, 2, 3, 4), prepared, str, quick=True)
-    assert sorted(peak.what for peak in found) == ["1", "2"]
+    result = peaks._best_first(CUDA, (1, 2, 3, 4), prepared, str, quick=True)
+    assert sorted(peak.what for peak in result) == ["1", "2"]
     assert happened[0] == happened[-1] == "sync"
-    text = "".join(each[0] for each in happened)
+    text = "".join(event[0] for event in happened)
     assert "cc" in text  # within a window calls follow each other
     with pytest.raises(torch.OutOfMemoryError):
         peaks._best_first(CUDA, (3,), prepared, str, quick=True)
@@ -190,7 +192,7 @@ def test_real_windows_are_positive(small_peaks):
         assert min(peak.windows) > 0
 
 
-# The floor
+# How fast the model trains
 
 
 class Fussy:
@@ -222,63 +224,128 @@ def test_a_model_that_does_not_fit_at_all_names_what_was_tried():
         one_batch.fitting_batch(Fussy(0, ValueError("Expected more than 1 value per channel when training")), 1, 16)
 
 
+def timed(*speeds, step_ms=(1.0,)):
+    """A `Timing` of windows of these images/s."""
+    return Timing(9.0, [Window(speed, None, list(step_ms), 0.5) for speed in speeds])
+
+
 def test_mfu_is_the_step_s_flops_over_its_time_and_the_measured_peak():
     counter = SimpleNamespace(flops=8_000, bytes=400)
-    found = one_batch.floor(one_batch.PLAIN, [10.0, 30.0, 20.0], [400.0, 390.0, 410.0], 4, counter, flops_roof=80_000.0)
-    assert found.flops_per_second == 8_000 * 20 / 4
-    assert found.mfu == 0.5
-    assert found.bytes_per_second == 400 * 20 / 4
-    assert (found.samples_per_second.median, found.step_ms.median) == (20.0, 400.0)
-    assert one_batch.floor(one_batch.COMPILED, [1.0], [1.0], 4, counter, 1.0).bytes_per_second is None
+    timing = timed(10.0, 30.0, 20.0, step_ms=(400.0, 390.0, 410.0))
+    speed = measure.training_speed(one_batch.PLAIN, timing, 4, counter, flops_roof=80_000.0)
+    assert speed.flops_per_second == 8_000 * 20 / 4
+    assert speed.mfu == 0.5
+    assert speed.bytes_per_second == 400 * 20 / 4
+    assert (speed.samples_per_second.median, speed.step_ms.median) == (20.0, 400.0)
+    assert speed.samples_per_second.windows == [10.0, 30.0, 20.0]
+    assert measure.training_speed(one_batch.COMPILED, timed(1.0), 4, counter, 1.0).bytes_per_second is None
 
 
 def test_compiling_on_a_cpu_may_take_what_is_left_of_two_minutes():
-    assert limit.compile_limit(CPU, 40.2) == 60
-    assert limit.compile_limit(CPU, 500.0) == limit.compile_limit(CPU, 40.2, quick=True) == 30
-    assert limit.compile_limit(CUDA, 500.0) == 300
+    assert measure.compile_limit(CPU, 40.2) == 60
+    assert measure.compile_limit(CPU, 500.0) == measure.compile_limit(CPU, 40.2, quick=True) == 30
+    assert measure.compile_limit(CUDA, 500.0) == 300
 
 
-def told_by(code, limit_seconds=60):
-    return one_batch.compiled_windows({}, limit_seconds, command=(sys.executable, "-c", code))
+def answer_of(code, limit_seconds=60):
+    """`time_compiled` of a process that runs this code."""
+    return compiled.time_compiled({}, limit_seconds, command=(sys.executable, "-c", code))
 
 
-def test_the_compiled_floor_comes_from_a_process_of_its_own():
-    lines = 'print("noise"); print(\'{"compiled": true}\'); print(\'{"samples_per_second": [1.5], "step_ms": [2.0]}\')'
-    assert told_by(lines) == ([1.5], [2.0], None)
+def test_the_compiled_speed_comes_from_a_process_of_its_own():
+    timing = timed(1.5, step_ms=(2.0,))
+    lines = "noise", json.dumps({"compiled": True}), json.dumps({"timing": asdict(timing)})
+    assert answer_of("".join(f"print({line!r}); " for line in lines)) == (timing, None)
 
 
-def test_why_there_is_no_compiled_floor_is_a_line():
-    assert told_by('print(\'{"error": "torch.compile found no compiler"}\')')[2] == "torch.compile found no compiler"
-    assert told_by("raise SystemExit(3)") == ([], [], "torch.compile failed: its process ended with code 3")
-    speeds, _, why = told_by("import sys, threading; threading.Event().wait()", limit_seconds=0.2)
-    assert not speeds
-    assert "not done after 0.2 s" in why
-
-
-def test_a_compiler_that_takes_too_long_is_asked_to_clean_up_before_it_is_killed(tmp_path):
-    """g++ removes what it had half written; left in torch's cache, that would break every later compile."""
-    half, begun = tmp_path / "half.so", tmp_path / "begun"
-    code = (
-        "import pathlib, signal, sys, time\n"
-        f"half, begun = pathlib.Path({str(half)!r}), pathlib.Path({str(begun)!r})\n"
-        "def clean(*_):\n    half.unlink()\n    time.sleep(60)\n"
-        "signal.signal(signal.SIGTERM, clean)\nhalf.touch(); begun.touch(); time.sleep(60)"
+def test_why_there_is_no_compiled_speed_is_a_line():
+    assert answer_of('print(\'{"error": "torch.compile found no compiler"}\')') == (
+        None,
+        "torch.compile found no compiler",
     )
-    assert "not done" in told_by(code, limit_seconds=3)[2]
-    assert begun.exists()
+    assert answer_of("raise SystemExit(3)") == (None, "torch.compile failed: its process ended with code 3")
+    timing, why_not = answer_of("import sys, threading; threading.Event().wait()", limit_seconds=0.2)
+    assert timing is None
+    assert "not done after 0.2 s" in why_not
+
+
+def test_once_it_is_compiled_its_time_is_not_limited_any_more(monkeypatch):
+    cancelled = []
+
+    @contextmanager
+    def isolated_process(*_):
+        def lines():
+            yield '{"compiled": true}\n'
+            assert cancelled
+            yield json.dumps({"timing": asdict(timed(1.5))})
+
+        process, timer = SimpleNamespace(wait=lambda: 0), SimpleNamespace(cancel=lambda: cancelled.append(True))
+        yield SimpleNamespace(process=process, lines=lines(), timer=timer)
+
+    monkeypatch.setattr(isolated, "isolated_process", isolated_process)
+    assert compiled.time_compiled({}, 60) == (timed(1.5), None)
+
+
+def test_a_compiler_that_takes_too_long_is_asked_to_clean_up_before_it_is_killed(tmp_path, monkeypatch):
+    """g++ removes what it had half written; left in torch's cache, that would break every later compile."""
+    half = tmp_path / "half.so"
+    code = (
+        "import pathlib, signal, time\n"
+        f"half = pathlib.Path({str(half)!r})\n"
+        "def clean(*_):\n    half.unlink()\n    time.sleep(600)\n"
+        "signal.signal(signal.SIGTERM, clean)\nhalf.touch()\nprint('begun', flush=True)\ntime.sleep(600)"
+    )
+
+    def until_clean(seconds):
+        assert seconds == isolated.TERMINATE_SECONDS
+        deadline = time.monotonic() + 60  # on a busy machine it may take that long
+        while half.exists() and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+
+    monkeypatch.setattr(isolated, "time", SimpleNamespace(sleep=until_clean))
+    with isolated.isolated_process((sys.executable, "-c", code), {}, 600) as child:
+        assert child.lines.readline() == "begun\n"
+        assert half.exists()
     assert not half.exists()
+    assert child.process.returncode == -signal.SIGKILL
 
 
-def test_a_compiler_s_error_is_told_without_advice_for_a_step():
+def test_a_compiler_s_error_is_reported_without_advice_for_a_step():
     out_of_memory = torch.OutOfMemoryError("CUDA out of memory")
-    assert one_batch.not_compiled(out_of_memory).startswith("the compiled model runs out")
+    assert compiled.not_compiled(out_of_memory).startswith("the compiled model runs out")
     error = RuntimeError("torch.compile is not supported on Python 3.99")
-    assert "not supported" in one_batch.not_compiled(error)
-    assert "skip" not in one_batch.not_compiled(error)
-    assert one_batch.not_compiled(KeyError("odd")) == "torch.compile failed: KeyError: 'odd'"
+    assert "not supported" in compiled.not_compiled(error)
+    assert "skip" not in compiled.not_compiled(error)
+    assert compiled.not_compiled(KeyError("odd")) == "torch.compile failed: KeyError: 'odd'"
 
 
-def test_the_kinds_of_floor_differ_as_the_steps_do():
+SETTINGS = {
+    "device": "cpu", "model": "resnet18", "image_size": 32, "batch_size": 4, "precision": "float32", "seed": 0,
+    "quick": True,
+}  # fmt: skip
+
+
+def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch, capsys):
+    monkeypatch.setattr(compiled, "classifier", lambda *_: SmallNet())
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    compiled.compile_and_time(**SETTINGS)
+    first, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == {"compiled": True}
+    assert len(last["timing"]["windows"]) == one_batch.QUICK.windows
+    assert all(window["samples_per_second"] > 0 for window in last["timing"]["windows"])
+
+
+def test_the_process_prints_why_it_could_not_compile(monkeypatch, capsys):
+    def compile_nothing(model):
+        raise RuntimeError("torch.compile is not supported on Python 3.99")
+
+    monkeypatch.setattr(compiled, "classifier", lambda *_: SmallNet())
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    compiled.compile_and_time(**SETTINGS)
+    assert "not supported" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_the_kinds_of_train_step_differ_as_the_steps_do():
     images, labels = one_batch.batch_on(CPU, 2, 16)
     kinds = one_batch.PLAIN, one_batch.CHANNELS_LAST
     plain, last = (one_batch.TrainStep(SmallNet(), CPU, torch.float32, kind) for kind in kinds)
@@ -368,18 +435,18 @@ def test_groups_join_what_was_counted_with_what_was_timed():
     assert left == WithoutFormula([Uncounted("aten::add_", 1)], calls_share=0.25, time_share=0.25)
 
 
-def test_a_group_s_part_of_its_roof_is_that_of_the_lower_roof():
-    found = make_limit()  # 1e9 FLOP/s, 1e8 bytes/s: the ridge is at 10 FLOPs a byte
-    assert roofline.roof_at(found, 100) == 1e9
-    assert roofline.roof_at(found, 1) == 1e8
-    assert roofline.of_roof(found, Group("convolution", 1, 10**8, 10**6, 0, 200.0)) == pytest.approx(0.5)
-    assert roofline.of_roof(found, Group("batch norm", 1, None, 10**7, 123, 200.0)) == pytest.approx(0.5)  # bytes/s
-    assert roofline.of_roof(found, Group("batch norm", 1, None, 10**7, 123, 0.0)) is None
+def test_a_group_s_share_of_its_roof_is_that_of_the_lower_roof():
+    limit = make_limit()  # 1e9 FLOP/s, 1e8 bytes/s: the ridge is at 10 FLOPs per byte
+    assert limit.roof_at(100) == 1e9
+    assert limit.roof_at(1) == 1e8
+    assert limit.share_of_roof(Group("convolution", 1, 10**8, 10**6, 0, 200.0)) == pytest.approx(0.5)
+    assert limit.share_of_roof(Group("batch norm", 1, None, 10**7, 123, 200.0)) == pytest.approx(0.5)  # bytes/s
+    assert limit.share_of_roof(Group("batch norm", 1, None, 10**7, 123, 0.0)) is None
 
 
-def test_the_figure_is_what_its_name_says(tmp_path):
-    roofline.plot(make_limit(), tmp_path / "roof.svg")
-    roofline.plot(make_limit(), tmp_path / "roof.png")
+def test_the_figure_shows_the_measured_roofs_the_groups_and_the_step(tmp_path):
+    figure.draw(make_limit(), tmp_path / "roof.svg")
+    figure.draw(make_limit(), tmp_path / "roof.png")
     text = (tmp_path / "roof.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "measured roofs: 100 MB/s, 1 GFLOP/s" in text
@@ -388,29 +455,74 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     assert (tmp_path / "roof.png").read_bytes().startswith(b"\x89PNG")
     for name in ("roof.html", "not there/roof.svg"):
         with pytest.raises(InputError):
-            roofline.plot(make_limit(), tmp_path / name)
+            figure.draw(make_limit(), tmp_path / name)
+
+
+# The record
+
+
+def test_a_result_is_read_as_it_was_written(tmp_path):
+    assert read(tmp_path) is None
+    study.write(tmp_path / FILE, make_limit())
+    assert read(tmp_path) == make_limit()
+
+
+def test_a_file_of_schema_1_reads_with_the_same_numbers():
+    folder = ROOT / "logs" / "reference" / "amd-epyc"
+    value, limit = json.loads((folder / FILE).read_text()), read(folder)
+    assert value["schema"] == 1
+    assert (limit.schema, limit.setup) == (2, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
+    assert [asdict(speed) for speed in limit.speeds] == value["floors"]
+    assert [asdict(peak) for peak in limit.peak_flops + limit.peak_bytes] == value["peak_flops"] + value["peak_bytes"]
+    assert [asdict(group) for group in limit.groups] == value["groups"]
+    for name in ("precision", "batch_size", "flops_per_step", "bytes_per_step", "outside_ms", "notes", "started"):
+        assert getattr(limit, name) == value[name]
+    assert (limit.quick, limit.fastest.kind) == (False, "compiled")
+
+
+BROKEN = {
+    "torn": "torn",
+    "schema": json.dumps({"schema": 3}),
+    "schema 1 without anything": json.dumps({"schema": 1}),
+    "no speeds": json.dumps(asdict(make_limit(speeds=[]))),
+    "no peaks": json.dumps(asdict(make_limit(peak_flops=[]))),
+    "no windows": json.dumps(asdict(make_limit(peak_bytes=[Peak("1 MiB copied", 1.0, [])]))),
+    "a window of 0": json.dumps(asdict(make_limit(peak_bytes=[Peak("1 MiB copied", 1.0, [0.0])]))),
+    "a negative peak": json.dumps(asdict(make_limit(peak_flops=[Peak("8 x 8", -1.0, [1.0])]))),
+    "no FLOPs": json.dumps(asdict(make_limit(flops_per_step=0))),
+    "no bytes": json.dumps(asdict(make_limit(bytes_per_step=0))),
+    "no FLOPs of an image": json.dumps(asdict(make_limit(forward_flops_per_image=0))),
+    "no batch": json.dumps(asdict(make_limit(batch_size=0))),
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_broken_result_is_refused_in_a_line(tmp_path, content):
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(InputError, match=r"limit\.json (is broken|has schema)"):
+        read(tmp_path)
 
 
 # The command
 
 
-def shown(show, found, width=140):
-    console = Console(width=width, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    show(found, console)
+def shown(show, result, width=140):
+    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+    show(result, console)
     return console.export_text()
 
 
 @pytest.fixture
 def small(small_peaks, monkeypatch):
     """`limit` on `SmallNet`, nothing compiled."""
-    monkeypatch.setattr(limit, "classifier", lambda *_: SmallNet())
-    monkeypatch.setattr(input_limit, "classifier", lambda *_: SmallNet())
-    monkeypatch.setattr(one_batch, "compiled_windows", lambda *_: ([], [], "no compiler here"))
+    monkeypatch.setattr(measure, "classifier", lambda *_: SmallNet())
+    monkeypatch.setattr(measure, "time_compiled", lambda *_: (None, "no compiler here"))
 
 
 def ended(*words):
+    """The exit code of `limit`, in fp32, so that no CPU's instructions decide what is computed."""
     with pytest.raises(SystemExit) as end:
-        main(["limit", "--device", "cpu", "--quick", "--batch-size", "4", *map(str, words)])
+        main(["limit", "--device", "cpu", "--quick", "--batch-size", "4", "--precision", "fp32", *map(str, words)])
     return end.value.code
 
 
@@ -419,59 +531,94 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / FILE).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "roof.svg"]
-    found = read_limit(tmp_path)
-    assert (found.schema, found.batch_size, found.image_size, found.precision[:2]) == (1, 4, 32, found.precision[:2])
-    assert [each.kind for each in found.floors] == ["uncompiled", "channels last"]
-    assert found.not_compiled == "no compiler here"
-    assert len(found.floor.samples_per_second.windows) == 5
-    assert found.forward_flops_per_image * 4 < found.flops_per_step < found.forward_flops_per_image * 4 * 3
-    assert sum(group.flops or 0 for group in found.groups) == found.flops_per_step
-    assert sum(group.bytes for group in found.groups) == found.bytes_per_step
-    assert 0 < found.without_formula.calls_share < 1
-    assert 0 < found.without_formula.time_share < 1
-    assert all(group.traced_ms > 0 for group in found.groups)  # each operator that was counted is found in the trace
+    limit = read(tmp_path)
+    assert (limit.schema, limit.batch_size, limit.setup.image_size, limit.precision) == (2, 4, 32, "float32")
+    assert (limit.quick, limit.setup.data, limit.seed) == (True, None, 0)
+    assert limit.notes[0] == "autocast is off: --precision fp32"
+    assert [speed.kind for speed in limit.speeds] == ["uncompiled", "channels last"]
+    assert limit.not_compiled == "no compiler here"
+    assert len(limit.fastest.samples_per_second.windows) == 5
+    assert limit.forward_flops_per_image * 4 < limit.flops_per_step < limit.forward_flops_per_image * 4 * 3
+    assert sum(group.flops or 0 for group in limit.groups) == limit.flops_per_step
+    assert sum(group.bytes for group in limit.groups) == limit.bytes_per_step
+    assert 0 < limit.without_formula.calls_share < 1
+    assert 0 < limit.without_formula.time_share < 1
+    assert all(group.traced_ms > 0 for group in limit.groups)  # each operator that was counted is found in the trace
 
 
-def test_the_tables_say_what_they_show(small, tmp_path, capsys):
+def test_bf16_is_measured_where_it_is_asked_for(small, tmp_path):
+    """On any CPU: without the hardware it is emulated, which a small model survives."""
+    assert ended("--logdir", tmp_path, "--precision", "bf16") == 0
+    limit = read(tmp_path)
+    assert limit.precision == "bfloat16"
+    assert all("bfloat16" in peak.what for peak in limit.peak_flops)
+
+
+def test_the_compiled_speed_stands_beside_the_others_in_the_precision_in_use(small, tmp_path, monkeypatch):
+    asked = []
+
+    def time_compiled(settings, limit_seconds):
+        asked.append((settings, limit_seconds))
+        return timed(1e9), None
+
+    monkeypatch.setattr(measure, "time_compiled", time_compiled)
+    assert ended("--logdir", tmp_path, "--compile-limit", 7) == 0
+    settings, limit_seconds = asked[0]
+    assert settings == SETTINGS | {"model": "mobilenet_v2"}
+    assert limit_seconds == 7
+    limit = read(tmp_path)
+    assert (limit.not_compiled, limit.fastest.kind, limit.fastest.bytes_per_second) == (None, "compiled", None)
+    assert ended("--logdir", tmp_path, "--compile-limit", 0) == 0
+    assert len(asked) == 1
+    assert read(tmp_path).not_compiled == "--compile-limit 0"
+
+
+def test_the_tables_explain_what_they_show(small, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     text = capsys.readouterr().out
     for words in ("measured peak, computing", "x forward", "Not compiled: no compiler here", "2 x multiply-adds",
-                  "no formula", "The floor is", "read + written", "smoke run"):  # fmt: skip
+                  "no formula", "The limit is", "read + written", "smoke run"):  # fmt: skip
         assert words.lower() in text.lower()
 
 
-def test_the_fastest_floor_is_the_floor_and_fits_a_narrow_terminal():
-    text = shown(limit_view.print_limit, make_limit(), width=80)
-    assert "The floor is 400.0 images/s (compiled)" in text
+def test_the_fastest_speed_is_the_limit_and_fits_a_narrow_terminal():
+    text = shown(view.print_limit, make_limit(), width=80)
+    assert "The limit is 400.0 images/s (compiled)" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
 
 
-def test_a_batch_that_does_not_fit_is_said_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):
+def test_windows_that_differ_widely_are_reported():
+    speed = TrainingSpeed("uncompiled", record.Throughput(2.0, [1.0, 2.0, 3.0]), record.StepTime(1, 1, 1), 1, 1, 1)
+    assert "UNSTEADY" in shown(view.print_limit, make_limit(speeds=[speed]))
+    assert "UNSTEADY" not in shown(view.print_limit, make_limit())
+
+
+def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     assert "out of memory with batch size 4: measured with batch 2" in capsys.readouterr().out.lower()
-    assert read_limit(tmp_path).batch_size == 2
+    assert read(tmp_path).batch_size == 2
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (["--model", "mobilenet_v22"], "unknown model"),
         (["--plot", "roof.gif"], ".svg or .png"),
         (["--plot", "not there/roof.svg"], "no folder"),
-        (["--plot", "roof.svg", "--input"], "leave one of them out"),
+        (["--plot", "input.gif", "--input"], ".svg or .png"),
         (["--download"], "--input only"),
         (["--device", "tpu"], "unknown device"),
         (["--compile-limit", "-1"], "whole number"),
         (["--logdir", "/dev/null/logs"], "cannot write"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, told):
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     assert ended("--logdir", tmp_path, *words) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
-    assert told in lines[0]
+    assert message in lines[0]
     assert not (tmp_path / FILE).exists()
 
 
@@ -480,34 +627,40 @@ def test_a_gpu_is_chosen_before_anything_runs_on_it(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    args = SimpleNamespace(
-        plot=None, input=False, device="cuda:1", image_size=None, quick=False, logdir=tmp_path, download=False
-    )
-    assert limit.ready(args) == torch.device("cuda:1")
-    assert (chosen, args.image_size) == ([torch.device("cuda:1")], 224)
+    parser = argparse.ArgumentParser()
+    command.add_options(parser)
+    options = study.ready(parser.parse_args(["--device", "cuda:1", "--logdir", str(tmp_path)]))
+    assert (options.device, chosen, options.image_size) == ("cuda:1", ["cuda:1"], 224)
     assert torch.backends.cuda.matmul.allow_tf32 is False
 
 
-# Beside the ladder
+# In the ladder's table
 
 
-def ladder_text(found, **changes):
+def ladder_text(limit, **changes):
     ladders = compare.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5)])
-    return shown(lambda each, to: table.print_ladders(each, to, limit=found), ladders, **changes)
+    return shown(lambda ladders, to: table.print_ladders(ladders, to, limit=limit), ladders, **changes)
 
 
-def test_compare_shows_each_step_s_share_of_the_floor():
+def test_compare_shows_each_step_s_share_of_the_limit():
     text = ladder_text(make_limit())
     rows = [line.split() for line in text.splitlines() if line.startswith("0")]
     assert [row[-1] for row in rows] == ["26%", "50%"]  # 102 and 200 of 400 images/s
     assert "batch 4, bfloat16" in text
-    assert "of the floor" in text.replace("\n", " ")
+    assert "% of limit" in text.replace("\n", " ")
 
 
 @pytest.mark.parametrize("change", [{"device": "Other GPU"}, {"model": "resnet18"}, {"image_size": 64}])
-def test_a_floor_of_something_else_is_not_shown(change):
-    assert "floor" not in ladder_text(make_limit(**change))
-    assert "floor" not in ladder_text(None)
+def test_a_limit_of_something_else_is_not_shown(change):
+    assert "limit" not in ladder_text(make_limit(**change))
+    assert "limit" not in ladder_text(None)
+
+
+def test_a_limit_of_a_cpu_with_other_cores_is_not_shown():
+    result = make_result(device="CPU", device_type="cpu")
+    own = make_limit(device="CPU", cores=result.environment.cores)
+    assert own.setup.matches(result.setup)
+    assert not replace(own, setup=replace(own.setup, cores=2)).setup.matches(result.setup)
 
 
 def test_a_broken_limit_is_skipped_and_the_json_stays_as_it_is(tmp_path, capsys):
@@ -520,119 +673,11 @@ def test_a_broken_limit_is_skipped_and_the_json_stays_as_it_is(tmp_path, capsys)
         return capsys.readouterr()
 
     before = printed("--json").out
-    for content in ("torn", '{"schema": 1}', json.dumps(asdict(make_limit(floors=[])))):
+    for content in ("torn", '{"schema": 1}', json.dumps(asdict(make_limit(speeds=[])))):
         (tmp_path / FILE).write_text(content)
-        found = printed()
-        assert "skipped: " in found.err
-        assert "the floor" not in found.out
+        output = printed()
+        assert "skipped: " in output.err
+        assert "of limit" not in output.out
     (tmp_path / FILE).write_text(json.dumps(asdict(make_limit())))
-    assert "of the floor: " in printed().out
+    assert "% of limit: " in printed().out
     assert printed("--json").out == before
-
-
-# The input pipeline
-
-
-def delivered(workers, *windows):
-    median = sorted(windows)[len(windows) // 2]
-    return input_limit.Delivered(workers, record.Throughput(median, list(windows)), 0.1, None)
-
-
-MODEL = input_limit.Consumed(record.Throughput(100.0, [90.0, 100.0, 110.0]), "compiled", "bfloat16", 4, "limit.json")
-
-
-def test_worker_numbers_double_up_to_the_cores():
-    assert input_limit.worker_numbers(1) == [0, 1, 2]
-    assert input_limit.worker_numbers(2) == [0, 1, 2]
-    assert input_limit.worker_numbers(6) == [0, 1, 2, 4, 6]
-    assert input_limit.worker_numbers(16) == [0, 1, 2, 4, 8, 16]
-
-
-@pytest.mark.parametrize(
-    "found, told",
-    [
-        ([delivered(0, 200, 210, 220)], "the model is the bottleneck with any number"),
-        ([delivered(0, 50, 60, 70), delivered(1, 120, 130, 140)], "below 1 worker, the model from there on"),
-        ([delivered(0, 50, 60, 70), delivered(2, 80, 95, 120)], "below 2 workers; there it is as fast"),
-        ([delivered(0, 9, 10, 11), delivered(2, 39, 40, 41)], "about 5 of them, each with a core of its own"),
-    ],
-)
-def test_the_verdict_says_which_side_is_slower_and_what_changes_it(found, told):
-    assert told in input_limit.verdict(found, MODEL, cores=2)
-
-
-def test_worker_memory_is_the_median_of_what_the_system_tells(tmp_path):
-    for pid, rss in ((1, 100), (2, 300), (3, 200)):
-        (tmp_path / str(pid)).mkdir()
-        text = f"00-ff ---p [rollup]\nRss: {rss} kB\nPss: {rss // 2} kB\nPss_Anon: 7 kB\n"
-        (tmp_path / str(pid) / "smaps_rollup").write_text(text)
-    memory = input_limit.worker_memory([1, 2, 3, 99], tmp_path)
-    assert memory == input_limit.ProcessMemory(200 * 1024, 100 * 1024)
-    assert input_limit.worker_memory([99], tmp_path) is None
-    assert input_limit.worker_memory([]) is None
-
-
-class Few(torch.utils.data.Dataset):
-    """Eight small images."""
-
-    source = "stand-in"
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.zeros(3, 4, 4, dtype=torch.uint8), index
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_delivers_in_windows(workers):
-    found = input_limit.deliver(Few(), 4, workers, False, 0, window_seconds=1e-4)
-    assert found.workers == workers
-    assert len(found.samples_per_second.windows) == input_limit.WINDOWS
-    assert all(math.isfinite(speed) and speed > 0 for speed in found.samples_per_second.windows)
-    assert workers or found.worker_bytes is None
-
-
-def test_beside_the_input_a_model_that_memory_does_not_hold_is_halved_and_said(
-    small, room_for_two, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(input_limit, "cifar10", lambda *_, **__: Few())
-    monkeypatch.setattr(input_limit, "worker_numbers", lambda cores: [0])
-    assert ended("--logdir", tmp_path, "--input") == 0
-    assert "The model alone: out of memory with batch size 4: measured with batch 2." in capsys.readouterr().out
-    found = read_input_limit(tmp_path)
-    assert (found.batch_size, found.model_alone.batch_size) == (4, 2)
-
-
-def test_the_input_command_prints_both_sides(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(input_limit, "cifar10", lambda *_, **__: Few())
-    monkeypatch.setattr(input_limit, "worker_numbers", lambda cores: [0])
-    assert ended("--logdir", tmp_path, "--input") == 0
-    text = capsys.readouterr().out
-    assert "measured briefly: no limit.json here" in text
-    assert "-" in next(line for line in text.splitlines() if line.startswith("0 ")).split()
-    assert ended("--logdir", tmp_path, "--input", "--json") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert [each["workers"] for each in printed["delivered"]] == [0]
-    assert printed["model_alone"]["kind"] == "uncompiled"
-    assert not (tmp_path / FILE).exists()
-    assert ended("--logdir", tmp_path, "--input", "--batch-size", "9") == 2
-    assert "larger than the data" in capsys.readouterr().err
-
-
-def test_the_model_s_side_is_taken_from_a_limit_that_matches(small, tmp_path):
-    assert ended("--logdir", tmp_path) == 0
-    kept = read_limit(tmp_path)
-    args = SimpleNamespace(logdir=tmp_path, model="mobilenet_v2", image_size=32, batch_size=8, seed=0)
-    consumed, _ = input_limit.model_alone(args, CPU)
-    assert consumed.samples_per_second == kept.floor.samples_per_second
-    assert consumed.source.startswith("limit.json of 20")
-    args.image_size = 40
-    assert "another device" in input_limit.model_alone(args, CPU)[0].source
-
-
-def test_a_worker_that_died_is_one_line():
-    with pytest.raises(InputError, match=r"with 4 workers .*killed by signal"), input_limit.told_of_workers(4):
-        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
-    with pytest.raises(RuntimeError), input_limit.told_of_workers(4):
-        raise RuntimeError("a defect")

@@ -8,13 +8,12 @@ import sys
 import time
 
 import pytest
-from support import NAMES, ROOT, listen_to_ctrl_c, run_program
+from support import NAMES, ROOT, listen_to_ctrl_c, make_result, run_program
 
 from common import record
 from common.__main__ import main
+from common.errors import InputError
 from common.ladder import runner
-
-REAL = NAMES[:6]
 
 
 def test_a_quick_tour_runs_every_step_and_prints_the_table(quick_tour):
@@ -51,42 +50,50 @@ def test_uint8_cuts_the_bytes_of_a_batch_to_a_quarter(quick_tour):
     assert sizes["10_on_device_data"] == 0
 
 
-def test_on_a_cpu_the_notes_say_what_cannot_act(quick_tour):
+def test_on_a_cpu_the_notes_name_what_has_no_effect(quick_tour):
     results, _ = record.read_results(quick_tour.logdir)
     notes = {result.step: " ".join(result.notes) for result in results}
-    assert "fewer bytes cannot help" not in notes["02_bigger_batch"]
-    for step in REAL[3:]:
-        assert "fewer bytes cannot help" in notes[step]
-    assert "pinned memory cannot help" not in notes["04_multiprocess_loading"]
-    assert "pinned memory cannot help" in notes["05_pinned_memory"]
-    for number, note in ((7, "no synchronisation to take away"), (9, "no copy to overlap"), (10, "no copy is saved")):
-        assert note not in notes[NAMES[number - 1]]
-        assert note in notes[NAMES[number]]
-    assert "fewer bytes" not in notes["10_on_device_data"]
-    table = quick_tour.finished.stdout
-    assert "fewer bytes cannot help" in table
-    assert "pinned memory cannot help" in table
+    for note, step in (
+        ("a smaller copy saves nothing", "03_reduced_h2d_copy"),
+        ("pinned memory has no effect", "05_pinned_memory"),
+        ("no synchronisation to avoid", "07_no_hidden_syncs"),
+        ("no copy to overlap", "09_prefetch_stream"),
+        ("no copy is saved", "10_on_device_data"),
+    ):
+        assert [name for name in notes if note in notes[name]] == [step]
+        assert note in quick_tour.finished.stdout
 
 
 def test_compare_reads_what_the_tour_wrote(quick_tour, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["compare", str(quick_tour.logdir), "--json"])
     assert ended.value.code == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["baseline"] == "00_baseline"
-    for row in printed["rows"]:
+    value = json.loads(capsys.readouterr().out)
+    assert value["baseline"] == "00_baseline"
+    for row in value["rows"]:
         assert row["relative_low"] <= row["relative"] <= row["relative_high"]
 
 
 SCRIPT = """
 import sys
-sys.path[:0] = [{root!r}, {tests!r}]
+sys.path.insert(0, {root!r})
+from dataclasses import replace
 from pathlib import Path
-from support import make_result, write_run
-logdir = Path(sys.argv[sys.argv.index("--logdir") + 1])
+from common import record
+logdir, step = Path(sys.argv[sys.argv.index("--logdir") + 1]), Path(sys.argv[0]).stem
 {body}
 """
-FINE = "write_run(logdir, make_result(Path(sys.argv[0]).stem))"
+FINE = """
+(logdir / step).mkdir(parents=True, exist_ok=True)
+record.write_result(logdir / step / record.FILE, replace(record.read_result({result!r}), step=step))
+"""
+
+
+@pytest.fixture
+def fine(tmp_path):
+    """The body of a small script that writes a result as a step does; without torch, so that it starts at once."""
+    record.write_result(tmp_path / "any.json", make_result())
+    return FINE.format(result=str(tmp_path / "any.json"))
 
 
 @pytest.fixture
@@ -97,8 +104,7 @@ def fake_steps(tmp_path, monkeypatch):
         folder = tmp_path / "steps"
         folder.mkdir()
         for name, body in bodies.items():
-            text = SCRIPT.format(root=str(ROOT), tests=str(ROOT / "tests"), body=body)
-            (folder / f"{name.lstrip('_')}.py").write_text(text)
+            (folder / f"{name.lstrip('_')}.py").write_text(SCRIPT.format(root=str(ROOT), body=body))
         files = runner.step_files(folder)
         monkeypatch.setattr(runner, "step_files", lambda: files)
         monkeypatch.setattr(runner, "check_input", lambda args: None)
@@ -114,8 +120,8 @@ def tour(tmp_path, capsys):
     return ended.value.code, captured.out, captured.err
 
 
-def test_a_step_that_breaks_is_named_and_the_others_still_run(fake_steps, tmp_path, capsys):
-    fake_steps(_00_fine=FINE, _01_broken="raise ZeroDivisionError('oh')", _02_fine=FINE)
+def test_a_step_that_breaks_is_named_and_the_others_still_run(fake_steps, fine, tmp_path, capsys):
+    fake_steps(_00_fine=fine, _01_broken="raise ZeroDivisionError('oh')", _02_fine=fine)
     code, out, err = tour(tmp_path, capsys)
     assert code == 1
     assert "tour: 01_broken failed: ZeroDivisionError: oh" in err
@@ -124,8 +130,8 @@ def test_a_step_that_breaks_is_named_and_the_others_still_run(fake_steps, tmp_pa
     assert "Traceback" in out  # a defect is shown whole
 
 
-def test_a_step_that_refuses_its_input_is_named_and_the_exit_code_is_2(fake_steps, tmp_path, capsys):
-    fake_steps(_00_fine=FINE, _01_picky="print('01_picky: no, because', file=sys.stderr); sys.exit(2)")
+def test_a_step_that_refuses_its_input_is_named_and_the_exit_code_is_2(fake_steps, fine, tmp_path, capsys):
+    fake_steps(_00_fine=fine, _01_picky="print('01_picky: no, because', file=sys.stderr); sys.exit(2)")
     code, out, err = tour(tmp_path, capsys)
     assert code == 2
     assert err.splitlines()[-1] == "tour: 01_picky not run: no, because"
@@ -133,10 +139,10 @@ def test_a_step_that_refuses_its_input_is_named_and_the_exit_code_is_2(fake_step
 
 
 def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason_and_the_next_ones_run(
-    fake_steps, tmp_path, capsys
+    fake_steps, fine, tmp_path, capsys
 ):
     picky = "print('01_picky: no compiler, [/] so', file=sys.stderr); sys.exit(2)"
-    fake_steps(_00_fine=FINE, _01_picky=picky, _02_fine=FINE)
+    fake_steps(_00_fine=fine, _01_picky=picky, _02_fine=fine)
     code, out, _ = tour(tmp_path, capsys)
     assert code == 2
     table = out[out.index("vs step") :].splitlines()
@@ -147,15 +153,15 @@ def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason_and_the_
     assert not (tmp_path / "logs" / "01_picky").exists()
 
 
-def test_a_step_killed_by_the_system_is_explained(fake_steps, tmp_path, capsys):
-    fake_steps(_00_fine=FINE, _01_killed="import os; os.kill(os.getpid(), 9)")
+def test_a_step_killed_by_the_system_is_explained(fake_steps, fine, tmp_path, capsys):
+    fake_steps(_00_fine=fine, _01_killed="import os; os.kill(os.getpid(), 9)")
     code, _, err = tour(tmp_path, capsys)
     assert code == 1
     assert "01_killed failed: killed by SIGKILL (most likely for lack of memory)" in err
 
 
-def test_an_old_result_of_a_step_that_now_fails_is_not_in_the_table(fake_steps, tmp_path, capsys):
-    fake_steps(_00_fine=FINE, _01_broken="if (logdir / '01_broken').exists(): sys.exit('no')\n" + FINE)
+def test_an_old_result_of_a_step_that_now_fails_is_not_in_the_table(fake_steps, fine, tmp_path, capsys):
+    fake_steps(_00_fine=fine, _01_broken="if (logdir / step).exists(): sys.exit('no')\n" + fine)
     assert tour(tmp_path, capsys)[0] == 0
     code, out, err = tour(tmp_path, capsys)
     assert code == 1
@@ -164,9 +170,8 @@ def test_an_old_result_of_a_step_that_now_fails_is_not_in_the_table(fake_steps, 
 
 
 def test_progress_of_a_step_reaches_the_one_who_started_it(fake_steps):
-    body = (
-        "from common import progress\nprogress.report('warm-up', 1, 3)\nprogress.report('w', 2, 3, 12.5)\nprint('{hi')"
-    )
+    body = "from common.run import progress\n"
+    body += "progress.report('warm-up', 1, 3)\nprogress.report('w', 2, 3, 12.5)\nprint('{hi')"
     [file] = fake_steps(_00_talks=body)
     events, lines = [], []
     outcome = runner.run(file, ["--logdir", "x"], events.append, lines.append)
@@ -177,42 +182,59 @@ def test_progress_of_a_step_reaches_the_one_who_started_it(fake_steps):
     assert lines == ["{hi"]
 
 
-def test_ctrl_c_ends_the_tour_and_its_step_and_leaves_nothing_half_written(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "common",
-        "tour",
-        "--device",
-        "cpu",
-        "--logdir",
-        str(tmp_path),
-        "--data",
-        str(tmp_path),
-    ]
+WAITING = """
+import time
+from common.errors import one_line_errors
+from common.run.folder import own_folder
+with one_line_errors(), own_folder(logdir, step) as (folder, staging):
+    (staging / "trace.json").write_text("half of it")
+    (logdir / "ready").touch()
+    time.sleep(600)
+"""
+TOUR = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from common.ladder import runner
+runner.step_files = lambda: [Path({step!r})]
+from common.__main__ import main
+main(["tour", "--device", "cpu", "--logdir", {logdir!r}])
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "code", "message"),
+    [
+        (lambda pid: os.killpg(pid, signal.SIGINT), 130, "interrupted"),  # as a terminal does: tour and step alike
+        (lambda pid: os.kill(pid, signal.SIGINT), 130, "interrupted"),
+        (lambda pid: os.kill(pid, signal.SIGTERM), 143, ""),
+    ],
+    ids=["Ctrl-C", "SIGINT to the tour", "SIGTERM to the tour"],
+)
+def test_a_stopped_tour_stops_its_step_which_leaves_nothing_half_written(fake_steps, tmp_path, stop, code, message):
+    [step] = fake_steps(_00_waiting=WAITING)
+    logdir = tmp_path / "logs"
+    program = TOUR.format(root=str(ROOT), step=str(step), logdir=str(logdir))
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        cwd=ROOT,
         preexec_fn=listen_to_ctrl_c,
     )
     deadline = time.monotonic() + 600
-    while not (tmp_path / ".00_baseline.partial").exists() and time.monotonic() < deadline:
+    while not (logdir / "ready").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the tour and its step alike
+    stop(process.pid)
     _, errors = process.communicate(timeout=600)
-    assert process.returncode == 130, errors
-    assert "interrupted" in errors
+    assert process.returncode == code, errors
+    assert message in errors
     assert "Traceback" not in errors
-    assert [path.name for path in tmp_path.iterdir() if not path.name.endswith(".lock")] == []
+    assert [path.name for path in logdir.iterdir() if not path.name.endswith(".lock")] == ["ready"]
 
 
 def test_a_folder_without_steps_is_refused(tmp_path):
-    from common.errors import InputError
-
     with pytest.raises(InputError, match="no steps"):
         runner.step_files(tmp_path)
 

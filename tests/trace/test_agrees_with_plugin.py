@@ -23,6 +23,9 @@ plugin = pytest.importorskip("torch_tb_profiler.profiler.data")
 names = pytest.importorskip("torch_tb_profiler.profiler.trace")
 listed = pytest.importorskip("torch_tb_profiler.profiler.tensor_core").TC_Allowlist.allowlist
 
+# The plugin passes pandas an argument that pandas 3 deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:The copy keyword is deprecated")
+
 SHARED = ROOT.parent / "shared" / "traces"
 RECORDED = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))
 RENAMED = {"cuda_runtime": "Runtime", "cuda_driver": "Runtime", "hip_runtime": "Runtime", "fwdbwd": "forward_backward"}

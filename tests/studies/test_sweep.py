@@ -3,30 +3,40 @@
 The GPU's side is tested by fakes: nothing here was run on one.
 """
 
+import io
 import json
+import multiprocessing
 import os
 import re
 import sys
+import threading
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from rich.console import Console
-from support import ROOT, assert_refused, run_program
+from support import ROOT, SmallNet
 
-from common import record
 from common.__main__ import main
 from common.errors import InputError
+from common.options import StepOptions
+from common.record import Environment, Setup
+from common.session import Timing, Window
+from common.studies import isolated, study
+from common.studies.ablation import program
 from common.studies.ablation.plan import NAMES
-from common.studies.sweep import figure as sweep_plot
-from common.studies.sweep import measure as sweep
-from common.studies.sweep import view as sweep_view
-from common.studies.sweep.record import FILE, Cell, CellRun, ProcessMemory, Sweep, read_sweep
+from common.studies.processes import ProcessMemory
+from common.studies.sweep import figure, measure, view
+from common.studies.sweep.record import FILE, Cell, CellRun, Setting, Sweep, read
 
-CPU = torch.device("cpu")
 MB = 10**6
+OPTIONS = StepOptions(
+    logdir=Path("/nowhere"), device="cpu", data=Path("/nowhere"), download=False, model="resnet18", image_size=32,
+    batch_size=128, workers=2, precision="auto", seed=0, quick=True, stacks=False,
+)  # fmt: skip
 
 
 def run(*windows, cores=1.5, workers=1):
@@ -36,7 +46,8 @@ def run(*windows, cores=1.5, workers=1):
 
 def cell(workers, batch_size, speed, pin_memory=False, spread=1.0):
     """A cell of three runs: `speed`, and as much as `spread` above and below."""
-    runs = [run(each, each + 0.1, each - 0.1, workers=workers) for each in (speed - spread, speed, speed + spread)]
+    medians = (speed - spread, speed, speed + spread)
+    runs = [run(median, median + 0.1, median - 0.1, workers=workers) for median in medians]
     return Cell(workers, batch_size, pin_memory, runs, None)
 
 
@@ -44,132 +55,168 @@ def make_sweep(cells=None, **changes):
     """Workers 0, 1, 2, 4 by batch sizes 32, 64; by default fastest with 2 workers and batch 64."""
     speeds = {32: (50.0, 80.0, 90.0, 70.0), 64: (60.0, 90.0, 120.0, 90.0)}
     made = [cell(workers, size, speed) for size in speeds for workers, speed in zip((0, 1, 2, 4), speeds[size])]  # noqa: B905
-    environment = record.Environment("2.11.0", None, None, "3.12.3", "Linux", "CPU", 2, None)
     values = dict(
-        schema=1, device="Test <CPU>", device_type="cpu", model="mobilenet_v2", data="stand-in", image_size=64,
-        precision="float32", seed=0, workers=[0, 1, 2, 4], batch_sizes=[32, 64], pin_memory=[False],
-        cells=cells or made, notes=["a note"], environment=environment, started="2026-01-01T00:00:00+00:00",
+        schema=2, setup=Setup("Test <CPU>", 2, "stand-in", "mobilenet_v2", 64), device_type="cpu",
+        precision="float32", seed=0, quick=False, notes=["a note"],
+        environment=Environment("2.11.0", None, None, "3.12.3", "Linux", "CPU", 2, None),
+        started="2026-01-01T00:00:00+00:00", workers=[0, 1, 2, 4], batch_sizes=[32, 64], pin_memory=[False],
+        cells=cells or made,
     )  # fmt: skip
     return Sweep(**(values | changes))
 
 
 def with_failure(why="out of memory on the GPU"):
     """`make_sweep` whose largest cell failed after one run."""
-    found = make_sweep()
-    broken = replace(found.cells[-1], runs=found.cells[-1].runs[:1], failed=why)
-    return replace(found, cells=[*found.cells[:-1], broken])
+    sweep = make_sweep()
+    failed = replace(sweep.cells[-1], runs=sweep.cells[-1].runs[:1], failed=why)
+    return replace(sweep, cells=[*sweep.cells[:-1], failed])
 
 
 def pinned_too():
     """`make_sweep` with the same cells again, pinned and faster by one image/s."""
-    found = make_sweep()
-    pinned = [cell(each.workers, each.batch_size, each.median + 1, True) for each in found.cells]
-    return replace(found, cells=[*found.cells, *pinned], pin_memory=[False, True], device_type="cuda")
+    sweep = make_sweep()
+    pinned = [cell(pageable.workers, pageable.batch_size, pageable.median + 1, True) for pageable in sweep.cells]
+    return replace(sweep, cells=[*sweep.cells, *pinned], pin_memory=[False, True], device_type="cuda")
 
 
 # What is made of the numbers
 
 
 def test_a_cell_s_speed_is_the_median_run_s_median_window():
-    made = Cell(1, 32, False, [run(10.0, 30.0, 20.0), run(50.0, 40.0, 60.0), run(5.0, 6.0, 7.0)], None)
-    assert (made.median, made.low, made.high) == (20.0, 6.0, 50.0)
+    three = Cell(1, 32, False, [run(10.0, 30.0, 20.0), run(50.0, 40.0, 60.0), run(5.0, 6.0, 7.0)], None)
+    assert (three.median, three.low, three.high) == (20.0, 6.0, 50.0)
 
 
 def test_a_single_run_has_the_range_of_its_windows():
-    made = Cell(1, 32, False, [run(10.0, 30.0, 20.0)], None)
-    assert (made.median, made.low, made.high) == (20.0, 10.0, 30.0)
+    one = Cell(1, 32, False, [run(10.0, 30.0, 20.0)], None)
+    assert (one.median, one.low, one.high) == (20.0, 10.0, 30.0)
 
 
 def test_memory_of_all_is_the_training_process_s_and_every_worker_s():
     assert cell(0, 32, 10.0).total_pss == 700 * MB
-    made = cell(4, 32, 10.0)
-    assert (made.worker_pss, made.worker_rss, made.process_rss) == (100 * MB, 300 * MB, 900 * MB)
-    assert made.total_pss == 700 * MB + 4 * 100 * MB
-    told_once = replace(made, runs=[*made.runs[:2], replace(made.runs[2], worker_bytes=None, cores=None)])
-    assert (told_once.total_pss, told_once.worker_pss, told_once.cores) == (None, None, None)
+    four = cell(4, 32, 10.0)
+    assert (four.worker_pss, four.worker_rss, four.process_rss) == (100 * MB, 300 * MB, 900 * MB)
+    assert four.total_pss == 700 * MB + 4 * 100 * MB
+    unknown_once = replace(four, runs=[*four.runs[:2], replace(four.runs[2], worker_bytes=None, cores=None)])
+    assert (unknown_once.total_pss, unknown_once.worker_pss, unknown_once.cores) == (None, None, None)
+
+
+def test_a_setting_reads_as_words():
+    assert str(Setting(1, 32, False)) == "1 worker, batch 32"
+    assert str(cell(2, 64, 10.0, pin_memory=True).setting) == "2 workers, batch 64, pinned"
 
 
 def test_neighbours_differ_in_one_setting_by_one_place():
-    found = pinned_too()
-    settings = {(n.workers, n.batch_size, n.pin_memory) for n in found.neighbours(found.cell(2, 64, False))}
+    sweep = pinned_too()
+    settings = {neighbour.setting for neighbour in sweep.neighbours(sweep.cell(2, 64, False))}
     assert settings == {(1, 64, False), (4, 64, False), (2, 32, False), (2, 64, True)}
-    corner = {(n.workers, n.batch_size) for n in make_sweep().neighbours(make_sweep().cells[0])}
+    corner = {neighbour.setting[:2] for neighbour in make_sweep().neighbours(make_sweep().cells[0])}
     assert corner == {(1, 32), (0, 64)}
 
 
 def test_the_verdict_names_the_best_cell_and_what_more_workers_cost():
-    told = sweep_view.verdict(make_sweep())
-    assert told.startswith("Best: 2 workers, batch 64: 120.0 images/s (119.0 to 121.0); faster than each of its")
-    assert told.endswith("With 4 workers instead it is 25% slower, and takes 200 MB more memory in all.")
+    sentence = view.verdict(make_sweep())
+    assert sentence.startswith("Best: 2 workers, batch 64: 120.0 images/s (119.0 to 121.0); faster than each of its")
+    assert sentence.endswith("With 4 workers instead it is 25% slower, and takes 200 MB more memory in all.")
 
 
-def test_the_verdict_tells_a_best_that_cannot_be_told_apart():
-    found = make_sweep()
-    near = [cell(1, 64, 119.5) if (each.workers, each.batch_size) == (1, 64) else each for each in found.cells]
-    near = [cell(4, 64, 119.0) if (each.workers, each.batch_size) == (4, 64) else each for each in near]
-    told = sweep_view.verdict(make_sweep(near))
-    assert "not told apart from 1 worker, batch 64 (119.5); 4 workers, batch 64 (119.0)" in told
-    assert "With 4 workers instead it is 0.99x as fast, which is within the ranges" in told
+def test_the_verdict_names_what_the_best_is_not_resolved_from():
+    near = {(1, 64): 119.5, (4, 64): 119.0}
+    cells = [cell(*key, near[key]) if (key := own.setting[:2]) in near else own for own in make_sweep().cells]
+    sentence = view.verdict(make_sweep(cells))
+    assert "not resolved from 1 worker, batch 64 (119.5); 4 workers, batch 64 (119.0)" in sentence
+    assert "With 4 workers instead it is 0.99x as fast, which is within the ranges" in sentence
 
 
-def test_a_best_with_the_most_workers_is_told_to_be_at_the_edge():
-    found = make_sweep([each for each in make_sweep().cells if each.workers < 4], workers=[0, 1, 2])
-    assert "More than 2 workers were not measured" in sweep_view.verdict(found)
+def test_the_verdict_of_a_best_with_the_most_workers_is_that_it_is_at_the_edge():
+    sweep = make_sweep([cell for cell in make_sweep().cells if cell.workers < 4], workers=[0, 1, 2])
+    assert "More than 2 workers were not measured" in view.verdict(sweep)
 
 
-def test_more_workers_that_failed_are_told_to_have():
-    made = [replace(each, failed="killed") if each.workers == 4 else each for each in make_sweep().cells]
-    assert sweep_view.verdict(make_sweep(made)).endswith("With 4 workers it failed: killed.")
+def test_the_verdict_says_where_more_workers_failed():
+    cells = [replace(cell, failed="killed") if cell.workers == 4 else cell for cell in make_sweep().cells]
+    assert view.verdict(make_sweep(cells)).endswith("With 4 workers it failed: killed.")
 
 
 def test_a_cell_that_failed_is_neither_the_best_nor_a_neighbour():
-    found = with_failure()
-    fast = replace(found, cells=[*found.cells[:-1], replace(cell(4, 64, 999.0), failed="killed")])
+    sweep = with_failure()
+    fast = replace(sweep, cells=[*sweep.cells[:-1], replace(cell(4, 64, 999.0), failed="killed")])
     assert fast.best.median == 120.0
-    assert (4, 64) not in {(each.workers, each.batch_size) for each in fast.neighbours(fast.best)}
+    assert (4, 64) not in {neighbour.setting[:2] for neighbour in fast.neighbours(fast.best)}
 
 
 # Cells, each in a process of its own
 
 
-def apart(code, limit_seconds=60):
-    return sweep.measured_apart({}, limit_seconds, command=(sys.executable, "-c", code))
+@pytest.fixture
+def quick_end(monkeypatch):
+    """A process that is ended has no compiler to stop."""
+    monkeypatch.setattr(isolated, "TERMINATE_SECONDS", 0.01)
 
 
-def test_a_cell_comes_from_the_last_line_of_a_process_of_its_own():
+def measured_by(code, limit_seconds=60):
+    return measure.measured_isolated(
+        Setting(1, 8, False), OPTIONS, limit_seconds, command=(sys.executable, "-S", "-c", code)
+    )
+
+
+def test_a_cell_comes_from_the_last_line_of_a_process_of_its_own(quick_end):
     answer = {"windows": [1.5], "cores": None, "process_bytes": {"rss": 2, "pss": 1}, "worker_bytes": None}
-    told, why = apart(f"print('STAND-IN DATA'); print({json.dumps({'cell': answer})!r})")
-    assert (told, why) == (CellRun([1.5], None, ProcessMemory(2, 1), None), None)
+    result = measured_by(f"print('STAND-IN DATA'); print({json.dumps({'cell': answer})!r})")
+    assert result == CellRun([1.5], None, ProcessMemory(2, 1), None)
+
+
+def test_a_process_gets_the_options_with_its_setting(quick_end, tmp_path):
+    file = tmp_path / "settings"
+    measured_by(f"import sys; open({str(file)!r}, 'w').write(sys.argv[1])")
+    settings = json.loads(file.read_text())
+    assert isolated.options_from(settings["options"]) == replace(OPTIONS, workers=1, batch_size=8)
+    assert settings["pin_memory"] is False
 
 
 @pytest.mark.parametrize(
-    "code, told",
+    "code, why",
     [
         ("import os; os.kill(os.getpid(), 9)", "killed by signal 9, most likely for lack of memory"),
         ("raise SystemExit(3)", "ended with code 3"),
         ('print(\'{"cell": {"error": "out of memory"}}\')', "out of memory"),
     ],
 )
-def test_why_a_cell_was_not_measured_is_a_line(code, told):
-    cell_run, why = apart(code)
-    assert cell_run is None
-    assert told in why
+def test_why_a_cell_was_not_measured_is_a_line(quick_end, code, why):
+    assert why in measured_by(code)
 
 
-def test_a_cell_that_hangs_is_ended_with_all_that_it_started(tmp_path):
-    os.mkfifo(tmp_path / "told")  # whose end is reached when nobody has it open any more
-    told = os.open(tmp_path / "told", os.O_RDONLY | os.O_NONBLOCK)
-    child = f"import time; out = open({str(tmp_path / 'told')!r}, 'w'); time.sleep(30); out.write('survived')"
-    cell_run, why = apart(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])", limit_seconds=2)
-    assert cell_run is None
-    assert why == "not done after 2 s"
-    os.set_blocking(told, True)
-    assert os.read(told, 100) == b""
-    os.close(told)
+def test_a_cell_that_hangs_is_ended_with_all_that_it_started(quick_end, tmp_path, monkeypatch):
+    fifo, opened, limits = tmp_path / "fifo", [], []
+    os.mkfifo(fifo)  # whose end is reached when nobody has it open any more
+
+    class TimerOnceStarted(threading.Thread):
+        """In place of a timer: its time is over once the process has started another."""
+
+        def __init__(self, seconds, end):
+            super().__init__(daemon=True)
+            self.end = end
+            limits.append(seconds)
+
+        def run(self):
+            opened.append(os.open(fifo, os.O_RDONLY))
+            assert os.read(opened[0], 100) == b"started"
+            self.end()
+
+        def cancel(self):
+            pass
+
+    monkeypatch.setattr(isolated.threading, "Timer", TimerOnceStarted)
+    child = f"exec 3>'{fifo}'; printf started >&3; sleep 60; printf survived >&3"
+    result = measured_by(f"import os; os.spawnlp(os.P_WAIT, 'sh', 'sh', '-c', {child!r})", limit_seconds=2)
+    assert result == "not done after 2 s"
+    assert limits == [2]
+    assert os.read(opened[0], 100) == b""
+    os.close(opened[0])
 
 
 @pytest.mark.parametrize(
-    "error, told",
+    "error, why",
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "out of memory before the first batch"),
         (MemoryError(), "out of memory"),
@@ -177,110 +224,146 @@ def test_a_cell_that_hangs_is_ended_with_all_that_it_started(tmp_path):
         (KeyError("odd"), "KeyError: 'odd'"),
     ],
 )
-def test_failures_are_told_in_a_line(error, told):
-    assert sweep.failure(error).startswith(told) or told in sweep.failure(error)
-    assert "\n" not in sweep.failure(error)
-
-
-def settings_of(*workers):
-    return [{"workers": each, "batch_size": 8, "pin_memory": False} for each in workers]
+def test_failures_are_one_line(error, why):
+    assert measure.failure(error).startswith(why)
+    assert "\n" not in measure.failure(error)
 
 
 def test_runs_are_interleaved_and_what_failed_is_not_tried_again(monkeypatch, capsys):
     tried = []
 
-    def measured_apart(settings):
-        assert settings["model"] == "resnet18"
-        tried.append(settings["workers"])
-        if settings["workers"] == 2 and tried.count(2) == 2:
-            return None, "a worker was killed"
-        return run(float(len(tried))), None
+    def measured_isolated(setting, options):
+        assert options == OPTIONS
+        tried.append(setting.workers)
+        if setting.workers == 2 and tried.count(2) == 2:
+            return "a worker was killed"
+        return run(float(len(tried)))
 
-    monkeypatch.setattr(sweep, "measured_apart", measured_apart)
-    cells = sweep.measured(settings_of(0, 1, 2), {"model": "resnet18"}, runs=3)
+    monkeypatch.setattr(measure, "measured_isolated", measured_isolated)
+    cells = measure.measured([Setting(workers, 8, False) for workers in (0, 1, 2)], OPTIONS, runs=3)
     assert tried == [0, 1, 2, 2, 1, 0, 0, 1]
-    assert [len(each.runs) for each in cells] == [3, 3, 1]
-    assert [each.failed for each in cells] == [None, None, "a worker was killed"]
+    assert [len(cell.runs) for cell in cells] == [3, 3, 1]
+    assert [cell.failed for cell in cells] == [None, None, "a worker was killed"]
     assert "2 workers, batch 8: failed: a worker was killed" in capsys.readouterr().out
 
 
 def test_workers_double_up_to_twice_the_cores():
-    assert sweep.default_workers(1) == [0, 1, 2]
-    assert sweep.default_workers(2) == [0, 1, 2, 4]
-    assert sweep.default_workers(6) == [0, 1, 2, 4, 6, 12]
-    assert sweep.default_workers(16) == [0, 1, 2, 4, 8, 16, 32]
+    assert measure.default_workers(1) == [0, 1, 2]
+    assert measure.default_workers(2) == [0, 1, 2, 4]
+    assert measure.default_workers(6) == [0, 1, 2, 4, 6, 12]
+    assert measure.default_workers(16) == [0, 1, 2, 4, 8, 16, 32]
 
 
-def test_cpu_seconds_are_this_process_s_and_the_workers_(tmp_path):
-    (tmp_path / "7").mkdir()
-    ticks = os.sysconf("SC_CLK_TCK")
-    (tmp_path / "7" / "stat").write_text(f"7 (a) name) S {' '.join(['1'] * 10)} {3 * ticks} {2 * ticks} 99 99 20\n")
-    own = sum(os.times()[:2])
-    assert own + 5 <= sweep.cpu_seconds([7], tmp_path) <= own + 6
-    assert sweep.cpu_seconds([7, 8], tmp_path) is None
-    assert sweep.cpu_seconds([], tmp_path) is not None
+def test_cores_are_the_cpu_seconds_of_the_process_and_its_workers_over_the_time(monkeypatch):
+    memory = {(1,): ProcessMemory(20, 10), (7, 8): ProcessMemory(4, 2)}
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: [SimpleNamespace(pid=7), SimpleNamespace(pid=8)])
+    monkeypatch.setattr(measure, "os", SimpleNamespace(getpid=lambda: 1))
+    monkeypatch.setattr(measure, "process_memory", lambda pids: memory[tuple(pids)])
+    for cpu, cores in (([3.0, 9.0], 1.5), ([None, 9.0], None), ([3.0, None], None)):
+        cpu_seconds, clock = iter(cpu), iter([100.0, 104.0])
+        monkeypatch.setattr(measure, "cpu_seconds", lambda pids, left=cpu_seconds: (next(left), pids == [7, 8])[0])
+        monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda left=clock: next(left)))
+        with measure.ResourceUse() as use:
+            pass
+        assert (use.cores, use.process_bytes, use.worker_bytes) == (cores, *memory.values())
 
 
 def test_the_program_is_step_07_s_with_pinned_memory_as_asked(monkeypatch):
     """test_ablation holds the program to the steps."""
-    taken = []
+    calls = []
 
-    def training(on, args):
-        taken.append((on, args))
-        raise InputError("enough")
+    def timed(on, options, plan, around_windows):
+        calls.append((on, options, plan))
+        with around_windows:
+            windows = [Window(speed, None, [1.0], 0.0) for speed in (3.0, 5.0)]
+        return None, Timing(0.1, windows)
 
-    monkeypatch.setattr(sweep, "training", training)
+    monkeypatch.setattr(measure, "timed", timed)
     for pinned in (False, True):
-        with pytest.raises(InputError, match="enough"):
-            sweep.measured_here("cpu", "small", 32, "data", 0, True, 3, 16, pinned)
-    every = list(NAMES[:7])
-    on = [[name for name in NAMES if getattr(each, name)] for each, _ in taken]
-    assert on == [[name for name in every if name != "pinned_memory"], every]
-    assert (taken[0][1].workers, taken[0][1].batch_size) == (3, 16)
+        assert measure.measured_here(OPTIONS, pinned).windows == [3.0, 5.0]
+    with_pinned = list(NAMES[:7])
+    on = [[name for name in NAMES if getattr(optimisations, name)] for optimisations, *_ in calls]
+    assert on == [[name for name in with_pinned if name != "pinned_memory"], with_pinned]
+    assert calls[0][1:] == (OPTIONS, measure.QUICK)
+    measure.measured_here(replace(OPTIONS, quick=False), False)
+    assert calls[-1][-1] == measure.FULL
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_process_prints_its_cell_or_why_there_is_none(monkeypatch, capsys, precision):
+    monkeypatch.setattr(program, "classifier", lambda *_: SmallNet())
+    options = replace(OPTIONS, workers=0, batch_size=4, precision=precision)
+    measure.main(json.dumps({"options": asdict(options), "pin_memory": False}, default=str))
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(f"precision: {'float32' if precision == 'fp32' else 'bfloat16'}") for line in lines)
+    answer = json.loads(lines[-1])["cell"]
+    assert len(answer["windows"]) == measure.QUICK.windows
+    assert min(answer["windows"]) > 0
+    options = replace(options, batch_size=65536)
+    measure.main(json.dumps({"options": asdict(options), "pin_memory": False}, default=str))
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])["cell"]
+    assert answer == {"error": "batch size 65536 is larger than the data (50000 images)"}
 
 
 # The record
 
 
-def write(folder, found):
-    (folder / FILE).write_text(json.dumps(asdict(found)))
+def write(folder, sweep):
+    study.write(folder / FILE, sweep)
 
 
-@pytest.mark.parametrize("made", [make_sweep, pinned_too, with_failure])
-def test_a_record_is_read_as_it_was_written(tmp_path, made):
-    assert read_sweep(tmp_path) is None
-    write(tmp_path, made())
-    assert read_sweep(tmp_path) == made()
+@pytest.mark.parametrize("make", [make_sweep, pinned_too, with_failure])
+def test_a_record_is_read_as_it_was_written(tmp_path, make):
+    assert read(tmp_path) is None
+    write(tmp_path, make())
+    assert read(tmp_path) == make()
+
+
+def with_first(**changes):
+    """`make_sweep` with another first cell."""
+    sweep = make_sweep()
+    return replace(sweep, cells=[replace(sweep.cells[0], **changes), *sweep.cells[1:]])
 
 
 @pytest.mark.parametrize(
-    "broken, told",
+    "broken, problem",
     [
-        (make_sweep(schema=2), "schema 2"),
-        (make_sweep(pin_memory=[1]), "pin_memory is 1, not bool"),
-        (make_sweep(seed=True), "seed is True, not int"),
+        (make_sweep(schema=3), "schema 3"),
+        (make_sweep(pin_memory=[1]), r"bool.*pin_memory"),
+        (make_sweep(seed=True), r"int.*seed"),
         (make_sweep(make_sweep().cells[1:]), "a cell for every setting"),
         (make_sweep(make_sweep().cells[::-1]), "a cell for every setting"),
         (make_sweep(pin_memory=[True]), "a cell for every setting"),
-        (make_sweep([replace(each, failed="killed") for each in make_sweep().cells]), "one at least that was measured"),
-        (make_sweep([replace(make_sweep().cells[0], runs=[]), *make_sweep().cells[1:]]), "must hold windows"),
-        (make_sweep([replace(make_sweep().cells[0], runs=[run(0.0)]), *make_sweep().cells[1:]]), "must hold windows"),
-        (make_sweep([replace(make_sweep().cells[0], runs=[run()]), *make_sweep().cells[1:]]), "must hold windows"),
+        (make_sweep([replace(own, failed="killed") for own in make_sweep().cells]), "one at least that was measured"),
+        (with_first(runs=[]), "must hold runs, or why it failed"),
+        (with_first(runs=[run(0.0)]), r"> 0.*cells.*runs.*windows"),
+        (with_first(runs=[run()]), r"length >= 1.*cells.*runs.*windows"),
     ],
 )
-def test_a_broken_record_is_refused(tmp_path, broken, told):
+def test_a_broken_record_is_refused(tmp_path, broken, problem):
     write(tmp_path, broken)
-    with pytest.raises(InputError, match=told):
-        read_sweep(tmp_path)
+    with pytest.raises(InputError, match=problem):
+        read(tmp_path)
+
+
+def test_a_recorded_sweep_of_schema_1_reads_with_the_same_numbers():
+    folder = ROOT / "logs" / "reference" / "amd-epyc"
+    value, sweep = json.loads((folder / FILE).read_text()), read(folder)
+    assert value["schema"] == 1
+    for name in ("workers", "batch_sizes", "pin_memory", "cells", "notes", "precision", "seed", "started"):
+        assert json.loads(json.dumps(sweep.as_json()[name])) == value[name], name
+    assert sweep.setup == Setup("AMD EPYC", 2, "stand-in", "mobilenet_v2", 64)
+    assert (sweep.quick, sweep.schema) == (False, 2)
+    assert view.verdict(sweep).startswith("Best: 2 workers, batch 128: 165.3 images/s (159.2 to 191.2)")
 
 
 # The table and the figures
 
 
-def shown(found, width=200):
-    console = Console(width=width, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    sweep_view.print_sweep(found, console)
-    return console.export_text()
+def shown(sweep, width=200):
+    console = Console(width=width, highlight=False, file=io.StringIO())
+    view.print_sweep(sweep, console)
+    return console.file.getvalue()
 
 
 def test_the_table_holds_every_cell_and_says_which_failed():
@@ -295,87 +378,71 @@ def test_the_table_holds_every_cell_and_says_which_failed():
     assert "the median run" in text
 
 
-def test_what_a_system_does_not_tell_is_a_dash():
-    blind = [replace(each, runs=[CellRun([5.0, 6.0], None, None, None)]) for each in make_sweep().cells]
-    rows = [line.split() for line in shown(make_sweep(blind)).splitlines() if re.match(r"\d", line)]
+def test_what_is_not_known_is_a_dash():
+    unknown = CellRun([5.0, 6.0], None, None, None)
+    sweep = make_sweep([replace(cell, runs=[unknown]) for cell in make_sweep().cells])
+    rows = [line.split() for line in shown(sweep).splitlines() if re.match(r"\d", line)]
     assert rows[1][-5:] == ["-"] * 5
-    assert "median window" in shown(make_sweep(blind))
-    assert "memory in all" not in sweep_view.verdict(make_sweep(blind))
+    assert "median window" in shown(sweep)
+    assert "memory in all" not in view.verdict(sweep)
 
 
 def test_the_table_fits_a_narrow_terminal():
     assert max(map(len, shown(with_failure(), width=80).splitlines())) <= 80
 
 
-def test_the_page_holds_the_data_and_loads_nothing(tmp_path):
-    pytest.importorskip("plotly")
-    sweep_plot.plot(with_failure(), tmp_path / "s.html")
-    page = (tmp_path / "s.html").read_text()
-    assert "Plotly.newPlot" in page
-    assert len(page) > 10**6, "plotly.js is in the page"
-    outside = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
-    assert not re.search(r"https?:", outside)
-    assert not re.search(r"<(script|link|img|iframe)[^>]+(src|href)=", page)
-    assert '<html lang="en">' in page
-    assert "<title>Workers, batch size, pinned memory: mobilenet_v2" in page
-    assert 'role="img" aria-label="Heat map of images per second. Best: 2 workers, batch 64' in page
-    assert "Test &lt;CPU&gt;" in page
-    assert "Test <CPU>" not in outside
-    assert "<td>120.0<td>119.0 to 121.0<td>1.50<td>100<td>300<td>900<td>900" in page
-    assert "failed: out of memory on the GPU" in outside
-    assert "color-scheme: light" in page
-
-
 def test_the_heat_map_has_a_panel_for_each_pinning_on_one_scale():
     pytest.importorskip("plotly")
-    figure = sweep_plot.plotly_figure(pinned_too())
-    pageable, pinned = figure.data
+    drawn = figure.plotly_figure(pinned_too())
+    pageable, pinned = drawn.data
     assert list(pageable.x) == ["0", "1", "2", "4"]
     assert list(pageable.y) == ["32", "64"]
     assert list(pageable.z[1]) == [60.0, 90.0, 120.0, 90.0]
     assert list(pinned.z[1]) == [61.0, 91.0, 121.0, 91.0]
     assert pageable.coloraxis == pinned.coloraxis == "coloraxis"
     assert "1.5 cores" in pageable.text[1][2]
-    assert "100 MB a worker" in pageable.text[1][2]
-    assert "a worker" not in pageable.text[1][0]
-    assert [each.text for each in figure.layout.annotations] == ["pageable memory", "pinned memory"]
+    assert "100 MB per worker" in pageable.text[1][2]
+    assert "per worker" not in pageable.text[1][0]
+    assert [annotation.text for annotation in drawn.layout.annotations] == ["pageable memory", "pinned memory"]
 
 
 def test_a_cell_that_failed_is_a_gap_with_its_reason():
     pytest.importorskip("plotly")
-    figure = sweep_plot.plotly_figure(with_failure("<killed>"))
-    assert figure.data[0].z[1][3] is None
-    assert figure.data[0].text[1][3] == ""
-    told = next(each for each in figure.layout.annotations if each.text == "failed")
-    assert (told.x, told.y) == (3, 1), "places, since a category's axis takes numbers in text for places as well"
-    assert "&lt;killed&gt;" in told.hovertext
+    drawn = figure.plotly_figure(with_failure("<killed>"))
+    assert drawn.data[0].z[1][3] is None
+    assert drawn.data[0].text[1][3] == ""
+    failed = next(annotation for annotation in drawn.layout.annotations if annotation.text == "failed")
+    assert (failed.x, failed.y) == (3, 1), "places, since a category's axis takes numbers in text for places as well"
+    assert "&lt;killed&gt;" in failed.hovertext
 
 
 def test_the_drawn_heat_map_holds_the_same_and_is_the_same_each_time(tmp_path):
     for name in ("a.svg", "b.svg"):
-        sweep_plot.plot(with_failure(), tmp_path / name)
+        figure.draw(with_failure(), tmp_path / name)
     svg = (tmp_path / "a.svg").read_text()
     assert svg == (tmp_path / "b.svg").read_text()
     ElementTree.fromstring(svg)
     texts = re.findall(r">([^<>\n]+)</text>", svg)
-    for text in ("120", "60.0", "1.5 cores", "100 MB a worker", "failed", "workers", "batch size"):
+    for text in ("120", "60.0", "1.5 cores", "100 MB per worker", "failed", "workers", "batch size"):
         assert text in texts
     assert "href" not in re.sub(r'xlink:href="#', "", svg)
-    sweep_plot.plot(pinned_too(), tmp_path / "a.png")
+    figure.draw(pinned_too(), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InputError, match=r"must end in \.svg or \.png"):
+        figure.draw(make_sweep(), tmp_path / "a.html")
 
 
 def test_every_cell_the_same_is_drawn_too(tmp_path):
-    made = make_sweep([cell(0, 32, 10.0, spread=0.0)], workers=[0], batch_sizes=[32])
-    sweep_plot.plot(made, tmp_path / "a.svg")
+    sweep = make_sweep([cell(0, 32, 10.0, spread=0.0)], workers=[0], batch_sizes=[32])
+    figure.draw(sweep, tmp_path / "a.svg")
     assert "10.0" in (tmp_path / "a.svg").read_text()
 
 
 def test_text_is_readable_on_both_ends_of_the_scale():
     from matplotlib import colormaps
 
-    assert sweep_plot._ink(colormaps[sweep_plot.SCALE](0.0)) == "white"
-    assert sweep_plot._ink(colormaps[sweep_plot.SCALE](1.0)) == "black"
+    assert figure._ink(colormaps[figure.SCALE](0.0)) == "white"
+    assert figure._ink(colormaps[figure.SCALE](1.0)) == "black"
 
 
 # The command
@@ -390,97 +457,102 @@ def ended(*words):
 @pytest.fixture
 def small(monkeypatch):
     """Cells that are made up, so that nothing is trained."""
-    monkeypatch.setattr(sweep, "classifier", lambda *_: None)
-    monkeypatch.setattr(sweep, "measured_apart", lambda settings: (run(1.0 + settings["workers"]), None))
+    monkeypatch.setattr(measure, "classifier", lambda *_: None)
+    monkeypatch.setattr(measure, "measured_isolated", lambda setting, options: run(1.0 + setting.workers))
 
 
 def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, capsys):
     words = ("--logdir", tmp_path, "--data", tmp_path, "--workers-list", "2,0,2", "--batch-sizes", "4")
     assert ended(*words, "--runs", 2, "--json", "--plot", tmp_path / "s.svg") == 0
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / FILE).read_text())
-    found = read_sweep(tmp_path)
-    assert (found.workers, found.batch_sizes, found.pin_memory) == ([0, 2], [4], [False])
-    assert [len(each.runs) for each in found.cells] == [2, 2]
+    sweep = read(tmp_path)
+    assert (sweep.workers, sweep.batch_sizes, sweep.pin_memory) == ([0, 2], [4], [False])
+    assert [len(cell.runs) for cell in sweep.cells] == [2, 2]
     assert (tmp_path / "s.svg").exists()
     assert ended("--logdir", tmp_path, "--data", tmp_path) == 0
-    text = capsys.readouterr().out
-    assert "pinned memory cannot act" in text.replace("\n", " ")
-    assert "smoke run" in text.lower()
-    found = read_sweep(tmp_path)
-    assert (found.workers, found.batch_sizes) == (sweep.QUICK_WORKERS, sweep.QUICK_BATCH_SIZES)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "No GPU: nothing is copied to a device, so pinned memory has no effect" in text
+    assert "on the same CPU cores as the workers" in text
+    assert "Smoke run" in text
+    sweep = read(tmp_path)
+    assert (sweep.workers, sweep.batch_sizes, sweep.quick) == (measure.QUICK_WORKERS, measure.QUICK_BATCH_SIZES, True)
+
+
+@pytest.mark.parametrize("precision, dtype", [("fp32", "float32"), ("bf16", "bfloat16")])
+def test_the_precision_is_passed_to_the_processes_and_recorded(small, tmp_path, monkeypatch, precision, dtype):
+    asked = []
+    monkeypatch.setattr(measure, "measured_isolated", lambda setting, options: asked.append(options) or run(1.0))
+    assert ended("--logdir", tmp_path, "--data", tmp_path, "--precision", precision) == 0
+    assert {options.precision for options in asked} == {precision}
+    assert read(tmp_path).precision == dtype
 
 
 def test_a_gpu_is_measured_with_and_without_pinned_memory(small, tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(sweep, "measured_apart", lambda settings: (asked.append(settings), (run(1.0), None))[1])
-    monkeypatch.setattr(sweep, "autocast_dtype", lambda device: (torch.bfloat16, []))
-    monkeypatch.setattr(sweep, "device_name", lambda device: "Test GPU")
-    args = SimpleNamespace(
-        model="m", image_size=32, data=tmp_path, workers_list=[0, 3], batch_sizes=None, runs=1, quick=False,
-        device="cuda:1", seed=0,
-    )  # fmt: skip
-    found = sweep.measure(args, torch.device("cuda:1"))
-    assert found.pin_memory == [False, True]
-    assert found.batch_sizes == [32, 128, 512]
-    assert [each["pin_memory"] for each in asked] == [False] * 6 + [True] * 6
-    assert found.precision == "bfloat16"
-    assert {each["device"] for each in asked} == {"cuda:1"}
+    monkeypatch.setattr(measure, "measured_isolated", lambda *call: asked.append(call) or run(1.0))
+    monkeypatch.setattr(measure, "autocast_dtype", lambda *_: torch.bfloat16)
+    monkeypatch.setattr(measure, "autocast_notes", lambda *_: [])
+    for module in ("common.device", "common.studies.sweep.measure"):
+        monkeypatch.setattr(f"{module}.device_name", lambda device: "Test GPU")
+    monkeypatch.setattr(study, "ready", lambda args: replace(OPTIONS, device="cuda:1", quick=False, logdir=tmp_path))
+    assert ended("--logdir", tmp_path, "--data", tmp_path, "--workers-list", "0,3", "--runs", 1) == 0
+    sweep = read(tmp_path)
+    assert sweep.pin_memory == [False, True]
+    assert sweep.batch_sizes == [32, 128, 512]
+    assert [setting.pin_memory for setting, _ in asked] == [False] * 6 + [True] * 6
+    assert (sweep.precision, sweep.notes) == ("bfloat16", [])
+    assert sweep.setup == Setup("Test GPU", None, "stand-in", "resnet18", 32)
+    assert {options.device for _, options in asked} == {"cuda:1"}
 
 
 def test_no_cell_at_all_is_one_line_and_writes_nothing(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sweep, "measured_apart", lambda settings: (None, "out of memory"))
+    monkeypatch.setattr(measure, "measured_isolated", lambda setting, options: "out of memory")
     assert ended("--logdir", tmp_path, "--data", tmp_path) == 2
-    told = "no setting could be measured; 0 workers, batch 8: out of memory"
-    assert told in capsys.readouterr().err
+    assert "no setting could be measured; 0 workers, batch 8: out of memory" in capsys.readouterr().err
     assert not (tmp_path / FILE).exists()
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (["--model", "mobilenet_v22"], "unknown model"),
-        (["--plot", "heat.gif"], ".html, .svg or .png"),
+        (["--plot", "heat.gif"], "must end in .svg or .png"),
+        (["--plot", "heat.html"], "must end in .svg or .png"),
         (["--plot", "not there/heat.svg"], "no folder"),
         (["--workers-list", "0,-1"], "'-1' is not a whole number from 0 to 256"),
         (["--workers-list", ""], "'' is not a whole number"),
         (["--batch-sizes", "32;64"], "'32;64' is not a whole number from 1"),
         (["--batch-sizes", "0"], "whole number from 1"),
+        (["--batch-sizes", "a"], "'a' is not a whole number"),
         (["--runs", "0"], "whole number"),
+        (["--precision", "int8"], "invalid choice"),
         (["--device", "tpu"], "unknown device"),
         (["--data", __file__], "is a file"),
         (["--logdir", "/dev/null/logs"], "cannot write"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, told):
+def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
     assert ended("--logdir", tmp_path, *words) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
-    assert told in lines[0]
+    assert message in lines[0]
     assert not (tmp_path / FILE).exists()
 
 
-def test_a_page_without_plotly_is_refused_before_anything_is_measured(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    assert ended("--logdir", tmp_path, "--plot", tmp_path / "s.html") == 2
-    assert "needs plotly, which is not installed" in capsys.readouterr().err
-    assert not (tmp_path / FILE).exists()
-    assert ended("--logdir", tmp_path, "--data", tmp_path, "--plot", tmp_path / "s.svg") == 0
-
-
-def test_a_real_quick_call_with_a_cell_that_fails(tmp_path):
-    words = ("--quick", "--device", "cpu", "--data", tmp_path, "--logdir", tmp_path)
-    settings = ("--workers-list", "1", "--batch-sizes", "2,65536")
-    finished = run_program("-m", "common", "sweep", *words, *settings, cwd=ROOT, OMP_NUM_THREADS=1)
-    assert finished.returncode == 0, finished.stderr
-    assert "Failed: 1 worker, batch 65536: the batch is larger than the data (50000 images)." in finished.stdout
-    found = read_sweep(tmp_path)
-    assert found.model == "mobilenet_v2"
-    measured, failed = found.cells
+def test_a_real_quick_call_with_a_cell_that_fails(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    words = ("--model", "shufflenet_v2_x0_5", "--data", tmp_path, "--logdir", tmp_path)
+    assert ended(*words, "--workers-list", "1", "--batch-sizes", "2,65536") == 0
+    text = capsys.readouterr().out
+    assert "Failed: 1 worker, batch 65536: batch size 65536 is larger than the data (50000 images)." in text
+    sweep = read(tmp_path)
+    assert sweep.setup.model == "shufflenet_v2_x0_5"
+    measured, failed = sweep.cells
     assert (len(measured.runs), len(failed.runs)) == (1, 0)
-    assert len(measured.runs[0].windows) == sweep.QUICK.windows
+    assert len(measured.runs[0].windows) == measure.QUICK.windows
     if sys.platform == "linux":
+        pytest.importorskip("psutil")
         assert 0 < measured.cores < os.cpu_count() + 1
         assert 0 < measured.worker_pss <= measured.worker_rss
         assert measured.total_pss > measured.worker_pss
-    assert_refused(run_program("-m", "common", "sweep", "--batch-sizes", "a", cwd=ROOT), "'a' is not a whole number")

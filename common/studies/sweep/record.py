@@ -1,14 +1,32 @@
-"""What `sweep` found, as `sweep.json` holds it. Needs the standard library only."""
+"""What `sweep` measured, as `sweep.json` holds it. Needs the standard library only."""
 
 import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-from common.errors import InputError
-from common.record import Environment, read_as
-from common.studies.input.record import ProcessMemory
+from common.record import Meta, Positive
+from common.studies import study
+from common.studies.processes import ProcessMemory
+from common.studies.study import Study, header_from_schema_1
 
 FILE = "sweep.json"
+
+
+class Setting(NamedTuple):
+    """What is varied. As text: "2 workers, batch 64, pinned"."""
+
+    workers: int
+    batch_size: int
+    pin_memory: bool
+
+    def __str__(self) -> str:
+        return f"{workers_text(self.workers)}, batch {self.batch_size}{', pinned' if self.pin_memory else ''}"
+
+
+def workers_text(number: int) -> str:
+    return f"{number} worker{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -16,10 +34,10 @@ class CellRun:
     """One measurement of a cell, in a process of its own: images/s of each of its windows.
 
     cores: CPU seconds of the training process and its workers, over the seconds of the windows. process_bytes: the
-    training process's; worker_bytes: the median worker's, None without workers. None where the system does not tell.
+    training process's; worker_bytes: the median worker's, None without workers. None where they are not known.
     """
 
-    windows: list[float]
+    windows: Annotated[list[Positive], Meta(min_length=1)]
     cores: float | None
     process_bytes: ProcessMemory | None
     worker_bytes: ProcessMemory | None
@@ -36,126 +54,124 @@ class Cell:
     failed: str | None
 
     @property
-    def speeds(self):
+    def setting(self) -> Setting:
+        return Setting(self.workers, self.batch_size, self.pin_memory)
+
+    @property
+    def speeds(self) -> list[float]:
         """images/s: of each run the median window; of a single run its windows, since one number has no range."""
         if len(self.runs) == 1:
             return self.runs[0].windows
         return [statistics.median(run.windows) for run in self.runs]
 
     @property
-    def median(self):
+    def median(self) -> float:
         return statistics.median(self.speeds)
 
     @property
-    def low(self):
+    def low(self) -> float:
         return min(self.speeds)
 
     @property
-    def high(self):
+    def high(self) -> float:
         return max(self.speeds)
 
     @property
-    def cores(self):
-        """Of the median run; None where one does not tell."""
+    def cores(self) -> float | None:
+        """Of the median run; None where one is not known."""
         return _median([run.cores for run in self.runs])
 
-    def memory(self, pick):
-        """Bytes of the median run; `pick` takes them from a `CellRun`. None where one does not tell."""
+    def memory(self, pick: Callable[[CellRun], float | None]) -> float | None:
+        """Bytes of the median run; `pick` takes them from a `CellRun`. None where one is not known."""
         return _median([pick(run) for run in self.runs])
 
     @property
-    def worker_pss(self):
+    def worker_pss(self) -> float | None:
         return self.memory(lambda run: run.worker_bytes and run.worker_bytes.pss)
 
     @property
-    def worker_rss(self):
+    def worker_rss(self) -> float | None:
         return self.memory(lambda run: run.worker_bytes and run.worker_bytes.rss)
 
     @property
-    def process_rss(self):
+    def process_rss(self) -> float | None:
         return self.memory(lambda run: run.process_bytes and run.process_bytes.rss)
 
     @property
-    def total_pss(self):
-        """Bytes of the training process and all its workers together, proportional; None where not told."""
+    def total_pss(self) -> float | None:
+        """Bytes of the training process and all its workers together, proportional; None where not known."""
         process, worker = self.memory(lambda run: run.process_bytes and run.process_bytes.pss), self.worker_pss
         if process is None or (self.workers and worker is None):
             return None
         return process + self.workers * (worker or 0)
 
-    def faster_than(self, other):
+    def faster_than(self, other: "Cell") -> bool:
         """True where the ranges lie apart, this one above."""
         return self.low > other.high
 
 
-@dataclass(frozen=True)
-class Sweep:
+@dataclass(frozen=True, kw_only=True)
+class Sweep(Study):
     """One call of `sweep`: a `Cell` for every setting. cells: by pinning, then batch size, then workers."""
 
-    schema: int
-    device: str
-    device_type: str
-    model: str
-    data: str
-    image_size: int
-    precision: str
-    seed: int
+    FILE: ClassVar[str] = FILE
+
     workers: list[int]
     batch_sizes: list[int]
     pin_memory: list[bool]
     cells: list[Cell]
-    notes: list[str]
-    environment: Environment
-    started: str
 
-    def cell(self, workers, batch_size, pin_memory):
+    def cell(self, workers: int, batch_size: int, pin_memory: bool) -> Cell:
         """The cell of a setting. Raises KeyError for one that is not there."""
         for cell in self.cells:
-            if (cell.workers, cell.batch_size, cell.pin_memory) == (workers, batch_size, pin_memory):
+            if cell.setting == (workers, batch_size, pin_memory):
                 return cell
         raise KeyError((workers, batch_size, pin_memory))
 
     @property
-    def measured(self):
+    def measured(self) -> list[Cell]:
         """The cells that were measured in all runs."""
         return [cell for cell in self.cells if cell.failed is None]
 
     @property
-    def best(self):
+    def best(self) -> Cell:
         """The cell with the most images/s."""
         return max(self.measured, key=lambda cell: cell.median)
 
-    def neighbours(self, cell):
+    def neighbours(self, cell: Cell) -> list[Cell]:
         """The measured cells that differ from one in one setting: the next number of workers or batch size, pinning."""
-        found = []
-        for names, values, at in (
-            ("workers", self.workers, cell.workers),
-            ("batch_size", self.batch_sizes, cell.batch_size),
-            ("pin_memory", self.pin_memory, cell.pin_memory),
-        ):
-            index = values.index(at)
+        cells, varied = [], {"workers": self.workers, "batch_size": self.batch_sizes, "pin_memory": self.pin_memory}
+        for name, values in varied.items():
+            index = values.index(getattr(cell, name))
             for value in (*values[max(0, index - 1) : index], *values[index + 1 : index + 2]):
-                setting = {"workers": cell.workers, "batch_size": cell.batch_size, "pin_memory": cell.pin_memory}
-                found.append(self.cell(**(setting | {names: value})))
-        return [each for each in found if each.failed is None]
+                cells.append(self.cell(*cell.setting._replace(**{name: value})))
+        return [neighbour for neighbour in cells if neighbour.failed is None]
 
-
-def read_sweep(logdir):
-    """The `Sweep` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    path = Path(logdir) / FILE
-    if not path.exists():
+    def problem(self) -> str | None:
+        wanted = all_settings(self.workers, self.batch_sizes, self.pin_memory)
+        if [cell.setting for cell in self.cells] != wanted or not self.measured:
+            return "it must hold a cell for every setting, and one at least that was measured"
+        if not all(cell.runs or cell.failed for cell in self.cells):
+            return "a cell must hold runs, or why it failed"
         return None
-    found = read_as(Sweep, path)
-    settings = [(cell.workers, cell.batch_size, cell.pin_memory) for cell in found.cells]
-    wanted = [(w, b, p) for p in found.pin_memory for b in found.batch_sizes for w in found.workers]
-    if settings != wanted or not found.measured:
-        raise InputError(f"{path} is broken: it must hold a cell for every setting, and one at least that was measured")
-    for cell in found.cells:
-        speeds = [speed for run in cell.runs for speed in run.windows or [0.0]]
-        if min(speeds, default=1.0) <= 0 or not (cell.runs or cell.failed):
-            raise InputError(f"{path} is broken: each run of a cell must hold windows, and positive numbers")
-    return found
 
 
-def _median(values):
-    return statistics.median(values) if values and None not in values else None
+def all_settings(workers: Sequence[int], batch_sizes: Sequence[int], pin_memory: Sequence[bool]) -> list[Setting]:
+    """Every combination, in the order in which the first run measures them."""
+    return [Setting(number, size, pinned) for pinned in pin_memory for size in batch_sizes for number in workers]
+
+
+def read(logdir: str | Path) -> Sweep | None:
+    """The `Sweep` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
+    return study.read(Sweep, logdir, from_schema_1)
+
+
+def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
+    """The JSON object of today, from one with all fields beside each other."""
+    own = ("workers", "batch_sizes", "pin_memory", "cells")
+    return header_from_schema_1(value) | {name: value[name] for name in own}
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known and len(known) == len(values) else None

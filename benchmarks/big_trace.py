@@ -30,7 +30,7 @@ STEP = """\
   {{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#{step}", "pid": 7, "tid": 7, "ts": {ts}, "dur": {dur}, \
 "args": {{"External id": 0}}}}{end}
 """
-OPS_A_STEP = 2000  # operators, with five events each
+OPERATORS_PER_STEP = 2000  # operators, with five events each
 
 
 def write(path, events):
@@ -39,10 +39,10 @@ def write(path, events):
     with gzip.open(path, "wt", compresslevel=1) if path.suffix == ".gz" else open(path, "w") as file:
         size += file.write(HEAD)
         ops, number = max(1, events // 5), 0
-        steps = -(-ops // OPS_A_STEP)
+        steps = -(-ops // OPERATORS_PER_STEP)
         for step in range(steps):
             begin = 50 * number
-            for _ in range(min(OPS_A_STEP, ops - number)):
+            for _ in range(min(OPERATORS_PER_STEP, ops - number)):
                 number += 1
                 ts = 1_000_000 + 50 * number
                 name = KERNELS[number % len(KERNELS)]

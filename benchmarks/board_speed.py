@@ -1,4 +1,4 @@
-"""How soon TensorBoard answers: with this project's tab and mending, and without; and how soon ten runs are there.
+"""How soon TensorBoard answers: with this project's tab and patches, and without; and how soon ten runs are there.
 
 python benchmarks/board_speed.py TRACE [--runs 10] [--rounds 3]     copies of one trace, in folders of their own
 
@@ -22,9 +22,9 @@ WITHOUT = """
 import importlib.metadata as metadata
 find = metadata.entry_points
 def entry_points(**wanted):
-    found = find(**wanted)
+    plugins_found = find(**wanted)
     plugins = wanted.get("group") == "tensorboard_plugins"
-    return [each for each in found if each.name != "walkthrough"] if plugins else found
+    return [plugin for plugin in plugins_found if plugin.name != "walkthrough"] if plugins else plugins_found
 metadata.entry_points = entry_points
 import sys
 from tensorboard.main import run_main
@@ -71,7 +71,7 @@ def main():
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    found = {}
+    timings = {}
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         suffix = ".pt.trace.json.gz" if args.trace.name.endswith(".gz") else ".pt.trace.json"
@@ -84,33 +84,33 @@ def main():
         for number in range(args.rounds):
             for name, program in programs.items():
                 server = Server(program, folder / "logs", folder / f"cache{number}")
-                found.setdefault(f"{name}: first answer", []).append(server.seconds("/data/plugins_listing"))
+                timings.setdefault(f"{name}: first answer", []).append(server.seconds("/data/plugins_listing"))
                 if name == "with":
                     for again in ("first time", "second time"):
-                        measure_tab(server, args.runs, again, found)
+                        measure_tab(server, args.runs, again, timings)
                         server.stop()
                         server = Server(program, folder / "logs", folder / f"cache{number}")
                         server.seconds("/data/plugins_listing")
                 listed = server.seconds(
                     "/data/plugin/pytorch_profiler/runs", lambda answer: len(answer["runs"]) == args.runs
                 )
-                found.setdefault(f"{name}: the profiler lists {args.runs} runs", []).append(listed)
+                timings.setdefault(f"{name}: the profiler lists {args.runs} runs", []).append(listed)
                 server.stop()
-    for name, seconds in found.items():
+    for name, seconds in timings.items():
         print(f"{name:55} {median(seconds):6.2f} s ({min(seconds):.2f}-{max(seconds):.2f})")
-    tab = median(found["with: the tab has every run's numbers, first time"])
-    listed = median(found[f"with: the profiler lists {args.runs} runs"])
+    tab = median(timings["with: the tab has every run's numbers, first time"])
+    listed = median(timings[f"with: the profiler lists {args.runs} runs"])
     print(f"the profiler's list / the tab, first time: {listed / tab:.1f}")
 
 
-def measure_tab(server, runs, again, found):
+def measure_tab(server, runs, again, timings):
     begun = server.seconds("/data/plugin/walkthrough/runs")
-    found.setdefault(f"with: the tab lists them, {again}", []).append(begun)
+    timings.setdefault(f"with: the tab lists them, {again}", []).append(begun)
     done = server.seconds("/data/plugin/walkthrough/runs", lambda answer: answer["reading"] == 0)
     for run in range(runs):
         done = server.seconds(f"/data/plugin/walkthrough/digest?run=run{run}", lambda answer: "steps" in answer)
-    found.setdefault(f"with: the tab has every run's numbers, {again}", []).append(done)
-    found.setdefault(f"with: … since its first answer, {again}", []).append(done - begun)
+    timings.setdefault(f"with: the tab has every run's numbers, {again}", []).append(done)
+    timings.setdefault(f"with: … since its first answer, {again}", []).append(done - begun)
 
 
 if __name__ == "__main__":

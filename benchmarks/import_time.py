@@ -33,11 +33,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="fresh processes (default: %(default)s)")
     rounds = parser.parse_args().rounds
     program = PROGRAM.format(root=str(ROOT))
-    found = [
+    timings = [
         [float(word) for word in subprocess.check_output([sys.executable, "-c", program], text=True).split()]
         for _ in range(rounds)
     ]
-    frameworks, ours, tensorboard = (statistics.median(column) * 1e3 for column in zip(*found, strict=True))
+    frameworks, ours, tensorboard = (statistics.median(column) * 1e3 for column in zip(*timings, strict=True))
     print(f"torch and torchvision                      {frameworks:8.0f} ms")
     print(f"what a step imports of common              {ours:8.0f} ms = goal: below 150 ms")
     print(f"TensorBoard, when the run is written       {tensorboard:8.0f} ms")

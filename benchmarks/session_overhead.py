@@ -23,7 +23,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common.device import checked_device
+from common.device import checked_device, synchronize
 from common.model import classifier
 from common.session import timed_window
 
@@ -55,21 +55,16 @@ def traced_loop(batches, train_step, device, steps, stacks):
         return bare_loop(batches, train_step, device, steps)
 
 
-def synchronize(device):
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def ratios(first, second, rounds):
     """first()/second() of each round, the two in changing order."""
-    found = []
+    ratios = []
     for number in range(rounds):
         if number % 2:
             b, a = second(), first()
         else:
             a, b = first(), second()
-        found.append(a / b)
-    return found
+        ratios.append(a / b)
+    return ratios
 
 
 def told(name, values, goal=""):

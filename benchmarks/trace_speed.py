@@ -44,7 +44,7 @@ def measured(command):
     """Seconds and peak MB of a process; ends this program if it fails."""
     begin = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    error = process.stderr.read()
+    error = process.stderr.read() if process.stderr else ""
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - begin
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -61,14 +61,14 @@ def side_by_side(path, rounds, hta):
     }
     if hta:
         contenders["Holistic Trace Analysis"] = [hta, "-c", HTA, str(path)]
-    found = {name: [] for name in contenders}
+    timings = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, command in contenders.items():
-            found[name].append(measured(command))
+            timings[name].append(measured(command))
     size = len(gzip.decompress(path.read_bytes())) / 1e6
-    ours = statistics.median(seconds for seconds, _ in found["explain --json"])
+    ours = statistics.median(seconds for seconds, _ in timings["explain --json"])
     print(f"{path.name}: {size:.1f} MB of JSON, {rounds} rounds")
-    for name, runs in found.items():
+    for name, runs in timings.items():
         times = sorted(seconds for seconds, _ in runs)
         median, memory = statistics.median(times), max(peak for _, peak in runs)
         print(

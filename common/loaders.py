@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader
-from torchvision.transforms.v2.functional import resize
 
 Batch = Sequence[Any]  # what a loader yields: tensors, for `train_step(*batch)`; the first has one row per sample
 
@@ -95,6 +94,8 @@ class DeviceLoader:
         return len(self.images) // self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
+        from torchvision.transforms.v2.functional import resize  # half a second to import, for this loader alone
+
         order = torch.randperm(len(self.images), device=self.images.device, generator=self.generator)
         for batch in order.split(self.batch_size)[: len(self)]:
             yield resize(self.images[batch], [self.image_size, self.image_size], antialias=True), self.labels[batch]

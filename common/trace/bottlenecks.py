@@ -123,7 +123,7 @@ def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float) ->
     empty = mean_of_known(None if gpu.sm_efficiency is None else gpu.utilization - gpu.sm_efficiency for gpu in gpus)
     empty = max(0.0, empty or 0.0)
     why = (
-        f"{inside.sum() / len(steps.names):.0f} kernels a step, {mean_us:.0f} us on average: for "
+        f"{inside.sum() / len(steps.names):.0f} kernels per step, {mean_us:.0f} us on average: for "
         f"{_time(share * steps.mean_us)} of it the GPU waits for the CPU to launch the next one"
     )
     if empty >= WORTHWHILE:
@@ -143,7 +143,7 @@ def _copying(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Advice]:
     pageable = weight[inside & trace.named(copies, lambda name: "Pageable" in name)].sum()
     cost = _time(shares["h2d"] * steps.mean_us)
     size_text = f"{batch / 1e6:.1f} MB" if batch >= 1e5 else f"{batch / 1e3:.1f} kB"
-    what = f"{size_text} a step" if batch else f"{inside.sum() / len(steps.names):.0f} copies a step"
+    what = f"{size_text} per step" if batch else f"{inside.sum() / len(steps.names):.0f} copies per step"
     crossing = f"{what} cross to the GPU, which computes nothing for {cost} meanwhile"
     fewer = bounded(
         "03_reduced_h2d_copy",
@@ -230,7 +230,7 @@ def _synchronising(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Advice:
     share = (mean_of_known(waits_us) or 0.0) / max(float(steps.duration.sum()), 1e-9)
     count = (waiting & Cover(steps.start, steps.end).holds(runtime.start)).sum() / len(steps.names)
     why = (
-        f"the CPU waits for the GPU, {count:.0f}x a step (.item(), .cpu(), synchronize), "
+        f"the CPU waits for the GPU, {count:.0f}x per step (.item(), .cpu(), synchronize), "
         f"and then the GPU for the CPU: {_time(share * steps.mean_us)} without a kernel"
     )
     return bounded("07_no_hidden_syncs", "do not synchronise", why, share)

@@ -1,5 +1,6 @@
 """What `sweep` measured, as `sweep.json` holds it. Needs the standard library only."""
 
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -167,9 +168,10 @@ def read(logdir: str | Path) -> Sweep | None:
 
 
 def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of today, from one with all fields beside each other."""
+    """The JSON object of today, from one with all fields beside each other, its notes in today's words."""
     own = ("workers", "batch_sizes", "pin_memory", "cells")
-    return header_from_schema_1(value) | {name: value[name] for name in own}
+    notes = [re.sub(r"cannot\sact", "has no effect", note) for note in value["notes"]]
+    return header_from_schema_1(value | {"notes": notes}) | {name: value[name] for name in own}
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -1,12 +1,14 @@
-"""What tracing costs: each mode really records what it says, statistics by hand, the record, the command.
+"""What tracing costs: what each mode really records, statistics by hand, the record, the figure, the command.
 
 The GPU's side is tested by fakes: nothing here was run on one.
 """
 
+import io
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -16,18 +18,16 @@ from support import ROOT, SmallNet, assert_refused, run_program
 from common import record
 from common.__main__ import main
 from common.errors import InputError
-from common.studies import one_batch
-from common.studies.limit import measure as limit
-from common.studies.overhead import measure as overhead
-from common.studies.overhead import view as overhead_view
-from common.studies.overhead.record import FILE, OFF, OFF_AGAIN, Mode, Overhead, read_overhead
+from common.studies import one_batch, overhead, study
+from common.studies.overhead import figure, measure, view
+from common.studies.overhead.record import FILE, OFF, OFF_AGAIN, Mode, Overhead, read
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-BY_NAME = {tracing.name: tracing for tracing in overhead.tracings(CPU)}
+BY_NAME = {tracing.name: tracing for tracing in measure.tracings(CPU)}
 
 
 def mode(name, *ratios, **changes):
-    """A mode of runs in which "off" took 100 ms a step."""
+    """A mode of runs in which "off" took 100 ms per step."""
     values = dict(
         name=name,
         switches="no profiler",
@@ -50,8 +50,8 @@ def traced_mode(name, *ratios):
 def make_overhead(*modes, **changes):
     environment = record.Environment("2.11.0", None, None, "3.12.3", "Linux", "CPU", 2, None)
     values = dict(
-        schema=1, device="Test CPU", device_type="cpu", model="mobilenet_v2", image_size=64, batch_size=32,
-        precision="float32", seed=0, steps=3, runs=3, before_ms=99.0,
+        schema=2, setup=record.Setup("Test CPU", 2, None, "mobilenet_v2", 64), device_type="cpu", batch_size=32,
+        precision="float32", seed=0, quick=False, steps=3, runs=3, before_ms=99.0,
         modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, 0.96, 1.05, 1.01), *modes],
         notes=["a note"], environment=environment, started="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
@@ -65,14 +65,14 @@ def make_overhead(*modes, **changes):
 def events(tmp_path_factory):
     """events(name): those of a trace of two steps of `SmallNet` in the mode of that name."""
     train_step, path = one_batch.TrainStep(SmallNet(), CPU, torch.float32), tmp_path_factory.mktemp("t") / "trace.json"
-    batch, kept = one_batch.batch_on(CPU, 4, 32), {}
+    batch, events = one_batch.batch_on(CPU, 4, 32), {}
     train_step(*batch)
 
     def of(name):
-        if name not in kept:
-            overhead.traced(BY_NAME[name], train_step, batch, CPU, 1, path)
-            kept[name] = json.loads(path.read_text())["traceEvents"]
-        return kept[name]
+        if name not in events:
+            measure.trace_steps(BY_NAME[name], train_step, batch, CPU, 1, path)
+            events[name] = json.loads(path.read_text())["traceEvents"]
+        return events[name]
 
     return of
 
@@ -98,39 +98,39 @@ def test_each_mode_records_its_own_and_nothing_of_the_others(events, name):
     if name in (OFF, OFF_AGAIN, "kernels only"):
         assert BY_NAME[name].arguments is None
         return
-    found = events(name)
-    seen = {
-        "shapes": "Input Dims" in args_of(found, "cpu_op"),
-        "memory": any(event.get("name") == "[memory]" for event in found),
-        "functions": "python_function" in categories(found),
-        "modules": any(str(event.get("name")).startswith("nn.Module") for event in found),
-        "operators' stacks": "Call stack" in args_of(found, "cpu_op"),
+    recorded = events(name)
+    contents = {
+        "shapes": "Input Dims" in args_of(recorded, "cpu_op"),
+        "memory": any(event.get("name") == "[memory]" for event in recorded),
+        "functions": "python_function" in categories(recorded),
+        "modules": any(str(event.get("name")).startswith("nn.Module") for event in recorded),
+        "operators' stacks": "Call stack" in args_of(recorded, "cpu_op"),
     }
     wanted = {
         "operators": set(),
         "+ shapes": {"shapes"},
         "+ flops": {"shapes"},
         "+ memory": {"memory"},
-        "+ modules": set(),  # as the table says: TorchScript's only
+        "+ modules": set(),  # see the table's legend: TorchScript's only
         "+ stacks": {"functions", "modules"},
         "+ stacks of operators": {"functions", "modules", "operators' stacks"},
         "as the steps": {"shapes", "memory"},
     }
-    assert {key for key, there in seen.items() if there} == wanted[name]
+    assert {key for key, there in contents.items() if there} == wanted[name]
 
 
-def test_kernels_alone_are_the_gpu_s_mode_and_a_cpu_says_why_not():
-    on_gpu = {tracing.name: tracing for tracing in overhead.tracings(CUDA)}
+def test_kernels_alone_are_the_gpu_s_mode_and_not_measured_on_a_cpu():
+    on_gpu = {tracing.name: tracing for tracing in measure.tracings(CUDA)}
     assert list(on_gpu) == list(BY_NAME)
     assert on_gpu["kernels only"].arguments["activities"] == [torch.profiler.ProfilerActivity.CUDA]
     assert len(on_gpu["+ shapes"].arguments["activities"]) == 2
     assert all(tracing.why_not is None for tracing in on_gpu.values())
-    assert "no GPU" in BY_NAME["kernels only"].why_not
+    assert BY_NAME["kernels only"].why_not == "no GPU: there are no kernels to record"
 
 
 def test_a_torch_without_the_deprecated_switch_leaves_that_mode_out(monkeypatch):
     monkeypatch.setattr(torch.profiler, "profile", lambda activities=None, with_stack=False: None)
-    left_out = {tracing.name: tracing.why_not for tracing in overhead.tracings(CUDA) if tracing.why_not}
+    left_out = {tracing.name: tracing.why_not for tracing in measure.tracings(CUDA) if tracing.why_not}
     assert list(left_out) == ["+ modules"]
     assert "no with_modules" in left_out["+ modules"]
 
@@ -138,8 +138,8 @@ def test_a_torch_without_the_deprecated_switch_leaves_that_mode_out(monkeypatch)
 def test_only_the_edges_of_the_timed_steps_synchronise_a_gpu(monkeypatch):
     happened = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: happened.append("sync"))
-    overhead.traced(BY_NAME[OFF], lambda *_: happened.append("step"), (), CUDA, 3, None)
-    assert happened == ["step"] * overhead.LEAD_STEPS + ["sync", "step", "step", "step", "sync"]
+    measure.trace_steps(BY_NAME[OFF], lambda *_: happened.append("step"), (), CUDA, 3, None)
+    assert happened == ["step"] * measure.LEAD_STEPS + ["sync", "step", "step", "step", "sync"]
 
 
 # The runs
@@ -147,7 +147,7 @@ def test_only_the_edges_of_the_timed_steps_synchronise_a_gpu(monkeypatch):
 
 def test_every_mode_begins_and_ends_some_run_and_none_is_always_after_the_same():
     names = list("abcdef")
-    orders = [overhead.turned(names, run) for run in range(5)]
+    orders = [measure.order_of_run(names, run) for run in range(5)]
     assert all(sorted(order) == names for order in orders)
     assert len({order[0] for order in orders}) >= 3
     assert orders[0].index("b") > orders[0].index("a")
@@ -155,21 +155,21 @@ def test_every_mode_begins_and_ends_some_run_and_none_is_always_after_the_same()
 
 
 def test_ratios_are_to_off_of_the_same_run_and_a_run_s_modes_have_equal_steps(monkeypatch):
-    took = {OFF: iter([100.0, 200.0]), OFF_AGAIN: iter([110.0, 190.0]), "operators": iter([150.0, 400.0])}
+    step_ms = {OFF: iter([100.0, 200.0]), OFF_AGAIN: iter([110.0, 190.0]), "operators": iter([150.0, 400.0])}
     warm, sized = [], []
 
-    def traced(tracing, train_step, batch, device, steps, path, **more):
+    def trace_steps(tracing, train_step, batch, device, steps, path, **more):
         if tracing.name == "operators" and not warm:
             warm.append(steps)
             return None
-        sized.append((tracing.name, more.get("sized")))
+        sized.append((tracing.name, more.get("with_sizes")))
         assert steps == 3
-        sizes = (10, 1, 4.0) if more.get("sized") else None
-        return overhead.Traced(next(took[tracing.name]), None if tracing.arguments is None else 0.5, sizes)
+        sizes = (10, 1, 4.0) if more.get("with_sizes") else None
+        return measure.Traced(next(step_ms[tracing.name]), None if tracing.arguments is None else 0.5, sizes)
 
-    monkeypatch.setattr(overhead, "traced", traced)
-    every = [BY_NAME[name] for name in (OFF, OFF_AGAIN, "kernels only", "operators")]
-    modes = overhead.measured(every, None, None, CPU, runs=2, steps=3)
+    monkeypatch.setattr(measure, "trace_steps", trace_steps)
+    tracings = [BY_NAME[name] for name in (OFF, OFF_AGAIN, "kernels only", "operators")]
+    modes = measure.measure_modes(tracings, None, None, CPU, runs=2, steps=3)
     assert warm == [1], "the profiler's first use is not counted"
     off, again, kernels, operators = modes
     assert off.ratios == [1.0, 1.0]
@@ -184,95 +184,106 @@ def test_ratios_are_to_off_of_the_same_run_and_a_run_s_modes_have_equal_steps(mo
 
 def test_the_steps_of_a_run_fill_its_time_within_bounds(monkeypatch):
     def steps(ms):
-        monkeypatch.setattr(overhead, "timed_window", lambda *_: SimpleNamespace(step_ms=[ms, 9 * ms]))
-        return overhead.steps_for(None, (), CPU)
+        monkeypatch.setattr(measure, "timed_window", lambda *_: SimpleNamespace(step_ms=[ms, 9 * ms]))
+        return measure.steps_for(None, (), CPU)
 
-    assert steps(2000.0) == overhead.FEWEST_STEPS
-    assert steps(0.1) == overhead.MOST_STEPS
+    assert steps(2000.0) == measure.FEWEST_STEPS
+    assert steps(0.1) == measure.MOST_STEPS
     assert steps(250.0) == 3
 
 
 def test_a_trace_s_sizes_are_a_step_s_and_metadata_is_no_event(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": [{"ph": "M"}, {"ph": "X"}, {"ph": "i"}, {"ph": "X"}]}) + " " * 1000)
-    plain, packed, events = overhead.trace_sizes(path, 2)
+    plain, packed, events = measure.trace_sizes(path, 2)
     assert plain == path.stat().st_size // 2
     assert 0 < packed < plain
     assert events == 1.5
     path.write_text('{"traceEvents": [')
     with pytest.raises(InputError, match="not be written whole"):
-        overhead.trace_sizes(path, 2)
+        measure.trace_sizes(path, 2)
 
 
 def test_slower_is_beyond_the_control_in_every_run():
     noisy, dear = traced_mode("operators", 1.04, 1.2, 1.3), traced_mode("+ stacks", 1.5, 1.2, 1.4)
-    found = make_overhead(noisy, dear)
-    assert found.noise == (0.96, 1.05)
-    assert not found.slower(noisy)
-    assert found.slower(dear)
-    assert found.event_us(noisy) is None
-    assert found.event_us(dear) == pytest.approx(40e3 / 4000)  # the median run takes 40 ms longer
+    result = make_overhead(noisy, dear)
+    assert result.noise == (0.96, 1.05)
+    assert not result.slower(noisy)
+    assert result.slower(dear)
+    assert result.us_per_event(noisy) is None
+    assert result.us_per_event(dear) == pytest.approx(40e3 / 4000)  # the median run takes 40 ms longer
     assert not make_overhead(modes=[mode(OFF, 1.0), mode(OFF_AGAIN, 0.8)]).slower(mode("x", 0.9)), "faster is no cost"
 
 
 # The record
 
 
-def write(folder, found):
-    (folder / FILE).write_text(json.dumps(asdict(found)))
+def test_a_result_is_read_as_it_was_written(tmp_path):
+    assert read(tmp_path) is None
+    result = make_overhead(traced_mode("operators", 1.2, 1.3, 1.4), mode("kernels only", not_measured="no GPU"))
+    study.write(tmp_path / FILE, result)
+    assert read(tmp_path) == result
 
 
-def test_a_record_is_read_as_it_was_written(tmp_path):
-    assert read_overhead(tmp_path) is None
-    found = make_overhead(traced_mode("operators", 1.2, 1.3, 1.4), mode("kernels only", not_measured="no GPU"))
-    write(tmp_path, found)
-    assert read_overhead(tmp_path) == found
+def test_a_file_of_schema_1_reads_with_the_same_numbers():
+    folder = ROOT / "logs" / "reference" / "amd-epyc"
+    value, result = json.loads((folder / FILE).read_text()), read(folder)
+    assert value["schema"] == 1
+    assert (result.schema, result.setup) == (2, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
+    assert [asdict(mode) for mode in result.modes] == value["modes"]
+    for name in ("batch_size", "precision", "seed", "steps", "runs", "before_ms", "notes", "started"):
+        assert getattr(result, name) == value[name]
+    assert not result.quick
 
 
 @pytest.mark.parametrize(
-    "broken, told",
+    "broken, message",
     [
-        (make_overhead(schema=2), "schema 2"),
+        (make_overhead(schema=3), "schema 3"),
         (make_overhead(modes=[]), "must begin with 'off' and 'off again'"),
         (make_overhead(modes=[mode(OFF_AGAIN, 1.0, 1.0, 1.0), mode(OFF, 1.0, 1.0, 1.0)]), "must begin with 'off'"),
-        (make_overhead(runs=2), "'off' must hold a positive number for each run"),
-        (make_overhead(mode("operators", 1.0, -1.0, 1.0)), "'operators' must hold a positive number"),
+        (make_overhead(modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, not_measured="why")]), "both measured"),
+        (make_overhead(runs=2), "'off' must hold a number for each run"),
+        (make_overhead(runs=0), r">= 1 - at `\$\.runs`"),
+        (make_overhead(before_ms=0.0), r"> 0\.0 - at `\$\.before_ms`"),
+        (make_overhead(mode("operators", 1.0, -1.0, 1.0)), r"> 0\.0 - at `\$\.modes\[2\]\.step_ms"),
+        (make_overhead(replace(mode("operators", 1.0, 1.0, 1.0), ratios=[1.0, 0.0, 1.0])), "> 0.0 - at .*ratios"),
         (make_overhead(mode("operators")), "'operators' must hold"),
         (make_overhead(mode("kernels only", 1.0, 1.0, 1.0, not_measured="no GPU")), "'kernels only' must hold"),
     ],
 )
-def test_a_broken_record_is_refused(tmp_path, broken, told):
-    write(tmp_path, broken)
-    with pytest.raises(InputError, match=told):
-        read_overhead(tmp_path)
+def test_a_broken_result_is_refused_in_a_line(tmp_path, broken, message):
+    study.write(tmp_path / FILE, broken)
+    with pytest.raises(InputError, match=message):
+        read(tmp_path)
 
 
-# The table
+# The table and the figure
 
 
-def shown(found, width=140):
-    console = Console(width=width, highlight=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    overhead_view.print_overhead(found, console)
+def shown(result, width=140):
+    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+    view.print_overhead(result, console)
     return console.export_text()
 
 
-def test_the_table_tells_ratios_ranges_sizes_and_what_is_noise():
+def test_the_table_shows_ratios_ranges_sizes_and_what_is_noise():
     noisy, dear = traced_mode("operators", 1.04, 1.2, 1.3), traced_mode("+ stacks", 1.5, 1.2, 1.4)
-    left_out = mode("kernels only", not_measured="no GPU, so there are no kernels to record")
+    left_out = mode("kernels only", not_measured="no GPU: there are no kernels to record")
     text = shown(make_overhead(left_out, noisy, dear), width=400)
     rows = {line.partition("  ")[0]: line for line in text.splitlines()}
     assert "140.0  1.40x  1.20 to 1.50".split() == rows["+ stacks"].split()[2:7]
     assert rows["+ stacks"].split()[7:] == ["10.0", "0.50", "2.00", "0.11", "4,000"]
-    assert rows["operators"].split()[6] == "-", "no cost an event where the cost is not told from noise"
+    assert rows["operators"].split()[6] == "-", "no cost per event where the cost is not resolved from noise"
     assert "not measured" in rows["kernels only"]
     for words in (
-        "took 0.96 to 1.05x as long", "cheapest first: + stacks 1.40x", "Not told from noise: operators.",
+        "took 0.96 to 1.05x as long", "cheapest first: + stacks 1.40x", "Not resolved from noise: operators.",
         "Not measured: kernels only: no GPU", "A note.", "TorchScript",
     ):  # fmt: skip
         assert words in text
 
 
-def test_a_control_that_is_far_off_is_told():
+def test_a_control_that_is_far_off_is_reported():
     assert "UNSTEADY" not in shown(make_overhead())
     unsteady = make_overhead(modes=[mode(OFF, 1.0, 1.0), mode(OFF_AGAIN, 0.7, 1.3)])
     assert "UNSTEADY" in shown(unsteady)
@@ -282,65 +293,98 @@ def test_the_table_fits_a_narrow_terminal():
     assert max(map(len, shown(make_overhead(traced_mode("+ stacks", 1.5, 1.2, 1.4)), width=80).splitlines())) <= 80
 
 
+def test_the_figure_shows_each_mode_s_ratio_with_the_range_of_its_runs_and_the_control(tmp_path):
+    left_out = mode("kernels only", not_measured="no GPU: there are no kernels to record")
+    result = make_overhead(left_out, traced_mode("operators", 1.04, 1.2, 1.3), traced_mode("+ stacks", 1.5, 1.2, 1.4))
+    axes = figure.overhead_figure(result).axes[0]
+    points = axes.containers[0]
+    assert points[0].get_xdata().tolist() == [1.2, 1.4]
+    assert points[0].get_ydata().tolist() == [1, 2]
+    ranges = [segment[:, 0].tolist() for segment in points[2][0].get_segments()]
+    assert ranges == [pytest.approx([1.04, 1.3]), pytest.approx([1.2, 1.5])]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["kernels only", "operators", "+ stacks"]
+    band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert (band.x0, band.x1) == (pytest.approx(0.96), pytest.approx(1.05))
+    for name in ("cost.svg", "cost.png"):
+        figure.draw(result, tmp_path / name)
+    text = (tmp_path / "cost.svg").read_text()
+    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "mobilenet_v2, batch 32, 64 px, float32, Test CPU; 3 runs" in text
+    assert text.count("not measured") == 1
+    assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("cost.html", "not there/cost.svg"):
+        with pytest.raises(InputError):
+            figure.draw(result, tmp_path / name)
+
+
+def test_a_result_without_any_tracing_can_be_drawn(tmp_path):
+    figure.draw(make_overhead(), tmp_path / "cost.svg")
+    assert "control, no profiler" in (tmp_path / "cost.svg").read_text()
+
+
 # The command
 
 
 def ended(*words):
+    """The exit code of `overhead`, in fp32, so that no CPU's instructions decide what is computed."""
     with pytest.raises(SystemExit) as end:
-        main(["overhead", "--device", "cpu", "--quick", *map(str, words)])
+        main(["overhead", "--device", "cpu", "--quick", "--precision", "fp32", *map(str, words)])
     return end.value.code
 
 
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(measure, "classifier", lambda *_: SmallNet())
+
+
+@pytest.fixture
 def few_modes(monkeypatch):
-    monkeypatch.setattr(overhead, "tracings", lambda device: [BY_NAME[name] for name in (OFF, OFF_AGAIN, "operators")])
+    monkeypatch.setattr(measure, "tracings", lambda device: [BY_NAME[name] for name in (OFF, OFF_AGAIN, "operators")])
 
 
-def test_the_command_prints_json_alone_and_writes_the_same(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(overhead, "classifier", lambda *_: SmallNet())
-    assert ended("--logdir", tmp_path, "--json", "--batch-size", 4) == 0
+def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(overhead, "QUICK_RUNS", 1)  # a run of all modes takes seconds
+    assert ended("--logdir", tmp_path, "--json", "--batch-size", 4, "--plot", tmp_path / "cost.svg") == 0
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / FILE).read_text())
-    found = read_overhead(tmp_path)
-    assert (found.runs, found.steps, found.batch_size, found.image_size) == (overhead.QUICK_RUNS, 1, 4, 32)
-    assert len(found.modes) == len(BY_NAME)
-    sizes = {each.name: each.json_bytes_per_step for each in found.modes}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cost.svg", FILE]
+    result = read(tmp_path)
+    assert (result.runs, result.steps, result.batch_size) == (1, 1, 4)
+    assert (result.schema, result.setup.image_size, result.precision, result.quick) == (2, 32, "float32", True)
+    assert len(result.modes) == len(BY_NAME)
+    sizes = {mode.name: mode.json_bytes_per_step for mode in result.modes}
     assert sizes["operators"] < sizes["+ shapes"] < sizes["as the steps"] < sizes["+ stacks of operators"]
-    few_modes(monkeypatch)
+
+
+def test_the_batch_size_follows_from_the_device(small, few_modes, tmp_path, capsys):
     assert ended("--logdir", tmp_path, "--runs", 1) == 0
     assert "written to" in capsys.readouterr().out
-    assert read_overhead(tmp_path).batch_size == overhead.BATCH_SIZE["cpu"]
+    assert read(tmp_path).batch_size == overhead.BATCH_SIZE["cpu"]
     assert [path.name for path in Path(tmp_path).iterdir()] == [FILE]
 
 
-def test_a_batch_that_does_not_fit_is_halved_and_said(room_for_two, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(overhead, "classifier", lambda *_: SmallNet())
-    few_modes(monkeypatch)
+def test_a_batch_that_does_not_fit_is_halved_and_reported(small, few_modes, room_for_two, tmp_path, capsys):
     assert ended("--logdir", tmp_path, "--batch-size", 4, "--runs", 1) == 0
     assert "measured with batch 2" in capsys.readouterr().out
-    assert read_overhead(tmp_path).batch_size == 2
+    assert read(tmp_path).batch_size == 2
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (["--model", "mobilenet_v22"], "unknown model"),
         (["--runs", "0"], "whole number"),
         (["--device", "tpu"], "unknown device"),
         (["--logdir", "/dev/null/logs"], "cannot write"),
+        (["--plot", "cost.gif"], ".svg or .png"),
+        (["--plot", "not there/cost.svg"], "no folder"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, capsys, words, told):
+def test_bad_input_is_one_line(tmp_path, capsys, words, message):
     assert ended("--logdir", tmp_path, *words) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1
-    assert told in lines[0]
+    assert message in lines[0]
     assert not (tmp_path / FILE).exists()
-
-
-def test_limit_and_overhead_choose_the_device_alike():
-    args = SimpleNamespace(device="tpu", image_size=None, quick=True, plot=None, input=False, download=False)
-    for ready in (one_batch.ready_device, limit.ready):
-        with pytest.raises(InputError, match="unknown device"):
-            ready(SimpleNamespace(**vars(args)))
 
 
 def test_a_real_quick_call(tmp_path):
@@ -348,9 +392,12 @@ def test_a_real_quick_call(tmp_path):
     finished = run_program("-m", "common", "overhead", *words, cwd=ROOT, OMP_NUM_THREADS=1)
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == "", "nothing of the profiler's own warnings"
-    found = read_overhead(tmp_path)
-    assert found.model == "mobilenet_v2"
-    operators = next(each for each in found.modes if each.name == "operators")
+    result = read(tmp_path)
+    assert result.setup.model == "mobilenet_v2"
+    operators = next(mode for mode in result.modes if mode.name == "operators")
     assert operators.events_per_step > 1000
     assert len(operators.finish_seconds) == 1
+
+
+def test_a_bad_number_of_runs_ends_the_program_in_a_line():
     assert_refused(run_program("-m", "common", "overhead", "--runs", "some", cwd=ROOT), "whole number")

@@ -1,1 +1,1 @@
-"""What the docs show of the recorded runs: figures, tables, differences between steps. Written, never typed."""
+"""What the docs show of the recorded runs: figures, tables, differences between steps. Generated, never typed."""

@@ -1,6 +1,7 @@
-"""`python -m common.course`: write the docs' tables and figures anew; with `--check`, only say which are stale."""
+"""`python -m common.course`: write the docs' tables and figures; with `--check`, only list those out of date."""
 
 import sys
+from collections.abc import Sequence
 
 from common.course import pages
 from common.errors import InputError, one_line_errors
@@ -8,14 +9,14 @@ from common.machine import ROOT
 
 
 @one_line_errors()
-def main(words):
-    """Exit code 0; 2 with one line where `--check` finds stale files, or where a page or a record is broken."""
+def main(words: Sequence[str]) -> None:
+    """Exit code 0; 2 with one line where `--check` finds files out of date, or where a page or a record is broken."""
     if words not in ([], ["--check"]):
         raise InputError(f"{' '.join(words)}: the only option is --check")
     changed = (pages.stale if words else pages.write)(pages.contents())
     names = ", ".join(str(path.relative_to(ROOT)) for path in changed)
     if words and changed:
-        raise InputError(f"stale: {names}; run `make docs-figures`")
+        raise InputError(f"out of date: {names}; run `make docs-figures`")
     print(f"written: {names}" if changed else "all tables and figures are up to date")
 
 

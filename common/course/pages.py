@@ -1,20 +1,22 @@
-"""The pages of the course: what is between their marks is written anew from what was recorded.
+"""The pages of the course: what stands between their marks is generated from what was recorded.
 
 <!-- begin number 01_amp -->
-whatever `blocks.number(course, "01_amp")` returns
+whatever the block `number` returns for "01_amp"
 <!-- end -->
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from common import record
 from common.course import figures
-from common.course.blocks import BLOCKS, Course
-from common.course.recorded import RECORDS, records
+from common.course.blocks import BLOCKS
+from common.course.recorded import RECORDS, Course, records
 from common.errors import InputError
 from common.ladder import predictions
-from common.ladder.figures import svg_text
+from common.ladder.figures import same_figure, svg_text
 from common.machine import ROOT
 from common.reference import page as reference_page
 
@@ -23,57 +25,69 @@ _BLOCK = re.compile(r"(<!-- begin ([a-z0-9_ -]+?) -->\n).*?(<!-- end -->)", re.D
 _BEGIN, _END = re.compile(r"<!-- begin "), re.compile(r"<!-- end -->")
 
 
-def filled(text, course, name="the page"):
-    """A page's text with every marked block made anew. Raises InputError for a block that nobody knows."""
+def filled(text: str, course: Course, name: str = "the page") -> str:
+    """A page's text with every marked block generated anew.
 
-    def make(found):
-        kind, *words = found[2].split()
+    Raises InputError for an unknown block, and for one that cannot be made of its words.
+    """
+
+    def block(mark: re.Match[str]) -> str:
+        kind, *words = mark[2].split()
         if kind not in BLOCKS:
             raise InputError(f"{name}: there is no block {kind!r}; known: {', '.join(BLOCKS)}")
         try:
-            return f"{found[1]}\n{BLOCKS[kind](course, *words)}\n\n{found[3]}"
+            return f"{mark[1]}\n{BLOCKS[kind](course, *words)}\n\n{mark[3]}"
         except (KeyError, TypeError) as error:
-            raise InputError(f"{name}: block {found[2]!r} cannot be made: {error}") from error
+            raise InputError(f"{name}: block {mark[2]!r} cannot be made: {error}") from error
 
-    made, count = _BLOCK.subn(make, text)
+    new, count = _BLOCK.subn(block, text)
     if len(_BEGIN.findall(text)) != count or len(_END.findall(text)) != count:
         raise InputError(
             f"{name}: a mark without its partner: every `begin` needs an `end`, and a name in small letters"
         )
-    return made
+    return new
 
 
-def contents(docs=DOCS, root=RECORDS):
-    """{path: text} of every file that is made from the recorded runs: pages with marks, figures, pages of records."""
+def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
+    """{path: text} of every file generated from the recorded runs: pages with marks, figures, pages of records."""
     course = Course(records(root))
-    readme, texts = docs.parent / "README.md", sorted(docs.glob("*.md"))
-    made = {path: filled(path.read_text(encoding="utf-8"), course, path.name) for path in texts}
-    made[readme] = filled(
-        readme.read_text(encoding="utf-8"), replace(course, to_docs="docs/", to_logs="logs/reference"), readme.name
-    )
-    found = [(each.ladder, each.predictions) for each in sorted(course.records, key=lambda each: each.folder)]
-    made[docs / "predicted.md"] = predictions.markdown(found) + "\n"
-    for each in course.records:
+    of_readme = replace(course, to_docs="docs/", to_logs="logs/reference")
+    pages = [(path, course) for path in sorted(docs.glob("*.md"))] + [(docs.parent / "README.md", of_readme)]
+    files = {path: filled(path.read_text(encoding="utf-8"), shown, path.name) for path, shown in pages}
+    by_folder = sorted(course.records, key=lambda recorded: recorded.folder)
+    ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
+    files[docs / "predicted.md"] = predictions.markdown(ladders) + "\n"
+    for recorded in course.records:
         for name, draw in figures.FIGURES.items():
-            if drawn := draw(each):
-                made[docs / "figures" / each.folder.name / f"{name}.svg"] = svg_text(drawn[0])
-        made[each.folder / reference_page.FILE] = reference_page.page(each.folder)
-    return made
+            if drawing := draw(recorded):
+                files[docs / "figures" / recorded.folder.name / f"{name}.svg"] = svg_text(drawing[0])
+        files[recorded.folder / reference_page.FILE] = reference_page.page(recorded.folder)
+    return files
 
 
-def stale(made, docs=DOCS):
-    """The files of `contents` that differ from what stands there, and the figures that nothing makes any more."""
-    old = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    return sorted(old + [path for path in (docs / "figures").glob("**/*.svg") if path not in made])
+def stale(files: Mapping[Path, str], docs: Path = DOCS) -> list[Path]:
+    """The files of `contents` that are out of date, and the figures that are no longer generated.
+
+    A figure may differ in the last digits of its coordinates: they depend on the CPU. See `same_figure`.
+    """
+    changed = [path for path, text in files.items() if not _up_to_date(path, text)]
+    return sorted(changed + [path for path in (docs / "figures").glob("**/*.svg") if path not in files])
 
 
-def write(made, docs=DOCS):
-    """Write the files of `contents` that are stale, take away figures that nothing makes; return their paths."""
-    changed = stale(made, docs)
+def _up_to_date(path: Path, text: str) -> bool:
+    if not path.exists():
+        return False
+    old = path.read_text(encoding="utf-8")
+    return old == text or (path.suffix == ".svg" and same_figure(old, text))
+
+
+def write(files: Mapping[Path, str], docs: Path = DOCS) -> list[Path]:
+    """Write the files of `contents` that are out of date, remove figures that are no longer generated: their paths."""
+    changed = stale(files, docs)
     for path in changed:
-        if path in made:
+        if path in files:
             path.parent.mkdir(parents=True, exist_ok=True)
-            record.write_whole(path, made[path])
+            record.write_whole(path, files[path])
         else:
             path.unlink()
     return changed

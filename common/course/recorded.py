@@ -1,111 +1,123 @@
-"""The ladders that were recorded, as the course shows them."""
+"""The recorded ladders, as the course shows them."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from common import record
 from common.errors import InputError
-from common.ladder import compare
-from common.ladder import predictions as predicted
+from common.ladder import compare, predictions
 from common.machine import ROOT
-from common.reference import recording
-from common.studies.ablation.record import read_ablation
-from common.studies.input.record import read_input_limit
-from common.studies.limit.record import read_limit
-from common.studies.overhead.record import read_overhead
-from common.studies.sweep.record import read_sweep
-from common.trace.summary import summarize
+from common.reference import header, recording
+from common.studies.limit.record import Limit
+from common.studies.study import Study, read_study
+from common.trace.summary import Summary, summarize
 
 RECORDS = ROOT / "logs" / "reference"
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """One ladder with its traces: the folder of its runs, and {step: `compare.RunSpread`} where it was recorded."""
+    """One ladder with its traces and studies.
+
+    folder: of its runs. runs: {step: `compare.RunSpread`} where it was recorded run by run.
+    """
 
     folder: Path
     ladder: compare.Ladder
     runs: dict[str, compare.RunSpread]
+    _studies: dict[str, Study | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
-    def device_type(self):
+    def device_type(self) -> str:
         return self.ladder.baseline.device_type
 
     @property
-    def windows(self):
-        """Timed windows of a step."""
+    def windows(self) -> int:
+        """Timed windows per step."""
         return len(self.ladder.baseline.samples_per_second.windows)
 
     @property
-    def run_count(self):
-        """Runs of a step; 1 for what was not recorded run by run."""
+    def run_count(self) -> int:
+        """Runs per step; 1 for what was not recorded run by run."""
         return max((runs.count for runs in self.runs.values()), default=1)
 
     @property
-    def steps(self):
+    def steps(self) -> list[str]:
         return [row.result.step for row in self.ladder.rows]
 
-    def row(self, step):
-        """The `compare.Row` of a step. InputError where it was not recorded."""
+    def row(self, step: str) -> compare.Row:
+        """The row of a step. Raises InputError where it was not recorded."""
         for row in self.ladder.rows:
             if row.result.step == step:
                 return row
         raise InputError(f"{self.folder} has no run of {step}")
 
+    def first_run(self, step: str) -> record.Result:
+        """The result of a step's first run."""
+        runs = record.read_runs(self.folder / step)
+        return runs[0] if runs else self.row(step).result
+
     @cached_property
-    def summaries(self):
-        """{step: the `Summary` of its trace}; a trace that cannot be read is left out, and said on stderr."""
-        found = {}
+    def summaries(self) -> dict[str, Summary]:
+        """{step: the `Summary` of its trace}; a trace that cannot be read is left out, with a line on stderr."""
+        summaries = {}
         for row in self.ladder.rows:
             try:
-                found[row.result.step] = summarize(self.folder / row.result.step / row.result.trace)
+                summaries[row.result.step] = summarize(self.folder / row.result.step / row.result.trace)
             except InputError as error:
                 print(error, file=sys.stderr)
-        return found
+        return summaries
+
+    def study(self, name: str) -> Study | None:
+        """The result of the study of that name, one of `studies.study.STUDIES`; None where it was not recorded."""
+        if name not in self._studies:
+            self._studies[name] = read_study(name, self.folder)
+        return self._studies[name]
+
+    @property
+    def limit(self) -> Limit | None:
+        """What the ladder's "% of limit" is relative to."""
+        limit = self.study("limit")
+        return limit if isinstance(limit, Limit) else None
 
     @cached_property
-    def limit(self):
-        """The `limit_record.Limit` of the record; None where it holds none. So are the four below."""
-        return read_limit(self.folder)
-
-    @cached_property
-    def input_limit(self):
-        return read_input_limit(self.folder)
-
-    @cached_property
-    def ablation(self):
-        return read_ablation(self.folder)
-
-    @cached_property
-    def overhead(self):
-        return read_overhead(self.folder)
-
-    @cached_property
-    def sweep(self):
-        return read_sweep(self.folder)
-
-    @cached_property
-    def predictions(self):
-        """The ladder's `predicted.Prediction`s, in order."""
-        return predicted.of_ladder(self.ladder, self.summaries)
+    def predictions(self) -> list[predictions.Prediction]:
+        """What each step was predicted to gain, in order."""
+        return predictions.of_ladder(self.ladder, self.summaries)
 
 
-def records(root=RECORDS):
+@dataclass(frozen=True)
+class Course:
+    """What the pages show: all records, the first of which is the one in the chapters.
+
+    to_docs, to_logs: from the page to `docs/` (with its slash) and to the folder of records; for pages in `docs/`.
+    """
+
+    records: list[Recorded]
+    to_docs: str = ""
+    to_logs: str = "../logs/reference"
+
+    @property
+    def shown(self) -> Recorded:
+        return self.records[0]
+
+
+def records(root: Path = RECORDS) -> list[Recorded]:
     """Every `Recorded` below a folder; first the one that the chapters show.
 
-    That is a GPU's before a CPU's, the course's own model before others, more windows before fewer. InputError where
+    GPUs come before CPUs, the course's own model before others, more windows before fewer. Raises InputError where
     there is none.
     """
-    found = [read(path.parent) for path in sorted(Path(root).glob(f"*/{recording.FILE}"))]
-    if not found:
+    every = [read(path.parent) for path in sorted(root.glob(f"*/{header.FILE}"))]
+    if not every:
         raise InputError(f"{root} holds no recorded ladder: `python -m common record` makes one")
-    return sorted(found, key=_rank)
+    return sorted(every, key=_rank)
 
 
-def read(folder):
-    """The `Recorded` in a folder: a record, or runs made here. InputError where it holds none, or broken ones."""
+def read(folder: str | Path) -> Recorded:
+    """The `Recorded` in a folder: a record, or runs made here. Raises InputError for none, and for broken ones."""
     folder = Path(folder)
     results, problems = record.read_results(folder)
     if problems or not results:
@@ -113,6 +125,6 @@ def read(folder):
     return Recorded(folder, compare.ladders(results)[0], compare.recorded_runs(folder, results))
 
 
-def _rank(each):
-    base, windows = each.ladder.baseline, each.windows
-    return base.device_type != "cuda", base.model != recording.MODEL, -windows, each.folder.name
+def _rank(recorded: Recorded) -> tuple[bool, bool, int, str]:
+    base = recorded.ladder.baseline
+    return base.device_type != "cuda", base.model != recording.MODEL, -recorded.windows, recorded.folder.name

@@ -1,7 +1,7 @@
-"""`python -m common.course.screenshots`: TensorBoard on the recorded runs, photographed for the docs.
+"""`python -m common.course.screenshots`: screenshots of TensorBoard on the recorded runs, for the docs.
 
-Needs Playwright and Chromium, as the tests of the pages do (`make test-browser` installs them). Beside the pictures
-lies a list of what they show, so that pages say it and a test can tell when another record has replaced it.
+Needs Playwright and Chromium, as the browser tests do (`make test-browser` installs them). A list beside the pictures
+says what each shows: pages use it as alternative text, and a test compares it with what is recorded now.
 """
 
 import json
@@ -11,20 +11,25 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common import record
-from common.course.recorded import RECORDS, records
+from common.course.recorded import RECORDS, Recorded, records
 from common.errors import InputError, one_line_errors
 from common.machine import ROOT
+
+if TYPE_CHECKING:  # needed to take screenshots only
+    from playwright.sync_api import Page, ViewportSize
 
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
 SPECIMEN = ROOT / "docs" / "specimen"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SIZE = {"width": 1200, "height": 900}
+SIZE: "ViewportSize" = {"width": 1200, "height": 900}
 
 
 @dataclass(frozen=True)
@@ -48,29 +53,29 @@ PICTURES = [
 OF_SPECIMEN = [Picture("gpu_kernel", "PYTORCH_PROFILER", "GPU Kernel", "made_up_gpu")]
 
 
-def shown(recorded):
-    """{picture: what it shows}: the trace's file name, and what a page says of it."""
+def shown(recorded: Recorded) -> dict[str, dict[str, str]]:
+    """{picture: {"trace": the file that it shows, "alt": its alternative text}}."""
     device = recorded.ladder.baseline.device
-    found = {
-        each.name: {
-            "trace": recorded.row(each.step).result.trace,
-            "told": f"Screenshot of TensorBoard, {each.tab}, {each.page}: {each.step} as recorded on {device}",
+    pictures = {
+        picture.name: {
+            "trace": recorded.row(picture.step).result.trace,
+            "alt": f"Screenshot of TensorBoard, {picture.tab}, {picture.page}: {picture.step} as recorded on {device}",
         }
-        for each in PICTURES
+        for picture in PICTURES
     }
-    for each in OF_SPECIMEN:
-        told = f"Screenshot of TensorBoard, {each.tab}, {each.page}: the specimen, made up by hand, not measured"
-        found[each.name] = {"trace": "specimen.pt.trace.json", "told": told}
-    return found
+    for picture in OF_SPECIMEN:
+        text = f"Screenshot of TensorBoard, {picture.tab}, {picture.page}: the specimen, a trace written by hand"
+        pictures[picture.name] = {"trace": "specimen.pt.trace.json", "alt": text}
+    return pictures
 
 
-def told(name):
+def alt_text(name: str) -> str:
     """A picture's alternative text: of what it shows, whatever has been recorded since."""
-    return json.loads(LIST.read_text(encoding="utf-8"))[name]["told"]
+    return json.loads(LIST.read_text(encoding="utf-8"))[name]["alt"]
 
 
-def photograph(page, base, picture, run):
-    """Save a picture of a run with a page of Playwright's, from a TensorBoard at the address `base`."""
+def photograph(page: "Page", base: str, picture: Picture, run: str) -> None:
+    """Save a picture of a run in `FOLDER`, from a TensorBoard at the address `base`."""
     if picture.tab == "WALKTHROUGH":
         page.goto(f"{base}/data/plugin/walkthrough/page.html#{picture.page}?run={run}")
         page.reload()
@@ -81,11 +86,11 @@ def photograph(page, base, picture, run):
         choose(page, 1, picture.page)
         page.wait_for_selector("iframe" if picture.page == "Trace" else ".plotly, .main-svg", timeout=120_000)
     page.evaluate("document.activeElement.blur()")
-    page.wait_for_timeout(6000)  # for what still moves
+    page.wait_for_timeout(6000)  # until animations have ended
     page.screenshot(path=FOLDER / f"{picture.name}.png")
 
 
-def wait_for_walkthrough(page):
+def wait_for_walkthrough(page: "Page") -> None:
     """Wait until a page of the tab WALKTHROUGH shows its data."""
     page.wait_for_function(
         "document.querySelector('#view').children.length > 0 && !document.querySelector('#progress').textContent",
@@ -93,8 +98,8 @@ def wait_for_walkthrough(page):
     )
 
 
-def choose(page, number, text):
-    """Pick an entry of one of the selections on the left of the profiler's page."""
+def choose(page: "Page", number: int, text: str) -> None:
+    """Choose an entry of one of the lists on the left of the profiler's page."""
     select = page.locator("[role=button][aria-haspopup=listbox]").nth(number)
     select.wait_for(timeout=60_000)
     if select.inner_text().strip() != text:
@@ -104,30 +109,30 @@ def choose(page, number, text):
 
 
 @one_line_errors()
-def main():
-    """Photograph the record that the chapters show. Exit code 2 and one line where there is no browser."""
+def main() -> None:
+    """Take the pictures of the record that the chapters show. Exit code 2 and one line where there is no browser."""
     try:
         from playwright.sync_api import sync_playwright
     except ModuleNotFoundError as error:
-        raise InputError("there is no Playwright here: `make test-browser` installs it") from error
+        raise InputError("Playwright is not installed: `make test-browser` installs it") from error
     if not CHROMIUM:
-        raise InputError("there is no Chromium here: on Debian and Ubuntu, apt install chromium")
-    found = records()
+        raise InputError("Chromium is not installed: on Debian and Ubuntu, apt install chromium")
+    every = records()
     FOLDER.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         page = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page(viewport=SIZE)
-        with _board(RECORDS, sum(len(each.steps) for each in found)) as base:
+        with _board(RECORDS, sum(len(recorded.steps) for recorded in every)) as base:
             for picture in PICTURES:
-                photograph(page, base, picture, f"{found[0].folder.name}/{picture.step}")
+                photograph(page, base, picture, f"{every[0].folder.name}/{picture.step}")
         with _board(SPECIMEN, len(OF_SPECIMEN)) as base:
             for picture in OF_SPECIMEN:
                 photograph(page, base, picture, picture.step)
-    record.write_whole(LIST, json.dumps(shown(found[0]), indent=2) + "\n")
-    print(f"written: {', '.join(shown(found[0]))} in {FOLDER.relative_to(ROOT)}; then: make docs-figures")
+    record.write_whole(LIST, json.dumps(shown(every[0]), indent=2) + "\n")
+    print(f"written: {', '.join(shown(every[0]))} in {FOLDER.relative_to(ROOT)}; then: make docs-figures")
 
 
 @contextmanager
-def _board(logdir, runs):
+def _board(logdir: Path, runs: int) -> Iterator[str]:
     """A TensorBoard on a folder, once it lists so many runs: its address."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -141,7 +146,7 @@ def _board(logdir, runs):
             board.terminate()
 
 
-def _wait_for_runs(base, logdir, count):
+def _wait_for_runs(base: str, logdir: Path, count: int) -> None:
     ends = time.monotonic() + 180
     while time.monotonic() < ends:
         try:

@@ -1,0 +1,61 @@
+"""Blocks about a whole ladder: a row for each step."""
+
+from common.course import figures
+from common.course.recorded import Course
+from common.explain.terminal import size_text
+from common.ladder import markdown
+from common.ladder.figures import ladder_title
+from common.ladder.markdown import escaped
+
+
+def ladders(course: Course) -> str:
+    """The table of every record."""
+    parts = []
+    for recorded in course.records:
+        parts += [
+            f"### {escaped(ladder_title(recorded.ladder))}",
+            markdown.ladder_table(recorded.ladder, recorded.runs, recorded.limit),
+            f"[The record]({course.to_logs}/{recorded.folder.name}/README.md).",
+        ]
+    return "\n\n".join(parts)
+
+
+def transfers(course: Course) -> str:
+    """What a batch of each step holds, and what its trace shows being copied to the device."""
+    rows = []
+    for row in course.shown.ladder.rows:
+        result, summary = row.result, course.shown.summaries.get(row.result.step)
+        h2d = summary.copies["h2d"] if summary else None
+        copied = size_text(summary.step_bytes) if summary and h2d and h2d.count else "no copy"
+        bandwidth = f"{h2d.gigabytes_per_second:.1f} GB/s" if h2d and h2d.gigabytes_per_second else "-"
+        per_image = size_text(result.batch_bytes / result.batch_size)
+        per_batch = size_text(result.batch_bytes)
+        rows.append([f"`{result.step}`", str(result.batch_size), per_batch, per_image, copied, bandwidth])
+    return markdown.table(["step", ">batch", ">per batch", ">per image", ">copied per step", ">bandwidth"], rows)
+
+
+def first_steps(course: Course) -> str:
+    """The time of each program's first step, in its first run, and the median of later steps."""
+    rows = []
+    for row in course.shown.ladder.rows:
+        seconds = course.shown.first_run(row.result.step).first_step_seconds
+        first = "-" if seconds is None else f"{seconds:.1f}"
+        rows.append([f"`{row.result.step}`", first, f"{row.result.step_ms.median / 1e3:.2f}"])
+    table = markdown.table(["step", ">first step, s", ">later step, s"], rows)
+    if all(first == "-" for _, first, _ in rows):
+        return f"{table}\n\nThis record was made before `result.json` held the time of the first step."
+    return table
+
+
+def limit(course: Course) -> str:
+    """The part of each traced step in which the device computes, and the bound on what hiding all the rest gains."""
+    rows = []
+    for step, parts in figures.per_image_ms(course.shown).items():
+        step_ms, computing_ms = sum(parts.values()), parts["kernel"] or parts["cpu_exec"]
+        bound = f"{step_ms / computing_ms:.2f}x" if computing_ms else "-"
+        rows.append([f"`{step}`", f"{step_ms:.3f}", f"{computing_ms:.3f}", bound])
+    what = "kernels" if course.shown.device_type == "cuda" else "operators on the CPU"
+    return markdown.table(["step", ">ms per image, traced", f">of that, {what}", ">at most, all else hidden"], rows)
+
+
+BLOCKS = (ladders, transfers, first_steps, limit)

@@ -1,0 +1,53 @@
+"""Blocks of figures that others published; none of them measured by us."""
+
+from common.course.recorded import Course
+from common.ladder import markdown
+from common.ladder.published import DEVICE, PUBLISHED, TENSOR_CORES, WORKERS
+
+
+def published(course: Course, step: str) -> str:
+    """The original's figures for a step and the one before."""
+    steps = list(PUBLISHED)
+    if step not in steps:
+        return "The original has no such step."
+    row, at = PUBLISHED[step], steps.index(step)
+    text = f"The original ({DEVICE}, one run, no spread, traced steps): {row.images_per_second:.1f} images/s"
+    if not at:
+        return f"{text}, {row.step_ms:.1f} ms per step, {row.memory_gb:.2f} GB."
+    before = PUBLISHED[steps[at - 1]]
+    return (
+        f"{text} after {before.images_per_second:.1f}, {row.images_per_second / before.images_per_second:.2f} times; "
+        f"{row.memory_gb:.2f} GB after {before.memory_gb:.2f}."
+    )
+
+
+def original_ladder(course: Course) -> str:
+    """The original's table, as published."""
+    rows = [
+        [
+            f"`{step}`",
+            str(row.batch_size),
+            f"{row.memory_gb:.2f}",
+            f"{row.step_ms:.1f}",
+            f"{row.images_per_second:.1f}",
+            f"{row.relative:.2f}x",
+        ]
+        for step, row in PUBLISHED.items()
+    ]
+    return markdown.table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
+
+
+def published_tensor_cores(course: Course) -> str:
+    """The share of Tensor Cores that the original reports."""
+    before, after = TENSOR_CORES.values()
+    return f"In the original their share of the kernels' time went from {before:.0%} to {after:.1%} ({DEVICE})."
+
+
+def published_workers(course: Course) -> str:
+    """How loading saturated in another study, as published: see `common.ladder.published.WORKERS`."""
+    rows = [[str(workers), *(f"{value:g}" for value in values)] for workers, values in WORKERS.items()]
+    table = markdown.table([">workers", ">ms to load", ">ms per step", ">s per epoch"], rows)
+    return f"{table}\n\n*ResNeXt on CIFAR-10, batch 128, one A100, as published; not measured here.*"
+
+
+BLOCKS = (published, original_ladder, published_tensor_cores, published_workers)

@@ -1,0 +1,156 @@
+"""Blocks about one step: its code, its throughput, and what its trace shows, also beside those of the step before."""
+
+import ast
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.course import figures
+from common.course.blocks.published import published
+from common.course.recorded import Course
+from common.errors import InputError
+from common.explain.terminal import size_text, time_text
+from common.ladder import markdown, runner
+from common.ladder.compare import Row
+from common.ladder.markdown import code, escaped
+from common.machine import ROOT
+from common.trace.advice import Advice
+from common.trace.summary import Summary
+
+UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
+SHOWN = 5  # operators, kernels and allocations that a table lists
+
+
+def diff(course: Course, before: str, after: str) -> str:
+    """What changes from one step's code to the next, docstrings aside."""
+    files = {file.stem: file for file in runner.step_files()}
+    try:
+        old, new = (_code_lines(files[step]) for step in (before, after))
+    except KeyError as error:
+        raise InputError(f"there is no step {error}") from error
+    lines = list(difflib.unified_diff(old, new, f"steps/{before}.py", f"steps/{after}.py", lineterm="", n=1))
+    lines = [line for line in lines if not line.startswith("@@")] if len(lines) < 12 else lines
+    return "\n".join(["```diff", *lines, "```", "", f"[The whole program](../steps/{after}.py)."])
+
+
+def number(course: Course, step: str) -> str:
+    """What a step gained over the one before: the recorded rows of both, the range, and the original's figures."""
+    shown = course.shown
+    if step not in shown.steps:
+        return f"`{step}` has not been recorded."
+    at = shown.steps.index(step)
+    rows = shown.ladder.rows[max(0, at - 1) : at + 1]
+    steps = [row.result.step for row in rows]
+    table = markdown.ladder_table(shown.ladder, shown.runs, shown.limit, steps, gains=False)
+    return "\n\n".join(part for part in (table, _gain(rows), published(course, step)) if part)
+
+
+def _gain(rows: Sequence[Row]) -> str:
+    """In words: the gain of the last of one or two rows, and what its run noted that the row before did not."""
+    sentences, row = [], rows[-1]
+    if gain := row.gain:
+        verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "not resolved"
+        sentences.append(
+            f"On {escaped(row.result.device)}: {gain.ratio:.2f} times the images/s of the step before, "
+            f"{gain.low:.2f} to {gain.high:.2f} by the ranges of the windows: **{verdict}**."
+        )
+    known = rows[0].result.notes if len(rows) > 1 else []
+    sentences += [f"The run noted: {escaped(note)}." for note in row.result.notes if note not in known]
+    return " ".join(sentences)
+
+
+def profile(course: Course, step: str) -> str:
+    """What a step's trace shows: where a mean step's time goes, and the advice."""
+    summary = course.shown.summaries.get(step)
+    if summary is None:
+        return f"The trace of `{step}` cannot be read."
+    parts, total = summary.steps.mean_breakdown_us, summary.steps.mean_us
+    rows = [
+        [role, time_text(us), f"{us / total:.1%}"]
+        for role, us in sorted(parts.items(), key=lambda part: -part[1])
+        if us > 0
+    ]
+    lines = [
+        f"`python -m common explain {_path(course, step)}` shows, for {len(summary.steps.names)} traced steps:",
+        "",
+        markdown.table(["part of a mean step", ">time", ">share"], rows),
+        "",
+        _traced_and_timed(course, step, summary),
+        "",
+    ]
+    for gpu in summary.gpus:
+        shares = {"busy": gpu.utilization, "SMs at work": gpu.sm_efficiency, "Tensor Cores": gpu.tensor_core_share}
+        known = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
+        lines += [f"GPU {gpu.id}: {known}.", ""]
+    lines += [f"**{escaped(summary.verdict)}.**", "", *map(_advice_line, summary.advice)]
+    return "\n".join(lines)
+
+
+def _advice_line(advice: Advice) -> str:
+    gain = "gain unknown" if advice.predicted_gain is None else f"at most {advice.predicted_gain:.2f} times as fast"
+    step = f"`{advice.step}`" if advice.step else "beyond the walkthrough's steps"
+    return f"- {advice.title} ({step}): {gain}; {escaped(advice.why)}."
+
+
+def _traced_and_timed(course: Course, step: str, summary: Summary) -> str:
+    """What the traced steps took, what those took that were timed without a profiler, and whether they were alike."""
+    traced, timed = summary.steps, course.shown.row(step).result.step_ms
+    shortest, longest = traced.duration.min(), traced.duration.max()
+    text = (
+        f"Traced, a step took {time_text(traced.mean_us)} ({time_text(shortest)} to {time_text(longest)}); "
+        f"timed, without the profiler, {time_text(timed.median * 1e3)}."
+    )
+    if longest > UNSTEADY * shortest:
+        text += " The traced steps differ so much that something else was running: read the shares, not the times."
+    return text
+
+
+def change(course: Course, before: str, after: str) -> str:
+    """Two steps' traces side by side: the parts of a mean step, ms per image."""
+    parts = figures.per_image_ms(course.shown)
+    if before not in parts or after not in parts:
+        return "One of the two traces cannot be read."
+    roles = [role for role in parts[before] if parts[before][role] > 0 or parts[after][role] > 0]
+    rows = [[role, f"{parts[before][role]:.3f}", f"{parts[after][role]:.3f}"] for role in roles]
+    rows.append(["all", f"{sum(parts[before].values()):.3f}", f"{sum(parts[after].values()):.3f}"])
+    return markdown.table(["ms per image, traced", f">`{before}`", f">`{after}`"], rows)
+
+
+def busiest(course: Course, step: str) -> str:
+    """What ran longest in a step's trace: kernels, or on a CPU operators."""
+    summary = course.shown.summaries.get(step)
+    if summary is None:
+        return f"The trace of `{step}` cannot be read."
+    longest, what = (summary.kernels, "kernel") if summary.kernels else (summary.operators, "operator on the CPU")
+    count = len(summary.steps.names)
+    total = sum(item.us for item in longest)
+    rows = [
+        [code(item.name, 70), str(item.count), time_text(item.us), f"{item.us / total:.1%}"] for item in longest[:SHOWN]
+    ]
+    return markdown.table([what, f">count, {count} steps", f">time, {count} steps", ">share"], rows)
+
+
+def top_allocations(course: Course, step: str) -> str:
+    """The operators that allocated most of the memory in use at the peak of a step's trace."""
+    summary = course.shown.summaries.get(step)
+    if summary is None or not summary.memory:
+        return f"The trace of `{step}` has no memory events."
+    at_peak = summary.memory[0].at_peak
+    total = sum(at_peak.values())
+    rows = [[code(name, 60), size_text(size), f"{size / total:.1%}"] for name, size in at_peak.items()][:SHOWN]
+    return markdown.table(["allocated while tracing, in use at the peak", ">bytes", ">share"], rows)
+
+
+BLOCKS = (diff, number, profile, change, busiest, top_allocations)
+
+
+def _path(course: Course, step: str) -> str:
+    folder = course.shown.folder / step
+    return folder.relative_to(ROOT).as_posix() if folder.is_relative_to(ROOT) else f"{folder.parent.name}/{step}"
+
+
+def _code_lines(file: Path) -> list[str]:
+    """A program's lines without its docstring."""
+    text = file.read_text(encoding="utf-8")
+    end = ast.parse(text).body[0].end_lineno
+    return text.splitlines()[end:]

@@ -16,7 +16,7 @@ pytest.importorskip("torch_tb_profiler")
 RECORDED = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))
 OTHERS = sorted((ROOT.parent / "shared" / "traces").glob("*.json.gz"))
 OF_2021 = [path for path in OTHERS if "resnet50" in path.name]
-shares_parsed_traces = pytest.mark.xdist_group("traces parsed by torch-tb-profiler")  # the large ones take seconds
+shares_parsed_traces = pytest.mark.xdist_group("torch-tb-profiler")  # the large ones take seconds
 
 
 def two_gpus_and_a_collective(**more):

@@ -361,18 +361,18 @@ def test_the_kinds_of_train_step_differ_as_the_steps_do():
 
 def on_the_cpu(path):
     """One step: a depthwise convolution 100 us in all, an addition, time in none, and the optimizer's addition."""
-    made = TraceBuilder(devices=())
-    made.step(1, 0, 1000)
-    made.op("aten::conv2d", 0, 120)  # 20 us of its own: outside
-    made.op("aten::convolution", 10, 100)["args"]["Input Dims"] = [[2, 8, 6, 6], [8, 1, 3, 3]]
-    made.op("aten::mkldnn_convolution", 20, 60)
-    made.op("aten::add_", 30, 10)  # within the convolution: the convolution's
-    made.op("aten::hardtanh_", 200, 50)
-    made.op("aten::clone", 210, 20)  # saved for the backward pass
-    made.op("Optimizer.step#SGD.step", 400, 100, kind="annotation")
-    made.op("aten::add_", 410, 30)
-    made.write(path)
-    return made.events
+    trace = TraceBuilder(devices=())
+    trace.step(1, 0, 1000)
+    trace.op("aten::conv2d", 0, 120)  # 20 us of its own: outside
+    trace.op("aten::convolution", 10, 100)["args"]["Input Dims"] = [[2, 8, 6, 6], [8, 1, 3, 3]]
+    trace.op("aten::mkldnn_convolution", 20, 60)
+    trace.op("aten::add_", 30, 10)  # within the convolution: the convolution's
+    trace.op("aten::hardtanh_", 200, 50)
+    trace.op("aten::clone", 210, 20)  # saved for the backward pass
+    trace.op("Optimizer.step#SGD.step", 400, 100, kind="annotation")
+    trace.op("aten::add_", 410, 30)
+    trace.write(path)
+    return trace.events
 
 
 NAMES = {"aten::convolution", "aten::add_", "aten::hardtanh_", "aten::clone"}
@@ -391,21 +391,21 @@ def test_on_a_cpu_time_belongs_to_the_counted_operator_that_it_was_spent_in(tmp_
 
 
 def test_on_a_gpu_kernels_belong_to_the_operator_that_launched_them(tmp_path):
-    made = TraceBuilder()
+    trace = TraceBuilder()
     for number, begin in ((1, 0), (2, 1000)):
-        made.step(number, begin, 1000)
-        outer = made.op("aten::convolution", begin, 100)
+        trace.step(number, begin, 1000)
+        outer = trace.op("aten::convolution", begin, 100)
         outer["args"]["Input Dims"] = [[2, 8, 6, 6], [8, 8, 3, 3]]
-        inner = made.op("aten::cudnn_convolution", begin + 10, 50)
-        made.launch("kernel", begin + 20, 5, begin + 120, 400, op=inner)
-        made.op("Optimizer.step#SGD.step", begin + 200, 100, kind="annotation")
-        step = made.op("aten::_fused_sgd_", begin + 210, 50)
-        made.launch("kernel2", begin + 220, 5, begin + 600, 100, op=step)
-        made.copy(begin + 400, 10, begin + 700, 30, 1000)
-    made.add("kernel", "from before", 5, 90, tid=7, pid=0, device=0, stream=7, correlation=999)  # launched untraced
-    made.write(tmp_path / "t.json")
+        inner = trace.op("aten::cudnn_convolution", begin + 10, 50)
+        trace.launch("kernel", begin + 20, 5, begin + 120, 400, op=inner)
+        trace.op("Optimizer.step#SGD.step", begin + 200, 100, kind="annotation")
+        step = trace.op("aten::_fused_sgd_", begin + 210, 50)
+        trace.launch("kernel2", begin + 220, 5, begin + 600, 100, op=step)
+        trace.copy(begin + 400, 10, begin + 700, 30, 1000)
+    trace.add("kernel", "from before", 5, 90, tid=7, pid=0, device=0, stream=7, correlation=999)  # launched untraced
+    trace.write(tmp_path / "t.json")
     names = {"aten::convolution", "aten::_fused_sgd_"}
-    times = operator_times.operator_ms(tmp_path / "t.json", made.events, names)
+    times = operator_times.operator_ms(tmp_path / "t.json", trace.events, names)
     assert times == {
         ("aten::convolution", "convolution"): pytest.approx(0.4),
         ("aten::_fused_sgd_", "optimizer"): pytest.approx(0.1),
@@ -478,6 +478,12 @@ def test_a_file_of_schema_1_reads_with_the_same_numbers():
     for name in ("precision", "batch_size", "flops_per_step", "bytes_per_step", "outside_ms", "notes", "started"):
         assert getattr(limit, name) == value[name]
     assert (limit.quick, limit.fastest.kind) == (False, "compiled")
+
+
+def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, monkeypatch):
+    study.write(tmp_path / FILE, make_limit())
+    monkeypatch.setattr(record, "msgspec", None)
+    assert read(tmp_path) == make_limit()
 
 
 BROKEN = {

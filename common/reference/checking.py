@@ -132,7 +132,7 @@ def _of_study(path: Path, name: str, setup: record.Setup) -> str:
 
 
 def _of_step(step: Path, shared: Header, problems: list[str]) -> tuple[record.Result, str]:
-    """Note what is wrong with a step's runs, their sum, their trace and their events: (the sum, what was verified)."""
+    """Note what is wrong with a step's runs, their sum, trace and events; (a result of the step, what was verified)."""
     [path], [events] = step.glob("*.pt.trace.json.gz"), step.glob("events.*")
     results, wrong = [], []
     for file in record.run_files(step):
@@ -144,10 +144,11 @@ def _of_step(step: Path, shared: Header, problems: list[str]) -> tuple[record.Re
     for name in OF_ALL_RUNS:
         if len({getattr(result, name) for result in results}) > 1:
             wrong.append(f"{step.name}: {name} differs from run to run")
-    merged = record.merged(results)
+    first = results[0]
     if wrong:
         problems += wrong
-        return merged, ""
+        return first, ""
+    merged = record.merged(results)
     if (step / record.FILE).read_bytes() != indented(merged.as_json()).encode():
         problems.append(f"{step / record.FILE} is not what its runs give")
     if not events.name.endswith(f".{path.name.removesuffix('.pt.trace.json.gz')}"):
@@ -156,7 +157,6 @@ def _of_step(step: Path, shared: Header, problems: list[str]) -> tuple[record.Re
     problems += [f"{events} holds {private}" for private in privacy.private_texts(content)]
     with _named(events):
         points = scalars(content)
-    first = results[0]
     measured = {"median/images_per_second": first.samples_per_second.median, "median/step_ms": first.step_ms.median}
     if first.first_step_seconds is not None:
         measured["first_step_seconds"] = first.first_step_seconds
@@ -165,7 +165,7 @@ def _of_step(step: Path, shared: Header, problems: list[str]) -> tuple[record.Re
             problems.append(f"{events} does not hold the first run's {name.removeprefix('median/')}")
     windows = sum(len(result.samples_per_second.windows) for result in results)
     traced = _traced(path, merged, problems)
-    return merged, f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {len(points)} kinds of scalars"
+    return first, f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {len(points)} kinds of scalars"
 
 
 def _of_missing(step: Path) -> str:

@@ -28,7 +28,7 @@ def test_a_quick_tour_runs_every_step_and_prints_the_table(quick_tour):
         assert f"{result.step} " in quick_tour.finished.stdout
     assert [result.batch_size for result in results] == [32, 32] + [128] * (len(NAMES) - 2)
     assert quick_tour.finished.stdout.count("STAND-IN DATA") == 1
-    assert "no effect" not in quick_tour.finished.stdout
+    assert "has no effect in this step" not in quick_tour.finished.stdout
     assert "not run" not in quick_tour.finished.stdout
     header = next(line for line in quick_tour.finished.stdout.splitlines() if line.startswith("step "))
     assert header.split() == ["step", "batch", "MB", "MB", "ms", "images/s", "before", "baseline", "original"]

@@ -14,7 +14,7 @@ from common import machine, record
 from common.__main__ import main
 from common.errors import InputError
 from common.ladder import runner
-from common.reference import recording
+from common.reference import header, recording
 from common.run import not_run
 
 NAMES = ["00_baseline", "01_amp", "02_bigger_batch"]
@@ -31,15 +31,16 @@ def fake_runs(monkeypatch, tmp_path, refusing):
     """In place of real steps: each run writes a hand-made result. Returns the log of runs and the steps to fail."""
     log, failing = [], set()
 
-    def run(file, arguments, on_progress, on_line):
+    def run(file, words, on_progress, on_line):
         log.append(file.stem)
+        run.words = words
         if file.stem in failing:
             return runner.Outcome(1, "it broke")
         if file.stem in refusing:
             return runner.Outcome(2, refusing[file.stem])
         speed = 100.0 + len(log)
         folder = write_run(
-            arguments[arguments.index("--logdir") + 1],
+            words[words.index("--logdir") + 1],
             make_result(file.stem, windows=[speed] * 5, trace=f"secret-host.{len(log)}.pt.trace.json.gz"),
         )
         (folder / f"events.out.tfevents.17.secret-host.{len(log)}").write_bytes(b"scalars")
@@ -79,7 +80,7 @@ def test_runs_are_interleaved_and_every_window_is_kept(fake_runs, tmp_path):
     assert not (tmp_path / FOLDER / ".running").exists()
 
 
-def test_one_trace_a_step_is_kept_without_host_name_or_path(fake_runs, tmp_path):
+def test_one_trace_per_step_is_kept_without_host_name_or_path(fake_runs, tmp_path):
     record_runs(tmp_path, "--runs", "2")
     for path in (tmp_path / FOLDER).rglob("*"):
         assert "secret" not in path.name
@@ -117,9 +118,22 @@ def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, 
 
 
 def test_another_model_is_recorded_beside_the_courses_own():
-    settings = {"device": "NVIDIA H200", "model": "mobilenet_v2"}
+    settings = header.Settings(
+        device="NVIDIA H200", data="cifar10", model="mobilenet_v2", image_size=224, batch_size=128, workers=8, seed=0,
+        quick=False,
+    )  # fmt: skip
     assert recording.folder_name(settings) == "nvidia-h200"
-    assert recording.folder_name(settings | {"model": "resnet50"}) == "nvidia-h200-resnet50"
+    assert recording.folder_name(replace(settings, model="resnet50")) == "nvidia-h200-resnet50"
+
+
+def test_the_options_of_a_record_are_those_of_its_runs(fake_runs, tmp_path):
+    assert record_runs(tmp_path, "--runs", "1", "--precision", "fp32", "--batch-size", "64") == 0
+    words = dict(zip(runner.run.words[::2], runner.run.words[1::2], strict=True))
+    assert words.pop("--logdir") == str(tmp_path / FOLDER / ".running")
+    assert words == {"--device": "cpu", "--data": str(tmp_path), "--precision": "fp32", "--batch-size": "64"}
+    settings = header.read_header(tmp_path / FOLDER / "record.json").settings
+    assert (settings.precision, settings.batch_size) == ("fp32", 64)
+    assert ", --precision fp32. " in (tmp_path / FOLDER / "README.md").read_text()
 
 
 def test_an_interrupted_record_goes_on_where_it_stopped(fake_runs, tmp_path):
@@ -151,8 +165,8 @@ def test_runs_that_were_made_after_later_ones_are_not_interleaved(fake_runs, tmp
 
 
 def test_code_that_changes_while_recording_stops_it(fake_runs, tmp_path, capsys, monkeypatch):
-    hashes = iter("aab")
-    monkeypatch.setattr(recording, "code_hash", lambda: next(hashes))
+    hashes = iter(letter * 64 for letter in "aab")
+    monkeypatch.setattr(machine, "code_hash", lambda: next(hashes))
     assert record_runs(tmp_path) == 2
     assert "changed while recording" in capsys.readouterr().err
 
@@ -173,7 +187,7 @@ def test_a_trace_that_is_too_large_keeps_its_first_steps_and_the_work_they_launc
     )
 
 
-def test_a_trace_over_the_limit_is_cut(fake_runs, tmp_path, monkeypatch, capsys):
+def test_a_trace_over_the_limit_loses_steps(fake_runs, tmp_path, monkeypatch, capsys):
     steps = [
         {
             "ph": "X",
@@ -219,8 +233,8 @@ def test_a_step_that_cannot_be_run_is_recorded_with_its_reason_until_it_can(fake
     assert log == [*NAMES, "00_baseline", "02_bigger_batch"]  # not tried again by this call
     folder = tmp_path / FOLDER
     assert [path.name for path in (folder / "01_amp").iterdir()] == ["not_run.json"]
-    told = {"step": "01_amp", "reason": "no compiler in … install one"}  # and no folder of this machine
-    assert json.loads((folder / "01_amp" / "not_run.json").read_text()) == told
+    reason = {"step": "01_amp", "reason": "no compiler in … install one"}  # and no folder of this machine
+    assert json.loads((folder / "01_amp" / "not_run.json").read_text()) == reason
     assert "- `01_amp` was not run: no compiler in … install one." in (folder / "README.md").read_text()
     with pytest.raises(SystemExit) as ended:
         main(["compare", str(folder)])
@@ -261,29 +275,34 @@ def test_another_steps_reason_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
-    [(["--seed", "5"], "seed was 0 and is 5"), (["--batch-size", "64"], "batch_size was 128"), (["--quick"], "quick")],
+    ("options", "message"),
+    [
+        (["--seed", "5"], "seed was 0 and is 5"),
+        (["--batch-size", "64"], "batch_size was 128"),
+        (["--precision", "fp32"], "precision was 'auto' and is 'fp32'"),
+        (["--quick"], "quick"),
+    ],
 )
-def test_other_settings_are_not_mixed_into_a_record(fake_runs, tmp_path, capsys, options, told):
+def test_other_settings_are_not_mixed_into_a_record(fake_runs, tmp_path, capsys, options, message):
     record_runs(tmp_path, "--runs", "1")
     before = sorted(path.name for path in tmp_path.rglob("*"))
     assert record_runs(tmp_path, "--runs", "2", *options) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
 def test_another_device_environment_or_code_is_not_mixed_into_a_record(fake_runs, tmp_path, capsys, monkeypatch):
     record_runs(tmp_path, "--runs", "1")
     path = tmp_path / FOLDER / "record.json"
-    header = json.loads(path.read_text())
-    for change, told in (
-        ({"settings": header["settings"] | {"device": "Other"}}, "device was 'Other'"),
-        ({"environment": header["environment"] | {"torch": "1.0"}}, "torch was '1.0'"),
-        ({"code": "0"}, "the code of steps/ or common/ has changed"),
+    value = json.loads(path.read_text())
+    for change, message in (
+        ({"settings": value["settings"] | {"device": "Other"}}, "device was 'Other'"),
+        ({"environment": value["environment"] | {"torch": "1.0"}}, "torch was '1.0'"),
+        ({"code": "0" * 64}, "the code of steps/ or common/ has changed"),
     ):
-        path.write_text(json.dumps(header | change))
+        path.write_text(json.dumps(value | change))
         assert record_runs(tmp_path, "--runs", "2") == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_uncommitted_code_is_not_recorded(fake_runs, tmp_path, capsys, monkeypatch):
@@ -309,10 +328,12 @@ def test_two_records_into_one_folder_at_once_are_refused(fake_runs, tmp_path, ca
 
 def test_a_broken_record_is_refused(fake_runs, tmp_path, capsys):
     record_runs(tmp_path, "--runs", "1")
-    for text in ("{", "[]", "[" * 100_000):
+    for text in ("{", "[]", "[" * 100_000, '{"schema": 2, "settings": [], "environment": {}, "code": ""}'):
         (tmp_path / FOLDER / "record.json").write_text(text)
         assert record_runs(tmp_path) == 2
-        assert "record.json is broken" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert "record.json is broken" in error
+        assert "move its folder away" in error
 
 
 def test_a_record_without_runs_binds_nobody(fake_runs, tmp_path):
@@ -353,24 +374,25 @@ def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
     (tmp_path / "steps").mkdir()
     (tmp_path / "steps" / "00_a.py").write_text("1")
     monkeypatch.setattr(machine, "ROOT", tmp_path)
-    first = recording.code_hash()
+    first = machine.code_hash()
     (tmp_path / "README.md").write_text("words")
-    assert recording.code_hash() == first
+    assert machine.code_hash() == first
     (tmp_path / "steps" / "00_a.py").write_text("2")
-    assert recording.code_hash() != first
+    assert machine.code_hash() != first
 
 
 def test_a_real_step_is_recorded_where_only_torch_torchvision_and_tensorboard_are(tmp_path):
     """One real run, with every other package hidden and the code's state as it would be in a clone."""
-    blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "pytest"]
+    blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "psutil", "pytest"]
     program = tmp_path / "record_one.py"
     program.write_text(
         "import sys\n"
         f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from common import ladder, machine\n"
+        "from common import machine\n"
+        "from common.ladder import runner\n"
         "files = runner.step_files()[:1]\n"
-        "ladder.step_files = lambda: files\n"
+        "runner.step_files = lambda: files\n"
         "machine.git_revision = lambda: None\n"
         "from common.__main__ import main\n"
         f"folder = {str(tmp_path)!r}\n"

@@ -1,0 +1,79 @@
+"""A record as one file: what is in it, the same bytes each time, and no names of its maker."""
+
+import os
+import zipfile
+
+import pytest
+from support.recorded import TRACE, a_result, each_event, edit_trace, tree
+
+from common.reference import page
+from common.run import not_run
+
+
+@pytest.fixture(autouse=True)
+def somebody(monkeypatch):
+    """The machine and user of these tests, whatever theirs are called."""
+    monkeypatch.setattr("platform.node", lambda: "box-1.lab")
+    monkeypatch.setattr("getpass.getuser", lambda: "somebody-1")
+    monkeypatch.setattr("pathlib.Path.home", lambda: "/home/somebody-1")
+
+
+def test_a_packed_record_unzips_to_what_it_was(folder, command, tmp_path):
+    not_run.write(folder / "08_compile", "08_compile", "torch.compile found no C++ compiler that works")
+    page.write_page(folder)
+    code, out, err = command("--pack", folder)
+    assert (code, err) == (0, [])
+    assert any("test-gpu.zip" in line for line in out)
+    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
+        file.extractall(tmp_path / "logs")
+    assert [path.name for path in (tmp_path / "logs").iterdir()] == ["test-gpu"]
+    assert tree(tmp_path / "logs" / "test-gpu") == tree(folder)
+    assert command("--check", tmp_path / "logs" / "test-gpu")[0] == 0
+
+
+def test_a_zip_has_the_same_bytes_whenever_and_from_whichever_folder_it_is_made(folder, command, tmp_path):
+    command("--pack", folder)
+    first = (tmp_path / "test-gpu.zip").read_bytes()
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))
+    (folder / ".record.lock").touch()  # what `record` leaves behind is not packed
+    moved = folder.rename(tmp_path / "mine of ann")
+    assert command("--pack", moved)[0] == 0
+    assert (tmp_path / "test-gpu.zip").read_bytes() == first
+    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
+        assert {entry.date_time for entry in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {entry.external_attr >> 16 for entry in file.infolist()} == {0o100644}
+        assert file.namelist() == sorted(file.namelist())
+
+
+def test_what_is_not_a_valid_record_is_not_packed(folder, command, tmp_path):
+    (folder / "README.md").unlink()
+    code, out, err = command("--pack", folder)
+    assert (code, out, len(err)) == (2, [], 1)
+    assert "README.md is missing" in err[0]
+    assert not list(tmp_path.glob("*.zip"))
+
+
+def test_a_record_that_names_its_machine_or_user_is_not_packed(folder, command, tmp_path, monkeypatch):
+    edit_trace(folder / "00_baseline" / a_result("00_baseline", 1).trace, each_event(Name="made by Ann on box-7"))
+    assert command("--check", folder)[0] == 0
+    for own in ("box-7", "ann"):
+        monkeypatch.setattr("platform.node", lambda own=own: own)
+        code, out, err = command("--pack", folder)
+        assert (code, out, len(err)) == (2, [], 1)
+        assert f"{TRACE} contains a name of this machine" in err[0]
+    assert not list(tmp_path.glob("*.zip"))
+
+
+def test_a_zip_is_not_written_into_the_record_itself(folder, command, monkeypatch):
+    before = tree(folder)
+    for here in (folder, folder / "01_amp"):
+        monkeypatch.chdir(here)
+        code, _, err = command("--pack", folder)
+        assert (code, len(err)) == (2, 1)
+    assert tree(folder) == before
+
+
+def test_packing_and_verifying_exclude_each_other(folder, command):
+    code, _, err = command("--pack", folder, "--check", folder)
+    assert (code, len(err)) == (2, 1)

@@ -147,12 +147,12 @@ def predicted(recorded: Recorded) -> Drawing:
     bounds = [(y, row.predicted_gain) for y, row in enumerate(rows) if row.predicted_gain]
     if bounds:
         heights, values = zip(*bounds, strict=True)
-        axes.scatter(values, heights, marker="|", s=420, linewidths=3, color=BOUND, label="predicted, at most")
+        axes.scatter(values, heights, marker="|", s=300, linewidths=3, color=BOUND, label="predicted, at most")
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
     axes.set_yticks(at, [step_label(row.step) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     styled(axes, f"times as fast as the step before: {ladder_title(recorded.ladder)}")
-    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=2)
     steps = "; ".join(f"{step_label(row.step)} {row.gain}, {row.outcome}" for row in rows)
     return figure, f"Points with ranges: what each step gained over the one before, and the predicted bound. {steps}."
 

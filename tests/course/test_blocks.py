@@ -1,0 +1,166 @@
+"""The blocks of the pages: from this project's record of a CPU, from a made-up GPU's, and from broken ones."""
+
+import json
+import re
+import shutil
+from dataclasses import asdict, replace
+
+import pytest
+from support import ROOT, make_limit
+
+from common import record
+from common.course import figures, pages, recorded
+from common.course.blocks import BLOCKS, study
+from common.course.recorded import Course
+from common.errors import InputError
+from common.ladder import published
+from common.studies.study import STUDIES
+
+pytestmark = pytest.mark.xdist_group("course")
+DOCS = ROOT / "docs"
+GPU = "made-up-gpu"
+
+
+def page(name):
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def test_the_diff_on_a_page_is_that_of_the_files():
+    block = BLOCKS["diff"](None, "01_amp", "02_bigger_batch")
+    removed = [line[1:] for line in block.splitlines() if line.startswith("-") and not line.startswith("---")]
+    added = [line[1:] for line in block.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    old, new = ((ROOT / "steps" / f"{name}.py").read_text(encoding="utf-8") for name in ("01_amp", "02_bigger_batch"))
+    assert "batch_size=32" in "".join(removed)
+    assert all(f"{line}\n" in old and f"{line}\n" not in new for line in removed)
+    assert all(f"{line}\n" in new and f"{line}\n" not in old for line in added)
+    assert "Idea" not in block  # the docstrings are not part of it
+
+
+def test_the_originals_figures_agree_with_each_other():
+    for row in published.PUBLISHED.values():
+        assert row.batch_size / row.step_ms * 1e3 == pytest.approx(row.images_per_second, rel=0.005)
+        assert row.images_per_second / published.PUBLISHED["00_baseline"].images_per_second == pytest.approx(
+            row.relative, abs=0.01
+        )
+
+
+def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
+    assert [shown.folder.name for shown in gpu_course.records] == [GPU, "amd-epyc"]
+    text = pages.filled(page("04_loading.md"), gpu_course)
+    assert "No GPU has been recorded" not in text
+    assert "figures/made-up-gpu/idle.svg" in text
+    assert "**faster**" in text  # 500 images/s after 400
+    assert "GPU 0: busy 40.0%, SMs at work 35.0%, Tensor Cores 25.0%." in text
+    assert "10.5 GB/s" in BLOCKS["transfers"](gpu_course)
+    assert BLOCKS["ladders"](gpu_course).count("### ") == 2
+    assert "sgemm" in BLOCKS["busiest"](gpu_course, "00_baseline")
+
+
+def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tmp_path):
+    docs = tmp_path / "clone" / "docs"
+    docs.mkdir(parents=True)
+    for path in DOCS.glob("*.md"):
+        shutil.copy(path, docs)
+    shutil.copy(ROOT / "README.md", docs.parent)
+    files = pages.contents(docs, gpu_records)
+    assert docs / "figures" / GPU / "idle.svg" in files
+    assert docs / "figures" / "amd-epyc" / "ladder.svg" in files
+    assert "made-up GPU" in files[docs.parent / "README.md"]
+    assert "made-up GPU" in files[docs / "predicted.md"]
+
+
+def test_a_cpus_record_is_labelled_as_one(course):
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == "amd-epyc"])
+    text = BLOCKS["machine"](of_cpu)
+    assert "No GPU has been recorded yet" in text
+    assert "it was not measured here" in text
+    assert "no GPU has been recorded" in BLOCKS["figure"](of_cpu, "idle")
+    assert "most steps have no effect" in BLOCKS["recorded-on"](of_cpu)
+
+
+def test_every_study_has_blocks_that_name_its_command_where_it_was_not_recorded(gpu_course):
+    assert set(study.COMMANDS) == set(STUDIES)
+    texts = [block(gpu_course) for block in study.BLOCKS]
+    for command in study.COMMANDS.values():
+        assert f"*Not recorded on made-up GPU: `python -m common {command}`.*" in texts
+    assert all("Not recorded" in text for text in texts)
+    assert "No roofline" in BLOCKS["figure"](gpu_course, "roofline")
+    assert "% of limit" not in BLOCKS["number"](gpu_course, "01_amp")
+
+
+def test_a_limit_beside_a_ladder_gives_its_tables_and_each_steps_share_of_it(own_gpu_records):
+    limit = make_limit(device="made-up GPU")  # 400 images/s
+    record.write_json(own_gpu_records / GPU / "limit.json", asdict(limit))
+    course = Course(recorded.records(own_gpu_records))
+    assert "| compiled | 400.0 |" in BLOCKS["limit-speeds"](course)
+    assert "| convolution | 3 |" in BLOCKS["limit-groups"](course)
+    row = next(line for line in BLOCKS["number"](course, "01_amp").splitlines() if line.startswith("| `01_amp`"))
+    speed = course.shown.row("01_amp").result.samples_per_second.median
+    assert row.endswith(f"| {speed / 400:.0%} |")
+    assert "% of limit" in BLOCKS["ladders"](course)
+    assert "convolution" in BLOCKS["figure"](course, "roofline")
+
+
+def test_first_steps_are_those_of_the_first_run(own_gpu_records):
+    folder = own_gpu_records / GPU / "08_compile" / "runs"
+    first = record.read_result(folder / "1.json")
+    record.write_result(folder / "1.json", replace(first, first_step_seconds=71.04))
+    record.write_result(folder / "2.json", replace(first, first_step_seconds=7.0))
+    table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
+    assert "| `08_compile` | 71.0 | 0.32 |" in table
+    assert "| `00_baseline` | 1.5 | 0.32 |" in table
+    assert "was made before" not in table
+
+
+def test_first_steps_of_a_record_that_lacks_them_are_left_open(own_gpu_records):
+    for path in (own_gpu_records / GPU).glob("*/*/1.json"):
+        old = dict.fromkeys(record.SINCE_SCHEMA_2)
+        record.write_result(path, replace(record.read_result(path), schema=1, **old))
+    table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
+    assert "| `08_compile` | - | 0.32 |" in table
+    assert "This record was made before `result.json` held the time of the first step." in table
+
+
+def test_text_out_of_a_record_stays_text(own_gpu_records):
+    for path in (own_gpu_records / GPU).glob("*/result.json"):
+        notes = ["A <!-- end --> B", "<img src=x>", "[x](../../../etc/hosts)"]
+        record.write_result(path, replace(record.read_result(path), notes=notes, device="<b>GPU</b> `x`"))
+    course = Course(recorded.records(own_gpu_records))
+    text = pages.filled(page("00_measuring.md"), course)
+    assert pages.filled(text, course) == text
+    outside_code = re.sub(r"`[^`\n]*`", "", text)
+    assert "<img" not in outside_code
+    assert "<b>" not in outside_code
+    assert not re.search(r"(?<!\\)\]\(\.\./\.\./\.\./etc", text)
+
+
+def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu_record):
+    with pytest.raises(InputError, match="no recorded ladder"):
+        recorded.records(tmp_path / "none")
+    (own_cpu_record / "01_amp" / "result.json").write_text("{")
+    with pytest.raises(InputError, match="not JSON"):
+        recorded.records(own_cpu_record.parent)
+
+
+def test_a_broken_study_is_refused(own_cpu_record):
+    limit = json.loads((own_cpu_record / "limit.json").read_text(encoding="utf-8"))
+    record.write_json(own_cpu_record / "limit.json", limit | {"batch_size": "many"})
+    with pytest.raises(InputError, match=r"limit\.json is broken"):
+        BLOCKS["limit-facts"](Course(recorded.records(own_cpu_record.parent)))
+
+
+def test_a_missing_trace_is_reported_and_its_tables_report_it(own_cpu_record, capsys):
+    next((own_cpu_record / "01_amp").glob("*.gz")).unlink()
+    course = Course(recorded.records(own_cpu_record.parent))
+    assert "cannot be read" in BLOCKS["profile"](course, "01_amp")
+    assert "cannot be read" in BLOCKS["busiest"](course, "01_amp")
+    assert "no memory events" in BLOCKS["top-allocations"](course, "01_amp")
+    assert "cannot be read" in BLOCKS["change"](course, "00_baseline", "01_amp")
+    assert "01_amp" in capsys.readouterr().err
+
+
+def test_a_figure_that_a_record_cannot_give_has_a_sentence_in_its_place(course, gpu_course):
+    for name, draw in figures.FIGURES.items():
+        for shown in (course, gpu_course):
+            text = BLOCKS["figure"](shown, name)
+            assert text.startswith("![" if draw(shown.shown) else "*No ")

@@ -1,0 +1,74 @@
+"""The course as a site: it builds, needs no internet, and a broken link fails the build."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from support import ROOT
+
+pytestmark = pytest.mark.xdist_group("course")
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+BROKEN = "[a](nowhere.md) ![figure](figures/none.svg) [code](../steps/none.py) [out](../../../etc/hosts)"
+# The site's own configuration, of one page; relative paths in it are relative to this file.
+ONE_PAGE = f"""
+INHERIT: {ROOT / "mkdocs.yml"}
+docs_dir: docs
+site_dir: site
+hooks: [{ROOT / "common" / "course" / "site.py"}]
+nav: [index.md]
+"""
+
+
+def build(folder, site):
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The site, built once: its folder."""
+    folder = tmp_path_factory.mktemp("site")
+    finished = build(ROOT, folder)
+    assert finished.returncode == 0, finished.stderr
+    return folder
+
+
+def test_the_site_has_every_page_figure_and_linked_program(site):
+    assert {f"{page.stem}.html" for page in PAGES} <= {path.name for path in site.iterdir()}
+    assert "optimizer.zero_grad" in (site / "source" / "steps" / "01_amp.py.txt").read_text(encoding="utf-8")
+    assert (site / "figures" / "amd-epyc" / "ladder.svg").exists()
+
+
+def test_the_site_requests_nothing_from_the_internet(site):
+    for page in site.glob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.findall(r"<(?:script|img|link)[^>]+(?:src|href)=\"(?:https?:)?//[^\"]+", text), page.name
+
+
+def one_page(folder, text):
+    """Build a site of one page with the site's own configuration; the finished process."""
+    (folder / "docs").mkdir()
+    (folder / "docs" / "index.md").write_text(f"# One page\n\n{text}\n", encoding="utf-8")
+    (folder / "mkdocs.yml").write_text(ONE_PAGE, encoding="utf-8")
+    return build(folder, folder / "site")
+
+
+def test_a_link_to_a_file_of_the_repository_is_built(tmp_path):
+    finished = one_page(tmp_path, "[code](../steps/01_amp.py)")
+    assert finished.returncode == 0, finished.stderr
+    assert "source/steps/01_amp.py.txt" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+
+
+def test_broken_links_and_missing_figures_fail_the_build(tmp_path):
+    finished = one_page(tmp_path, BROKEN)
+    assert finished.returncode != 0
+    for name in ("nowhere.md", "none.svg", "none.py", "etc/hosts"):
+        assert name in finished.stderr
+    assert not list((tmp_path / "site").rglob("hosts*"))

@@ -12,7 +12,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 ON_A_CPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
-def written(folder, *blocks):
+def write_program(folder, *blocks):
     """A program of these blocks in a folder of its own, as the page's reader would write it."""
     program = folder / "train.py"
     program.write_text("\n\n".join(blocks), encoding="utf-8")
@@ -29,7 +29,7 @@ def explained(path):
 def parts():
     """The page's blocks by what they are for."""
     names = ("setup", "timing", "trace", "ranks", "wrapped")
-    assert len(BLOCKS) == len(names), "a block was added to the page or taken away: say here what it is for"
+    assert len(BLOCKS) == len(names), "a block was added to the page or removed: name here what it is for"
     return dict(zip(names, BLOCKS, strict=True))
 
 
@@ -39,33 +39,33 @@ def test_the_ten_lines_are_ten_lines(parts):
 
 
 def test_the_page_is_a_program_that_prints_its_speed_and_records_three_steps(parts, tmp_path):
-    program = written(tmp_path, parts["setup"], parts["timing"], parts["trace"])
+    program = write_program(tmp_path, parts["setup"], parts["timing"], parts["trace"])
     finished = run_program(program, cwd=tmp_path, **ON_A_CPU)
     assert finished.returncode == 0, finished.stderr
     assert re.fullmatch(r"\d+ images/s \(windows \d+ to \d+\)", finished.stdout.strip())
     (trace,) = (tmp_path / "logs" / "before").iterdir()
     assert re.fullmatch(rf"{re.escape(socket.gethostname())}_\d+\.\d+\.pt\.trace\.json\.gz", trace.name)
-    found = explained(trace.parent)
-    assert found["steps"]["count"] == 3
-    assert found["steps"]["names"] == ["2", "3", "4"]
-    assert found["steps"]["breakdown_us"]["dataloader"] > 0
-    assert found["memory"]["peak_allocated_bytes"] > 0
+    summary = explained(trace.parent)
+    assert summary["steps"]["count"] == 3
+    assert summary["steps"]["names"] == ["2", "3", "4"]
+    assert summary["steps"]["breakdown_us"]["dataloader"] > 0
+    assert summary["memory"]["peak_allocated_bytes"] > 0
 
 
-def test_the_profiler_tab_takes_the_name_of_the_trace():
+def test_the_profiler_tab_reads_the_name_of_the_trace():
     consts = pytest.importorskip("torch_tb_profiler.consts")
     for name in ("node-1_4711.1795275442793000000.pt.trace.json.gz", "node-1_0.1.pt.trace.json"):
         assert consts.WORKER_PATTERN.match(name)
     assert not consts.WORKER_PATTERN.match("trace.json")
 
 
-def test_two_ranks_record_a_trace_each_which_knows_its_rank(parts, tmp_path):
+def test_two_ranks_record_a_trace_each_that_holds_its_rank(parts, tmp_path):
     name = 'worker_name=f"{socket.gethostname()}_{rank}"'
     assert f"`{name}`" in PAGE
     handler = 'tensorboard_trace_handler("logs/before", '
     assert handler in parts["trace"]
     traced = parts["trace"].replace(handler, f"{handler}{name}, ")
-    program = written(
+    program = write_program(
         tmp_path, parts["ranks"], parts["setup"], parts["wrapped"], traced, "dist.destroy_process_group()"
     )
     started = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, program]
@@ -74,6 +74,6 @@ def test_two_ranks_record_a_trace_each_which_knows_its_rank(parts, tmp_path):
     folder = tmp_path / "logs" / "before"
     workers = sorted(re.sub(r"\.\d+\.pt\.trace\.json\.gz$", "", path.name) for path in folder.iterdir())
     assert workers == [f"{socket.gethostname()}_{rank}" for rank in (0, 1)]
-    found = explained(folder)
-    assert [row["rank"] for row in found["ranks"]] == [0, 1]
-    assert [row["steps"]["count"] for row in found["ranks"]] == [3, 3]
+    ranks = explained(folder)["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    assert [rank["steps"]["count"] for rank in ranks] == [3, 3]

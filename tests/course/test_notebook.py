@@ -4,14 +4,16 @@ import os
 import re
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 from support import NAMES, ROOT
 
 from common.course.recorded import records
 from common.ladder import markdown
 
+pytestmark = pytest.mark.xdist_group("notebook")
 NOTEBOOK = ROOT / "docs" / "walkthrough.ipynb"
-RUN = NAMES[:8]  # those after it compile, which takes minutes
+RUN = NAMES[:8]  # the later ones compile, which takes minutes
 PLOTLY = "application/vnd.plotly.v1+json"
 
 
@@ -34,14 +36,14 @@ def assert_whole(notebook):
     assert all("<svg" in data["image/svg+xml"] and data[PLOTLY]["data"] for data in figures)
 
 
-def test_the_notebook_is_committed_executed_and_tells_nothing_of_the_machine_it_ran_on():
+def test_the_notebook_is_committed_executed_and_holds_nothing_of_the_machine_it_ran_on():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     assert_whole(notebook)
     shown = records()[0]
     table = markdown.ladder_table(shown.ladder, shown.runs)  # of what is recorded today
-    assert any(output.get("data", {}).get("text/markdown") == table for output in outputs(notebook)), "execute it anew"
-    text = NOTEBOOK.read_text()
+    assert any(output.get("data", {}).get("text/markdown") == table for output in outputs(notebook)), "run `make docs-notebook`"
+    text = NOTEBOOK.read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w.])/(home|root|tmp|Users|work)/", text)
     assert not re.search(r"\.\d{13}\.pt\.trace", text)  # a trace's name begins with the host's
     assert len(text) < 1_000_000
@@ -49,7 +51,7 @@ def test_the_notebook_is_committed_executed_and_tells_nothing_of_the_machine_it_
 
 def test_the_notebook_runs_from_scratch(tmp_path, monkeypatch):
     monkeypatch.setenv("WALKTHROUGH_LOGS", str(tmp_path / "logs"))
-    monkeypatch.setitem(os.environ, "HTTPS_PROXY", "http://127.0.0.1:9")  # whoever asks the internet fails at once
+    monkeypatch.setitem(os.environ, "HTTPS_PROXY", "http://127.0.0.1:9")  # a request to the internet fails at once
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -108,7 +108,7 @@ def test_the_command_line_starts_without_torch_tensorboard_or_rich():
 def test_packages_and_the_records_of_studies_are_read_without_torch():
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in NO_TORCH]
     names = [name for name in names if name != "common.board"]  # TensorBoard imports that
-    assert not modules_after(f"import {', '.join(names)}") & {"torch", "torchvision", "matplotlib"}
+    assert not modules_after(f"import {', '.join(names)}") & {"torch", "torchvision"}
 
 
 def test_explain_starts_without_torch_and_tensorboard():

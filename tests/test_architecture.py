@@ -1,6 +1,7 @@
 """The architecture: who imports whom, and what starting costs in imports. See README, "How it is built"."""
 
 import ast
+import re
 import sys
 
 import pytest
@@ -125,7 +126,7 @@ def test_a_step_does_not_import_tensorboard_or_rich_before_it_has_measured():
 def test_every_requirement_has_its_reason_and_its_tested_version():
     lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
     assert all("# " in line for line in lines)
-    names = [line.split("#")[0].strip().split(">")[0].split("=")[0] for line in lines if not line.startswith("-e")]
+    names = [re.split("[<>=#]", line)[0].strip() for line in lines if not line.startswith("-e")]
     locked = {line.split("=")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
     assert set(names) <= locked
 

@@ -16,6 +16,16 @@ from common.studies import one_batch
 pytest_plugins = ["support.browser"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items):
+    """Long tests first, so that none runs alone at the end; those that need the tour in one process, which makes it."""
+    for item in items:
+        if "quick_tour" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("quick tour"))
+            item.add_marker(pytest.mark.long)
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 class Captured(Exception):
     """What ends a step's `main` once it has called `run_step`."""
 

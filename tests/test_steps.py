@@ -157,6 +157,7 @@ def train(captured):
     return torch.tensor([captured.train_step(images, labels).item() for images, labels in batches])
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompiled, tmp_path, precision):
@@ -209,6 +210,7 @@ runpy.run_path({program!r}, run_name="__main__")
 """
 
 
+@pytest.mark.long
 def test_step_08_compiles_for_real(tmp_path):
     """As a program, with a model of few kernels; the C++ compiler's headers are compiled once for all tests."""
     words = ["--quick", "--batch-size", "8", "--workers", "0", "--device", "cpu"]
@@ -269,6 +271,7 @@ def test_reduced_precision_learns_as_the_baseline_does(capture_step, tmp_path, p
     torch.testing.assert_close(amp[-10:].mean(), baseline[-10:].mean(), rtol=0.05, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_start_under_every_start_method(method, tmp_path):
     """As the platform's default would be: Linux forks up to Python 3.13, macOS and Windows spawn."""

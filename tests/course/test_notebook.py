@@ -42,7 +42,9 @@ def test_the_notebook_is_committed_executed_and_holds_nothing_of_the_machine_it_
     assert_whole(notebook)
     shown = records()[0]
     table = markdown.ladder_table(shown.ladder, shown.runs)  # of what is recorded today
-    assert any(output.get("data", {}).get("text/markdown") == table for output in outputs(notebook)), "run `make docs-notebook`"
+    assert any(output.get("data", {}).get("text/markdown") == table for output in outputs(notebook)), (
+        "run `make docs-notebook`"
+    )
     text = NOTEBOOK.read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w.])/(home|root|tmp|Users|work)/", text)
     assert not re.search(r"\.\d{13}\.pt\.trace", text)  # a trace's name begins with the host's

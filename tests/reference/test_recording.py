@@ -381,6 +381,7 @@ def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
     assert machine.code_hash() != first
 
 
+@pytest.mark.long
 def test_a_real_step_is_recorded_where_only_torch_torchvision_and_tensorboard_are(tmp_path):
     """One real run, with every other package hidden and the code's state as it would be in a clone."""
     blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "psutil", "pytest"]

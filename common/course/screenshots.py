@@ -23,7 +23,7 @@ from common.errors import InputError, one_line_errors
 from common.machine import ROOT
 
 if TYPE_CHECKING:  # needed to take screenshots only
-    from playwright.sync_api import Page, ViewportSize
+    from playwright.sync_api import Page, ViewportSize  # pyright: ignore[reportMissingImports]  # by make test-browser
 
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
@@ -112,7 +112,7 @@ def choose(page: "Page", number: int, text: str) -> None:
 def main() -> None:
     """Take the pictures of the record that the chapters show. Exit code 2 and one line where there is no browser."""
     try:
-        from playwright.sync_api import sync_playwright
+        from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise InputError("Playwright is not installed: `make test-browser` installs it") from error
     if not CHROMIUM:

@@ -9,8 +9,9 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from common.errors import InputError, one_line_errors
@@ -28,11 +29,6 @@ COMMANDS = {
     "sweep": "common.studies.sweep",
     "doctor": "common.doctor",
 }
-# What a command shows that is made above it in the house: the parameter of its run(), and the function for that.
-FROM_ABOVE = {
-    "explain": ("explain_runs", "common.ladder.predictions", "explain_runs"),
-    "compare": ("read_limit", "common.studies.limit.record", "read"),
-}
 
 
 @one_line_errors()
@@ -42,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
     try:
-        code = import_module(COMMANDS[args.command]).run(args, **_from_above(args.command))
+        code = import_module(COMMANDS[args.command]).run(args, **_readers(args.command))
         sys.stdout.flush()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "common":
@@ -78,16 +74,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _from_above(name: str) -> dict[str, Any]:
-    """The further arguments of a command's run(); what they need is imported when they are called."""
-    if name not in FROM_ABOVE:
-        return {}
-    parameter, path, function = FROM_ABOVE[name]
+def _readers(command: str) -> dict[str, Callable[..., Any]]:
+    """What two commands show of packages that they must not import: functions that import when they are called."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module(path), function)(*args, **kwargs)
+    def explain_runs(*args: Any) -> int:
+        from common.ladder.predictions import explain_runs
 
-    return {parameter: call}
+        return explain_runs(*args)
+
+    def read_limit(logdir: Path) -> Any:
+        from common.studies.limit.record import read
+
+        return read(logdir)
+
+    return {"explain": {"explain_runs": explain_runs}, "compare": {"read_limit": read_limit}}.get(command, {})
 
 
 if __name__ == "__main__":

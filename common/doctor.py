@@ -100,7 +100,7 @@ def _gpus() -> Iterator[Finding]:
     yield Finding(
         "GPU",
         "note",
-        "none: steps 03, 05, 07 and 09 have no effect, and there are no Tensor Cores to see",
+        "none: steps that concern a GPU only have no effect and say so; no Tensor Cores to see",
     )
 
 

@@ -19,7 +19,7 @@ def usable_cores() -> int:
     except AttributeError:  # not Linux
         cores = os.cpu_count() or 1
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
         cores = min(cores, -(-int(quota) // int(period)))
     except (OSError, ValueError):  # no cgroup v2, or "max": no quota
         pass
@@ -39,7 +39,7 @@ def cpu_bf16_hardware() -> str | None:
 
 def _cpuinfo(field: str) -> str | None:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     return next((line.split(":", 1)[1].strip() for line in lines if line.split(":")[0].strip() == field), None)
@@ -51,13 +51,17 @@ def driver_version() -> str | None:
     return printed.splitlines()[0].strip() if printed else None
 
 
-def git_revision() -> str | None:
-    """The commit that `steps/` and `common/` are at, "-dirty" added where they hold uncommitted changes.
+# Rooms that only read what was recorded.
+ONLY_READ = (":(exclude)common/board", ":(exclude)common/course", ":(exclude)common/explain")
 
-    None outside a git checkout. Changes elsewhere (a note, a recorded run) do not touch what is measured.
+
+def git_revision() -> str | None:
+    """The commit that the code is at, "-dirty" added where the code that measures has uncommitted changes.
+
+    None outside a git checkout. Changes elsewhere (a note, a recorded run) do not affect what is measured.
     """
     commit = _run("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", "steps", "common")
+    changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", "steps", "common", *ONLY_READ)
     if not commit or changes is None:
         return None
     return commit.strip() + ("-dirty" if changes.strip() else "")
@@ -71,14 +75,19 @@ def _run(*command: str | Path) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def code_hash(*folders: str) -> str:
-    """SHA-256 over the names and bytes of the code that a recording runs.
+def code_files(*patterns: str) -> list[Path]:
+    """The Python files that a recording runs: the steps, the modules that they import, and those of `patterns`.
 
-    That is the Python files of `steps/`, the flat modules of `common/` and `common/run/`, which every step runs, and of
-    the further folders of `common/`, such as "studies/ablation". What only reads recordings is not in it.
+    patterns: glob patterns relative to the project. What only reads recordings (tables, figures, pages) is not in it.
     """
-    patterns = ["steps/*.py", "common/*.py", "common/run/*.py", *(f"common/{folder}/*.py" for folder in folders)]
+    patterns = ("steps/*.py", "common/*.py", "common/run/*.py", *patterns)
+    files = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    return sorted(files - {ROOT / "common" / "doctor.py", ROOT / "common" / "__main__.py"})
+
+
+def code_hash(*patterns: str) -> str:
+    """SHA-256 over the names and bytes of `code_files`."""
     digest = hashlib.sha256()
-    for path in sorted({path for pattern in patterns for path in ROOT.glob(pattern)}):
+    for path in code_files(*patterns):
         digest.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -1,6 +1,7 @@
 """The options that every program takes, checked before anything is done with them."""
 
 import argparse
+import ast
 import os
 import re
 import sys
@@ -168,12 +169,14 @@ def add_step_options(
 def step_options(description: str | None, file: str | Path, argv: Sequence[str] | None = None) -> StepOptions:
     """Parse a step's command line. description: its docstring. file: its `__file__`.
 
-    Options of `WORKLOAD` that the program nowhere reads as `args.NAME` have no effect in it: its help says so, and so
+    Options of `WORKLOAD` that the program nowhere reads, as `args.NAME`, have no effect in it: its help says so, and so
     does a printed line where one is given. A bad option ends the program (exit code 2); InputError for a device that
     is not there.
     """
-    program = Path(file).read_text(encoding="utf-8")
-    unused = tuple(name for name in WORKLOAD if not re.search(rf"\bargs\.{name}\b", program))
+    program = ast.parse(Path(file).read_text(encoding="utf-8"))
+    attributes = (node for node in ast.walk(program) if isinstance(node, ast.Attribute))
+    read = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "args"}
+    unused = tuple(name for name in WORKLOAD if name not in read)
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )

@@ -56,7 +56,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes. GPU: the caching allocator's peaks over the timed windows. CPU: see `session.cpu_peak_bytes`."""
+    """Bytes, of rank 0. GPU: the caching allocator's peaks over the windows. CPU: `run.tracing.cpu_peak_bytes`."""
 
     allocated: int
     reserved: int | None
@@ -119,8 +119,8 @@ class Result:
     device_type: str
     model: str
     data: str
-    image_size: int
-    batch_size: int
+    image_size: PositiveInt
+    batch_size: PositiveInt
     precision: str | None = None
     workers: int | None = None
     pin_memory: bool | None = None

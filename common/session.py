@@ -29,6 +29,7 @@ from common.run import progress, ranks
 from common.run.folder import own_folder, publish, stamp
 from common.run.tracing import cpu_peak_bytes, traced_window
 
+TokenCount = Callable[[Batch], "int | torch.Tensor"]  # tokens in a batch; a tensor is read once a window is over
 TrainStep = Callable[..., torch.Tensor]  # train_step(*batch) trains on one batch and returns the loss, one element
 
 
@@ -94,14 +95,15 @@ def run_step(
     train_step: TrainStep,
     precision: torch.dtype | None = None,
     notes: Sequence[str] = (),
-    count_tokens: Callable[[Batch], int] | None = None,
+    count_tokens: TokenCount | None = None,
 ) -> record.Result | None:
     """Measure a program and write `args.logdir/<name of file>/`: result.json, a trace, TensorBoard events.
 
     file: the program's `__file__`. args: from `step_options`. loader: a DataLoader or another `loaders.Loader`.
     train_step(*batch): trains on one batch as the loader yields it and returns the loss, a tensor of one element.
     precision: the dtype that autocast computes in, float32 where it is off; None for a program without autocast.
-    notes: what this device could not do, beside what is noted here. count_tokens(batch): tokens in a batch.
+    notes: what this device could not do, beside what is noted here. count_tokens(batch): tokens in a batch; a tensor is
+    read only at a window's end.
 
     An earlier run in that folder is replaced once this one is whole. Under torch.distributed, samples of all processes
     count, and rank 0 writes; the others return None. Raises InputError for what the user can fix: a batch larger than
@@ -114,11 +116,12 @@ def run_step(
         raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} images)")
     plan = QUICK if args.quick else FULL
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    progress.say(
+    leads = ranks.rank() == 0
+    say = progress.say if leads else _quiet
+    say(
         f"{step}: {args.model}, {source} data, {args.image_size} px, batch {batch_size}, "
         f"{loader.num_workers} workers, on {device_name(device)}"
     )
-    leads = ranks.rank() == 0
     own_name = step if leads else f"{step}.rank{ranks.rank()}"
     with own_folder(args.logdir, own_name) as (folder, staging), as_input_error(args, loader, device):
         parts, batches = plan.windows + 2, endless(loader)
@@ -168,8 +171,9 @@ def run_step(
         publish(folder, staging, packed.name, "events", result)
         progress.report("trace", parts, parts)
     speeds = timing.samples_per_second
-    progress.say(
-        f"  {speeds.median:.1f} images/s (windows {min(speeds.windows):.1f} to {max(speeds.windows):.1f}), "
+    tokens = f"{timing.tokens_per_second.median:.0f} tokens/s, " if timing.tokens_per_second else ""
+    say(
+        f"  {tokens}{speeds.median:.1f} images/s (windows {min(speeds.windows):.1f} to {max(speeds.windows):.1f}), "
         f"{result.step_ms.median:.1f} ms per step, peak memory {peak.allocated / 1e9:.2f} GB\n"
         f"  the first step took {timing.first_step_seconds:.1f} s and is in none of these figures\n"
         f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"
@@ -178,7 +182,7 @@ def run_step(
 
 
 def _quiet(*_: object, **__: object) -> None:
-    """For who follows no progress."""
+    """Report nothing."""
 
 
 def time_training(
@@ -187,14 +191,14 @@ def time_training(
     device: torch.device,
     plan: Plan,
     queued: int = 0,
-    count_tokens: Callable[[Batch], int] | None = None,
+    count_tokens: TokenCount | None = None,
     report: Callable[..., None] = _quiet,
     around_windows: AbstractContextManager[Any] | None = None,
 ) -> Timing:
     """Train on `batches` and time it: the first step, a warm-up that is not timed, then the windows of `plan`.
 
     queued: batches that a loader's workers have loaded ahead; they are used up first, since they show no loading.
-    report(phase, done): is told of each part that ends. around_windows: entered while the windows are timed.
+    report(phase, done): called after each part. around_windows: entered while the windows are timed.
     """
     report("first step", 0)  # it may take minutes
     first_step_seconds = _time_first_step(next(batches), train_step, device)
@@ -235,10 +239,11 @@ def timed_window(
     train_step: TrainStep,
     device: torch.device,
     steps: int,
-    count_tokens: Callable[[Batch], int] | None = None,
+    count_tokens: TokenCount | None = None,
 ) -> Window:
     """Train `steps` steps and time them. Only its edges synchronise the device; in between, only `train_step` may."""
-    losses, marks, samples, tokens = [], [], 0, 0
+    losses, marks, samples = [], [], 0
+    tokens = []
     synchronize(device)
     begin = time.perf_counter()
     marks.append(_mark(device))
@@ -247,14 +252,15 @@ def timed_window(
         losses.append(train_step(*batch).detach())
         marks.append(_mark(device))
         samples += len(batch[0])
-        tokens += count_tokens(batch) if count_tokens else 0
+        if count_tokens:
+            tokens.append(count_tokens(batch))
     synchronize(device)
     seconds = time.perf_counter() - begin
     if device.type == "cuda":
         step_ms = [before.elapsed_time(after) for before, after in pairwise(marks)]
     else:
         step_ms = [(after - before) * 1e3 for before, after in pairwise(marks)]
-    speed, token_speed = ranks.summed([samples / seconds, tokens / seconds])
+    speed, token_speed = ranks.summed([samples / seconds, float(sum(tokens)) / seconds])
     loss = torch.stack(losses).float().mean().item()
     return Window(speed, token_speed if count_tokens else None, step_ms, loss)
 
@@ -302,6 +308,8 @@ def _write_events(path: Path, timing: Timing, result: record.Result, transfer: B
         at = number * steps
         scalars += [("loss", at, window.loss), ("images_per_second", at, window.samples_per_second)]
         scalars += [("step_ms", at, statistics.median(window.step_ms))]
+        if window.tokens_per_second is not None:
+            scalars.append(("tokens_per_second", at, window.tokens_per_second))
     peak = result.peak_memory_bytes.allocated
     scalars.append(("peak_memory_bytes", len(timing.windows) * steps, peak))
     settings = {  # what the steps change, and no more: the HParams tab shows five columns unasked

@@ -81,6 +81,17 @@ def test_the_trace_engine_needs_msgspec_and_numpy_only():
         assert outside <= {"msgspec", "numpy", "common"}, path.name
 
 
+STANDARD_LIBRARY_ONLY = ["record", "machine", "errors", "options", "run/folder", "run/not_run", "run/privacy"]
+STANDARD_LIBRARY_ONLY += ["run/progress", "ladder/runner", "studies/ablation/plan"]
+
+
+@pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
+def test_what_a_recording_reads_with_needs_the_standard_library_only(name):
+    blocked = "rich msgspec numpy torch torchvision tensorboard filelock psutil matplotlib pandas plotly".split()
+    code = f"sys.modules.update(dict.fromkeys({blocked!r}))\nimport common.{name.replace('/', '.')}"
+    assert f"common.{name.replace('/', '.')}" in modules_after(code)
+
+
 def test_a_program_imports_torch_torchvision_and_the_flat_modules_of_common_only():
     for path in STEPS:
         names = imported(path)

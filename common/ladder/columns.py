@@ -15,7 +15,6 @@ RUNS = ("mean of runs", "n")
 TRACED = ("GPU busy", "Tensor Cores")
 COMPARED = ("vs step before", "vs baseline", "original")
 LIMIT = ("% of limit",)
-TERMINAL = (MEASURED, RUNS, TRACED, COMPARED, LIMIT)
 GAINS = ("vs step before", "vs baseline")
 # A narrow page cuts off what is last.
 PAGE = ("batch", "median images/s", *GAINS, "windows", *RUNS, "step ms", "memory MB", *LIMIT)

@@ -37,6 +37,7 @@ from common.run import not_run, privacy
 from common.run.folder import locked
 
 MODEL = "mobilenet_v2"  # the course's own, which a folder's name need not mention
+CODE = ("common/ladder/runner.py", "common/reference/recording.py")  # beside what every step runs
 TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
 
 
@@ -94,7 +95,7 @@ def _header(args: argparse.Namespace) -> Header:
         quick=args.quick,
     )
     environment = shared(record.environment(torch.__version__, torch.version.cuda))
-    return Header(schema=record.SCHEMA, settings=settings, environment=environment, code=machine.code_hash())
+    return Header(schema=record.SCHEMA, settings=settings, environment=environment, code=machine.code_hash(*CODE))
 
 
 def interleaved(folder: str | Path) -> bool:
@@ -129,7 +130,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header) -> int:
             kept = folder / file.stem
             if (kept / "runs" / f"{run}.json").exists() or file.stem in given_up:
                 continue
-            if machine.code_hash() != header.code:
+            if machine.code_hash(*CODE) != header.code:
                 raise InputError("steps/ or common/ changed while recording: put the code back, and run this again")
             name = f"run {run}/{args.runs}  {file.stem:<26}"
             outcome = runner.run(file, words, lambda event: None, show)

@@ -1,1 +1,1 @@
-"""What a run leaves behind: its folder, its TensorBoard events, its progress lines, and nothing private in them."""
+"""What a run writes (its folder, trace, TensorBoard events and progress), without private data, and its ranks."""

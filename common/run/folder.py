@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from common import record
 from common.errors import InputError
 
@@ -18,6 +16,8 @@ from common.errors import InputError
 @contextmanager
 def locked(path: str | Path, busy: str) -> Iterator[None]:
     """Hold the lock file `path` (its folder is made); InputError(busy) where another process holds it."""
+    from filelock import FileLock, Timeout  # torch installs it; who only reads runs does not need it
+
     path = Path(path)
     with record.writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)

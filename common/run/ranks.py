@@ -27,7 +27,7 @@ def from_rank_0(value: T) -> T:
 
 
 def summed(values: list[float]) -> list[float]:
-    """The sums over all processes of values that each has as many of."""
+    """The sum over all processes of each value of a list, which is as long in all of them."""
     if not _several():
         return values
     of_ranks: list[list[float]] = [[] for _ in range(world_size())]

@@ -166,7 +166,7 @@ def test_runs_that_were_made_after_later_ones_are_not_interleaved(fake_runs, tmp
 
 def test_code_that_changes_while_recording_stops_it(fake_runs, tmp_path, capsys, monkeypatch):
     hashes = iter(letter * 64 for letter in "aab")
-    monkeypatch.setattr(machine, "code_hash", lambda: next(hashes))
+    monkeypatch.setattr(machine, "code_hash", lambda *_: next(hashes))
     assert record_runs(tmp_path) == 2
     assert "changed while recording" in capsys.readouterr().err
 
@@ -359,6 +359,8 @@ def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeyp
     git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
     assert re.fullmatch("[0-9a-f]{12}", machine.git_revision())
     (tmp_path / "logs" / "file").write_text("2")
+    (tmp_path / "common" / "course").mkdir()
+    (tmp_path / "common" / "course" / "file").write_text("1")
     assert not machine.git_revision().endswith("-dirty")
     (tmp_path / "steps" / "file").write_text("2")
     assert machine.git_revision().endswith("-dirty")
@@ -376,9 +378,19 @@ def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "ROOT", tmp_path)
     first = machine.code_hash()
     (tmp_path / "README.md").write_text("words")
+    (tmp_path / "common" / "course").mkdir(parents=True)
+    (tmp_path / "common" / "course" / "figures.py").write_text("1")
+    (tmp_path / "common" / "doctor.py").write_text("1")
     assert machine.code_hash() == first
+    assert machine.code_hash("common/course/*.py") != first
     (tmp_path / "steps" / "00_a.py").write_text("2")
     assert machine.code_hash() != first
+
+
+def test_the_code_of_a_recording_is_what_it_runs():
+    names = {path.relative_to(ROOT).as_posix() for path in machine.code_files(*recording.CODE)}
+    assert {"steps/00_baseline.py", "common/session.py", "common/run/tracing.py", "common/ladder/runner.py"} <= names
+    assert not [name for name in names if re.search("doctor|/(view|figure)s?.py|/(course|board|explain|trace)/", name)]
 
 
 @pytest.mark.long

@@ -568,7 +568,7 @@ def test_the_ladder_is_set_beside_the_product_of_its_parts():
 
 def shown(ablation, width=140):
     console = Console(width=width, highlight=False, file=io.StringIO())
-    view.print_ablation(ablation, console)
+    view.show(ablation, console)
     return console.file.getvalue()
 
 
@@ -629,7 +629,7 @@ def test_a_broken_file_is_refused(tmp_path, change, words):
 
 
 def test_a_recorded_ablation_of_schema_1_reads_with_the_same_numbers():
-    folder = ROOT / "logs" / "reference" / "amd-epyc"
+    folder = ROOT / "tests" / "data" / "schema_1"
     value, ablation = json.loads((folder / FILE).read_text()), read(folder)
     assert value["schema"] == 1
     assert [measurement | {"notes": []} for measurement in value["measurements"]] == [

@@ -468,7 +468,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_file_of_schema_1_reads_with_the_same_numbers():
-    folder = ROOT / "logs" / "reference" / "amd-epyc"
+    folder = ROOT / "tests" / "data" / "schema_1"
     value, limit = json.loads((folder / FILE).read_text()), read(folder)
     assert value["schema"] == 1
     assert (limit.schema, limit.setup) == (2, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
@@ -588,7 +588,7 @@ def test_the_tables_explain_what_they_show(small, tmp_path, capsys):
 
 
 def test_the_fastest_speed_is_the_limit_and_fits_a_narrow_terminal():
-    text = shown(view.print_limit, make_limit(), width=80)
+    text = shown(view.show, make_limit(), width=80)
     assert "The limit is 400.0 images/s (compiled)" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
@@ -596,8 +596,8 @@ def test_the_fastest_speed_is_the_limit_and_fits_a_narrow_terminal():
 
 def test_windows_that_differ_widely_are_reported():
     speed = TrainingSpeed("uncompiled", record.Throughput(2.0, [1.0, 2.0, 3.0]), record.StepTime(1, 1, 1), 1, 1, 1)
-    assert "UNSTEADY" in shown(view.print_limit, make_limit(speeds=[speed]))
-    assert "UNSTEADY" not in shown(view.print_limit, make_limit())
+    assert "UNSTEADY" in shown(view.show, make_limit(speeds=[speed]))
+    assert "UNSTEADY" not in shown(view.show, make_limit())
 
 
 def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):

@@ -226,7 +226,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
 
 
 def test_a_file_of_schema_1_reads_with_the_same_numbers():
-    folder = ROOT / "logs" / "reference" / "amd-epyc"
+    folder = ROOT / "tests" / "data" / "schema_1"
     value, result = json.loads((folder / FILE).read_text()), read(folder)
     assert value["schema"] == 1
     assert (result.schema, result.setup) == (2, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
@@ -263,7 +263,7 @@ def test_a_broken_result_is_refused_in_a_line(tmp_path, broken, message):
 
 def shown(result, width=140):
     console = Console(width=width, highlight=False, record=True, file=io.StringIO())
-    view.print_overhead(result, console)
+    view.show(result, console)
     return console.export_text()
 
 

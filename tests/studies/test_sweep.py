@@ -347,7 +347,7 @@ def test_a_broken_record_is_refused(tmp_path, broken, problem):
 
 
 def test_a_recorded_sweep_of_schema_1_reads_with_the_same_numbers():
-    folder = ROOT / "logs" / "reference" / "amd-epyc"
+    folder = ROOT / "tests" / "data" / "schema_1"
     value, sweep = json.loads((folder / FILE).read_text()), read(folder)
     assert value["schema"] == 1
     for name in ("workers", "batch_sizes", "pin_memory", "cells", "precision", "seed", "started"):
@@ -363,7 +363,7 @@ def test_a_recorded_sweep_of_schema_1_reads_with_the_same_numbers():
 
 def shown(sweep, width=200):
     console = Console(width=width, highlight=False, file=io.StringIO())
-    view.print_sweep(sweep, console)
+    view.show(sweep, console)
     return console.file.getvalue()
 
 

@@ -67,7 +67,7 @@ def ratios(first, second, rounds):
     return ratios
 
 
-def told(name, values, goal=""):
+def report(name, values, goal=""):
     low, middle, high = min(values), statistics.median(values), max(values)
     print(f"{name:<44}{middle:8.4f}   (rounds {low:.4f} to {high:.4f}){goal}")
 
@@ -100,10 +100,10 @@ def main():
 
     bare_loop(batches(), train_step, device, 3 * steps)  # warm-up
     print(f"mobilenet_v2, {size} px, batch {batch}, {steps} steps a loop, {args.rounds} rounds, on {device}\n")
-    told("same loop twice: bare / bare (the noise)", ratios(
+    report("same loop twice: bare / bare (the noise)", ratios(
         lambda: bare_loop(batches(), train_step, device, steps),
         lambda: bare_loop(batches(), train_step, device, steps), args.rounds))  # fmt: skip
-    told("session / bare", ratios(
+    report("session / bare", ratios(
         lambda: session_loop(batches(), train_step, device, steps),
         lambda: bare_loop(batches(), train_step, device, steps), args.rounds), "   goal: at most 1.01")  # fmt: skip
 
@@ -124,7 +124,7 @@ def main():
     )
 
     for stacks in (False, True):
-        told(f"traced{' with stacks' if stacks else ''} / plain", ratios(
+        report(f"traced{' with stacks' if stacks else ''} / plain", ratios(
             lambda stacks=stacks: traced_loop(batches(), train_step, device, steps, stacks),
             lambda: bare_loop(batches(), train_step, device, steps), max(3, args.rounds // 3)))  # fmt: skip
 

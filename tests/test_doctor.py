@@ -44,9 +44,9 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch, capsys):
 
 def test_a_missing_compiler_is_noted_with_the_steps_that_need_one(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "/nonexistent/g++")
-    found = examined(tmp_path)["C++ compiler"]
-    assert found.state == "note"
-    assert "steps from 08 on" in found.text
+    finding = examined(tmp_path)["C++ compiler"]
+    assert finding.state == "note"
+    assert "steps from 08 on" in finding.text
 
 
 def test_broken_cifar10_and_an_old_torch_are_found(tmp_path, monkeypatch):

@@ -95,10 +95,10 @@ def test_an_epoch_without_batches_ends_at_once(gpu):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_prefetcher_has_what_its_loader_has(gpu, device):
     loader = Loader([1, 2, 3])
-    made = Prefetcher(loader, device)
-    assert len(made) == 3
+    prefetcher = Prefetcher(loader, device)
+    assert len(prefetcher) == 3
     for name in ("dataset", "batch_size", "num_workers", "prefetch_factor", "pin_memory"):
-        assert getattr(made, name) == getattr(loader, name)
+        assert getattr(prefetcher, name) == getattr(loader, name)
 
 
 def test_on_a_cpu_batches_are_passed_on_as_they_are():

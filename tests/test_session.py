@@ -253,8 +253,8 @@ COMPILE_ERRORS += ["what Dynamo cannot trace", "a broken cache", "no Triton", "a
 
 @pytest.mark.parametrize("kind", COMPILE_ERRORS)  # by name: torch's compiler takes seconds to import
 def test_what_cannot_be_compiled_is_one_line_that_says_what_to_do(tmp_path, kind):
-    error, told = compile_errors()[kind]
-    with pytest.raises(InputError, match=told) as refused:
+    error, message = compile_errors()[kind]
+    with pytest.raises(InputError, match=message) as refused:
         run_small(tmp_path, failing=error)
     assert str(refused.value).endswith("or skip this step")
     assert "\n" not in str(refused.value)
@@ -301,8 +301,8 @@ def test_without_a_compiler_a_step_ends_with_one_line_and_exit_code_2(tmp_path):
     finished = run_program(tmp_path / "08_small.py", cwd=tmp_path, CXX="/nonexistent", TORCHINDUCTOR_CACHE_DIR=cache)
     assert finished.returncode == 2, finished.stderr
     assert "Traceback" not in finished.stderr
-    told = "08_small: torch.compile found no C++ compiler that works: install one, such as g++, or skip this step"
-    assert finished.stderr.splitlines()[-1] == told
+    message = "08_small: torch.compile found no C++ compiler that works: install one, such as g++, or skip this step"
+    assert finished.stderr.splitlines()[-1] == message
     assert not list((tmp_path / "logs").glob("08_small/*"))
 
 
@@ -515,8 +515,8 @@ os.kill(os.getpid(), signal.SIGTERM)  # it has outlived all its moments
 
 def test_a_run_killed_at_any_moment_leaves_nothing_torn(tmp_path):
     """SIGKILL just before each operation that changes what others see: after each, one whole run is there."""
-    made = run_small(tmp_path / "made")
-    trace, [events] = tmp_path / "made" / "09_small" / made.trace, (tmp_path / "made" / "09_small").glob("events.*")
+    earlier = run_small(tmp_path / "made")
+    trace, [events] = tmp_path / "made" / "09_small" / earlier.trace, (tmp_path / "made" / "09_small").glob("events.*")
     logdir = tmp_path / "logs"
     (logdir / "09_small").mkdir(parents=True)
     for file in (tmp_path / "made" / "09_small").iterdir():

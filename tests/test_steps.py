@@ -71,7 +71,7 @@ def reads(captured, images, labels):
 def settings(captured, compiled):
     images, labels = next(iter(captured.loader))
     on_device = isinstance(captured.loader, DeviceLoader)
-    found = {
+    step_settings = {
         "batch_size": captured.loader.batch_size,
         "precision": captured.precision or torch.float32,
         "synchronises": reads(captured, images, labels) > 0,
@@ -80,13 +80,13 @@ def settings(captured, compiled):
         "data": "on the device" if on_device else "on the host",
     }
     if not on_device:  # what is there already is not loaded, pinned, prefetched or copied
-        found |= {
+        step_settings |= {
             "transfer": images.dtype,
             "workers": captured.loader.num_workers,
             "pin_memory": captured.loader.pin_memory,
             "prefetched": isinstance(captured.loader, Prefetcher),
         }
-    return found
+    return step_settings
 
 
 @pytest.fixture
@@ -103,7 +103,6 @@ def bf16_cpu(monkeypatch):
     monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: "AVX512-BF16")
 
 
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompiled, tmp_path):
     ladder = [settings(capture_step(name, "--data", str(tmp_path), "--workers", "1"), uncompiled) for name in NAMES]
     changed = [{key for key in after if after[key] != before[key]} for before, after in itertools.pairwise(ladder)]
@@ -158,7 +157,6 @@ def train(captured):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompiled, tmp_path, precision):
     """Same seed and batch size: the steps see the same images in the same order, so their losses must agree."""
@@ -180,7 +178,6 @@ def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompile
 COMPILED_RTOL = {"fp32": 1e-4, "bf16": 1e-2}
 
 
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 @pytest.mark.parametrize("precision", COMPILED_RTOL)
 def test_the_compiled_model_gives_the_same_losses(capture_step, tmp_path, precision):
     """For real, so it takes a while."""
@@ -224,7 +221,6 @@ def test_step_08_compiles_for_real(tmp_path):
     assert b"Torch-Compiled Region" in trace
 
 
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_from_step_07_on_no_training_step_waits_for_a_value(capture_step, uncompiled, tmp_path, precision):
     waits = {}
@@ -236,7 +232,6 @@ def test_from_step_07_on_no_training_step_waits_for_a_value(capture_step, uncomp
     assert waits == {name: 1 + scaling if name < "07" else 0 for name in NAMES[1:]}
 
 
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 def test_the_list_holds_every_loss(capture_step, uncompiled, tmp_path):
     for name in NAMES:
         captured = capture_step(name, "--data", str(tmp_path), "--batch-size", "8", "--workers", "0")
@@ -248,7 +243,6 @@ def test_the_list_holds_every_loss(capture_step, uncompiled, tmp_path):
         assert not any(getattr(loss, "requires_grad", False) for loss in kept)  # no graph is kept alive
 
 
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 def test_channels_last_images_hold_the_same_values(capture_step, tmp_path):
     seen = {}
     for name in ("05_pinned_memory", "06_channels_last"):
@@ -258,7 +252,7 @@ def test_channels_last_images_hold_the_same_values(capture_step, tmp_path):
         captured.train_step(images, labels)
         seen[name] = captured.model.seen
     assert torch.equal(*seen.values())
-    layouts = [each.is_contiguous(memory_format=torch.channels_last) for each in seen.values()]
+    layouts = [images.is_contiguous(memory_format=torch.channels_last) for images in seen.values()]
     assert layouts == [False, True]
 
 
@@ -286,7 +280,6 @@ def test_workers_start_under_every_start_method(method, tmp_path):
     assert len(record.read_result(tmp_path / "04_multiprocess_loading" / "result.json").samples_per_second.windows) >= 5
 
 
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*")
 def test_step_05_copies_without_blocking_and_step_04_does_not(capture_step, monkeypatch, tmp_path):
     asked = []
     original = torch.Tensor.to

@@ -16,6 +16,9 @@ REPLACED = {
     r"\bhanded " r"(?:on|out)\b": "passed, yielded, allocated",
     r"\bms an " r"image\b": "ms per image",
     r"\bimages a " r"second\b": "images/s",
+    r"\bpromis" r"(?:ed|es)\b": "predicted (upper bound)",
+    r"\bsal" r"vage": "recovery",
+    r"\blev" r"ers\b": "bottlenecks",
 }
 
 

@@ -20,7 +20,7 @@ from common.options import OneLineParser
 
 COMMANDS = {
     "tour": "common.ladder.tour",
-    "compare": "common.ladder.compare",
+    "compare": "common.ladder.command",
     "explain": "common.explain.command",
     "record": "common.reference.command",
     "limit": "common.studies.limit",

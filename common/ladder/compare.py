@@ -1,23 +1,12 @@
-"""`compare`: runs side by side, how much faster each step is than the baseline and than the step before."""
+"""Runs side by side: how much faster each step is than the baseline and than the step before."""
 
-import argparse
-import json
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from common.errors import InputError
-from common.machine import ROOT
-from common.options import folder
-from common.record import FILE, Result, Setup, read_results, read_runs
-
-if TYPE_CHECKING:
-    from common.ladder.columns import Limit
-
-T = TypeVar("T")
-HELP = "Show the runs of a folder side by side."
+from common.record import Result, Setup, read_runs
 
 
 @dataclass(frozen=True)
@@ -199,67 +188,3 @@ def comparison(compared: Sequence[Ladder]) -> dict[str, Any]:
                 }
             )
     return {"baseline": compared[0].baseline.step, "rows": rows}
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `compare`."""
-    logs = ROOT / "logs"
-    parser.add_argument(
-        "logdir", nargs="?", type=folder, default=logs, metavar="LOGDIR", help="default: logs/ of this project"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw throughput and memory per step: .svg or .png")
-
-
-def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") -> int:
-    """Print the comparison of the runs in `args.logdir`, as a table or as JSON; the exit code.
-
-    read_limit: reads what the command `limit` wrote into a folder, None where there is nothing. Raises InputError for
-    a folder without results, and for a file that cannot be drawn.
-    """
-    results, problems = read_results(args.logdir)
-    for problem in problems:
-        print(f"skipped: {problem}", file=sys.stderr)
-    if not results:
-        below = sorted({file.parent.parent.name for file in args.logdir.glob(f"*/*/{FILE}")})
-        fix = f"its folders have: {', '.join(below[:6])}" if below else "run `make tour`"
-        raise InputError(f"no results in {args.logdir}: it should have a folder per step with {FILE} in it; {fix}")
-    compared = ladders(results)
-    if len(compared) > 1:
-        print(f"{len(compared)} ladders: the runs differ in device, data, model or image size", file=sys.stderr)
-    if args.plot:
-        from common.ladder.figures import plot
-
-        if len(compared) > 1:
-            print(f"only the first is drawn, from {compared[0].baseline.device}", file=sys.stderr)
-        plot(compared[0], args.plot)
-        print(f"drawn: {args.plot}", file=sys.stderr)
-    if args.json:
-        print(json.dumps(comparison(compared), indent=2))
-    else:
-        _print(args.logdir, results, compared, read_limit)
-    return 0
-
-
-def _print(
-    logdir: Path, results: list[Result], compared: list[Ladder], read_limit: "Callable[[Path], Limit | None]"
-) -> None:
-    from common.explain.terminal import console
-    from common.ladder.table import print_ladders
-    from common.run import not_run
-
-    used, problems = gpu_use(logdir, results)
-    for problem in problems:
-        print(f"no figures from a trace: {problem}", file=sys.stderr)
-    limit = _unless_broken(read_limit, logdir)
-    missing = _unless_broken(not_run.read_all, logdir) or []
-    print_ladders(compared, console(), used, recorded_runs(logdir, results), limit, missing)
-
-
-def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:
-    """What `read` returns for a folder; None, and a line on stderr, where that is broken."""
-    try:
-        return read(logdir)
-    except InputError as error:
-        print(f"skipped: {error}", file=sys.stderr)
-        return None

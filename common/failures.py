@@ -57,9 +57,14 @@ def _input_problem(error: Exception, args: StepOptions, loader: Loader, device: 
     if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         where = error.filename or args.logdir
         return f"cannot write {where}: {error.strerror}; free space there or choose another --logdir"
-    if "Expected more than 1 value per channel" in text:
-        return (
-            f"batch norm needs more than one value per channel: a batch of {batch_size} at {args.image_size} px is too "
-            "small, try a larger --batch-size or --image-size"
-        )
-    return None
+    return batch_norm_problem(error, batch_size, args.image_size)
+
+
+def batch_norm_problem(error: Exception, batch_size: int, image_size: int) -> str | None:
+    """What to do where a batch is too small for batch norm, in a line; None for any other error."""
+    if "Expected more than 1 value per channel" not in str(error):
+        return None
+    return (
+        f"batch norm needs more than one value per channel: a batch of {batch_size} at {image_size} px is too small, "
+        "try a larger --batch-size or --image-size"
+    )

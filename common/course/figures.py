@@ -17,6 +17,7 @@ from common.ladder.figures import (
     GREY,
     MEMORY,
     SPEED,
+    ink_on,
     labelled,
     ladder_figure,
     ladder_title,
@@ -233,12 +234,6 @@ def memory_curve(curve: Memory) -> tuple[np.ndarray, np.ndarray]:
     time, allocated = curve.time[known], curve.allocated[known]
     points = thinned(allocated, POINTS)
     return (time[points] - curve.time[0]) / 1e3, allocated[points] / 1e6
-
-
-def ink_on(colour: str) -> str:
-    """Black or white: what is readable on a colour "#rrggbb" (its luminance, weighted as in ITU-R BT.601)."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 120 else "white"
 
 
 def _stacked(parts: Parts, colours: Mapping[str, str], title: str) -> Figure:

@@ -110,7 +110,7 @@ def ablation(recorded: Recorded) -> go.Figure | None:
         )
     if noise:
         figure.add_vrect(1 / noise_factor(noise), noise_factor(noise), fillcolor=GREY, opacity=0.2, line_width=0)
-    figure.update_xaxes(type="log", title="grey: as far as the baseline from itself")
+    figure.update_xaxes(type="log", title="grey: range of baseline / baseline")
     return figure.update_yaxes(autorange="reversed")
 
 

@@ -101,6 +101,14 @@ def styled(axes: "Axes", title: str) -> None:
         spine.set_color(GREY)
 
 
+def ink_on(colour: str | tuple[float, float, float, float]) -> str:
+    """Black or white, whichever has the higher contrast (WCAG 2) on a colour: "#rrggbb", or RGBA in 0..1."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour))
+    return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "white"
+
+
 def step_label(step: str) -> str:
     """A step's name as figures print it: "04 multiprocess loading"."""
     return step.replace("_", " ")

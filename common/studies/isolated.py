@@ -7,16 +7,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from common.errors import compile_failure, printable
+from common.ladder.runner import why_ended
 from common.machine import ROOT
 from common.options import StepOptions
 
 TERMINATE_SECONDS = 0.5  # for a compiler that is asked to stop
+ANSWER = '{"answer": '  # how the line of a process begins that holds what it measured
+REASON_LENGTH = 200  # characters, at most
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,45 @@ def options_from(values: Mapping[str, Any]) -> StepOptions:
     return StepOptions(**{**values, **paths, "unused": tuple(values["unused"])})
 
 
+def print_answer(value: Mapping[str, Any]) -> None:
+    """Print what a process of its own measured, for `answer` to read; what stopped it is an answer, too."""
+    print(json.dumps({"answer": value}), flush=True)
+
+
+def answer(
+    command: Sequence[str],
+    settings: Mapping[str, Any],
+    limit_seconds: float,
+    on_line: Callable[[str, "Isolated"], None] | None = None,
+) -> dict[str, Any] | str:
+    """Measure in a process of its own: what it passes to `print_answer`; a text says why there is none, in a line.
+
+    command, settings, limit_seconds: see `isolated_process`. on_line: called with each line and the process. However
+    this is left, and once the process has answered, it and all that it started are ended.
+    """
+    last = ""
+    with isolated_process(command, settings, limit_seconds) as child:
+        for line in map(str.strip, child.lines):
+            if on_line:
+                on_line(line, child)
+            if line.startswith(ANSWER):
+                return json.loads(line)["answer"]
+            last = line or last
+        if child.timed_out.is_set():
+            return f"not done after {limit_seconds} s"
+        code = child.process.wait()
+    return printable(why_ended(code, last) or last or f"its process ended with code {code}", REASON_LENGTH)
+
+
+def not_compiled(error: BaseException) -> str:
+    """Why a model could not be compiled, in a line; whatever a compiler raised."""
+    why = compile_failure(error) or f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
+    return why.removesuffix(", or skip this step")
+
+
 @contextmanager
-def isolated_process(
-    command: Sequence[str], settings: Mapping[str, Any], limit_seconds: float, stderr: int = subprocess.DEVNULL
-) -> Iterator[Isolated]:
-    """Run a command (see `module`) with `settings` as a last word of JSON, its output a pipe of text.
+def isolated_process(command: Sequence[str], settings: Mapping[str, Any], limit_seconds: float) -> Iterator[Isolated]:
+    """Run a command (see `module`) with `settings`, a JSON object, as its last argument; its output is a pipe of text.
 
     However this is left, and after `limit_seconds`, the process and all that it started are ended.
     """
@@ -58,7 +96,7 @@ def isolated_process(
         errors="replace",
         start_new_session=True,
         stdout=subprocess.PIPE,
-        stderr=stderr,
+        stderr=subprocess.STDOUT,
     ) as process:
 
         def end_late() -> None:

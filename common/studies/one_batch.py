@@ -11,6 +11,7 @@ from torch import nn
 
 from common.device import device_name, empty_cache
 from common.errors import InputError, is_out_of_memory
+from common.failures import batch_norm_problem
 from common.session import Plan, Timing, time_training
 
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=5, window_steps=1, window_seconds=1.5)
@@ -71,12 +72,9 @@ def fitting_batch(train_step: TrainStep, batch_size: int, image_size: int) -> tu
             sizes = ", ".join(map(str, tried))
             return batch, [f"out of memory with batch size {sizes}: measured with batch {size}"] if tried else []
         except Exception as error:
-            if "Expected more than 1 value per channel" in str(error):
+            if message := batch_norm_problem(error, size, image_size):
                 if not tried:
-                    raise InputError(
-                        f"batch norm needs more than one value per channel: a batch of {size} at {image_size} px is "
-                        "too small, try a larger --batch-size or --image-size"
-                    ) from error
+                    raise InputError(message) from error
                 break
             if not is_out_of_memory(error):
                 raise

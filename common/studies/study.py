@@ -1,13 +1,15 @@
 """What all studies share: which there are, what every result begins with, JSON in and out, and what a command prints.
 
 A study is a package of one shape: `measure` (needs torch), `record` (its result as a dataclass, and reading it back),
-`view` (its tables), `figure` (its plot). Its `__init__` has the command: HELP, add_options(parser) and run(args).
+`view` (its tables, `show(result, console)`; needs rich), `figure` (its plot, `draw(result, path)`; needs matplotlib).
+Its `__init__` has the command: HELP, add_options(parser) and run(args). View and figure are imported where they are
+used: a recording needs no more than torch, torchvision and tensorboard.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -17,13 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from common import record
 from common.errors import InputError
-from common.explain.terminal import Console, console
+from common.ladder.figures import check_figure_file
 from common.ladder.runner import prepare
 from common.machine import usable_cores
 from common.options import StepOptions, resolved
 
 if TYPE_CHECKING:
     import torch
+    from rich.console import Console
 
 STUDIES = ("limit", "input", "ablation", "overhead", "sweep")  # the packages, in the order in which pages show them
 SCHEMA = 2
@@ -134,7 +137,7 @@ def header_from_schema_1(value: dict[str, Any], settings: dict[str, Any] | None 
 def read(kind: type[S], logdir: str | Path, from_schema_1: Callable[[dict[str, Any]], dict[str, Any]]) -> S | None:
     """The result of a study in a folder of runs, None where there is none. Raises InputError for a broken one.
 
-    from_schema_1: makes the JSON object of today out of one of schema 1.
+    from_schema_1: converts a JSON object of schema 1 to schema 2.
     """
     path = Path(logdir) / kind.FILE
     if not path.exists():
@@ -176,24 +179,38 @@ def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOption
     return options
 
 
-def report(
-    args: argparse.Namespace,
-    measure: Callable[[], S],
-    show: Callable[[S, Console], None],
-    draw: Callable[[S, Path], None],
-    more: str = "",
-) -> int:
+def check_plot(name: str, path: Path | None) -> None:
+    """Raise InputError where the study of that name could not be drawn into `path`, if one is named: before measuring.
+
+    The file name is wrong, there is no such folder, or a package is not installed.
+    """
+    if path is None:
+        return
+    check_figure_file(path)
+    try:
+        for module in ("matplotlib.figure", f"common.studies.{name}.figure"):
+            import_module(module)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "common"):
+            raise
+        raise InputError(
+            f"--plot {path} needs {package}, which is not installed: pip install {package}, or leave --plot out"
+        ) from error
+
+
+def report(name: str, args: argparse.Namespace, measure: Callable[[], Study], more: str = "") -> int:
     """Measure, write the study's file into `args.logdir`, draw `args.plot` if given, print. Returns the exit code.
 
-    measure: returns the result, and may print its progress. show: prints the result on a console. draw: draws it into
-    a file. more: for the line that names the written file.
+    name: of the study. measure: returns the result, and may print its progress. more: for the line that names the
+    written file.
     """
     with progress_on_stderr(args.json):
         result = measure()
         path = args.logdir / result.FILE
         write(path, result)
-        plot(args.plot, result, draw)
-    print_result(args.json, path, result, show, more)
+        plot(name, args.plot, result)
+    print_result(name, args.json, path, result, more)
     return 0
 
 
@@ -209,17 +226,42 @@ def write(path: Path, result: Study) -> None:
     record.write_json(path, result.as_json())
 
 
-def plot(path: Path | None, result: S, draw: Callable[[S, Path], None]) -> None:
-    """Draw the result into the file `path`, if one is named."""
+def plot(name: str, path: Path | None, result: Study) -> None:
+    """Draw the result of the study of that name into the file `path`, if one is named; see `check_plot`."""
     if path:
-        draw(result, path)
+        import_module(f"common.studies.{name}.figure").draw(result, path)
         print(f"drawn: {path}", file=sys.stderr)
 
 
-def print_result(as_json: bool, path: Path, result: S, show: Callable[[S, Console], None], more: str = "") -> None:
-    """Print the JSON object, or the tables and where they were written."""
+def print_result(name: str, as_json: bool, path: Path, result: Study, more: str = "") -> None:
+    """Print the JSON object, or the tables and where they were written; without rich there are no tables."""
     if as_json:
         print(json.dumps(result.as_json(), indent=2))
-    else:
-        show(result, console())
-        print(f"written to {path}{more}")
+        return
+    try:
+        from common.explain.terminal import console
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "rich":
+            raise
+        print(f"no table: rich is not installed; written to {path}{more}")
+        return
+    import_module(f"common.studies.{name}.view").show(result, console())
+    print(f"written to {path}{more}")
+
+
+def print_notes(notes: Iterable[str], to: "Console") -> None:
+    """Print notes to the console `to`, each a sentence on a line of its own."""
+    from rich.text import Text
+
+    for note in notes:
+        to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
+
+
+def workers_text(number: int) -> str:
+    """ "1 worker", "2 workers"."""
+    return f"{number} worker{'' if number == 1 else 's'}"
+
+
+def mb_text(size: float | None, decimals: int = 0) -> str:
+    """Bytes in MB, or "-" for None."""
+    return "-" if size is None else f"{size / 1e6:.{decimals}f}"

@@ -138,7 +138,7 @@ def printed(capsys, on=(), **changes):
     """What a measurement's process prints: its last line."""
     options = asdict(replace(OPTIONS, **changes))
     program.main(json.dumps({"on": dict.fromkeys(on, True), "options": options}, default=str))
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
+    return json.loads(capsys.readouterr().out.splitlines()[-1])["answer"]
 
 
 @pytest.fixture
@@ -435,12 +435,12 @@ def answer_of(code):
 
 def test_a_process_answers_in_json_and_one_that_dies_with_its_last_line(monkeypatch):
     monkeypatch.setattr("common.studies.isolated.TERMINATE_SECONDS", 0.01)
-    assert answer_of('print("noise"); print(\'{"windows": [1.5]}\')') == {"windows": [1.5]}
+    assert answer_of('print("noise"); print(\'{"answer": {"windows": [1.5]}}\')') == {"windows": [1.5]}
     assert answer_of('raise ValueError("it broke")') == {"failed": "ValueError: it broke"}
     assert answer_of("import os; os.kill(os.getpid(), 9)") == {
         "failed": "killed by SIGKILL (most likely for lack of memory)"
     }
-    code = 'import json, sys; value = json.loads(sys.argv[1]); print(json.dumps({"not_run": value}))'
+    code = 'import json, sys; value = json.loads(sys.argv[1]); print(json.dumps({"answer": {"not_run": value}}))'
     value = answer_of(code)["not_run"]
     assert Optimisations(**value["on"]) == Optimisations(amp=True)
     assert options_from(value["options"]) == OPTIONS
@@ -654,7 +654,7 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     figure.draw(ablation, tmp_path / "effects.png")
     text = (tmp_path / "effects.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-    for words in ("multiprocess loading", "as far as the baseline", "alone: over the baseline",
+    for words in ("multiprocess loading", "range of baseline / baseline", "alone: over the baseline",
                   "no effect on this device", "not measured", "prefers-color-scheme"):  # fmt: skip
         assert words in text
     assert (tmp_path / "effects.png").read_bytes().startswith(b"\x89PNG")

@@ -254,12 +254,12 @@ def answer_of(code, limit_seconds=60):
 
 def test_the_compiled_speed_comes_from_a_process_of_its_own():
     timing = timed(1.5, step_ms=(2.0,))
-    lines = "noise", json.dumps({"compiled": True}), json.dumps({"timing": asdict(timing)})
+    lines = "noise", compiled.COMPILED, json.dumps({"answer": {"timing": asdict(timing)}})
     assert answer_of("".join(f"print({line!r}); " for line in lines)) == (timing, None)
 
 
 def test_why_there_is_no_compiled_speed_is_a_line():
-    assert answer_of('print(\'{"error": "torch.compile found no compiler"}\')') == (
+    assert answer_of('print(\'{"answer": {"error": "torch.compile found no compiler"}}\')') == (
         None,
         "torch.compile found no compiler",
     )
@@ -275,9 +275,9 @@ def test_once_it_is_compiled_its_time_is_not_limited_any_more(monkeypatch):
     @contextmanager
     def isolated_process(*_):
         def lines():
-            yield '{"compiled": true}\n'
+            yield f"{compiled.COMPILED}\n"
             assert cancelled
-            yield json.dumps({"timing": asdict(timed(1.5))})
+            yield json.dumps({"answer": {"timing": asdict(timed(1.5))}})
 
         process, timer = SimpleNamespace(wait=lambda: 0), SimpleNamespace(cancel=lambda: cancelled.append(True))
         yield SimpleNamespace(process=process, lines=lines(), timer=timer)
@@ -329,10 +329,11 @@ def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch
     monkeypatch.setattr(compiled, "classifier", lambda *_: SmallNet())
     monkeypatch.setattr(torch, "compile", lambda model: model)
     compiled.compile_and_time(**SETTINGS)
-    first, last = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first == {"compiled": True}
-    assert len(last["timing"]["windows"]) == one_batch.QUICK.windows
-    assert all(window["samples_per_second"] > 0 for window in last["timing"]["windows"])
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == compiled.COMPILED
+    windows = json.loads(last)["answer"]["timing"]["windows"]
+    assert len(windows) == one_batch.QUICK.windows
+    assert all(window["samples_per_second"] > 0 for window in windows)
 
 
 def test_the_process_prints_why_it_could_not_compile(monkeypatch, capsys):
@@ -342,7 +343,7 @@ def test_the_process_prints_why_it_could_not_compile(monkeypatch, capsys):
     monkeypatch.setattr(compiled, "classifier", lambda *_: SmallNet())
     monkeypatch.setattr(torch, "compile", compile_nothing)
     compiled.compile_and_time(**SETTINGS)
-    assert "not supported" in json.loads(capsys.readouterr().out)["error"]
+    assert "not supported" in json.loads(capsys.readouterr().out)["answer"]["error"]
 
 
 def test_the_kinds_of_train_step_differ_as_the_steps_do():

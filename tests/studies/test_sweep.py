@@ -22,14 +22,16 @@ from support import ROOT, SmallNet
 
 from common.__main__ import main
 from common.errors import InputError
+from common.ladder.figures import ink_on
 from common.options import StepOptions
 from common.record import Environment, Setup
 from common.session import Timing, Window
 from common.studies import isolated, study
-from common.studies.ablation import program
+from common.studies import sweep as command
+from common.studies.ablation import program as training_program
 from common.studies.ablation.plan import NAMES
 from common.studies.processes import ProcessMemory
-from common.studies.sweep import figure, measure, view
+from common.studies.sweep import figure, measure, program, view
 from common.studies.sweep.record import FILE, Cell, CellRun, Setting, Sweep, read
 
 MB = 10**6
@@ -162,7 +164,7 @@ def measured_by(code, limit_seconds=60):
 
 def test_a_cell_comes_from_the_last_line_of_a_process_of_its_own(quick_end):
     answer = {"windows": [1.5], "cores": None, "process_bytes": {"rss": 2, "pss": 1}, "worker_bytes": None}
-    result = measured_by(f"print('STAND-IN DATA'); print({json.dumps({'cell': answer})!r})")
+    result = measured_by(f"print('STAND-IN DATA'); print({json.dumps({'answer': answer})!r})")
     assert result == CellRun([1.5], None, ProcessMemory(2, 1), None)
 
 
@@ -177,9 +179,9 @@ def test_a_process_gets_the_options_with_its_setting(quick_end, tmp_path):
 @pytest.mark.parametrize(
     "code, why",
     [
-        ("import os; os.kill(os.getpid(), 9)", "killed by signal 9, most likely for lack of memory"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL (most likely for lack of memory)"),
         ("raise SystemExit(3)", "ended with code 3"),
-        ('print(\'{"cell": {"error": "out of memory"}}\')', "out of memory"),
+        ('print(\'{"answer": {"error": "out of memory"}}\')', "out of memory"),
     ],
 )
 def test_why_a_cell_was_not_measured_is_a_line(quick_end, code, why):
@@ -225,8 +227,8 @@ def test_a_cell_that_hangs_is_ended_with_all_that_it_started(quick_end, tmp_path
     ],
 )
 def test_failures_are_one_line(error, why):
-    assert measure.failure(error).startswith(why)
-    assert "\n" not in measure.failure(error)
+    assert program.failure(error).startswith(why)
+    assert "\n" not in program.failure(error)
 
 
 def test_runs_are_interleaved_and_what_failed_is_not_tried_again(monkeypatch, capsys):
@@ -257,13 +259,13 @@ def test_workers_double_up_to_twice_the_cores():
 def test_cores_are_the_cpu_seconds_of_the_process_and_its_workers_over_the_time(monkeypatch):
     memory = {(1,): ProcessMemory(20, 10), (7, 8): ProcessMemory(4, 2)}
     monkeypatch.setattr(multiprocessing, "active_children", lambda: [SimpleNamespace(pid=7), SimpleNamespace(pid=8)])
-    monkeypatch.setattr(measure, "os", SimpleNamespace(getpid=lambda: 1))
-    monkeypatch.setattr(measure, "process_memory", lambda pids: memory[tuple(pids)])
+    monkeypatch.setattr(program, "os", SimpleNamespace(getpid=lambda: 1))
+    monkeypatch.setattr(program, "process_memory", lambda pids: memory[tuple(pids)])
     for cpu, cores in (([3.0, 9.0], 1.5), ([None, 9.0], None), ([3.0, None], None)):
         cpu_seconds, clock = iter(cpu), iter([100.0, 104.0])
-        monkeypatch.setattr(measure, "cpu_seconds", lambda pids, left=cpu_seconds: (next(left), pids == [7, 8])[0])
-        monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda left=clock: next(left)))
-        with measure.ResourceUse() as use:
+        monkeypatch.setattr(program, "cpu_seconds", lambda pids, left=cpu_seconds: (next(left), pids == [7, 8])[0])
+        monkeypatch.setattr(program, "time", SimpleNamespace(perf_counter=lambda left=clock: next(left)))
+        with program.ResourceUse() as use:
             pass
         assert (use.cores, use.process_bytes, use.worker_bytes) == (cores, *memory.values())
 
@@ -278,30 +280,30 @@ def test_the_program_is_step_07_s_with_pinned_memory_as_asked(monkeypatch):
             windows = [Window(speed, None, [1.0], 0.0) for speed in (3.0, 5.0)]
         return None, Timing(0.1, windows)
 
-    monkeypatch.setattr(measure, "timed", timed)
+    monkeypatch.setattr(program, "timed", timed)
     for pinned in (False, True):
-        assert measure.measured_here(OPTIONS, pinned).windows == [3.0, 5.0]
+        assert program.measured_here(OPTIONS, pinned).windows == [3.0, 5.0]
     with_pinned = list(NAMES[:7])
     on = [[name for name in NAMES if getattr(optimisations, name)] for optimisations, *_ in calls]
     assert on == [[name for name in with_pinned if name != "pinned_memory"], with_pinned]
-    assert calls[0][1:] == (OPTIONS, measure.QUICK)
-    measure.measured_here(replace(OPTIONS, quick=False), False)
-    assert calls[-1][-1] == measure.FULL
+    assert calls[0][1:] == (OPTIONS, program.QUICK)
+    program.measured_here(replace(OPTIONS, quick=False), False)
+    assert calls[-1][-1] == program.FULL
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_process_prints_its_cell_or_why_there_is_none(monkeypatch, capsys, precision):
-    monkeypatch.setattr(program, "classifier", lambda *_: SmallNet())
+    monkeypatch.setattr(training_program, "classifier", lambda *_: SmallNet())
     options = replace(OPTIONS, workers=0, batch_size=4, precision=precision)
-    measure.main(json.dumps({"options": asdict(options), "pin_memory": False}, default=str))
+    program.main(json.dumps({"options": asdict(options), "pin_memory": False}, default=str))
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith(f"precision: {'float32' if precision == 'fp32' else 'bfloat16'}") for line in lines)
-    answer = json.loads(lines[-1])["cell"]
-    assert len(answer["windows"]) == measure.QUICK.windows
+    answer = json.loads(lines[-1])["answer"]
+    assert len(answer["windows"]) == program.QUICK.windows
     assert min(answer["windows"]) > 0
     options = replace(options, batch_size=65536)
-    measure.main(json.dumps({"options": asdict(options), "pin_memory": False}, default=str))
-    answer = json.loads(capsys.readouterr().out.splitlines()[-1])["cell"]
+    program.main(json.dumps({"options": asdict(options), "pin_memory": False}, default=str))
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])["answer"]
     assert answer == {"error": "batch size 65536 is larger than the data (50000 images)"}
 
 
@@ -442,8 +444,8 @@ def test_every_cell_the_same_is_drawn_too(tmp_path):
 def test_text_is_readable_on_both_ends_of_the_scale():
     from matplotlib import colormaps
 
-    assert figure._ink(colormaps[figure.SCALE](0.0)) == "white"
-    assert figure._ink(colormaps[figure.SCALE](1.0)) == "black"
+    assert ink_on(colormaps[figure.SCALE](0.0)) == "white"
+    assert ink_on(colormaps[figure.SCALE](1.0)) == "black"
 
 
 # The command
@@ -476,7 +478,7 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     assert "on the same CPU cores as the workers" in text
     assert "Smoke run" in text
     sweep = read(tmp_path)
-    assert (sweep.workers, sweep.batch_sizes, sweep.quick) == (measure.QUICK_WORKERS, measure.QUICK_BATCH_SIZES, True)
+    assert (sweep.workers, sweep.batch_sizes, sweep.quick) == (command.QUICK_WORKERS, command.QUICK_BATCH_SIZES, True)
 
 
 @pytest.mark.parametrize("precision, dtype", [("fp32", "float32"), ("bf16", "bfloat16")])
@@ -551,7 +553,7 @@ def test_a_real_quick_call_with_a_cell_that_fails(tmp_path, monkeypatch, capsys)
     assert sweep.setup.model == "shufflenet_v2_x0_5"
     measured, failed = sweep.cells
     assert (len(measured.runs), len(failed.runs)) == (1, 0)
-    assert len(measured.runs[0].windows) == measure.QUICK.windows
+    assert len(measured.runs[0].windows) == program.QUICK.windows
     if sys.platform == "linux":
         pytest.importorskip("psutil")
         assert 0 < measured.cores < os.cpu_count() + 1

@@ -9,6 +9,7 @@ HELP = (
     "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "
     "interact."
 )
+RUNS, QUICK_RUNS = 5, 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
-    from common.studies.ablation.measure import ablate
+    """Measure what is missing, write `ablation.json` into `args.logdir`, print it, draw it with `args.plot`.
 
-    return ablate(args)
+    Returns the exit code: 1 where a measurement failed that --resume can try again. Raises InputError for what the user
+    can fix: options, an ablation that is there already or differs, a baseline that cannot be run.
+    """
+    from common.studies import study
+    from common.studies.ablation.measure import measure
+
+    study.check_plot("ablation", args.plot)
+    options = study.ready(args)
+    runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
+    with study.progress_on_stderr(args.json):
+        ablation = measure(options, runs, args.all_pairs, args.resume)
+        study.plot("ablation", args.plot, ablation)
+    path = options.logdir / ablation.FILE
+    study.print_result("ablation", args.json, path, ablation, "; --resume with a larger --runs adds runs")
+    return 1 if ablation.missing else 0

@@ -37,7 +37,7 @@ def ablation_figure(ablation: Ablation) -> "Figure":
     axes.axvline(1, color=GREY, linewidth=1)
     if noise:
         beyond = noise_factor(noise)  # which of the two is over the other is chance
-        label = "as far as the baseline from itself"
+        label = "range of baseline / baseline"
         axes.axvspan(1 / beyond, beyond, color=GREY, alpha=0.25, linewidth=0, label=label)
     series = (
         ("alone: over the baseline", SPEED, "o", -0.15, [effect.alone for effect in rows]),

@@ -4,10 +4,7 @@ Runs are interleaved: run 1 of all variants (`plan.variants`), then run 2 of all
 drifts (heat, neighbours) does it to every variant alike. `ablation.json` is whole after every measurement.
 """
 
-import argparse
-import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,8 +16,6 @@ import torch
 from common.data import check_cifar10, holds_cifar10
 from common.device import autocast_dtype, autocast_notes
 from common.errors import InputError, printable
-from common.ladder import runner
-from common.ladder.figures import check_figure_file
 from common.machine import code_hash
 from common.model import classifier
 from common.options import StepOptions
@@ -28,42 +23,34 @@ from common.record import StepTime, Throughput
 from common.run import privacy, progress
 from common.run.folder import locked
 from common.studies import isolated, study
-from common.studies.ablation.figure import draw
 from common.studies.ablation.plan import BASELINE, Variant, alone, no_effect
 from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
-from common.studies.ablation.view import print_ablation
 
 PROGRAM = isolated.module("common.studies.ablation.program")
-CODE = ("studies", "studies/ablation")  # what a measurement runs besides steps and flat modules
-RUNS, QUICK_RUNS = 5, 1
+CODE = (  # what a measurement runs besides steps and flat modules
+    "common/studies/*.py",
+    *(f"common/studies/ablation/{name}.py" for name in ("program", "plan", "measure")),
+)
 LIMIT_SECONDS = 1800  # of one measurement, compiling and all: beyond it something hangs
 REASON_LENGTH = 200  # characters of why a variant was not run, at most
 SETTINGS = ("precision", "batch_size", "workers", "seed", "quick", "all_pairs")  # what its runs share besides the setup
 
 
-def ablate(args: argparse.Namespace) -> int:
-    """Measure what is missing, write `ablation.json` into `args.logdir`, print it, draw it with `args.plot`.
+def measure(options: StepOptions, runs: int, all_pairs: bool, resume: bool) -> Ablation:
+    """Measure what is missing of the `Ablation` in `options.logdir`, or of a new one, and write it.
 
-    Returns the exit code: 1 where a measurement failed that --resume can try again. Raises InputError for what the user
-    can fix: options, an ablation that is there already or differs, a baseline that cannot be run.
+    Prints its progress. What is still missing afterwards failed, and --resume can try it again. Raises InputError for
+    what the user can fix: an ablation that is there already or differs, a baseline that cannot be run.
     """
-    if args.plot:
-        check_figure_file(args.plot)
-    options = study.ready(args)
-    runs, path = args.runs or (QUICK_RUNS if args.quick else RUNS), options.logdir / FILE
-    lock = locked(options.logdir / ".ablation.lock", f"another `ablate` is writing to {options.logdir}: wait for it")
-    with study.progress_on_stderr(args.json), lock:
-        ablation = _opened(options, runs, args.all_pairs, args.resume)
+    path = options.logdir / FILE
+    with locked(options.logdir / ".ablation.lock", f"another `ablate` is writing to {options.logdir}: wait for it"):
+        ablation = _opened(options, runs, all_pairs, resume)
         try:
-            ablation, code = _measure_all(options, ablation)
+            return _measure_all(options, ablation)
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
             if path.exists():
                 print(f"\nwhat was measured is in {path}; --resume goes on", file=sys.stderr)
             raise
-        study.plot(args.plot, ablation, draw)
-    more = "; --resume with a larger --runs adds runs"
-    study.print_result(args.json, path, ablation, print_ablation, more)
-    return code
 
 
 def _opened(options: StepOptions, runs: int, all_pairs: bool, resume: bool) -> Ablation:
@@ -124,8 +111,8 @@ def _new(options: StepOptions, runs: int, all_pairs: bool) -> Ablation:
     )
 
 
-def _measure_all(options: StepOptions, ablation: Ablation) -> tuple[Ablation, int]:
-    """Measure all that is missing of an `Ablation`, run by run; returns it, and the exit code."""
+def _measure_all(options: StepOptions, ablation: Ablation) -> Ablation:
+    """Measure all that is missing of an `Ablation`, run by run; what failed stays missing."""
     setup = ablation.setup
     progress.say(
         f"ablate: {setup.model}, {setup.data} data, {setup.image_size} px, on {setup.device}; "
@@ -155,7 +142,7 @@ def _measure_all(options: StepOptions, ablation: Ablation) -> tuple[Ablation, in
             print(f"{name}failed: {answer.get('not_run') or answer['failed']}", file=sys.stderr, flush=True)
             continue
         study.write(options.logdir / FILE, ablation)
-    return ablation, 1 if failed else 0
+    return ablation
 
 
 def _to_go(seconds: dict[bool, list[float]], variants: Sequence[Variant]) -> str:
@@ -167,20 +154,13 @@ def _to_go(seconds: dict[bool, list[float]], variants: Sequence[Variant]) -> str
 
 
 def measured(variant: Variant, options: StepOptions, command: Sequence[str] = PROGRAM) -> dict[str, Any]:
-    """Measure a `Variant` in a process of its own: what `common.studies.ablation.program` prints, see its `main`.
+    """Measure a `Variant` in a process of its own: what `common.studies.ablation.program` answers, see its `main`.
 
-    {"failed": why, in a line} where it printed no such thing. However this is left, the process is ended.
+    {"failed": why, in a line} where it did not.
     """
     settings = {"on": asdict(variant.optimisations), "options": asdict(options)}
-    last = "no message"
-    with isolated.isolated_process(command, settings, LIMIT_SECONDS, stderr=subprocess.STDOUT) as program:
-        for line in map(str.strip, program.lines):
-            if line.startswith(('{"windows"', '{"not_run"', '{"failed"')):
-                return json.loads(line)
-            last = line or last
-        if program.timed_out.is_set():
-            return {"failed": f"not done after {LIMIT_SECONDS} s"}
-        return {"failed": printable(runner.why_ended(program.process.wait(), last) or last, REASON_LENGTH)}
+    answer = isolated.answer(command, settings, LIMIT_SECONDS)
+    return {"failed": answer} if isinstance(answer, str) else answer
 
 
 def _measurement(variant: Variant, run: int, answer: dict[str, Any], started: str) -> Measurement:

@@ -19,14 +19,14 @@ from torch.utils.data import DataLoader
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_float, resized_uint8
 from common.device import autocast_dtype, disable_tf32
-from common.errors import InputError, compile_failure, is_out_of_memory, printable
+from common.errors import InputError, is_out_of_memory
 from common.failures import as_input_error
 from common.loaders import DeviceLoader, Loader, Prefetcher
 from common.model import classifier
 from common.options import StepOptions
 from common.session import Plan, Timing, TrainStep, endless, queued_batches, time_training
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
-from common.studies.isolated import options_from
+from common.studies.isolated import not_compiled, options_from, print_answer
 
 FULL = Plan(warmup_steps=2, warmup_seconds=1.0, windows=5, window_steps=2, window_seconds=1.0)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
@@ -122,7 +122,7 @@ def timed(
 
 
 def main(settings: str) -> None:
-    """Measure the program that a line of JSON describes, {"on": {…}, "options": {…}}; print the result, a line of JSON.
+    """Measure the program that a line of JSON describes, {"on": {…}, "options": {…}}; answer with the result.
 
     That is images/s of each window, `StepTime` in ms, seconds of the first step, batch size. Where the user's input or
     a compiler is what stops it, {"not_run": why, in a line}; where a worker was killed, which need not happen again,
@@ -145,11 +145,10 @@ def main(settings: str) -> None:
         if is_out_of_memory(error):
             answer = {"not_run": "out of memory before the first batch"}
         elif on.compile:  # a compiler fails in any way
-            why = compile_failure(error) or f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
-            answer = {"not_run": why.removesuffix(", or skip this step")}
+            answer = {"not_run": not_compiled(error)}
         else:
             raise
-    print(json.dumps(answer), flush=True)
+    print_answer(answer)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def read(logdir: str | Path) -> Ablation | None:
 
 
 def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of today, from one whose settings stand apart and whose notes stand with each measurement."""
+    """Convert schema 1, with settings in an object of their own and notes in each measurement, to schema 2."""
     settings, measurements = value["settings"], value["measurements"]
     notes = [note for measurement in measurements for note in measurement["notes"]]
     started = measurements[0]["started"] if measurements else ""

@@ -12,6 +12,7 @@ from common.explain.terminal import plain_table
 from common.ladder.compare import Ratio
 from common.ladder.table import UNSTEADY
 from common.record import data_label
+from common.studies import study
 from common.studies.ablation.effects import (
     Interaction,
     control,
@@ -29,7 +30,7 @@ SEEN = {"more": "more", "less": "less", "none": "none seen", None: "-"}
 GAINS = {"more": "gains", "less": "costs", "none": "shows no difference"}
 
 
-def print_ablation(ablation: Ablation, to: Console) -> None:
+def show(ablation: Ablation, to: Console) -> None:
     """Print an `Ablation` to the console `to`."""
     setup, environment = ablation.setup, ablation.environment
     to.print(
@@ -57,8 +58,7 @@ def print_ablation(ablation: Ablation, to: Console) -> None:
         to.print(Text(f"[{number}] {note}", "yellow"))
     for variant in ablation.not_run:
         to.print(Text(f"{variant.name} was not run: {variant.why}.", "yellow"))
-    for note in ablation.notes:
-        to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
+    study.print_notes(ablation.notes, to)
     to.print(Text(_legend(ablation), "dim"))
 
 

@@ -15,13 +15,9 @@ def run(args: argparse.Namespace) -> int:
 
     Raises InputError for what the user can fix: options, a folder that cannot be written, data that is broken.
     """
-    from common.ladder.figures import check_figure_file
     from common.studies import study
-    from common.studies.input.figure import draw
     from common.studies.input.measure import measure
-    from common.studies.input.view import print_input_limit
 
-    if args.plot:
-        check_figure_file(args.plot)
+    study.check_plot("input", args.plot)
     options = study.ready(args)
-    return study.report(args, lambda: measure(options), print_input_limit, draw)
+    return study.report("input", args, lambda: measure(options))

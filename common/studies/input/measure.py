@@ -28,6 +28,7 @@ from common.studies import one_batch, study
 from common.studies.input.record import EQUAL, FASTER, Consumed, Delivered, InputLimit, compared
 from common.studies.limit import record as limit_record
 from common.studies.processes import process_memory
+from common.studies.study import workers_text
 
 WORKER_FAILURES = r"DataLoader worker .*(killed by signal|exited unexpectedly)|shared memory|Too many open files"
 WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
@@ -51,7 +52,7 @@ def measure(options: StepOptions) -> InputLimit:
         with worker_failures_as_input_error(number):
             delivered.append(deliver(data, options, number, window_seconds))
         speed = delivered[-1].samples_per_second.median
-        progress.report(_workers(number), len(delivered) + 1, len(numbers) + 1, speed)
+        progress.report(workers_text(number), len(delivered) + 1, len(numbers) + 1, speed)
     if device.type == "cpu":
         notes.append("the workers had all cores to themselves here; on a CPU the model trains on the same ones")
     return InputLimit(
@@ -103,7 +104,7 @@ def worker_failures_as_input_error(workers: int) -> Iterator[None]:
             raise
         shm = "; in a container, give it a larger --shm-size" if re.search("shared memory|Bus error", text) else ""
         raise InputError(
-            f"the input pipeline failed with {_workers(workers)} ({printable(text, 160)}): try a smaller "
+            f"the input pipeline failed with {workers_text(workers)} ({printable(text, 160)}): try a smaller "
             f"--batch-size or --image-size{shm}"
         ) from error
 
@@ -147,16 +148,16 @@ def bottleneck(delivered: Sequence[Delivered], consumed: Consumed, cores: int) -
         return "the model is the bottleneck with any number of workers, even none"
     equal = next((row for row in delivered if compared(row, consumed) == EQUAL), None)
     if faster is not None and equal is not None and equal.workers < faster.workers:
-        slower = "" if equal is delivered[0] else f"the input is the bottleneck below {_workers(equal.workers)}; "
+        slower = "" if equal is delivered[0] else f"the input is the bottleneck below {workers_text(equal.workers)}; "
         return (
-            f"{slower}with {_workers(equal.workers)} it is as fast as the model (their windows overlap), and from "
-            f"{_workers(faster.workers)} on the model is the bottleneck"
+            f"{slower}with {workers_text(equal.workers)} it is as fast as the model (their windows overlap), and from "
+            f"{workers_text(faster.workers)} on the model is the bottleneck"
         )
     if faster is not None:
-        return f"the input is the bottleneck below {_workers(faster.workers)}, the model from there on"
+        return f"the input is the bottleneck below {workers_text(faster.workers)}, the model from there on"
     if equal is not None:
         return (
-            f"the input is the bottleneck below {_workers(equal.workers)}; there it is as fast as the model (their "
+            f"the input is the bottleneck below {workers_text(equal.workers)}; there it is as fast as the model (their "
             "windows overlap), and no number of workers tried here is clearly faster"
         )
     best = max(delivered, key=lambda row: row.samples_per_second.median)
@@ -166,7 +167,3 @@ def bottleneck(delivered: Sequence[Delivered], consumed: Consumed, cores: int) -
         f"the input is the bottleneck with every number of workers tried, and this machine has {cores} cores: at "
         f"{per_worker:.0f} images/s per worker the model would need about {needed} of them, each with a core of its own"
     )
-
-
-def _workers(number: int) -> str:
-    return f"{number} worker{'' if number == 1 else 's'}"

@@ -69,5 +69,5 @@ def read(logdir: str | Path) -> InputLimit | None:
 
 
 def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of today out of one of schema 1."""
+    """Convert schema 1 to schema 2."""
     return value | study.header_from_schema_1(value) | {"precision": value["model_alone"]["precision"]}

@@ -7,10 +7,11 @@ from rich.text import Text
 
 from common.explain.terminal import plain_table
 from common.record import data_label
+from common.studies import study
 from common.studies.input.record import InputLimit, compared
 
 
-def print_input_limit(result: InputLimit, to: Console) -> None:
+def show(result: InputLimit, to: Console) -> None:
     """Print an `InputLimit` on a console."""
     setup, environment = result.setup, result.environment
     to.print(
@@ -31,8 +32,7 @@ def print_input_limit(result: InputLimit, to: Console) -> None:
         both = 1 / (1 / without_workers.samples_per_second.median + 1 / speed.median)
         to.print(f"Without workers the two take turns: {both:.1f} images/s, by arithmetic.")
     to.print(f"[bold]{escape(result.bottleneck[0].upper() + result.bottleneck[1:])}.[/]")
-    for note in result.notes:
-        to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
+    study.print_notes(result.notes, to)
     to.print(
         Text(
             "images/s: median window. of the model: over the images/s of the model alone. start-up: until the first "
@@ -56,8 +56,8 @@ def delivered_table(result: InputLimit) -> Table:
             f"{min(speed.windows):.1f} to {max(speed.windows):.1f}",
             f"{speed.median / result.model_alone.samples_per_second.median:.2f}x",
             f"{delivered.start_seconds:.2f}",
-            "-" if memory is None else f"{memory.rss / 1e6:.0f}",
-            "-" if memory is None else f"{memory.pss / 1e6:.0f}",
+            study.mb_text(memory and memory.rss),
+            study.mb_text(memory and memory.pss),
             compared(delivered, result.model_alone),
         )
     return table

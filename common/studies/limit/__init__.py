@@ -44,14 +44,10 @@ def run(args: argparse.Namespace) -> int:
         return input_study.run(args)
     if args.download:
         raise InputError("--download fetches the data, which limit reads with --input only: leave it out")
-    from common.ladder.figures import check_figure_file
     from common.studies import study
-    from common.studies.limit.figure import draw
     from common.studies.limit.measure import measure
-    from common.studies.limit.view import print_limit
 
-    if args.plot:
-        check_figure_file(args.plot)
+    study.check_plot("limit", args.plot)
     options = study.ready(args)
     more = "; `compare` shows each step's share of the limit"
-    return study.report(args, lambda: measure(options, args.compile_limit), print_limit, draw, more)
+    return study.report("limit", args, lambda: measure(options, args.compile_limit), more)

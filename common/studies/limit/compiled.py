@@ -13,10 +13,13 @@ from typing import Any
 import torch
 
 from common.device import disable_tf32
-from common.errors import compile_failure, is_out_of_memory, printable
+from common.errors import is_out_of_memory
 from common.model import classifier
 from common.session import Timing, Window
 from common.studies import isolated, one_batch
+from common.studies.isolated import Isolated
+
+COMPILED = "compiled"  # the line that a process prints once the model is
 
 
 def time_compiled(
@@ -29,28 +32,28 @@ def time_compiled(
     settings: what `compile_and_time` takes. limit_seconds: how long starting and compiling together may take; after
     that the process and all that it started are ended.
     """
-    answer: dict[str, Any] = {}
-    with isolated.isolated_process(command, settings, limit_seconds) as child:
-        for line in child.lines:
-            if line.startswith("{"):
-                answer.update(json.loads(line))
-            if "compiled" in answer:
-                child.timer.cancel()
-        code = child.process.wait()
-    if "timing" in answer:
-        timing = answer["timing"]
-        return Timing(timing["first_step_seconds"], [Window(**window) for window in timing["windows"]]), None
-    if child.timed_out.is_set():
-        return None, f"torch.compile was not done after {limit_seconds} s (--compile-limit sets how long to wait)"
-    return None, answer.get("error") or f"torch.compile failed: its process ended with code {code}"
+    answer = isolated.answer(command, settings, limit_seconds, end_limit_once_compiled)
+    if isinstance(answer, str):
+        hint = " (--compile-limit sets how long to wait)" if answer.startswith("not done") else ""
+        return None, f"torch.compile failed: {answer}{hint}"
+    if "error" in answer:
+        return None, answer["error"]
+    timing = answer["timing"]
+    return Timing(timing["first_step_seconds"], [Window(**window) for window in timing["windows"]]), None
+
+
+def end_limit_once_compiled(line: str, child: Isolated) -> None:
+    """Cancel a process's timer where it has printed that the model is compiled."""
+    if line == COMPILED:
+        child.timer.cancel()
 
 
 def compile_and_time(
     device: str, model: str, image_size: int, batch_size: int, precision: str, seed: int, quick: bool
 ) -> None:
-    """Compile and time here. Prints a line of JSON once the model is compiled, and one with the `Timing`.
+    """Compile and time here. Prints `COMPILED` once the model is, and answers {"timing": …} or {"error": why not}.
 
-    precision: name of a dtype, such as "float32". Where it fails, the last line has the reason.
+    precision: name of a dtype, such as "float32".
     """
     on = torch.device(device)
     if on.index is not None:
@@ -63,21 +66,19 @@ def compile_and_time(
         network = classifier(model, image_size)
         train_step = one_batch.TrainStep(network, on, getattr(torch, precision), one_batch.COMPILED)
         train_step(*train_step.laid_out(*batch)).item()
-        print(json.dumps({"compiled": True}), flush=True)
+        print(COMPILED, flush=True)
         timing = one_batch.time_one_batch(train_step, batch, on, plan)
     except Exception as error:  # a compiler fails in any way
-        print(json.dumps({"error": not_compiled(error)}), flush=True)
+        isolated.print_answer({"error": not_compiled(error)})
         return
-    print(json.dumps({"timing": asdict(timing)}), flush=True)
+    isolated.print_answer({"timing": asdict(timing)})
 
 
 def not_compiled(error: BaseException) -> str:
     """Why the compiled model could not be measured, in a line."""
     if is_out_of_memory(error):
         return "the compiled model runs out of memory at this batch size"
-    if message := compile_failure(error):
-        return message.removesuffix(", or skip this step")
-    return f"torch.compile failed: {type(error).__name__}: {printable(error, 160)}"
+    return isolated.not_compiled(error)
 
 
 if __name__ == "__main__":

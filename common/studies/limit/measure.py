@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from common import record
 from common.device import autocast_dtype, autocast_notes, device_name, dtype_name, empty_cache
 from common.model import classifier
 from common.options import StepOptions
@@ -65,6 +66,7 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
             progress.report(one_batch.COMPILED, PARTS, PARTS, timing.samples_per_second.median)
         else:
             progress.say(f"  not compiled: {why_not}")
+    operator_ms = step.operator_ms or {}
     return Limit(
         **study.header(options, precision, [*autocast_notes(device, options.precision), *step.notes], started),
         batch_size=step.batch_size,
@@ -79,7 +81,7 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
         ],
         not_compiled=why_not and privacy.redacted(why_not),
         groups=operator_times.groups(step.counter, step.operator_ms),
-        outside_ms=step.operator_ms.get((operator_times.OUTSIDE, operator_times.OUTSIDE), 0.0),
+        outside_ms=operator_ms.get((operator_times.OUTSIDE, operator_times.OUTSIDE), 0.0),
         without_formula=operator_times.without_formula(step.counter, step.operator_ms),
     )
 
@@ -96,12 +98,15 @@ def compile_limit(device: torch.device, elapsed: float, quick: bool = False) -> 
 
 @dataclass(frozen=True)
 class Uncompiled:
-    """The uncompiled step: counted, timed in each of its kinds, and traced. notes: of `one_batch.fitting_batch`."""
+    """The uncompiled step: counted, timed in each of its kinds, and traced.
+
+    operator_ms: None where it could not be traced; notes has why, and those of `one_batch.fitting_batch`.
+    """
 
     counter: OperatorCounter
     batch_size: int
     timings: dict[str, Timing]
-    operator_ms: OperatorTimes
+    operator_ms: OperatorTimes | None
     notes: list[str]
 
 
@@ -118,8 +123,13 @@ def uncompiled(model: nn.Module, options: StepOptions, precision: torch.dtype) -
             train_step = one_batch.TrainStep(model, device, precision, kind)
         timings[kind] = one_batch.time_one_batch(train_step, batch, device, plan)
         progress.report(kind, part, PARTS, timings[kind].samples_per_second.median)
-    train_step = one_batch.TrainStep(model, device, precision)  # last: a process that has traced may be slower for good
-    return Uncompiled(counter, len(batch[1]), timings, traced_ms(train_step, batch, counter), notes)
+    operator_ms = None
+    if record.msgspec:
+        train_step = one_batch.TrainStep(model, device, precision)  # last: who has traced may be slower for good
+        operator_ms = traced_ms(train_step, batch, counter)
+    else:
+        notes = [*notes, "operators are not timed: msgspec, which reads their trace, is not installed"]
+    return Uncompiled(counter, len(batch[1]), timings, operator_ms, notes)
 
 
 def traced_ms(train_step: one_batch.TrainStep, batch: one_batch.Batch, counter: OperatorCounter) -> OperatorTimes:

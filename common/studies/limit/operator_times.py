@@ -2,15 +2,16 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from common.studies.limit.flops import CONVOLUTIONS, GROUPS, OperatorCounter, group_of
 from common.studies.limit.record import Group, Uncounted, WithoutFormula
-from common.trace import reader, steps
-from common.trace.columns import Trace
-from common.trace.operators import Nesting, launches, launching_operators
+
+if TYPE_CHECKING:  # needs msgspec, which what only counts operators does not
+    from common.trace.columns import Trace
+    from common.trace.operators import Nesting
 
 OUTSIDE = None  # the operator of time that lies in no counted one
 
@@ -27,8 +28,12 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
     Without a GPU it is the operators' own time on the CPU; with one, that of the kernels, copies and fills of memory
     that they launched. The optimizer's operators are those within its step, which the profiler marks.
     """
+    from common.trace import reader, steps
+    from common.trace.operators import Nesting, launches, launching_operators
+
     trace = reader.read(path)
-    label_of, labels = _labels(trace, events, names)
+    nest = Nesting(trace.operators)
+    label_of, labels = _labels(trace, nest, events, names)
     work = [table for table in (trace.kernels, trace.copies, trace.sets) if len(table)]
     if work:
         parts = []
@@ -37,7 +42,7 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
             within = launched >= 0  # the others were launched before the trace began, by a step that is not in it
             parts.append((launching_operators(trace, launched)[within], table.duration[within]))
     else:
-        own = np.where(trace.named(trace.operators, steps.is_step), 0.0, Nesting(trace.operators).own_time())
+        own = np.where(trace.named(trace.operators, steps.is_step), 0.0, nest.own_time())
         parts = [(np.arange(len(trace.operators)), own)]
     count, times = len(steps.steps(trace).names), {}
     for operators, us in parts:
@@ -48,14 +53,16 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
     return times
 
 
-def _labels(trace: Trace, events: list[dict[str, Any]], names: Collection[str]) -> tuple[np.ndarray, list[Label]]:
+def _labels(
+    trace: "Trace", nest: "Nesting", events: list[dict[str, Any]], names: Collection[str]
+) -> tuple[np.ndarray, list[Label]]:
     """For each operator of the trace the number of its label, and the labels: (operator, group); 0 is `OUTSIDE`."""
     shapes = {
         event["args"].get("External id"): event["args"].get("Input Dims")
         for event in events
         if event.get("name") in CONVOLUTIONS and "args" in event
     }
-    operators, nest = trace.operators, Nesting(trace.operators)
+    operators = trace.operators
     parent, name_of, external = nest.parent.tolist(), operators.name.tolist(), operators.external.tolist()
     label_of, optimizing = np.zeros(len(operators), int), set()
     labels: dict[Label, int] = {(OUTSIDE, OUTSIDE): 0}
@@ -75,9 +82,14 @@ def _labels(trace: Trace, events: list[dict[str, Any]], names: Collection[str]) 
     return label_of, list(labels)
 
 
-def groups(counter: OperatorCounter, times: OperatorTimes) -> list[Group]:
-    """The `Group`s of a step in the order of `flops.GROUPS`, from its `OperatorCounter` and `operator_ms`."""
-    result = []
+def groups(counter: OperatorCounter, times: OperatorTimes | None) -> list[Group]:
+    """The `Group`s of a step in the order of `flops.GROUPS`, from its `OperatorCounter` and `operator_ms`.
+
+    times: None where operators were not timed; there are no groups then.
+    """
+    result: list[Group] = []
+    if times is None:
+        return result
     for name in GROUPS:
         members = [counted for counted in counter.counts.values() if counted.group == name]
         if not members:
@@ -96,19 +108,19 @@ def groups(counter: OperatorCounter, times: OperatorTimes) -> list[Group]:
     return result
 
 
-def without_formula(counter: OperatorCounter, times: OperatorTimes) -> WithoutFormula:
+def without_formula(counter: OperatorCounter, times: OperatorTimes | None) -> WithoutFormula:
     """The `WithoutFormula` of a step: the operators that torch counts no FLOPs for."""
     calls, all_calls = {}, 0
     for counted in counter.counts.values():
         all_calls += counted.calls
         if counted.flops is None:
             calls[counted.name] = calls.get(counted.name, 0) + counted.calls
-    inside = {label: ms for label, ms in times.items() if label[0] is not OUTSIDE}
+    inside = {label: ms for label, ms in (times or {}).items() if label[0] is not OUTSIDE}
     known = {label for label, counted in counter.counts.items() if counted.flops is not None}
     uncounted_ms = sum(ms for label, ms in inside.items() if label not in known)
     most_calls_first = sorted(calls.items(), key=lambda item: (-item[1], item[0]))
     return WithoutFormula(
         operators=[Uncounted(name, count) for name, count in most_calls_first],
         calls_share=sum(calls.values()) / all_calls if all_calls else 0.0,
-        time_share=uncounted_ms / sum(inside.values()) if inside else 0.0,
+        time_share=None if times is None else uncounted_ms / sum(inside.values()) if inside else 0.0,
     )

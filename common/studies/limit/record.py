@@ -68,20 +68,22 @@ class Uncounted:
 class WithoutFormula:
     """Operators without a FLOP formula, most calls first, and their share of all operators of a step, 0..1.
 
-    time_share: of the traced time of operators (on a GPU: of the kernels' that they launched).
+    time_share: of the traced time of operators (on a GPU: of the kernels' that they launched); None where they were not
+    timed.
     """
 
     operators: list[Uncounted]
     calls_share: float
-    time_share: float
+    time_share: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limit(study.Study):
     """One call of `limit`. FLOPs are 2 x multiply-adds; peaks are those measured here, the best size first.
 
-    batch_size: samples per step. speeds: uncompiled first. not_compiled: why there is no compiled one. outside_ms: of a
-    traced step, time on the CPU in no counted operator (on a GPU: of device work that no counted operator launched).
+    batch_size: samples per step. speeds: uncompiled first. not_compiled: why there is no compiled one. groups: empty
+    where operators were not timed. outside_ms: of a traced step, time on the CPU in no counted operator (on a GPU: of
+    device work that no counted operator launched).
     """
 
     FILE: ClassVar[str] = FILE
@@ -138,5 +140,5 @@ def read(logdir: str | Path) -> Limit | None:
 
 
 def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of today out of one of schema 1."""
+    """Convert schema 1 to schema 2."""
     return value | study.header_from_schema_1(value) | {"speeds": value["floors"]}

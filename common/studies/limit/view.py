@@ -8,12 +8,13 @@ from rich.text import Text
 from common.explain.terminal import plain_table
 from common.ladder.table import UNSTEADY
 from common.record import Throughput
+from common.studies import study
 from common.studies.limit.record import Limit, Peak
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name
 
 
-def print_limit(limit: Limit, to: Console) -> None:
+def show(limit: Limit, to: Console) -> None:
     """Print a `Limit` on a console."""
     to.print(
         f"\n[bold]{escape(limit.setup.model)}[/], batch {limit.batch_size}, {limit.setup.image_size} px, "
@@ -24,8 +25,9 @@ def print_limit(limit: Limit, to: Console) -> None:
     to.print()
     to.print(speeds_table(limit))
     to.print()
-    to.print(groups_table(limit))
-    to.print()
+    if limit.groups:
+        to.print(groups_table(limit))
+        to.print()
     fastest = limit.fastest.samples_per_second
     to.print(
         f"[bold]The limit is {fastest.median:.1f} images/s ({limit.fastest.kind})[/], its windows "
@@ -39,8 +41,7 @@ def print_limit(limit: Limit, to: Console) -> None:
         )
     if limit.not_compiled:
         to.print(Text(f"Not compiled: {limit.not_compiled}.", "yellow"))
-    for note in limit.notes:
-        to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
+    study.print_notes(limit.notes, to)
     to.print(Text(_legend(limit), "dim"))
 
 
@@ -103,7 +104,7 @@ def groups_table(limit: Limit) -> Table:
             _share(group.traced_ms, step_ms),
             "-" if share is None else f"{share:.0%}",
         )
-    table.add_row("outside of them", "", "", "", "", f"{limit.outside_ms:.1f}", _share(limit.outside_ms, step_ms), "")
+    table.add_row("other", "", "", "", "", f"{limit.outside_ms:.1f}", _share(limit.outside_ms, step_ms), "")
     return table
 
 
@@ -112,10 +113,10 @@ def without_formula(limit: Limit) -> str:
     left_out = limit.without_formula
     names = [f"{operator.name.removeprefix('aten::')} {operator.calls}" for operator in left_out.operators]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return (
-        f"Without a FLOP formula: {left_out.calls_share:.0%} of the operators' calls, {left_out.time_share:.0%} of "
-        f"their time: {', '.join(names[:MOST_NAMED])}{more}."
-    )
+    share = f"{left_out.calls_share:.0%} of the operators' calls"
+    if left_out.time_share is not None:
+        share += f", {left_out.time_share:.0%} of their time"
+    return f"Without a FLOP formula: {share}: {', '.join(names[:MOST_NAMED])}{more}."
 
 
 def rate_text(rate: float, unit: str) -> str:

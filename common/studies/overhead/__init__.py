@@ -28,15 +28,11 @@ def run(args: argparse.Namespace) -> int:
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
     from common.device import checked_device
-    from common.ladder.figures import check_figure_file
     from common.studies import study
-    from common.studies.overhead.figure import draw
     from common.studies.overhead.measure import measure
-    from common.studies.overhead.view import print_overhead
 
-    if args.plot:
-        check_figure_file(args.plot)
+    study.check_plot("overhead", args.plot)
     kind = checked_device(args.device).partition(":")[0]
     options = study.ready(args, batch_size=args.batch_size or BATCH_SIZE[kind])
     runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
-    return study.report(args, lambda: measure(options, runs), print_overhead, draw)
+    return study.report("overhead", args, lambda: measure(options, runs))

@@ -9,12 +9,13 @@ from rich.text import Text
 
 from common.explain.terminal import plain_table
 from common.ladder.table import UNSTEADY
+from common.studies import study
 from common.studies.overhead.record import OFF_AGAIN, Overhead
 
-HEADERS = ["step ms", "x off", "range", "us per event", "stop, write s", "MB per step", "gzip MB", "events per step"]
+HEADERS = ["step ms", "x off", "range", "us per event", "export s", "MB per step", "gzip MB", "events per step"]
 
 
-def print_overhead(result: Overhead, to: Console) -> None:
+def show(result: Overhead, to: Console) -> None:
     """Print an `Overhead` on a console."""
     setup, environment = result.setup, result.environment
     to.print(
@@ -31,8 +32,7 @@ def print_overhead(result: Overhead, to: Console) -> None:
     for mode in result.modes:
         if mode.not_measured is not None:
             to.print(Text(f"Not measured: {mode.name}: {mode.not_measured}.", "yellow"))
-    for note in result.notes:
-        to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
+    study.print_notes(result.notes, to)
     to.print(Text(_legend(result), "dim"))
 
 
@@ -51,8 +51,8 @@ def modes_table(result: Overhead) -> Table:
             f"{min(mode.ratios):.2f} to {max(mode.ratios):.2f}",
             "-" if us_per_event is None else f"{us_per_event:.1f}",
             f"{statistics.median(mode.finish_seconds):.2f}" if mode.finish_seconds else "-",
-            _mb(mode.json_bytes_per_step),
-            _mb(mode.gzip_bytes_per_step),
+            study.mb_text(mode.json_bytes_per_step, 2),
+            study.mb_text(mode.gzip_bytes_per_step, 2),
             "-" if mode.events_per_step is None else f"{mode.events_per_step:,.0f}",
         )
     return table
@@ -80,12 +80,8 @@ def _legend(result: Overhead) -> str:
         f"range: over the runs. {OFF_AGAIN}: a second measurement without tracing, the control.\n"
         "us per event: what a step takes longer, over its events. The cost is per operator, not per image: steps of "
         "larger batches have as many events and show a smaller ratio.\n"
-        "stop, write: until the trace is on disk, after the steps, and not in their times. MB, events: of the trace "
+        "export: from the end of the last step until the trace is on disk. MB, events: of the trace "
         "as JSON and compressed, its fixed part included.\n"
         "+ modules: with_modules sees TorchScript models only and is deprecated; the modules of others come with the "
         "stacks. as the steps: what every step of the course records; with --stacks also the stacks of operators."
     )
-
-
-def _mb(size: int | None) -> str:
-    return "-" if size is None else f"{size / 1e6:.2f}"

@@ -2,10 +2,14 @@
 
 import argparse
 
+from common.machine import usable_cores
 from common.options import add_step_options, folder, whole_number, whole_numbers
 from common.studies import OPTION_TEXTS
 
 HELP = "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or not."
+BATCH_SIZES = {"cuda": [32, 128, 512], "cpu": [32, 64, 128]}
+QUICK_WORKERS, QUICK_BATCH_SIZES = [0, 1], [8, 16]
+RUNS, QUICK_RUNS = 3, 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +33,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; returns its exit code."""
-    from common.studies.sweep.measure import sweep
+    """Measure, write `sweep.json` into `args.logdir`, draw and print it. Returns 0.
 
-    return sweep(args)
+    Raises InputError for what the user can fix: options, a folder that cannot be written, no cell that could be
+    measured.
+    """
+    from common.studies import study
+    from common.studies.sweep.measure import default_workers, measure
+
+    study.check_plot("sweep", args.plot)
+    options = study.ready(args)
+    kind, quick = options.device.partition(":")[0], options.quick
+    workers = args.workers_list or (QUICK_WORKERS if quick else default_workers(usable_cores()))
+    batch_sizes = args.batch_sizes or (QUICK_BATCH_SIZES if quick else BATCH_SIZES[kind])
+    runs = args.runs or (QUICK_RUNS if quick else RUNS)
+    return study.report("sweep", args, lambda: measure(options, workers, batch_sizes, runs))

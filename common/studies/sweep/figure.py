@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.ladder.figures import GREY, check_figure_file, save, styled
+from common.ladder.figures import GREY, check_figure_file, ink_on, save, styled
 from common.studies.sweep.record import Cell, Sweep
 from common.studies.sweep.view import sweep_title
 
@@ -106,7 +106,7 @@ def sweep_figure(sweep: Sweep) -> "Figure":
         axes.pcolormesh(numbers, norm=scale, cmap=colours, edgecolors="white", linewidth=2)
         for y, row in enumerate(cells):
             for x, cell in enumerate(row):
-                ink = GREY if cell.failed is not None else _ink(colours(scale(cell.median)))
+                ink = GREY if cell.failed is not None else ink_on(colours(scale(cell.median)))
                 speed, *more = cell_lines(cell)
                 bold = "normal" if cell.failed is not None else "bold"
                 axes.annotate(speed, (x + 0.5, y + 0.64), ha="center", va="center", color=ink, fontsize=10, weight=bold)
@@ -120,12 +120,6 @@ def sweep_figure(sweep: Sweep) -> "Figure":
     figure.axes[-1].set_xlabel("workers", color=GREY)
     figure.suptitle(sweep_title(sweep), fontsize=10, color=GREY)
     return figure
-
-
-def _ink(colour: tuple[float, float, float, float]) -> str:
-    """Black or white, whichever reads better on a colour (red, green, blue, alpha in 0..1)."""
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3])
-    return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "white"
 
 
 def _in_cell(cell: Cell) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from common.record import Meta, Positive
 from common.studies import study
 from common.studies.processes import ProcessMemory
-from common.studies.study import Study, header_from_schema_1
+from common.studies.study import Study, header_from_schema_1, workers_text
 
 FILE = "sweep.json"
 
@@ -24,10 +24,6 @@ class Setting(NamedTuple):
 
     def __str__(self) -> str:
         return f"{workers_text(self.workers)}, batch {self.batch_size}{', pinned' if self.pin_memory else ''}"
-
-
-def workers_text(number: int) -> str:
-    return f"{number} worker{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -168,7 +164,7 @@ def read(logdir: str | Path) -> Sweep | None:
 
 
 def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of today, from one with all fields beside each other, its notes in today's words."""
+    """Convert schema 1 to schema 2, whose header has an object of its own; notes in the terms of schema 2."""
     own = ("workers", "batch_sizes", "pin_memory", "cells")
     notes = [re.sub(r"cannot\sact", "has no effect", note) for note in value["notes"]]
     return header_from_schema_1(value | {"notes": notes}) | {name: value[name] for name in own}

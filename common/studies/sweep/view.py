@@ -7,7 +7,9 @@ from rich.text import Text
 
 from common.explain.terminal import plain_table
 from common.record import data_label
-from common.studies.sweep.record import Cell, Sweep, workers_text
+from common.studies import study
+from common.studies.study import workers_text
+from common.studies.sweep.record import Cell, Sweep
 
 HEADERS = [
     "\nbatch", "\npinned", "\nimages/s", "\nrange", "\nof best", "\ncores", "worker\nPSS MB", "worker\nRSS MB",
@@ -15,7 +17,7 @@ HEADERS = [
 ]  # fmt: skip
 
 
-def print_sweep(sweep: Sweep, to: Console) -> None:
+def show(sweep: Sweep, to: Console) -> None:
     """Print a `Sweep` to the console `to`."""
     to.print(f"\n[bold]{escape(sweep_title(sweep))}[/] ({sweep.environment.cores} CPU cores), torch "
              f"{escape(sweep.environment.torch)}; trained as in step 07\n")  # fmt: skip
@@ -24,8 +26,7 @@ def print_sweep(sweep: Sweep, to: Console) -> None:
     for cell in sweep.cells:
         if cell.failed is not None:
             to.print(Text(f"Failed: {cell.setting}: {cell.failed}.", "red"))
-    for note in sweep.notes:
-        to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
+    study.print_notes(sweep.notes, to)
     several = len(sweep.best.runs) > 1
     to.print(
         Text(
@@ -52,7 +53,7 @@ def cells_table(sweep: Sweep) -> Table:
             f"{cell.low:.1f} to {cell.high:.1f}",
             f"{cell.median / sweep.best.median:.2f}x",
             "-" if cell.cores is None else f"{cell.cores:.1f}",
-            *(_mb(size) for size in (cell.worker_pss, cell.worker_rss, cell.process_rss, cell.total_pss)),
+            *(study.mb_text(size) for size in (cell.worker_pss, cell.worker_rss, cell.process_rss, cell.total_pss)),
             style="bold" if cell is sweep.best else None,
         )
     return table
@@ -91,7 +92,3 @@ def _more_workers(sweep: Sweep, best: Cell) -> str:
         return f"{sentence}."
     more = (most.total_pss - best.total_pss) / 1e6
     return f"{sentence}, and takes {abs(more):,.0f} MB {'more' if more >= 0 else 'less'} memory in all."
-
-
-def _mb(size: float | None) -> str:
-    return "-" if size is None else f"{size / 1e6:.0f}"

@@ -39,6 +39,8 @@ def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") 
     a folder without results, and for a file that cannot be drawn.
     """
     results, problems = read_results(args.logdir)
+    if problems and not results:
+        raise InputError(problems[0] + (f" ({len(problems) - 1} more are broken)" if problems[1:] else ""))
     for problem in problems:
         print(f"skipped: {problem}", file=sys.stderr)
     if not results:

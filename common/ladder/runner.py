@@ -106,11 +106,14 @@ def exit_code(codes: Iterable[int]) -> int:
 
 
 def once(on_line: Callable[[str], None]) -> Callable[[str], None]:
-    """An `on_line` for several runs that passes each line on only the first time: every step prints the same banner."""
+    """An `on_line` for several runs: each line only the first time, since every step prints the same banner.
+
+    Without a step's losses, which are for whoever runs it alone.
+    """
     seen = set()
 
     def show(line: str) -> None:
-        if line not in seen:
+        if line not in seen and not line.startswith("loss: "):
             seen.add(line)
             on_line(line)
 

@@ -118,7 +118,7 @@ def test_first_steps_of_a_record_that_lacks_them_are_left_open(own_gpu_records):
         record.write_result(path, replace(record.read_result(path), schema=1, **old))
     table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
     assert "| `08_compile` | - | 0.32 |" in table
-    assert "This record was made before `result.json` held the time of the first step." in table
+    assert "This record was made before `result.json` held the time of the first step (schema 1)." in table
 
 
 def test_text_out_of_a_record_stays_text(own_gpu_records):

@@ -43,7 +43,7 @@ def first_steps(course: Course) -> str:
         rows.append([f"`{row.result.step}`", first, f"{row.result.step_ms.median / 1e3:.2f}"])
     table = markdown.table(["step", ">first step, s", ">later step, s"], rows)
     if all(first == "-" for _, first, _ in rows):
-        return f"{table}\n\nThis record was made before `result.json` held the time of the first step."
+        return f"This record was made before `result.json` held the time of the first step (schema 1).\n\n{table}"
     return table
 
 

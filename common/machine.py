@@ -4,12 +4,18 @@ import hashlib
 import os
 import platform
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # Linux names of the instructions that multiply bf16 numbers in hardware on x86: AVX512-BF16 and AMX.
 BF16_FLAGS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}
+
+
+def now() -> str:
+    """This machine's time, ISO 8601 in UTC, in seconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def usable_cores() -> int:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import torch
 
-from common import record
+from common import machine, record
 from common.device import autocast_notes, device_name, dtype_name, synchronize, without_gpu
 from common.errors import InputError
 from common.failures import as_input_error
@@ -115,7 +114,7 @@ def run_step(
     if len(loader) == 0:
         raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} images)")
     plan = QUICK if args.quick else FULL
-    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    started = machine.now()
     leads = ranks.rank() == 0
     say = progress.say if leads else _quiet
     say(

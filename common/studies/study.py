@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -101,11 +100,6 @@ def setup(options: StepOptions, data: str | None = None) -> record.Setup:
         model=options.model,
         image_size=options.image_size,
     )
-
-
-def now() -> str:
-    """The time, ISO 8601, in seconds."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def header_from_schema_1(value: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, Any]:

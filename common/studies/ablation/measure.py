@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from common import machine
 from common.data import check_cifar10, holds_cifar10
 from common.device import autocast_dtype, autocast_notes
 from common.errors import InputError, printable
@@ -98,7 +99,7 @@ def _new(options: StepOptions, runs: int, all_pairs: bool) -> Ablation:
     off = notes.pop(0) if precision == torch.float32 else None
     return Ablation(
         **study.header(
-            options, precision, notes, study.now(), "cifar10" if holds_cifar10(options.data) else "stand-in"
+            options, precision, notes, machine.now(), "cifar10" if holds_cifar10(options.data) else "stand-in"
         ),
         batch_size=options.batch_size,
         workers=options.workers,
@@ -124,7 +125,7 @@ def _measure_all(options: StepOptions, ablation: Ablation) -> Ablation:
         if code_hash(*CODE) != ablation.code:
             raise InputError("steps/ or common/ changed while measuring: restore the code, and go on with --resume")
         run, variant = todo[0]
-        name, begin, started = f"run {run}/{ablation.runs}  {variant.name:<44}", time.monotonic(), study.now()
+        name, begin, started = f"run {run}/{ablation.runs}  {variant.name:<44}", time.monotonic(), machine.now()
         answer = measured(variant, options)
         if "windows" in answer:
             measurement = _measurement(variant, run, answer, started)

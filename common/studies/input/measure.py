@@ -36,7 +36,7 @@ WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
 
 def measure(options: StepOptions) -> InputLimit:
     """The `InputLimit` of a device. Prints its progress. Raises InputError."""
-    started, device, cores = study.now(), torch.device(options.device), machine.usable_cores()
+    started, device, cores = machine.now(), torch.device(options.device), machine.usable_cores()
     classifier(options.model, options.image_size)  # refused now rather than once the data was measured
     data = cifar10(options.data, transform=resized_uint8(options.image_size))
     if options.batch_size > len(data):

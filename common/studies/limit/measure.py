@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from common import record
+from common import machine, record
 from common.device import autocast_dtype, autocast_notes, device_name, dtype_name, empty_cache
 from common.model import classifier
 from common.options import StepOptions
@@ -33,7 +33,7 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
 
     compile_seconds: how long compiling may take, 0 to skip it; None chooses by the device.
     """
-    started, begin = study.now(), time.perf_counter()
+    started, begin = machine.now(), time.perf_counter()
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
     model = classifier(options.model, options.image_size)  # first: it is what can be wrong

@@ -24,6 +24,7 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
+from common import machine
 from common.device import autocast_dtype, autocast_notes, device_name, synchronize, without_gpu
 from common.model import classifier
 from common.options import StepOptions
@@ -88,7 +89,7 @@ def tracings(device: torch.device) -> list[Tracing]:
 
 def measure(options: StepOptions, runs: int) -> Overhead:
     """The `Overhead` of tracing on a device. Prints its progress; see `overhead.run` for errors."""
-    started, device = study.now(), torch.device(options.device)
+    started, device = machine.now(), torch.device(options.device)
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
     os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else what watches a GPU stays attached, and "off" would not be off

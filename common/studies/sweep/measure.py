@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 
 import torch
 
+from common import machine
 from common.data import check_cifar10
 from common.device import autocast_dtype, autocast_notes, device_name, without_gpu
 from common.errors import InputError
@@ -26,7 +27,7 @@ CELL_SECONDS = 600  # of one measurement, start-up and all: beyond it something 
 
 def measure(options: StepOptions, workers: list[int], batch_sizes: list[int], runs: int) -> Sweep:
     """The `Sweep` of a device. Prints its progress; see `sweep.run` for errors."""
-    started, device = study.now(), torch.device(options.device)
+    started, device = machine.now(), torch.device(options.device)
     classifier(options.model, options.image_size)  # refused now rather than in every process
     data = "cifar10" if check_cifar10(options.data) else "stand-in"
     precision = autocast_dtype(device, options.precision)

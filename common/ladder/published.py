@@ -7,6 +7,7 @@ One run each, no spread; from steps under the profiler.
 from dataclasses import dataclass
 
 DEVICE = "Quadro RTX 4000"
+MODEL = "mobilenet_v2"  # as `--model` names it
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def _run_all(args: argparse.Namespace) -> int:
 def _print_comparison(
     logdir: Path, results: list[record.Result], failures: list[tuple[str, runner.Outcome]], out: "Console"
 ) -> None:
-    from common.ladder.compare import gpu_use, ladders
+    from common.ladder.compare import gpu_use, ladders, recorded_rounds
     from common.ladder.table import print_ladders
     from common.run.not_run import NotRun
 
@@ -74,7 +74,7 @@ def _print_comparison(
     for problem in problems:
         print(f"tour: no figures from a trace: {problem}", file=sys.stderr)
     missing = [NotRun(step, outcome.reason) for step, outcome in failures if outcome.code == 2]
-    print_ladders(ladders(results), out, used, missing=missing)
+    print_ladders(ladders(results, recorded_rounds(logdir, results)), out, used, missing=missing)
     python = Path(sys.executable)
     board = python.with_name("tensorboard")
     out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {logdir}", markup=False)

@@ -26,10 +26,9 @@ from common.ladder.figures import (
     step_label,
     styled,
 )
-from common.studies.ablation.effects import effects, noise_of
+from common.studies.ablation.effects import effects
 from common.studies.ablation.figure import ablation_figure
 from common.studies.ablation.record import Ablation
-from common.studies.ablation.view import effect_text
 from common.studies.limit.figure import roofline_figure
 from common.studies.limit.record import Limit
 from common.studies.sweep.figure import sweep_figure
@@ -173,14 +172,12 @@ def ablation(recorded: Recorded) -> Drawing | None:
     result = recorded.study("ablation")
     if not isinstance(result, Ablation):
         return None
-    beyond = noise_of(result)
     rows = "; ".join(
-        f"{step_label(effect.optimisation)} {effect_text(effect.alone, beyond)} alone, "
-        f"{effect_text(effect.in_full, beyond)} in the full ladder"
+        f"{step_label(effect.optimisation)} {effect.alone or '-'} alone, {effect.in_full or '-'} in the full ladder"
         for effect in effects(result)
         if not effect.no_effect
     )
-    return ablation_figure(result), f"Points with ranges on a logarithmic axis: times as fast. {rows}."
+    return ablation_figure(result), f"Points with intervals on a logarithmic axis: times as fast. {rows}."
 
 
 def sweep(recorded: Recorded) -> Drawing | None:

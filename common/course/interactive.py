@@ -9,7 +9,7 @@ from common.course import figures
 from common.course.recorded import Recorded
 from common.ladder.compare import spread
 from common.ladder.figures import GREY, MEMORY, SPEED, reach, step_label, svg_text
-from common.studies.ablation.effects import control, effects, noise_factor
+from common.studies.ablation.effects import control, effects
 from common.studies.ablation.record import Ablation
 from common.studies.sweep.figure import plotly_figure
 from common.studies.sweep.record import Sweep
@@ -93,24 +93,26 @@ def ablation(recorded: Recorded) -> go.Figure | None:
     if not isinstance(result, Ablation):
         return None
     rows, noise = effects(result), control(result)
-    figure = go.Figure().update_layout(title="times as fast, with the range over the runs")
-    for name, symbol, colour, ratios in (
-        ("alone", "circle", SPEED, [effect.alone for effect in rows]),
-        ("in the full ladder", "square", MEMORY, [effect.in_full for effect in rows]),
+    figure = go.Figure().update_layout(title="times as fast, with its 95 % interval; grey: not resolved")
+    names = [step_label(effect.optimisation) for effect in rows]
+    for name, symbol, colour, heights, ratios in (
+        ("control", "diamond", figures.BOUND, ["control"], [noise]),
+        ("alone", "circle", SPEED, names, [effect.alone for effect in rows]),
+        ("in the full ladder", "square", MEMORY, names, [effect.in_full for effect in rows]),
     ):
-        drawn = [(effect, ratio) for effect, ratio in zip(rows, ratios, strict=True) if ratio]
+        drawn = [(height, ratio) for height, ratio in zip(heights, ratios, strict=True) if ratio]
         below, above = reach((ratio.low, ratio.ratio, ratio.high) for _, ratio in drawn)
         figure.add_scatter(
             x=[ratio.ratio for _, ratio in drawn],
-            y=[step_label(effect.optimisation) for effect, _ in drawn],
+            y=[height for height, _ in drawn],
             error_x={"array": above, "arrayminus": below},
             mode="markers",
             name=name,
-            marker={"symbol": symbol, "size": 9, "color": colour},
-        )
-    if noise:
-        figure.add_vrect(1 / noise_factor(noise), noise_factor(noise), fillcolor=GREY, opacity=0.2, line_width=0)
-    figure.update_xaxes(type="log", title="grey: range of baseline / baseline")
+            marker={
+                "symbol": symbol, "size": 9, "color": [colour if ratio.resolved else GREY for _, ratio in drawn],
+            },
+        )  # fmt: skip
+    figure.update_xaxes(type="log")
     return figure.update_yaxes(autorange="reversed")
 
 

@@ -8,8 +8,9 @@ used: a recording needs no more than torch, torchvision and tensorboard.
 
 import argparse
 import json
+import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -56,9 +57,19 @@ class Study:
         """What is wrong with a result that was read from a file, beyond the types and limits of its fields."""
         return None
 
+    def computed(self) -> dict[str, Any]:
+        """What follows from the measurements by `ladder.statistics`, for whoever reads the file; {} where nothing does.
+
+        Raises InputError where SciPy is not installed.
+        """
+        return {}
+
     def as_json(self) -> dict[str, Any]:
-        """The object that the file holds and `--json` prints."""
-        return asdict(self)
+        """The object that the file holds and `--json` prints: the fields, and what is computed from them if it can."""
+        try:
+            return asdict(self) | self.computed()
+        except InputError:  # no SciPy: a recording needs none
+            return asdict(self)
 
 
 S = TypeVar("S", bound=Study)
@@ -239,7 +250,10 @@ def print_result(name: str, as_json: bool, path: Path, result: Study, more: str 
             raise
         print(f"no table: rich is not installed; written to {path}{more}")
         return
-    import_module(f"common.studies.{name}.view").show(result, console())
+    try:
+        import_module(f"common.studies.{name}.view").show(result, console())
+    except InputError as error:  # no SciPy
+        print(f"no table: {error}")
     print(f"written to {path}{more}")
 
 
@@ -249,6 +263,21 @@ def print_notes(notes: Iterable[str], to: "Console") -> None:
 
     for note in notes:
         to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
+
+
+def print_unsteady(runs: Iterable[Sequence[float]], to: "Console") -> None:
+    """Print a warning to the console `to` where the windows of a run differ widely. runs: the windows of each."""
+    from rich.text import Text
+
+    from common.ladder.table import UNSTEADY
+
+    if any((max(windows) - min(windows)) / 2 > UNSTEADY * statistics.median(windows) for windows in runs):
+        to.print(
+            Text(
+                "UNSTEADY: windows of one run differ widely, so something else kept this machine busy. Run it again.",
+                "red",
+            )
+        )
 
 
 def workers_text(number: int) -> str:

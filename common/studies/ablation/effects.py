@@ -1,17 +1,16 @@
 """What follows from an ablation: the effect of each optimisation alone and in the full ladder, and interactions.
 
 Computed run by run: run k of one variant over run k of another, which were measured within one round, so that a
-machine that drifts does it to both. Of these the median and the range over the runs.
+machine that drifts does it to both. Of these ratios `ladder.statistics` gives the mean and its interval.
 """
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from common.ladder import compare
-from common.ladder.compare import Ratio
+from common.ladder import statistics
+from common.ladder.statistics import Ratio
 from common.studies.ablation.plan import (
     BASELINE,
     CONTROL,
@@ -24,19 +23,21 @@ from common.studies.ablation.plan import (
     pairs,
     together,
 )  # fmt: skip
-from common.studies.ablation.record import Ablation, Measurement
+from common.studies.ablation.record import Ablation
 
 
 @dataclass(frozen=True)
 class Effect:
     """The effect of one optimisation. alone: over the baseline; in_full: the full ladder over the same without it.
 
-    None where that was not measured; no_effect: why it never is on this device.
+    full_over_alone: how many times as large it is there, 1 where its place does not matter. None where that was not
+    measured, full_over_alone also with fewer than two runs; no_effect: why it never has one on this device.
     """
 
     optimisation: str
     alone: Ratio | None
     in_full: Ratio | None
+    full_over_alone: Ratio | None
     no_effect: str | None
 
 
@@ -44,8 +45,8 @@ class Effect:
 class Interaction:
     """Two optimisations on the baseline. together: both over the baseline; first, second: one of them alone.
 
-    ratio: together over first times second, 1 where each gains the same with the other as without. verdict: "more" or
-    "less" than predicted from each alone; "none" seen; None with fewer than two runs, or nothing to compare with.
+    ratio: together over first times second, 1 where each gains the same with the other as without; None with fewer than
+    two runs. verdict: "more" or "less" than predicted from each alone; "none" resolved; None without a ratio.
     """
 
     pair: Pair
@@ -67,48 +68,56 @@ def as_json(ablation: Ablation) -> dict[str, Any]:
 
 
 def compared(ablation: Ablation, faster: str, slower: str) -> Ratio | None:
-    """The `compare.Ratio` of one variant to another, by name: median and range of the runs that both have.
-
-    With one run, the range is what its windows allow (`compare.ratio`). None where no run has both.
-    """
-    one, other = ablation.by_run(faster), ablation.by_run(slower)
-    both = [run for run in one if run in other]
-    if len(both) == 1:
-        faster_run, slower_run = one[both[0]], other[both[0]]
-        return compare.ratio(faster_run, slower_run)  # pyright: ignore[reportArgumentType]  # reads the speeds only
-    return _ratio(_median(one[run]) / _median(other[run]) for run in both)
+    """The `Ratio` of one variant to another, by name, over the runs that both have; None where no run has both."""
+    runs = ablation.runs_with([faster, slower])
+    if not runs:
+        return None
+    one, other = (
+        {run: ablation.by_run(name)[run].samples_per_second.windows for run in runs} for name in (faster, slower)
+    )
+    return statistics.ratio(one, other)
 
 
 def control(ablation: Ablation) -> Ratio | None:
-    """The baseline over itself, measured as if it were another program: what "no difference" looks like here."""
+    """The baseline over itself, measured as if it were another program: an interval that should hold 1."""
     return compared(ablation, CONTROL, BASELINE)
 
 
 def effects(ablation: Ablation) -> list[Effect]:
     """The `Effect` of each optimisation, in the order of the steps."""
     reasons = {optimisation.name: optimisation.why for optimisation in ablation.no_effect}
-    return [
-        Effect(name, compared(ablation, alone(name), BASELINE), compared(ablation, *in_full(name)), reasons.get(name))
-        for name in NAMES
-    ]
+    results = []
+    for name in NAMES:
+        with_it, without_it = in_full(name)
+        results.append(
+            Effect(
+                optimisation=name,
+                alone=compared(ablation, alone(name), BASELINE),
+                in_full=compared(ablation, with_it, without_it),
+                full_over_alone=_products(ablation, [with_it, BASELINE], [without_it, alone(name)]),
+                no_effect=reasons.get(name),
+            )
+        )
+    return results
 
 
 def whole_ladder(ablation: Ablation) -> tuple[Ratio | None, Ratio | None]:
-    """The full ladder over the baseline, and what is predicted for it: the product of the effects of each alone."""
+    """The full ladder over the baseline, and what is predicted for it: the product of the effects of each alone.
+
+    There is no prediction with fewer than two runs.
+    """
     without_effect = {optimisation.name for optimisation in ablation.no_effect}
     each_alone = [alone(name) for name in LADDER if name not in without_effect]
-    return compared(ablation, FULL, BASELINE), _product(ablation, each_alone)
+    predicted = _products(ablation, [BASELINE, *each_alone], [BASELINE] * (1 + len(each_alone)))
+    return compared(ablation, FULL, BASELINE), predicted
 
 
 def interactions(ablation: Ablation) -> list[Interaction]:
-    """The `Interaction` of each pair that was to be measured.
-
-    It is a ratio of two ratios, so it has to be farther from 1 than the control's factor squared.
-    """
+    """The `Interaction` of each pair that was to be measured."""
     results = []
     for pair in pairs([optimisation.name for optimisation in ablation.no_effect], ablation.all_pairs):
         first, second, both = alone(pair.first), alone(pair.second), together(pair)
-        ratio, beyond = _product(ablation, [both], [first, second]), _noise_over(ablation, first, second, both)
+        ratio = _products(ablation, [both, BASELINE], [first, second])
         results.append(
             Interaction(
                 pair=pair,
@@ -116,72 +125,31 @@ def interactions(ablation: Ablation) -> list[Interaction]:
                 second=compared(ablation, second, BASELINE),
                 together=compared(ablation, both, BASELINE),
                 ratio=ratio,
-                verdict=verdict(ratio, beyond**2) if ratio and beyond else None,
+                verdict=ratio and verdict(ratio),
             )
         )
     return results
 
 
-def noise_factor(noise: Ratio) -> float:
-    """How many times as fast as itself a program seemed at most, from the control's `Ratio`: 1.02, say.
-
-    Which of two same programs is over the other is chance, so one that seemed 0.98 times as fast counts as 1.02.
-    """
-    return max(noise.high, 1 / noise.low)
-
-
-def noise_of(ablation: Ablation) -> float:
-    """The `noise_factor` of an ablation; 1 with fewer than two runs of the control, which show no noise."""
-    return _noise_over(ablation) or 1.0
+def verdict(ratio: Ratio) -> str:
+    """ "more" or "less" than 1 where that is resolved, else "none"."""
+    if not ratio.resolved:
+        return "none"
+    return "more" if ratio.ratio > 1 else "less"
 
 
-def verdict(ratio: Ratio, beyond: float) -> str:
-    """ "more" or "less" where all runs lie on that side of 1, farther from it than the factor `beyond`, else "none"."""
-    if ratio.low > beyond:
-        return "more"
-    return "less" if ratio.high < 1 / beyond else "none"
+def depends_on_place(ablation: Ablation) -> list[Effect]:
+    """Every `Effect` that is resolved to be another in the full ladder than alone."""
+    return [effect for effect in effects(ablation) if effect.full_over_alone and effect.full_over_alone.resolved]
 
 
-def depends_on_place(ablation: Ablation) -> list[tuple[str, str, str]]:
-    """[(optimisation, verdict alone, verdict in full)] of those with an effect in one place and not in the other.
+def _products(ablation: Ablation, times: Sequence[str], over: Sequence[str]) -> Ratio | None:
+    """The product of variants' speeds over that of others, by run; None where fewer than two runs have them all."""
+    runs = ablation.runs_with([*times, *over])
+    if len(runs) < 2:
+        return None
 
-    By `verdict`, beyond what the control showed, and only where the ranges do not overlap; nothing with fewer than two
-    runs.
-    """
-    results = []
-    for effect in effects(ablation):
-        here, there = effect.alone, effect.in_full
-        beyond = _noise_over(ablation, alone(effect.optimisation), *in_full(effect.optimisation))
-        if here is None or there is None or beyond is None:
-            continue
-        verdicts = verdict(here, beyond), verdict(there, beyond)
-        if verdicts[0] != verdicts[1] and (here.high < there.low or there.high < here.low):
-            results.append((effect.optimisation, *verdicts))
-    return results
+    def product(names: Sequence[str], run: int) -> float:
+        return math.prod(ablation.by_run(name)[run].samples_per_second.median for name in names)
 
-
-def _noise_over(ablation: Ablation, *names: str) -> float | None:
-    """The `noise_factor`; None with fewer than two runs that have the control, the baseline and these variants."""
-    noise = control(ablation)
-    several = len(ablation.runs_with([BASELINE, CONTROL, *names])) > 1
-    return noise_factor(noise) if noise and several else None
-
-
-def _product(ablation: Ablation, times: Sequence[str], over: Sequence[str] = ()) -> Ratio | None:
-    """The product of variants over the baseline, over that of others: a `Ratio` by run; None where no run has all."""
-
-    def of_run(run: int) -> float:
-        base = _median(ablation.by_run(BASELINE)[run])
-        gains = [[_median(ablation.by_run(name)[run]) / base for name in names] for names in (times, over)]
-        return math.prod(gains[0]) / math.prod(gains[1])
-
-    return _ratio(of_run(run) for run in ablation.runs_with([BASELINE, *times, *over]))
-
-
-def _ratio(of_runs: Iterable[float]) -> Ratio | None:
-    of_runs = list(of_runs)
-    return Ratio(statistics.median(of_runs), min(of_runs), max(of_runs)) if of_runs else None
-
-
-def _median(measurement: Measurement) -> float:
-    return measurement.samples_per_second.median
+    return statistics.of_pairs([product(times, run) / product(over, run) for run in runs])

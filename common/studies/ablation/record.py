@@ -88,11 +88,10 @@ class Ablation(Study):
         named |= {optimisation.name for optimisation in self.no_effect}
         return None if named <= set(NAMES) else f"there is no optimisation {', '.join(sorted(named - set(NAMES)))}"
 
-    def as_json(self) -> dict[str, Any]:
-        """The object of the file, with what follows from it for other readers."""
+    def computed(self) -> dict[str, Any]:
         from common.studies.ablation import effects  # which is computed from this
 
-        return super().as_json() | effects.as_json(self)
+        return effects.as_json(self)
 
 
 def read(logdir: str | Path) -> Ablation | None:

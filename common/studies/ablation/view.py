@@ -9,8 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from common.explain.terminal import plain_table
-from common.ladder.compare import Ratio
-from common.ladder.table import UNSTEADY
 from common.record import data_label
 from common.studies import study
 from common.studies.ablation.effects import (
@@ -19,15 +17,13 @@ from common.studies.ablation.effects import (
     depends_on_place,
     effects,
     interactions,
-    noise_of,
-    verdict,
     whole_ladder,
 )
-from common.studies.ablation.plan import BASELINE, CONTROL, FULL, ON_DEVICE, alone, in_full
+from common.studies.ablation.plan import BASELINE, CONTROL, FULL, LADDER, NAMES, ON_DEVICE, alone, in_full
 from common.studies.ablation.record import Ablation
+from common.studies.intervals import ratio_cell
 
-SEEN = {"more": "more", "less": "less", "none": "none seen", None: "-"}
-GAINS = {"more": "gains", "less": "costs", "none": "shows no difference"}
+SEEN = {"more": "more", "less": "less", "none": "not resolved", None: "-"}
 
 
 def show(ablation: Ablation, to: Console) -> None:
@@ -44,14 +40,12 @@ def show(ablation: Ablation, to: Console) -> None:
     to.print(table)
     to.print()
     pairs = interactions(ablation)
-    if any(pair.ratio for pair in pairs):
+    if any(pair.together for pair in pairs):
         to.print(pairs_table(pairs))
         to.print()
-    for line in (*interaction_lines(pairs), *place_lines(ablation)):
+    for line in (*interaction_lines(pairs), *place_lines(ablation), *control_lines(ablation)):
         to.print(line)
-    noise = control(ablation)
-    if noise and (noise.high - noise.low) / 2 > UNSTEADY:
-        to.print(Text("UNSTEADY: the baseline differs widely from itself: something kept this machine busy.", "red"))
+    study.print_unsteady((measurement.samples_per_second.windows for measurement in ablation.measurements), to)
     if ablation.missing:
         to.print(Text(f"Unfinished: {len(ablation.missing)} measurements are missing; --resume goes on.", "yellow"))
     for number, note in enumerate(notes, start=1):
@@ -70,18 +64,18 @@ def programs_table(ablation: Ablation) -> Table:
     for name, ratio in ((BASELINE, None), (CONTROL, control(ablation)), (FULL, ladder), (on_device, None)):
         speeds = _speeds(ablation, name)
         if speeds:
-            relative = "1.00x" if name == BASELINE else "" if ratio is None else _with_range(ratio)
+            relative = "1.00x" if name == BASELINE else "" if ratio is None else ratio_cell(ratio)
             table.add_row(
                 name, f"{statistics.median(speeds):.1f}", f"{min(speeds):.1f} to {max(speeds):.1f}", relative
             )  # fmt: skip
     if predicted:
-        table.add_row("each alone, multiplied", "", "", _with_range(predicted))
+        table.add_row("each alone, multiplied", "", "", ratio_cell(predicted))
     return table
 
 
 def effects_table(ablation: Ablation) -> tuple[Table, list[str]]:
     """The table of effects, and notes, which it refers to as [1], [2] …: why optimisations have no effect here."""
-    beyond, notes = noise_of(ablation), []
+    notes = []
     table = plain_table("optimisation", ["alone\nimages/s", "\nalone", "full without\nimages/s", "in the\nfull ladder"])
     for effect in effects(ablation):
         if effect.no_effect:
@@ -92,9 +86,9 @@ def effects_table(ablation: Ablation) -> tuple[Table, list[str]]:
         table.add_row(
             effect.optimisation,
             _speed(ablation, alone(effect.optimisation)),
-            effect_text(effect.alone, beyond),
+            ratio_cell(effect.alone),
             _speed(ablation, without),
-            effect_text(effect.in_full, beyond),
+            ratio_cell(effect.in_full),
         )
     return table, notes
 
@@ -103,68 +97,71 @@ def pairs_table(pairs: Sequence[Interaction]) -> Table:
     """The pairs: the effect of each alone, together, and whether they interact."""
     table = plain_table("pair", ["first", "second", "together", "together over\nfirst x second", "interaction"])
     for pair in pairs:
-        ratios = [f"{ratio.ratio:.2f}x" if ratio else "-" for ratio in (pair.first, pair.second, pair.together)]
-        ratio = _with_range(pair.ratio) if pair.ratio else "-"
-        table.add_row(str(pair.pair), *ratios, ratio, SEEN[pair.verdict])
+        ratios = (pair.first, pair.second, pair.together, pair.ratio)
+        table.add_row(str(pair.pair), *map(ratio_cell, ratios), SEEN[pair.verdict])
     return table
 
 
 def interaction_lines(pairs: Sequence[Interaction]) -> list[Text]:
-    """Lines that name the pairs that interact, and those where none was seen."""
+    """Lines that name the pairs that interact, and those where it is not resolved whether they do."""
     lines = []
     for pair in pairs:
         if pair.ratio and pair.verdict in ("more", "less"):
-            ratio, why = _with_range(pair.ratio), f" What may be behind it: {pair.pair.why}." if pair.pair.why else ""
+            why = f" What may be behind it: {pair.pair.why}." if pair.pair.why else ""
             lines.append(
-                Text(f"{pair.pair} together gain {pair.verdict} than predicted from each alone, {ratio}.{why}")
+                Text(f"{pair.pair} together gain {pair.verdict} than predicted from each alone, {pair.ratio}.{why}")
             )
-    none = [str(pair.pair) for pair in pairs if pair.verdict == "none"]
-    if none:
-        lines.append(Text(f"No interaction seen: {', '.join(none)}."))
-    if any(pair.ratio and pair.verdict is None for pair in pairs):
-        lines.append(Text("Interactions are named from two runs on: --resume --runs N adds some.", "yellow"))
+    unresolved = [str(pair.pair) for pair in pairs if pair.verdict == "none"]
+    if unresolved:
+        lines.append(Text(f"Not resolved whether they interact: {', '.join(unresolved)}."))
+    if any(pair.together and pair.ratio is None for pair in pairs):
+        lines.append(Text("Interactions are computed from two runs on: --resume --runs N adds some.", "yellow"))
     return lines
 
 
 def place_lines(ablation: Ablation) -> list[Text]:
-    """Lines that name what has an effect in one place and not in the other."""
+    """Lines that name what has another effect in the full ladder than alone."""
     return [
-        Text(f"{name} {GAINS[by_itself]} alone and {GAINS[there]} in the full ladder.")
-        for name, by_itself, there in depends_on_place(ablation)
+        Text(
+            f"{effect.optimisation} depends on its place: {effect.in_full} in the full ladder, {effect.alone} alone; "
+            f"the one over the other, {effect.full_over_alone}."
+        )
+        for effect in depends_on_place(ablation)
+    ]
+
+
+def control_lines(ablation: Ablation) -> list[Text]:
+    """A line where the control's interval leaves 1 out, though it is the baseline's program."""
+    ratio = control(ablation)
+    if ratio is None or not ratio.resolved:
+        return []
+    return [
+        Text(
+            f"The control, the baseline's program measured once more, came out at {ratio}. It should hold 1, and by "
+            "chance 1 of 20 does not; or what differs within a run (order, drift) is larger than the intervals say.",
+            "yellow",
+        )
     ]
 
 
 def _legend(ablation: Ablation) -> str:
     runs = (
-        "the median over the runs of one program over another of the same run, and its range"
+        f"one program over another of the same run, mean over {ablation.whole_runs} runs and 95 % interval"
         if ablation.whole_runs > 1
-        else "the median windows' ratio, and the range that the windows of this one run allow"
+        else "one program over another, and the 95 % interval by the windows of one run: it holds nothing of how a "
+        "run varies from one to the next"
     )
+    left_out = ", ".join(name for name in NAMES if name not in LADDER)
     return (
-        f"1.39x (1.31-1.48): {runs}; no difference: that range holds 1, or is no farther from "
-        "it than the control's.\n"
-        "control: the baseline's program measured as if it were another: what no difference looks like.\n"
-        "alone: the baseline with it over the baseline. full: steps 01 to 09 together. in the full ladder: full over "
-        "full without it.\n"
+        f"1.39x (1.31-1.48): {runs}. ~, grey: not resolved, the interval holds 1. Of 20 intervals, 1 leaves 1 out by "
+        "chance.\n"
+        "control: the baseline's program measured as if it were another; its interval should hold 1.\n"
+        f"alone: the baseline with it over the baseline. full: all together but {left_out}. in the full ladder: full "
+        "over full without it.\n"
         "on_device_data replaces loader, workers, pinned memory and prefetching (and yields uint8), so in the full "
         "ladder it is full with it over full.\n"
-        "interaction: together over first x second, run by run; more or less where all runs lie on that side of 1, "
-        "farther than the control did, squared: it is a ratio of two ratios."
+        "interaction: together over first x second, run by run; more or less than 1 where that is resolved."
     )
-
-
-def effect_text(ratio: Ratio | None, beyond: float) -> str:
-    """A ratio with its range; "no difference" where that holds 1, or is no farther from it than the factor `beyond`."""
-    if ratio is None:
-        return "-"
-    return str(ratio) if ratio.differs and verdict(ratio, beyond) != "none" else "no difference"
-
-
-def _with_range(ratio: Ratio) -> str:
-    """A ratio with its range, even where that holds 1; without, where one run gives none."""
-    if ratio.low == ratio.high:
-        return f"{ratio.ratio:.2f}x"
-    return f"{ratio.ratio:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def _speeds(ablation: Ablation, variant: str) -> list[float]:

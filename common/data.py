@@ -30,6 +30,11 @@ def resized_uint8(size: int) -> Compose:
     return Compose([Resize((size, size)), PILToTensor()])
 
 
+def stored_uint8() -> PILToTensor:
+    """PIL image -> uint8 tensor [3, 32, 32], as it is stored: resizing is left to the device too."""
+    return PILToTensor()
+
+
 def cifar10(
     root: str | Path, transform: Transform | None = None, train: bool = True, download: bool = False
 ) -> "Cifar10 | StandIn":

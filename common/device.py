@@ -13,11 +13,14 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # Why something has no effect without a GPU: an optimisation, by its step's name without the number, or what a study
 # measures.
 _WITHOUT_GPU = {
-    "reduced_h2d_copy": "nothing is copied to a device, so a smaller copy saves nothing",
+    "reduced_h2d_copy": "nothing is copied to a device; what is saved is converting and normalising image by image",
     "pinned_memory": "nothing is copied to a device, so pinned memory has no effect (torch leaves it unpinned)",
-    "no_hidden_syncs": "the loss is available at once, so there is no synchronisation to avoid",
     "prefetch_stream": "there is no copy to overlap, so batches are passed on as they are",
-    "on_device_data": "the data is in main memory already, so no copy is saved; images are resized a batch at a time",
+    "small_images": "nothing is copied to a device; what is saved is resizing image by image",
+    "on_device_data": "the data is in main memory already; what is saved is the loader's work per image",
+    "no_hidden_syncs": "the loss is available at once, so there is no synchronisation to avoid",
+    "cudnn_benchmark": "there is no cuDNN, so there is nothing to choose",
+    "cuda_graphs": "there are no launches to save",
     "kernels_only": "there are no kernels to record",
 }
 
@@ -63,10 +66,10 @@ def without_gpu(optimisation: str, device: torch.device | str) -> list[str]:
 def autocast_dtype(device: torch.device | str, precision: str = "auto") -> torch.dtype:
     """The dtype that `torch.autocast` should compute in on this device; float32 means that autocast stays off.
 
-    precision: "fp32", "bf16", "fp16", or "auto", which is bfloat16 where the hardware has it (GPUs from compute
-    capability 8.0 on; CPUs with AVX512-BF16 or AMX); float16 on older GPUs, to be used with `torch.amp.GradScaler`,
-    since small gradients underflow in fp16; float32 on other CPUs, where bf16 is emulated and 10 to 30 times slower.
-    Prints the choice and its reason in one line.
+    precision: "fp32", "bf16", "fp16", or "auto", which is bfloat16 where the hardware multiplies matrices of it (GPUs
+    from compute capability 8.0 on; CPUs with AMX); float16 on older GPUs, to be used with `torch.amp.GradScaler`, since
+    small gradients underflow in fp16; float32 on other CPUs, where bf16 is emulated, or may be slower even by
+    AVX512-BF16's instructions. Prints the choice and its reason in one line.
     """
     dtype, reason, _ = _autocast(torch.device(device), precision)
     print(f"precision: {dtype_name(dtype)}, {reason}")
@@ -80,27 +83,43 @@ def autocast_notes(device: torch.device | str, precision: str = "auto") -> list[
 
 def _autocast(device: torch.device, precision: str) -> tuple[torch.dtype, str, list[str]]:
     """(dtype, the reason for it, notes)."""
-    gpu = device.type == "cuda"
-    hardware = gpu_has_bf16(device) if gpu else cpu_bf16_hardware()
-    if precision != "auto":
-        dtype = _DTYPES[precision]
-        notes = []
-        if dtype == torch.float32:
-            notes.append("autocast is off: --precision fp32")
-        elif dtype == torch.bfloat16 and not hardware:
-            notes.append(f"{'this GPU' if gpu else 'this CPU'} has no bf16 hardware: it is emulated, many times slower")
-        return dtype, f"as --precision {precision} asks", notes
-    if gpu:
-        name = device_name(device)
-        if hardware:
-            return torch.bfloat16, f"{name} computes it in hardware", []
-        note = f"{name} has no bf16 hardware: autocast uses fp16 with gradient scaling"
-        return torch.float16, f"with gradient scaling: {name} has no bf16 hardware", [note]
-    if hardware:
-        return torch.bfloat16, f"this CPU has {hardware}", []
-    note = "autocast is off: this CPU has no bf16 hardware (AVX512-BF16 or AMX) and would be many times slower"
-    reason = "autocast stays off: bf16 without AVX512-BF16 or AMX is 10 to 30 times slower on a CPU"
-    return torch.float32, reason, [note]
+    if precision == "auto":
+        return _on_gpu(device) if device.type == "cuda" else _on_cpu()
+    reason = f"as --precision {precision} asks"
+    notes = []
+    if precision == "fp32":
+        notes = ["autocast is off: --precision fp32"]
+    elif precision == "bf16" and device.type == "cuda" and not gpu_has_bf16(device):
+        notes = ["this GPU has no bf16 hardware: it is emulated, many times slower"]
+    elif precision == "bf16" and device.type != "cuda" and (why := _slow_bf16()):
+        notes = [why]
+    return _DTYPES[precision], reason, notes
+
+
+def _on_gpu(device: torch.device) -> tuple[torch.dtype, str, list[str]]:
+    name = device_name(device)
+    if gpu_has_bf16(device):
+        return torch.bfloat16, f"{name} computes it in hardware", []
+    note = f"{name} has no bf16 hardware: autocast uses fp16 with gradient scaling"
+    return torch.float16, f"with gradient scaling: {name} has no bf16 hardware", [note]
+
+
+def _on_cpu() -> tuple[torch.dtype, str, list[str]]:
+    if why := _slow_bf16():
+        note = f"autocast is off: {why}; --precision bf16 tries it"
+        return torch.float32, note, [note]
+    return torch.bfloat16, f"this CPU has {cpu_bf16_hardware()}", []
+
+
+def _slow_bf16() -> str | None:
+    """Why bf16 is, or may be, slower than fp32 on this CPU; None with AMX."""
+    match cpu_bf16_hardware():
+        case "AMX":
+            return None
+        case None:
+            return "this CPU has no bf16 instructions and emulates them, which is many times slower than fp32"
+        case instructions:
+            return f"this CPU has {instructions} but not AMX, and bf16 may be slower than fp32 there"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -109,9 +128,19 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def disable_tf32() -> None:
-    """Multiply fp32 as fp32, as every step does."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    """Multiply fp32 in full on a GPU, in matrix products and convolutions, as every step does."""
+    _multiply_fp32("ieee")
+
+
+def enable_tf32() -> None:
+    """Multiply fp32 as TF32 on a GPU that can: in convolutions, as torch does unless told not to, and in matrix products."""
+    _multiply_fp32("tf32")
+
+
+def _multiply_fp32(precision: str) -> None:
+    # One by one: in torch 2.11, `torch.backends.fp32_precision` does not reach convolutions. No CPU is concerned.
+    torch.backends.cuda.matmul.fp32_precision = precision
+    torch.backends.cudnn.conv.fp32_precision = precision  # pyright: ignore[reportAttributeAccessIssue]  # no stub
 
 
 def empty_cache(device: torch.device) -> None:

@@ -72,30 +72,34 @@ class Prefetcher:
 
 
 class DeviceLoader:
-    """Batches of a CIFAR-10 that is on `device` as a whole: images uint8 [batch, 3, size, size], labels int64 [batch].
+    """Batches of a CIFAR-10 that is on `device` as a whole: images uint8 [batch, 3, 32, 32], labels int64 [batch].
 
     train_set: from `data.cifar10`; its uint8 images [N, 32, 32, 3] and labels are copied once, which takes
     N * (3 * 32 * 32 + 8) bytes there: 154 MB for 50,000. Each epoch is shuffled by torch.randperm from `seed`; a last,
-    smaller batch is dropped. Images are resized as PIL's bilinear filter does, to within 1 of 255: both filter at
-    every scale alike, but round in other places.
+    smaller batch is dropped. rank, world_size: of the processes that train together, each yields its own share of
+    every epoch, all in the same number of batches.
     """
 
     num_workers, prefetch_factor, pin_memory = 0, None, False
 
     def __init__(
-        self, train_set: Any, batch_size: int, image_size: int, device: torch.device | str, seed: int = 0
+        self,
+        train_set: Any,
+        batch_size: int,
+        device: torch.device | str,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
-        self.dataset, self.batch_size, self.image_size = train_set, batch_size, image_size
+        self.dataset, self.batch_size, self.rank, self.world_size = train_set, batch_size, rank, world_size
         images = torch.from_numpy(train_set.data).permute(0, 3, 1, 2).contiguous()
         self.images, self.labels = images.to(device), torch.tensor(train_set.targets, device=device)
         self.generator = torch.Generator(device=device).manual_seed(seed)
 
     def __len__(self) -> int:
-        return len(self.images) // self.batch_size
+        return len(self.images) // self.world_size // self.batch_size
 
     def __iter__(self) -> Iterator[Batch]:
-        from torchvision.transforms.v2.functional import resize  # half a second to import, for this loader alone
-
         order = torch.randperm(len(self.images), device=self.images.device, generator=self.generator)
-        for batch in order.split(self.batch_size)[: len(self)]:
-            yield resize(self.images[batch], [self.image_size, self.image_size], antialias=True), self.labels[batch]
+        for batch in order[self.rank :: self.world_size].split(self.batch_size)[: len(self)]:
+            yield self.images[batch], self.labels[batch]

@@ -7,10 +7,12 @@ import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 
+from common import PASSIVE_WAITING
+
 ROOT = Path(__file__).resolve().parent.parent
 
-# Linux names of the instructions that multiply bf16 numbers in hardware on x86: AVX512-BF16 and AMX.
-BF16_FLAGS = {"avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX"}
+# Linux names of the instructions that multiply bf16 numbers in hardware on x86, the best first: AMX multiplies matrices.
+BF16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
 
 
 def now() -> str:
@@ -32,13 +34,22 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
+def openmp_waiting() -> str:
+    """How OpenMP's threads wait for work here, for a run's notes; see `common.PASSIVE_WAITING`."""
+    chosen = {name: value for name, value in os.environ.items() if name in PASSIVE_WAITING}
+    words = " ".join(f"{name}={value}" for name, value in sorted(chosen.items(), reverse=True))
+    if chosen == PASSIVE_WAITING:
+        return f"OpenMP's threads sleep while they wait ({words}); OMP_WAIT_POLICY=ACTIVE lets them spin"
+    return f"OpenMP's threads wait as the environment says ({words})"
+
+
 def cpu_name() -> str:
     """The processor's marketing name, as far as the system reports it."""
     return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown CPU"
 
 
 def cpu_bf16_hardware() -> str | None:
-    """Name of the bf16 instructions this CPU has, "AVX512-BF16" or "AMX"; None where there are none."""
+    """Name of the best bf16 instructions this CPU has, "AMX" or "AVX512-BF16"; None where there are none."""
     flags = (_cpuinfo("flags") or "").split()
     return next((name for flag, name in BF16_FLAGS.items() if flag in flags), None)
 

@@ -1,4 +1,4 @@
-"""The one model that every step trains: any torchvision classifier, with random weights."""
+"""The one model that every step trains, with random weights: any torchvision classifier, or a small one of our own."""
 
 import difflib
 from typing import Any
@@ -11,16 +11,54 @@ from torchvision import models
 from common.errors import InputError
 
 
-def classifier(name: str = "mobilenet_v2", image_size: int = 224, classes: int = 10) -> nn.Module:
-    """torchvision's classifier of that name, weights random, for float images [N, 3, image_size, image_size].
+TINY = "tiny_convmixer"
+
+
+class TinyConvMixer(nn.Sequential):
+    """A classifier so small that on a CPU preparing an image costs about what training on it does, as on a GPU.
+
+    After ConvMixer ("Patches Are All You Need?", Trockman and Kolter 2022), much smaller: one strided convolution makes
+    a vector of `width` numbers of each `patch` x `patch` pixels, then each of `depth` blocks mixes neighbouring
+    vectors (depthwise convolution) and the numbers within each (pointwise convolution).
+
+    Float images [N, 3, H, W] in, H and W at least `patch`; [N, classes] out.
+    """
+
+    def __init__(self, classes: int = 10, width: int = 16, patch: int = 8, depth: int = 2) -> None:
+        super().__init__(
+            *_convolution(3, width, kernel_size=patch, stride=patch),
+            *[_Block(width) for _ in range(depth)],
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(width, classes),
+        )
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Sequential(*_convolution(width, width, kernel_size=3, padding=1, groups=width))
+        self.pointwise = nn.Sequential(*_convolution(width, width, kernel_size=1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.pointwise(x + self.depthwise(x))
+
+
+def _convolution(channels_in: int, channels_out: int, **settings: int) -> list[nn.Module]:
+    convolution = nn.Conv2d(channels_in, channels_out, bias=False, **settings)
+    return [convolution, nn.BatchNorm2d(channels_out), nn.ReLU()]
+
+
+def classifier(name: str, image_size: int = 224, classes: int = 10) -> nn.Module:
+    """`TinyConvMixer` or torchvision's classifier of that name, for float images [N, 3, image_size, image_size].
 
     Its output is [N, classes] in training too: Inception's and GoogLeNet's auxiliary outputs are left off.
     Raises InputError for an unknown name and for an image size that the model cannot take.
     """
-    known = models.list_models(module=models)
+    known = [TINY, *models.list_models(module=models)]
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"torchvision has {len(known)}, from {known[0]} on"
+        hint = f"did you mean {' or '.join(close)}?" if close else f"{TINY}, or one of torchvision's {len(known) - 1}"
         raise InputError(f"unknown model {name!r}: {hint}")
     options: dict[str, Any] = {"weights": None, "num_classes": classes}
     if name in ("inception_v3", "googlenet"):
@@ -30,7 +68,7 @@ def classifier(name: str = "mobilenet_v2", image_size: int = 224, classes: int =
     elif name.startswith("maxvit_"):
         options["input_size"] = (image_size, image_size)
     try:
-        model = models.get_model(name, **options)
+        model = TinyConvMixer(classes) if name == TINY else models.get_model(name, **options)
         # On the meta device only shapes are computed: a size that does not fit is found before any training.
         state = {key: tensor.to("meta") for key, tensor in (*model.named_parameters(), *model.named_buffers())}
         with torch.no_grad():

@@ -13,7 +13,9 @@ from typing import NoReturn
 from common.errors import InputError
 from common.machine import ROOT, usable_cores
 
-IMAGE_SIZE = {"cuda": 224, "cpu": 64}  # px; a CPU needs minutes per step at 224
+MODEL = {"cuda": "mobilenet_v2", "cpu": "tiny_convmixer"}  # the course's own
+IMAGE_SIZE = {"cuda": 224, "cpu": 128}  # px; on a CPU, preparing an image then costs about what training on it does
+TORCHVISION_IMAGE_SIZE = {"cuda": 224, "cpu": 64}  # of any other model; a CPU needs minutes per step at 224
 QUICK_IMAGE_SIZE = {"cuda": 224, "cpu": 32}
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 WORKLOAD = ("batch_size", "workers", "precision")  # options that a program may fix itself; the others act everywhere
@@ -127,10 +129,15 @@ def add_step_options(
         metavar="DIR",
     )
     add("--download", "fetch CIFAR-10 into --data first, 170 MB", action="store_true")
-    add("--model", "any torchvision classifier (default: %(default)s)", default="mobilenet_v2", metavar="NAME")
+    add(
+        "--model",
+        f"any torchvision classifier, or {MODEL['cpu']} (default: {MODEL['cuda']} on a GPU, {MODEL['cpu']} on a CPU)",
+        default=None,
+        metavar="NAME",
+    )
     add(
         "--image-size",
-        "images are resized to PX x PX (default: 224 on a GPU, 64 on a CPU, 32 with --quick)",
+        "images are resized to PX x PX (default: 224 on a GPU; on a CPU 128, 64 with another --model, 32 with --quick)",
         type=whole_number(16, 1024),
         default=None,
         metavar="PX",
@@ -151,7 +158,7 @@ def add_step_options(
     )
     add(
         "--precision",
-        "of autocast, from step 01 on: auto, fp32, bf16 or fp16 (default: auto: bf16 where the hardware has it)",
+        "of autocast, from step 01 on: auto, fp32, bf16 or fp16 (default: auto: 16 bits where that is faster)",
         choices=PRECISIONS,
         default="auto",
     )
@@ -193,16 +200,19 @@ def step_options(description: str | None, file: str | Path, argv: Sequence[str] 
 
 
 def resolved(args: argparse.Namespace, unused: tuple[str, ...] = (), batch_size: int | None = None) -> StepOptions:
-    """The `StepOptions` of a parsed command line, with what follows from this machine: device and image size.
+    """The `StepOptions` of a parsed command line, with what follows from this machine: device, model and image size.
 
-    batch_size: in place of the one in `args`. The current CUDA device is set to the chosen one, since the profiler and
-    the thread that pins memory look at that. Raises InputError for a device that is not there.
+    batch_size: in place of the one in `args`. Under torchrun "cuda" is the GPU of this process, cuda:LOCAL_RANK. The
+    current CUDA device is set to the chosen one, since the profiler and the thread that pins memory look at that.
+    Raises InputError for a device that is not there.
     """
     import torch  # here, since `python -m common` starts without it
 
     from common.device import checked_device
 
     device = checked_device(args.device)
+    if device == "cuda" and "LOCAL_RANK" in os.environ:
+        device = checked_device(f"cuda:{os.environ['LOCAL_RANK']}")
     if torch.device(device).index is not None:
         torch.cuda.set_device(device)
     return StepOptions(
@@ -210,7 +220,7 @@ def resolved(args: argparse.Namespace, unused: tuple[str, ...] = (), batch_size:
         device=device,
         data=args.data,
         download=args.download,
-        model=args.model,
+        model=model_for(args, device),
         image_size=image_size_for(args, device),
         batch_size=batch_size or args.batch_size,
         workers=args.workers,
@@ -222,9 +232,17 @@ def resolved(args: argparse.Namespace, unused: tuple[str, ...] = (), batch_size:
     )
 
 
+def model_for(args: argparse.Namespace, device: str) -> str:
+    """The model that a run with these options trains on that device ("cpu", "cuda" or "cuda:N")."""
+    return args.model or MODEL[device.partition(":")[0]]
+
+
 def image_size_for(args: argparse.Namespace, device: str) -> int:
     """The image size, px, that a run with these options has on that device ("cpu", "cuda" or "cuda:N")."""
-    return args.image_size or (QUICK_IMAGE_SIZE if args.quick else IMAGE_SIZE)[device.partition(":")[0]]
+    kind = device.partition(":")[0]
+    own = model_for(args, device) == MODEL[kind]
+    sizes = QUICK_IMAGE_SIZE if args.quick else IMAGE_SIZE if own else TORCHVISION_IMAGE_SIZE
+    return args.image_size or sizes[kind]
 
 
 def command_line(args: argparse.Namespace, **changes: object) -> list[str]:

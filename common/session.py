@@ -25,7 +25,7 @@ from common.failures import as_input_error
 from common.loaders import Batch, DeviceLoader, Loader
 from common.options import StepOptions
 from common.run import progress, ranks
-from common.run.folder import own_folder, publish, stamp
+from common.run.folder import add_trace, own_folder, publish, stamp
 from common.run.tracing import cpu_peak_bytes, traced_window
 
 TokenCount = Callable[[Batch], "int | torch.Tensor"]  # tokens in a batch; a tensor is read once a window is over
@@ -43,7 +43,7 @@ class Plan:
     window_seconds: float
 
 
-FULL = Plan(warmup_steps=2, warmup_seconds=2.0, windows=5, window_steps=3, window_seconds=2.0)
+FULL = Plan(warmup_steps=2, warmup_seconds=1.5, windows=10, window_steps=3, window_seconds=0.7)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.25)
 
 
@@ -105,7 +105,7 @@ def run_step(
     read only at a window's end.
 
     An earlier run in that folder is replaced once this one is whole. Under torch.distributed, samples of all processes
-    count, and rank 0 writes; the others return None. Raises InputError for what the user can fix: a batch larger than
+    count, and rank 0 writes; the others add their traces and return None. Raises InputError for what the user can fix: a batch larger than
     the data, no memory, a loader worker killed, a folder that cannot be written, another run of the same program in it.
     """
     step, device = Path(file).stem, torch.device(args.device)
@@ -134,13 +134,15 @@ def run_step(
             peak = record.PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
 
         trace, packed = staging / "trace.json", staging / "trace.json.gz"  # names that TensorBoard would not load
-        trace_events = traced_window(batches, train_step, device, trace, args.stacks)
+        trace_events = traced_window(batches, train_step, device, trace, args.stacks, queued_batches(loader))
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
-        if not leads:
-            return None
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
             shutil.copyfileobj(plain, compressed)
+        if not leads:
+            ranks.wait_for_all()  # rank 0 has published
+            add_trace(args.logdir / step, packed, _trace_name())
+            return None
 
         result = record.Result(
             schema=record.SCHEMA,
@@ -161,13 +163,14 @@ def run_step(
             step_ms=timing.step_ms,
             peak_memory_bytes=peak,
             batch_bytes=transfer.batch_bytes,
-            trace=f"{stamp()}.pt.trace.json.gz",
+            trace=_trace_name(),
             notes=[*notes, *_notes(step, args, device, precision)],
             environment=record.environment(torch.__version__, torch.version.cuda),
             started=started,
         )
         _write_events(staging / "events", timing, result, transfer)
         publish(folder, staging, packed.name, "events", result)
+        ranks.wait_for_all()
         progress.report("trace", parts, parts)
     speeds = timing.samples_per_second
     tokens = f"{timing.tokens_per_second.median:.0f} tokens/s, " if timing.tokens_per_second else ""
@@ -178,6 +181,12 @@ def run_step(
         f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"
     )
     return result
+
+
+def _trace_name() -> str:
+    """The file name of this process's trace: <host>.<ms>.pt.trace.json.gz, each rank a host of its own in TensorBoard."""
+    rank = f"_rank{ranks.rank()}" if ranks.world_size() > 1 else ""
+    return f"{stamp(rank)}.pt.trace.json.gz"
 
 
 def _quiet(*_: object, **__: object) -> None:
@@ -292,8 +301,9 @@ def batch_transfer(batch: Batch, loader: Loader) -> BatchTransfer:
 
 
 def _notes(step: str, args: StepOptions, device: torch.device, precision: torch.dtype | None) -> list[str]:
-    """What this device could not do: of mixed precision, of this step's own change, and that it was a smoke run."""
-    notes = [] if precision is None else autocast_notes(device, args.precision)
+    """How a CPU's threads wait, what this device could not do (mixed precision, this step's change), a smoke run."""
+    notes = [machine.openmp_waiting()] if device.type == "cpu" else []
+    notes += [] if precision is None else autocast_notes(device, args.precision)
     notes += without_gpu(step.partition("_")[2], device)
     return notes + (["smoke run (--quick): few steps, so the figures are rough"] if args.quick else [])
 

@@ -9,17 +9,18 @@ Caution    Not every step helps on every machine. Measure before you keep a chan
 import sys
 from pathlib import Path
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
+# `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10, resized_float
 from common.errors import one_line_errors
 from common.model import classifier
 from common.options import step_options
 from common.session import run_step
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
 
 @one_line_errors()
@@ -27,8 +28,8 @@ def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
 
     train_set = cifar10(args.data, transform=resized_float(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=32, shuffle=True, drop_last=True)

@@ -11,12 +11,9 @@ No GPU     Nothing is copied to a device, so pinned memory has no effect.
 import sys
 from pathlib import Path
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
+# `common` before torch: it sets how OpenMP's threads wait.
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
 from common.device import autocast_dtype
 from common.errors import one_line_errors
@@ -24,14 +21,18 @@ from common.model import classifier
 from common.options import step_options
 from common.session import run_step
 
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
 
 @one_line_errors()
 def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
 
     train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, drop_last=True,

@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.machine import ROOT
-from common.options import StepOptions, image_size_for
+from common.options import StepOptions, image_size_for, model_for
 from common.record import check_writable, writing
 from common.run import progress
 
@@ -56,7 +56,8 @@ def check_input(args: argparse.Namespace) -> None:
     from common.device import checked_device
     from common.model import classifier
 
-    classifier(args.model, image_size_for(args, checked_device(args.device)))
+    device = checked_device(args.device)
+    classifier(model_for(args, device), image_size_for(args, device))
     check_cifar10(args.data)
 
 

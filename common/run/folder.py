@@ -49,16 +49,24 @@ def own_folder(logdir: Path, step: str) -> Iterator[tuple[Path, Path]]:
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def stamp() -> str:
-    """`<host>.<ms>`, the host's name in characters that the profiler plugin accepts in a file name."""
+def stamp(suffix: str = "") -> str:
+    """`<host><suffix>.<ms>`, the host's name in characters that the profiler plugin accepts in a file name."""
     host = re.sub(r"[^A-Za-z0-9_-]+", "-", platform.node()) or "host"
-    return f"{host}.{time.time_ns() // 1_000_000}"
+    return f"{host}{suffix}.{time.time_ns() // 1_000_000}"
+
+
+def add_trace(folder: Path, packed: Path, name: str) -> None:
+    """Move a whole trace into a run that is published: another rank's, which has no result of its own."""
+    with record.writing(folder):
+        folder.mkdir(exist_ok=True)
+        os.replace(packed, folder / name)
 
 
 def publish(folder: Path, staging: Path, trace: str, events: str, result: record.Result) -> None:
     """Make a run the content of `folder`, from the whole files `trace` (gzipped) and `events` in the staging folder.
 
-    `result.json` comes last: until it is replaced, the earlier run stands, its own files untouched.
+    `result.json` comes last: until it is replaced, the earlier run stands, its own files untouched; of several rounds
+    (see `ladder.rounds`) their sum.
     """
     name = result.trace.removesuffix(".pt.trace.json.gz")
     events_name = f"events.out.tfevents.{int(time.time())}.{name}"
@@ -67,7 +75,18 @@ def publish(folder: Path, staging: Path, trace: str, events: str, result: record
         record.write_result(staging / record.FILE, result)
         os.replace(staging / trace, folder / result.trace)
         os.replace(staging / events, folder / events_name)
+        drop_runs(folder)  # no round of an earlier tour beside a newer result
         os.replace(staging / record.FILE, folder / record.FILE)
         for old in [*folder.glob("*.pt.trace.json.gz"), *folder.glob("events.out.tfevents.*")]:
             if old.name not in (result.trace, events_name):
                 old.unlink()
+
+
+def drop_runs(folder: Path) -> None:
+    """Remove the single runs of a step that was run in rounds, which no run from now on is interleaved with.
+
+    Their sum, `result.json`, stays.
+    """
+    with record.writing(folder):
+        if (folder / "runs").exists():
+            shutil.rmtree(folder / "runs")

@@ -26,6 +26,12 @@ def from_rank_0(value: T) -> T:
     return values[0]
 
 
+def wait_for_all() -> None:
+    """Return once every process has called this."""
+    if _several():
+        dist.barrier()
+
+
 def summed(values: list[float]) -> list[float]:
     """The sum over all processes of each value of a list, which is as long in all of them."""
     if not _several():

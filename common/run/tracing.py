@@ -15,27 +15,34 @@ from common.loaders import Batch
 
 
 def traced_window(
-    batches: Iterator[Batch], train_step: Callable[..., object], device: torch.device, path: Path, stacks: bool = False
+    batches: Iterator[Batch],
+    train_step: Callable[..., object],
+    device: torch.device,
+    path: Path,
+    stacks: bool = False,
+    queued: int = 0,
 ) -> list[dict[str, Any]]:
-    """Record a torch.profiler trace of three steps (after one skipped and one warm-up step) into `path`.
+    """Record a torch.profiler trace of three steps (after one skipped step and a warm-up) into `path`.
 
-    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. Returns its events;
-    raises InputError where the trace could not be written whole.
+    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. queued: batches that
+    the loader's workers load ahead, and have loaded while the profiler started: the warm-up uses them up. Returns the
+    trace's events; raises InputError where the trace could not be written whole.
     """
+    warmup = max(1, queued)
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     verbose = _ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
     with torch.profiler.profile(
         activities=activities,
-        schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1),
+        schedule=torch.profiler.schedule(wait=1, warmup=warmup, active=3, repeat=1),
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
         record_shapes=True,
         profile_memory=True,
         with_stack=stacks,
         experimental_config=verbose,
     ) as profiler:
-        for _ in range(5):
+        for _ in range(1 + warmup + 3):
             train_step(*next(batches))
             profiler.step()
     return read_trace(path)

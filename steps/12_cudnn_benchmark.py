@@ -1,31 +1,31 @@
-"""Step 09: prefetch on a CUDA stream of its own.
+"""Step 12: let cuDNN measure which algorithm is fastest.
 
-Idea       Work in one stream runs in order: a batch is copied when the kernels before it are done. In a second stream
-           the next batch is copied while this one is trained on.
-Change     Prefetcher(loader, device) yields batches that are on the device already, so the train step copies none.
-Look for   Trace: "Memcpy HtoD" in a row of its own, beside the kernels of the step before.
-Caution    Streams are not ordered among each other: the one that trains must wait for the copy (wait_stream), and the
-           batch's memory must not be reused before it has been trained on (record_stream). At least one more batch is
-           on the device. It needs pinned memory.
-No GPU     There is no copy to overlap: batches are passed on as they are.
+Idea       For each convolution cuDNN has several algorithms. By default it picks one by a heuristic; with benchmark on
+           it runs them all, once for each new shape, and keeps the fastest.
+Change     torch.backends.cudnn.benchmark = True.
+Look for   GPU Kernel: other names among the convolutions, and less time in them; the first step takes longer.
+Caution    Every new shape is measured again: batches that vary in size pay each time, hence drop_last. The choice may
+           differ from run to run, and so may the last digits of a loss.
+No GPU     There is no cuDNN.
 """
 
 import sys
 from pathlib import Path
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
-from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10
 from common.device import autocast_dtype
 from common.errors import one_line_errors
-from common.loaders import Prefetcher
+from common.loaders import DeviceLoader
 from common.model import classifier
 from common.options import step_options
 from common.session import run_step
+
+import torch
+from torch import nn
+from torchvision.transforms.v2.functional import resize
 
 
 @one_line_errors()
@@ -33,15 +33,13 @@ def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cudnn.benchmark = True
 
-    train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
-    loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, drop_last=True,
-                        num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True)
-    loader = Prefetcher(loader, device)
+    train_set = cifar10(args.data, download=args.download)
+    loader = DeviceLoader(train_set, args.batch_size, device, args.seed)
     model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
-    model = torch.compile(model)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
     amp_dtype = autocast_dtype(device, args.precision)
@@ -52,6 +50,7 @@ def main():
 
     def train_step(images, labels):
         images = images.contiguous(memory_format=torch.channels_last)
+        images = resize(images, [args.image_size] * 2, antialias=False)
         images = (images.float() / 255 - mean) / std
         with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
             loss = criterion(model(images), labels)

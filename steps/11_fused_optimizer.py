@@ -1,0 +1,66 @@
+"""Step 11: a fused optimizer.
+
+Idea       SGD reads and writes every weight, its gradient and its momentum: for a model of many small tensors, a kernel
+           for each of them or, in torch's default on a GPU, a few for each kind of operation. Fused, all of it is one.
+Change     SGD(fused=True). With fp16 it also checks gradients for infinities without reading the result back.
+Look for   Trace: "Optimizer.step" is much shorter and launches few kernels, called multi_tensor_apply….
+Caution    The work saved is per step, not per image: the smaller the batch, the more it matters.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.loaders import DeviceLoader
+from common.model import classifier
+from common.options import step_options
+from common.session import run_step
+
+import torch
+from torch import nn
+from torchvision.transforms.v2.functional import resize
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+    train_set = cifar10(args.data, download=args.download)
+    loader = DeviceLoader(train_set, args.batch_size, device, args.seed)
+    model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+    amp_dtype = autocast_dtype(device, args.precision)
+    mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(images, labels):
+        images = images.contiguous(memory_format=torch.channels_last)
+        images = resize(images, [args.image_size] * 2, antialias=False)
+        images = (images.float() / 255 - mean) / std
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Step 14: compile normalisation and loss with the model.
+
+Idea       Converting and normalising a batch is four kernels, each of which reads and writes all of it in float32. Inside
+           the compiled function they are one, together with the conversion to autocast's dtype; so is the loss.
+Change     One compiled function: images to loss. The normalisation as one multiply-add, images * scale + bias.
+Look for   Trace: aten::div, aten::sub and aten::_to_copy gone from the start of a step. Memory: a lower peak.
+Caution    What is compiled must not read a tensor's value (.item(), an `if` on one): each such place splits the graph.
+           Resizing stays outside: on a CPU the generated code for it is slower than torch's own.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.loaders import DeviceLoader
+from common.model import classifier
+from common.options import step_options
+from common.session import run_step
+
+import torch
+from torch import nn
+from torchvision.transforms.v2.functional import resize
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cudnn.benchmark = True
+
+    train_set = cifar10(args.data, download=args.download)
+    loader = DeviceLoader(train_set, args.batch_size, device, args.seed)
+    model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+    amp_dtype = autocast_dtype(device, args.precision)
+    mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
+    scale, bias = 1 / (255 * std), -mean / std
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    @torch.compile
+    def forward(images, labels):
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            return criterion(model(images * scale + bias), labels)
+
+    def train_step(images, labels):
+        images = images.contiguous(memory_format=torch.channels_last)
+        images = resize(images, [args.image_size] * 2, antialias=False)
+        loss = forward(images, labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Step 16: several processes train together, each on its own GPU.
+
+Idea       Each process trains on its own share of the data, and the gradients are averaged after every backward pass:
+           one model, a batch as many times as large. DDP sends each bucket of gradients while the rest is computed.
+Change     DistributedDataParallel, with torchrun --nproc-per-node 2 steps/16_data_parallel.py (one process per GPU).
+Look for   A trace per rank: `explain` on the run's folder shows them together; Distributed view: how much of the time
+           the ranks communicate, and how much of that is hidden behind computing.
+Caution    The batch that counts for the learning rate is the batch size times the processes. Never save, print or
+           evaluate on rank 0 alone while the others wait in a collective.
+No GPU     The processes share one machine's cores and exchange gradients through its memory (gloo).
+"""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.loaders import DeviceLoader
+from common.model import classifier
+from common.options import step_options
+from common.session import run_step
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torchvision.transforms.v2.functional import resize
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cudnn.benchmark = True
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # torchrun's
+
+    train_set = cifar10(args.data, download=args.download)
+    loader = DeviceLoader(train_set, args.batch_size, device, args.seed, rank, world_size)
+    model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
+    if world_size > 1:
+        dist.init_process_group()
+        model = DistributedDataParallel(model)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+    amp_dtype = autocast_dtype(device, args.precision)
+    mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
+    scale, bias = 1 / (255 * std), -mean / std
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    @torch.compile(mode="reduce-overhead")
+    def forward(images, labels):
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            return criterion(model(images * scale + bias), labels)
+
+    def train_step(images, labels):
+        images = images.contiguous(memory_format=torch.channels_last)
+        images = resize(images, [args.image_size] * 2, antialias=False)
+        loss = forward(images, labels).clone()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+        return loss
+
+    alone = ["one process, so this is step 15: start several with torchrun --nproc-per-node 2"] if world_size == 1 else []
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=alone)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+    if world_size > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -42,6 +42,7 @@ class Study:
     """
 
     FILE: ClassVar[str]
+    SCHEMA: ClassVar[int] = SCHEMA
 
     schema: int
     setup: record.Setup
@@ -139,22 +140,22 @@ def header_from_schema_1(value: dict[str, Any], settings: dict[str, Any] | None 
     }
 
 
-def read(kind: type[S], logdir: str | Path, from_schema_1: Callable[[dict[str, Any]], dict[str, Any]]) -> S | None:
+def read(kind: type[S], logdir: str | Path, from_older: Callable[[dict[str, Any]], dict[str, Any]]) -> S | None:
     """The result of a study in a folder of runs, None where there is none. Raises InputError for a broken one.
 
-    from_schema_1: converts a JSON object of schema 1 to schema 2.
+    from_older: converts a JSON object of an older schema to the present one.
     """
     path = Path(logdir) / kind.FILE
     if not path.exists():
         return None
     value = record.read_json(path)
-    if value.get("schema") == 1:
+    if value.get("schema") in range(1, kind.SCHEMA):
         try:
-            value = from_schema_1(value)
+            value = from_older(value)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise InputError(f"{path} is broken: {error!r} is missing or of a wrong type") from error
-    elif value.get("schema") != SCHEMA:
-        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schema 1 or {SCHEMA}")
+    elif value.get("schema") != kind.SCHEMA:
+        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schemas 1 to {kind.SCHEMA}")
     result = record.typed(kind, value, path)
     if problem := result.problem():
         raise InputError(f"{path} is broken: {problem}")
@@ -265,18 +266,15 @@ def print_notes(notes: Iterable[str], to: "Console") -> None:
         to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
 
 
-def print_unsteady(runs: Iterable[Sequence[float]], to: "Console") -> None:
-    """Print a warning to the console `to` where the windows of a run differ widely. runs: the windows of each."""
+def print_unsteady(runs: Iterable[Sequence[float]], to: "Console", what: str = "windows of one run") -> None:
+    """Print a warning to the console `to` where the numbers of any of `runs` differ widely; `what` they are."""
     from rich.text import Text
 
     from common.ladder.table import UNSTEADY
 
-    if any((max(windows) - min(windows)) / 2 > UNSTEADY * statistics.median(windows) for windows in runs):
+    if any((max(numbers) - min(numbers)) / 2 > UNSTEADY * statistics.median(numbers) for numbers in runs):
         to.print(
-            Text(
-                "UNSTEADY: windows of one run differ widely, so something else kept this machine busy. Run it again.",
-                "red",
-            )
+            Text(f"UNSTEADY: {what} differ widely, so something else kept this machine busy. Run it again.", "red")
         )
 
 

@@ -148,8 +148,8 @@ def _legend(ablation: Ablation) -> str:
     runs = (
         f"one program over another of the same run, mean over {ablation.whole_runs} runs and 95 % interval"
         if ablation.whole_runs > 1
-        else "one program over another, and the 95 % interval by the windows of one run: it holds nothing of how a "
-        "run varies from one to the next"
+        else "one program over another, and the 95 % interval by the windows of one run, which holds nothing of how "
+        "runs differ"
     )
     left_out = ", ".join(name for name in NAMES if name not in LADDER)
     return (

@@ -25,7 +25,7 @@ from common.options import StepOptions
 from common.run import privacy, progress
 from common.session import endless, queued_batches
 from common.studies import one_batch, study
-from common.studies.input.record import EQUAL, FASTER, Consumed, Delivered, InputLimit, compared
+from common.studies.input.record import FASTER, UNRESOLVED, Consumed, Delivered, InputLimit, compared
 from common.studies.limit import record as limit_record
 from common.studies.processes import process_memory
 from common.studies.study import workers_text
@@ -55,6 +55,11 @@ def measure(options: StepOptions) -> InputLimit:
         progress.report(workers_text(number), len(delivered) + 1, len(numbers) + 1, speed)
     if device.type == "cpu":
         notes.append("the workers had all cores to themselves here; on a CPU the model trains on the same ones")
+    try:
+        enough = next((row.workers for row in delivered if compared(row, consumed) == FASTER), None)
+        slower_side = bottleneck(delivered, consumed, cores)
+    except InputError as error:  # no SciPy: a recording needs none
+        enough, slower_side = None, f"which side is the bottleneck was not computed: {error}"
     return InputLimit(
         **study.header(
             options, precision, [*autocast_notes(device, options.precision), *notes], started, data=data.source
@@ -63,8 +68,8 @@ def measure(options: StepOptions) -> InputLimit:
         pin_memory=device.type == "cuda",
         delivered=delivered,
         model_alone=consumed,
-        enough_workers=next((row.workers for row in delivered if compared(row, consumed) == FASTER), None),
-        bottleneck=bottleneck(delivered, consumed, cores),
+        enough_workers=enough,
+        bottleneck=slower_side,
     )
 
 
@@ -146,19 +151,21 @@ def bottleneck(delivered: Sequence[Delivered], consumed: Consumed, cores: int) -
     faster = next((row for row in delivered if compared(row, consumed) == FASTER), None)
     if faster is not None and faster.workers == 0:
         return "the model is the bottleneck with any number of workers, even none"
-    equal = next((row for row in delivered if compared(row, consumed) == EQUAL), None)
-    if faster is not None and equal is not None and equal.workers < faster.workers:
-        slower = "" if equal is delivered[0] else f"the input is the bottleneck below {workers_text(equal.workers)}; "
+    unresolved = next((row for row in delivered if compared(row, consumed) == UNRESOLVED), None)
+    below = f"the input is the bottleneck below {workers_text(unresolved.workers)}; " if unresolved else ""
+    if unresolved is delivered[0]:
+        below = ""
+    if faster is not None and unresolved is not None and unresolved.workers < faster.workers:
         return (
-            f"{slower}with {workers_text(equal.workers)} it is as fast as the model (their windows overlap), and from "
-            f"{workers_text(faster.workers)} on the model is the bottleneck"
+            f"{below}with {workers_text(unresolved.workers)} it is not resolved which side is, and from "
+            f"{workers_text(faster.workers)} on it is the model"
         )
     if faster is not None:
         return f"the input is the bottleneck below {workers_text(faster.workers)}, the model from there on"
-    if equal is not None:
+    if unresolved is not None:
         return (
-            f"the input is the bottleneck below {workers_text(equal.workers)}; there it is as fast as the model (their "
-            "windows overlap), and no number of workers tried here is clearly faster"
+            f"{below}with {workers_text(unresolved.workers)} it is not resolved which side is, and no number of "
+            "workers tried here is resolved as faster than the model"
         )
     best = max(delivered, key=lambda row: row.samples_per_second.median)
     per_worker = best.samples_per_second.median / max(1, best.workers)

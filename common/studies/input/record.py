@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from common.ladder.statistics import Ratio, of_windows
 from common.record import Meta, PositiveInt, Throughput
 from common.studies import study
 from common.studies.processes import ProcessMemory
 
 FILE = "input_limit.json"
-FASTER, EQUAL, SLOWER = "faster than the model", "as fast as the model", "slower than the model"
+FASTER, UNRESOLVED, SLOWER = "faster than the model", "not resolved", "slower than the model"
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,9 @@ class Consumed:
 class InputLimit(study.Study):
     """One call of `limit --input`.
 
-    batch_size: images per batch. delivered: by number of workers. enough_workers: the fewest that are faster than the
-    model in every window, None if none are. bottleneck: which side it is, in a sentence without its full stop.
+    batch_size: images per batch. delivered: by number of workers. enough_workers: the fewest that are
+    resolved as faster than the model, None if none are. bottleneck: which side it is, in a sentence without its full
+    stop.
     """
 
     FILE: ClassVar[str] = FILE
@@ -55,12 +57,17 @@ class InputLimit(study.Study):
     bottleneck: str
 
 
+def over_model(delivered: Delivered, consumed: Consumed) -> Ratio:
+    """What is delivered over what the model consumes, each measured in one run."""
+    return of_windows(delivered.samples_per_second.windows, consumed.samples_per_second.windows)
+
+
 def compared(delivered: Delivered, consumed: Consumed) -> str:
-    """`FASTER` or `SLOWER` where the windows' ranges do not overlap, otherwise `EQUAL`."""
-    input_speeds, model_speeds = delivered.samples_per_second.windows, consumed.samples_per_second.windows
-    if min(input_speeds) > max(model_speeds):
-        return FASTER
-    return SLOWER if max(input_speeds) < min(model_speeds) else EQUAL
+    """`FASTER` or `SLOWER` where that is resolved, otherwise `UNRESOLVED`."""
+    ratio = over_model(delivered, consumed)
+    if not ratio.resolved:
+        return UNRESOLVED
+    return FASTER if ratio.ratio > 1 else SLOWER
 
 
 def read(logdir: str | Path) -> InputLimit | None:

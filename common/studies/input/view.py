@@ -8,7 +8,8 @@ from rich.text import Text
 from common.explain.terminal import plain_table
 from common.record import data_label
 from common.studies import study
-from common.studies.input.record import InputLimit, compared
+from common.studies.input.record import InputLimit, compared, over_model
+from common.studies.intervals import ratio_cell
 
 
 def show(result: InputLimit, to: Console) -> None:
@@ -32,12 +33,15 @@ def show(result: InputLimit, to: Console) -> None:
         both = 1 / (1 / without_workers.samples_per_second.median + 1 / speed.median)
         to.print(f"Without workers the two take turns: {both:.1f} images/s, by arithmetic.")
     to.print(f"[bold]{escape(result.bottleneck[0].upper() + result.bottleneck[1:])}.[/]")
+    rates = [model.samples_per_second, *(delivered.samples_per_second for delivered in result.delivered)]
+    study.print_unsteady((rate.windows for rate in rates), to)
     study.print_notes(result.notes, to)
     to.print(
         Text(
-            "images/s: median window. of the model: over the images/s of the model alone. start-up: until the first "
-            "batch. RSS: a worker's resident memory; PSS: the same, shared pages divided among their users.\n"
-            "faster, slower: the windows' ranges do not overlap.",
+            "images/s: median window. of the model: over the images/s of the model alone, and the 95 % interval by the "
+            "windows of one run each, which holds nothing of how runs differ; ~, grey: not resolved, the interval "
+            "holds 1. start-up: until the first batch. RSS: a worker's resident memory; PSS: the same, shared pages "
+            "divided among their users.",
             "dim",
         )
     )
@@ -54,7 +58,7 @@ def delivered_table(result: InputLimit) -> Table:
             str(delivered.workers),
             f"{speed.median:.1f}",
             f"{min(speed.windows):.1f} to {max(speed.windows):.1f}",
-            f"{speed.median / result.model_alone.samples_per_second.median:.2f}x",
+            ratio_cell(over_model(delivered, result.model_alone)),
             f"{delivered.start_seconds:.2f}",
             study.mb_text(memory and memory.rss),
             study.mb_text(memory and memory.pss),

@@ -2,7 +2,7 @@
 
 The train step of the course on one batch that is on the device, without a loader's noise. Every mode is measured in
 every run, in an order that changes from run to run, and compared with "off" of the same run; a second "off" is the
-control, which shows how much of a ratio is noise.
+control, whose interval should hold 1.
 """
 
 import gc

@@ -1,10 +1,11 @@
 """The result of `overhead`, as `overhead.json` holds it. Starts without torch."""
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from common.ladder.statistics import Ratio, of_pairs
 from common.record import Positive, PositiveInt
 from common.studies import study
 
@@ -34,8 +35,18 @@ class Mode:
 
     @property
     def ratio(self) -> float:
-        """The median run's."""
-        return statistics.median(self.ratios)
+        """How many times as long a step takes as without a profiler, mean of the runs."""
+        return statistics.geometric_mean(self.ratios)
+
+    @property
+    def cost(self) -> Ratio | None:
+        """`ratio` with its interval; above 1 is slower. None where fewer than two runs measured it."""
+        return of_pairs(self.ratios) if len(self.ratios) > 1 else None
+
+    @property
+    def slower(self) -> bool:
+        """True where it is resolved that a step takes longer than without a profiler."""
+        return self.cost is not None and self.cost.resolved and self.cost.ratio > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,20 +80,24 @@ class Overhead(study.Study):
         return self.modes[0]
 
     @property
-    def noise(self) -> tuple[float, float]:
-        """(low, high): what the ratio of nothing to nothing was over the runs."""
-        return min(self.modes[1].ratios), max(self.modes[1].ratios)
+    def control(self) -> Mode:
+        """A second "off": nothing differs, so the interval of its cost should hold 1."""
+        return self.modes[1]
 
-    def slower(self, mode: Mode) -> bool:
-        """True where a mode was slower in every run than the control was in any."""
-        return min(mode.ratios) > max(1.0, self.noise[1])
+    @property
+    def traced(self) -> list[Mode]:
+        """The modes with a profiler that were measured."""
+        return [mode for mode in self.modes[2:] if mode.not_measured is None]
 
     def us_per_event(self, mode: Mode) -> float | None:
-        """µs that a step takes longer, over its events; None where there are none, or it is no slower."""
-        if not mode.events_per_step or not self.slower(mode):
+        """µs that a step takes longer, over its events; None where there are none, or it is not resolved as slower."""
+        if not mode.events_per_step or not mode.slower:
             return None
         more_ms = statistics.median(traced - off for traced, off in zip(mode.step_ms, self.off.step_ms, strict=True))
         return max(more_ms, 0.0) * 1e3 / mode.events_per_step
+
+    def computed(self) -> dict[str, Any]:
+        return {"costs": {mode.name: mode.cost and asdict(mode.cost) for mode in (self.control, *self.traced)}}
 
 
 def read(logdir: str | Path) -> Overhead | None:

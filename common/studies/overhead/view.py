@@ -1,6 +1,7 @@
 """The result of `overhead` as a table in the terminal, understandable without the docs."""
 
 import statistics
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -8,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from common.explain.terminal import plain_table
-from common.ladder.table import UNSTEADY
 from common.studies import study
-from common.studies.overhead.record import OFF_AGAIN, Overhead
+from common.studies.intervals import ratio_cell
+from common.studies.overhead.record import OFF_AGAIN, Mode, Overhead
 
-HEADERS = ["step ms", "x off", "range", "us per event", "export s", "MB per step", "gzip MB", "events per step"]
+HEADERS = ["step ms", "x off", "us per event", "export s", "MB per step", "gzip MB", "events per step"]
 
 
 def show(result: Overhead, to: Console) -> None:
@@ -25,9 +26,7 @@ def show(result: Overhead, to: Console) -> None:
     )
     to.print(modes_table(result))
     to.print(f"\n[bold]{escape(verdict(result))}[/]")
-    low, high = result.noise
-    if (high - low) / 2 > UNSTEADY:
-        to.print(Text("UNSTEADY: something else kept this machine busy. Run it again.", "red"))
+    study.print_unsteady([[*result.off.step_ms, *result.control.step_ms]], to, what="steps without a profiler")
     to.print(f"Before this process had ever traced, a step took {result.before_ms:.1f} ms.")
     for mode in result.modes:
         if mode.not_measured is not None:
@@ -41,14 +40,13 @@ def modes_table(result: Overhead) -> Table:
     table = plain_table("tracing", HEADERS)
     for mode in result.modes:
         if mode.not_measured is not None:
-            table.add_row(mode.name, "-", "not measured", *[""] * 6)
+            table.add_row(mode.name, "-", "not measured", *[""] * 5)
             continue
         us_per_event = result.us_per_event(mode)
         table.add_row(
             mode.name,
             f"{statistics.median(mode.step_ms):.1f}",
-            f"{mode.ratio:.2f}x",
-            f"{min(mode.ratios):.2f} to {max(mode.ratios):.2f}",
+            "1.00x" if mode is result.off else _cost_cell(mode),
             "-" if us_per_event is None else f"{us_per_event:.1f}",
             f"{statistics.median(mode.finish_seconds):.2f}" if mode.finish_seconds else "-",
             study.mb_text(mode.json_bytes_per_step, 2),
@@ -59,25 +57,36 @@ def modes_table(result: Overhead) -> Table:
 
 
 def verdict(result: Overhead) -> str:
-    """Which modes were slower than the control in every run, and by how much, in a few sentences."""
-    low, high = result.noise
-    traced = [mode for mode in result.modes[2:] if mode.not_measured is None]
-    slower = sorted((mode for mode in traced if result.slower(mode)), key=lambda mode: mode.ratio)
-    unresolved = [mode.name for mode in traced if not result.slower(mode)]
-    text = f"The control, which traces nothing either, took {low:.2f} to {high:.2f}x as long: that much is noise."
+    """What the control shows, which modes are resolved as slower, and by how much, in a few sentences."""
+    control = result.control.cost
+    if control is None:
+        return "One run gives no interval, so nothing is resolved: --runs 5, say."
+    text = f"The control, which traces nothing either, took {control} as long"
+    text += ": it should hold 1, so something else differs between runs." if control.resolved else "."
+    slower = sorted((mode for mode in result.traced if mode.slower), key=lambda mode: mode.ratio)
+    others = [mode for mode in result.traced if not mode.slower]
     if slower:
-        text += f" Beyond it, cheapest first: {', '.join(f'{mode.name} {mode.ratio:.2f}x' for mode in slower)}."
-    if unresolved:
-        text += f" Not resolved from noise: {', '.join(unresolved)}."
+        text += f" Slower than without a profiler, cheapest first: {_costs(slower)}."
+    if others:
+        text += f" Not resolved as slower: {_costs(others)}."
     return text
+
+
+def _costs(modes: Sequence[Mode]) -> str:
+    return ", ".join(f"{mode.name} {mode.cost}" for mode in modes)
+
+
+def _cost_cell(mode: Mode) -> str:
+    return f"[dim]~{mode.ratio:.2f}x[/]" if mode.cost is None else ratio_cell(mode.cost)
 
 
 def _legend(result: Overhead) -> str:
     switches = "\n".join(f"{mode.name}: {mode.switches}" for mode in result.modes[2:])
     return (
         f"{switches}\n"
-        "step ms: of the median run, while tracing; x off: over the same run's steps without tracing, the median run; "
-        f"range: over the runs. {OFF_AGAIN}: a second measurement without tracing, the control.\n"
+        "step ms: of the median run, while tracing; x off: over the same run's steps without tracing, mean over the "
+        "runs and 95 % interval. ~, grey: not resolved, the interval holds 1.\n"
+        f"{OFF_AGAIN}: a second measurement without tracing, the control; its interval should hold 1.\n"
         "us per event: what a step takes longer, over its events. The cost is per operator, not per image: steps of "
         "larger batches have as many events and show a smaller ratio.\n"
         "export: from the end of the last step until the trace is on disk. MB, events: of the trace "

@@ -7,9 +7,9 @@ from common.options import add_step_options, folder, whole_number, whole_numbers
 from common.studies import OPTION_TEXTS
 
 HELP = "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or not."
-BATCH_SIZES = {"cuda": [32, 128, 512], "cpu": [32, 64, 128]}
+BATCH_SIZES = [32, 128, 512]
 QUICK_WORKERS, QUICK_BATCH_SIZES = [0, 1], [8, 16]
-RUNS, QUICK_RUNS = 3, 1
+RUNS, QUICK_RUNS = 5, 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--batch-sizes",
         type=whole_numbers(1, 65536),
         metavar="N,N",
-        help="images per step (default: 32,128,512 on a GPU, 32,64,128 on a CPU; 8,16 with --quick)",
+        help="images per step (default: 32,128,512; 8,16 with --quick)",
     )
-    parser.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 3; 1 with --quick)")
+    parser.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 5; 1 with --quick)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--plot", type=folder, metavar="FILE", help="draw the heat map: .svg or .png")
 
@@ -43,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     study.check_plot("sweep", args.plot)
     options = study.ready(args)
-    kind, quick = options.device.partition(":")[0], options.quick
-    workers = args.workers_list or (QUICK_WORKERS if quick else default_workers(usable_cores()))
-    batch_sizes = args.batch_sizes or (QUICK_BATCH_SIZES if quick else BATCH_SIZES[kind])
-    runs = args.runs or (QUICK_RUNS if quick else RUNS)
+    workers = args.workers_list or (QUICK_WORKERS if options.quick else default_workers(usable_cores()))
+    batch_sizes = args.batch_sizes or (QUICK_BATCH_SIZES if options.quick else BATCH_SIZES)
+    runs = args.runs or (QUICK_RUNS if options.quick else RUNS)
     return study.report("sweep", args, lambda: measure(options, workers, batch_sizes, runs))

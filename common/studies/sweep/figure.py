@@ -31,11 +31,12 @@ def panels(sweep: Sweep) -> Iterator[tuple[str, list[list[Cell]], list[list[floa
         yield "pinned memory" if pinned else "pageable memory", cells, speeds
 
 
-def cell_lines(cell: Cell) -> list[str]:
-    """What is written into a cell: images/s, cores in use, memory of a worker, as far as they are known."""
+def cell_lines(sweep: Sweep, cell: Cell) -> list[str]:
+    """What is written into a cell: images/s, over the best, cores, memory of a worker, as far as they are known."""
     if cell.failed is not None:
         return ["failed"]
-    lines = [f"{cell.median:.0f}" if cell.median >= 100 else f"{cell.median:.1f}"]
+    speed = f"{cell.median:.0f}" if cell.median >= 100 else f"{cell.median:.1f}"
+    lines = [speed, str(sweep.of_best(cell) or "best")]
     if cell.cores is not None:
         lines.append(f"{cell.cores:.1f} cores")
     if cell.worker_pss is not None:
@@ -58,10 +59,10 @@ def plotly_figure(sweep: Sweep) -> "plotly.graph_objects.Figure":
                 x=[str(workers) for workers in sweep.workers],
                 y=[str(size) for size in sweep.batch_sizes],
                 z=speeds,
-                text=[[_in_cell(cell) for cell in row] for row in cells],
+                text=[[_in_cell(sweep, cell) for cell in row] for row in cells],
                 texttemplate="%{text}",
                 textfont={"size": 12},
-                customdata=[[_on_hover(cell) for cell in row] for row in cells],
+                customdata=[[_on_hover(sweep, cell) for cell in row] for row in cells],
                 hovertemplate="%{customdata}<extra></extra>",
                 hoverongaps=True,
                 coloraxis="coloraxis",
@@ -75,7 +76,7 @@ def plotly_figure(sweep: Sweep) -> "plotly.graph_objects.Figure":
             for x, cell in enumerate(row):
                 if cell.failed is not None:  # a gap has no text of its own; "4" would be the fifth place, not the name
                     figure.add_annotation(
-                        x=x, y=y, text="failed", hovertext=_on_hover(cell),
+                        x=x, y=y, text="failed", hovertext=_on_hover(sweep, cell),
                         showarrow=False, row=panel, col=1,
                     )  # fmt: skip
     figure.update_xaxes(type="category", showgrid=False)
@@ -97,7 +98,7 @@ def sweep_figure(sweep: Sweep) -> "Figure":
 
     drawn = list(panels(sweep))
     across, up = len(sweep.workers), len(sweep.batch_sizes)
-    figure = Figure(figsize=(max(6, 1.2 + 1.15 * across), 0.8 + (0.6 + 0.75 * up) * len(drawn)), layout="constrained")
+    figure = Figure(figsize=(max(6, 1.2 + 1.25 * across), 0.8 + (0.6 + 0.8 * up) * len(drawn)), layout="constrained")
     medians = [cell.median for cell in sweep.measured]
     scale = Normalize(min(medians), max(medians) if max(medians) > min(medians) else min(medians) + 1)
     colours = colormaps[SCALE]
@@ -107,11 +108,11 @@ def sweep_figure(sweep: Sweep) -> "Figure":
         for y, row in enumerate(cells):
             for x, cell in enumerate(row):
                 ink = GREY if cell.failed is not None else ink_on(colours(scale(cell.median)))
-                speed, *more = cell_lines(cell)
+                speed, *more = cell_lines(sweep, cell)
                 bold = "normal" if cell.failed is not None else "bold"
-                axes.annotate(speed, (x + 0.5, y + 0.64), ha="center", va="center", color=ink, fontsize=10, weight=bold)
-                axes.annotate("\n".join(more), (x + 0.5, y + 0.3), ha="center", va="center", color=ink, fontsize=7)
-        styled(axes, f"images/s, {title}")
+                axes.annotate(speed, (x + 0.5, y + 0.72), ha="center", va="center", color=ink, fontsize=10, weight=bold)
+                axes.annotate("\n".join(more), (x + 0.5, y + 0.34), ha="center", va="center", color=ink, fontsize=7)
+        styled(axes, f"images/s, and times those of the best with its 95 % interval: {title}")
         axes.set_xticks([x + 0.5 for x in range(across)], [str(workers) for workers in sweep.workers])
         axes.set_yticks([y + 0.5 for y in range(up)], [str(size) for size in sweep.batch_sizes])
         axes.tick_params(length=0)
@@ -122,17 +123,19 @@ def sweep_figure(sweep: Sweep) -> "Figure":
     return figure
 
 
-def _in_cell(cell: Cell) -> str:
+def _in_cell(sweep: Sweep, cell: Cell) -> str:
     if cell.failed is not None:
         return ""
-    speed, *more = cell_lines(cell)
+    speed, *more = cell_lines(sweep, cell)
     return "<br>".join([f"<b>{speed}</b>", *more])
 
 
-def _on_hover(cell: Cell) -> str:
+def _on_hover(sweep: Sweep, cell: Cell) -> str:
     if cell.failed is not None:
         return html.escape(f"{cell.setting}: failed: {cell.failed}")
+    over_best = sweep.of_best(cell)
     lines = [str(cell.setting), f"{cell.median:.1f} images/s ({cell.low:.1f} to {cell.high:.1f})"]
+    lines.append(f"{over_best} of the best" if over_best else "the best")
     if cell.cores is not None:
         lines.append(f"{cell.cores:.2f} cores in use")
     for name, size in (

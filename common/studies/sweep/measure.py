@@ -1,6 +1,6 @@
 """Measure training throughput for every number of workers, batch size and pinning.
 
-The program is step 07's: see `sweep.program`. Each setting is measured in a process of its own and anew in each run: a
+The program is step 05's: see `sweep.program`. Each setting is measured in a process of its own and anew in each run: a
 worker that is killed for lack of memory, or a GPU that is full, costs that cell only.
 """
 

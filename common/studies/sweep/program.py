@@ -1,7 +1,7 @@
-"""The program that `sweep` measures in one setting: step 07's, with pinned memory or without.
+"""The program that `sweep` measures in one setting: step 05's, with pinned memory or without.
 
-That is uint8 batches, autocast where the device has it, channels last, no hidden synchronisation, not compiled. Each
-measurement is a process of its own, `python -m common.studies.sweep.program JSON`.
+That is uint8 batches from workers, and autocast where the device has it. Each measurement is a process of its own,
+`python -m common.studies.sweep.program JSON`.
 """
 
 import json
@@ -22,10 +22,7 @@ from common.studies.sweep.record import CellRun
 
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=3, window_steps=2, window_seconds=1.0)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=1, window_seconds=0.1)
-STEP_07 = Optimisations(
-    amp=True, bigger_batch=True, reduced_h2d_copy=True, multiprocess_loading=True, channels_last=True,
-    no_hidden_syncs=True,
-)  # fmt: skip
+STEP_04 = Optimisations(amp=True, bigger_batch=True, reduced_h2d_copy=True, multiprocess_loading=True)
 
 
 class ResourceUse:
@@ -49,7 +46,7 @@ class ResourceUse:
 
 def measured_here(options: StepOptions, pin_memory: bool) -> CellRun:
     """Measure one setting, that of the options, in this process."""
-    use, on = ResourceUse(), replace(STEP_07, pinned_memory=pin_memory)
+    use, on = ResourceUse(), replace(STEP_04, pinned_memory=pin_memory)
     _, timing = timed(on, options, QUICK if options.quick else FULL, around_windows=use)
     return CellRun(timing.samples_per_second.windows, use.cores, use.process_bytes, use.worker_bytes)
 

@@ -3,10 +3,11 @@
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
+from common.ladder.statistics import Ratio, ratio
 from common.record import Meta, Positive
 from common.studies import study
 from common.studies.processes import ProcessMemory
@@ -102,9 +103,14 @@ class Cell:
             return None
         return process + self.workers * (worker or 0)
 
+    def over(self, other: "Cell") -> Ratio:
+        """How many times as fast this is as another that was measured in the same runs."""
+        return ratio(*({run: measured.windows for run, measured in enumerate(cell.runs)} for cell in (self, other)))
+
     def faster_than(self, other: "Cell") -> bool:
-        """True where the ranges lie apart, this one above."""
-        return self.low > other.high
+        """True where it is resolved that this one is faster."""
+        over = self.over(other)
+        return over.resolved and over.ratio > 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +141,10 @@ class Sweep(Study):
         """The cell with the most images/s."""
         return max(self.measured, key=lambda cell: cell.median)
 
+    def of_best(self, cell: Cell) -> Ratio | None:
+        """A measured cell's images/s over those of the best; None for that one itself."""
+        return None if cell is self.best else cell.over(self.best)
+
     def neighbours(self, cell: Cell) -> list[Cell]:
         """The measured cells that differ from one in one setting: the next number of workers or batch size, pinning."""
         cells, varied = [], {"workers": self.workers, "batch_size": self.batch_sizes, "pin_memory": self.pin_memory}
@@ -143,6 +153,10 @@ class Sweep(Study):
             for value in (*values[max(0, index - 1) : index], *values[index + 1 : index + 2]):
                 cells.append(self.cell(*cell.setting._replace(**{name: value})))
         return [neighbour for neighbour in cells if neighbour.failed is None]
+
+    def computed(self) -> dict[str, Any]:
+        over_best = [(cell, self.of_best(cell)) for cell in self.measured]
+        return {"of_best": [cell.setting._asdict() | asdict(ratio) for cell, ratio in over_best if ratio]}
 
     def problem(self) -> str | None:
         wanted = all_settings(self.workers, self.batch_sizes, self.pin_memory)

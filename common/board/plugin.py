@@ -17,7 +17,9 @@ from common.board import offline
 from common.board.runs import Run, Runs, roots_of
 from common.board.store import Kind, Store
 from common.errors import InputError, printable
-from common.ladder import compare, published
+from common.ladder import compare, published, statistics
+from common.ladder.statistics import Rounds
+from common.ladder.summary import intervals, summary
 from common.record import Result
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ RESULT_FIELDS = (
     *("peak_memory_bytes", "batch_bytes", "notes"),
 )
 
+ORIGINAL = {"device": published.DEVICE, "model": published.MODEL, "relative": published.RELATIVE}
+
 Answer = Callable[[wrappers.Request], "dict[str, Any] | wrappers.Response"]
 
 
@@ -52,7 +56,8 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
 
     def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
         """The WSGI app of each route."""
-        data = {"/runs": self._runs, "/ladders": self._ladders, "/digest": self._digest, "/lanes": self._lanes}
+        data = {"/runs": self._runs, "/ladders": self._ladders, "/ratio": self._ratio}
+        data |= {"/digest": self._digest, "/lanes": self._lanes}
         apps = {route: _app(answer) for route, answer in data.items()}
         apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
         return apps | {"/plotly.min.js": _app(_plotly)}
@@ -83,24 +88,43 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return {"runs": rows, "reading": self.store.reading}
 
     def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
-        """{"ladders": [{title, baseline, rows}], "original": {device, relative}}.
+        """{"ladders": [{title, baseline, rows, summary, intervals}], "original": {device, model, relative}}.
 
         Each ladder in the log folders, as `compare --json` prints it, and the published one.
         """
         results: dict[Path, list[Result]] = {}
+        rounds: dict[Path, dict[str, Rounds]] = {}
         run_of_result: dict[int, Run] = {}
         for run in self.runs.latest().values():
             if run.result:
                 results.setdefault(run.folder.parent, []).append(run.result)
+                rounds.setdefault(run.folder.parent, {})[run.result.step] = run.rounds()
                 run_of_result[id(run.result)] = run
         ladders = []
         for folder, folder_results in results.items():
-            for ladder in compare.ladders(folder_results):
+            for ladder in compare.ladders(folder_results, rounds[folder]):
                 rows = [_row(row, run_of_result[id(row.result)]) for row in ladder.rows]
                 base = ladder.baseline
                 title = f"{folder.name}: {base.model}, {base.image_size} px, {base.data}, on {base.device}"
-                ladders.append({"title": printable(title), "baseline": base.step, "rows": rows})
-        return {"ladders": ladders, "original": {"device": published.DEVICE, "relative": published.RELATIVE}}
+                texts = {"summary": summary(ladder), "intervals": intervals(ladder)}
+                ladders.append({"title": printable(title), "baseline": base.step, "rows": rows} | texts)
+        return {"ladders": ladders, "original": ORIGINAL}
+
+    def _ratio(self, request: wrappers.Request) -> dict[str, Any]:
+        """Arguments before, after: runs. {"ratio", "speeds": images/s, "batch_sizes": [before, after]}.
+
+        The ratio is after over before, as in `_ladders`; null where the two do not compare.
+        """
+        runs = [self.runs.run(request.args.get(name, "")) for name in ("before", "after")]
+        results = [run.result for run in runs if run.result]
+        answer = {
+            "speeds": [result.samples_per_second.median for result in results],
+            "batch_sizes": [result.batch_size for result in results],
+        }
+        if len(results) < 2 or runs[0] is runs[1] or results[0].setup != results[1].setup:
+            return answer | {"ratio": None}
+        slower, faster = (compare.rounds_of(result, run.rounds()) for result, run in zip(results, runs, strict=True))
+        return answer | {"ratio": _ratio(statistics.ratio(faster, slower))}
 
     def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
         """Arguments run, trace. {"state": "ready", …}: see common/trace/digest.py; or "reading" or "failed"."""
@@ -125,10 +149,14 @@ def _row(row: compare.Row, run: Run) -> dict[str, Any]:
         "run": run.name,
         "low": low,
         "high": high,
-        "relative": asdict(row.relative),
-        "gain": row.gain and asdict(row.gain) | {"text": str(row.gain)},
+        "relative": _ratio(row.relative) if row.gain else asdict(row.relative) | {"resolved": True, "text": "1.00x"},
+        "gain": row.gain and _ratio(row.gain),
         "has_trace": bool(run.traces),
     }
+
+
+def _ratio(ratio: statistics.Ratio) -> dict[str, Any]:
+    return asdict(ratio) | {"resolved": ratio.resolved, "text": str(ratio)}
 
 
 def _app(answer: Answer) -> "WSGIApplication":

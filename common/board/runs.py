@@ -15,6 +15,8 @@ from tensorboard.plugins.base_plugin import TBContext
 
 from common import record
 from common.errors import InputError
+from common.ladder import compare
+from common.ladder.statistics import Rounds
 from common.trace import source
 
 MAX_FOLDERS = 20_000  # that are searched below a log folder
@@ -33,6 +35,16 @@ class Run:
     traces: dict[str, Path]
     result: record.Result | None
     problem: str | None  # why its result cannot be read
+
+    def rounds(self) -> Rounds:
+        """The windows that the folder keeps round by round; {} where it keeps none, or none that can be read."""
+        if (self.folder / "runs").is_symlink():
+            return {}
+        files = record.run_files(self.folder)
+        with suppress(OSError, InputError):
+            if all(_is_file(file, MAX_RESULT_BYTES) for file in files):
+                return compare.rounds_in(files)
+        return {}
 
 
 class Runs:

@@ -11,18 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from common.course.recorded import Recorded
-from common.ladder import published
 from common.ladder.figures import (
-    ERROR_BARS,
     GREY,
-    MEMORY,
     SPEED,
+    UNRESOLVED,
     ink_on,
-    labelled,
+    interval_label,
     ladder_figure,
     ladder_title,
     reach,
-    relative_labels,
     step_label,
     styled,
 )
@@ -56,42 +53,17 @@ Parts = dict[str, dict[str, float]]  # {step: {part: ms per image}}
 
 
 def ladder(recorded: Recorded) -> Drawing:
-    """images/s of each step with the range of its windows, and its peak memory."""
+    """What each step gains: times the baseline's images/s, and times those of the step before, with the intervals."""
+    base = recorded.ladder.baseline.samples_per_second.median
     steps = "; ".join(
-        f"{step_label(row.result.step)} {row.result.samples_per_second.median:.0f}"
-        + (f" ({row.relative})" if row.gain else "")
+        f"{step_label(row.result.step)} {row.relative} the baseline, {row.gain} the step before"
         for row in recorded.ladder.rows
+        if row.gain
     )
-    return ladder_figure(recorded.ladder), f"Bars: images/s of each step. {steps}."
-
-
-def beside_original(recorded: Recorded) -> Drawing:
-    """Times the baseline's images/s: as recorded, with the range of the windows, and as the original published them."""
-    rows, device = recorded.ladder.rows, recorded.ladder.baseline.device
-    at = range(len(rows))
-    figure = Figure(figsize=(9, 1.5 + 0.42 * len(rows)), layout="constrained")
-    here, original = figure.subplots(1, 2, sharey=True, sharex=True)
-
-    ratios = [row.relative for row in rows]
-    errors = reach([(ratio.low, ratio.ratio, ratio.high) for ratio in ratios])
-    here.barh(at, [ratio.ratio for ratio in ratios], color=SPEED, height=0.62, xerr=errors, error_kw=ERROR_BARS)
-    labels = relative_labels(recorded.ladder)
-    labelled(here, [ratio.high for ratio in ratios], labels)
-    styled(here, f"measured here: {device}")
-
-    relative = [published.RELATIVE.get(row.result.step, 0.0) for row in rows]  # 0: the original has no such step
-    original.barh(at, relative, color=MEMORY, height=0.62)
-    labelled(original, relative, [f"{value:.2f}x" if value else "" for value in relative])
-    styled(original, f"published: {published.DEVICE}, one run")
-    here.set_xlim(0, 1.25 * max([*(ratio.high for ratio in ratios), *relative]))
-    here.set_yticks(at, [step_label(row.result.step) for row in rows])
-    here.invert_yaxis()
-    figure.supxlabel("times the images/s of the baseline", fontsize=9, color=GREY)
-    steps = "; ".join(
-        f"{step_label(row.result.step)} {label} here" + (f", {value:.2f}x there" if value else "")
-        for row, label, value in zip(rows, labels, relative, strict=True)
+    return ladder_figure(recorded.ladder), (
+        f"Two bar charts of times the images/s of the baseline ({base:.0f}) and of the step before, with "
+        f"{interval_label(recorded.ladder)}. {steps}."
     )
-    return figure, f"Two bar charts of times the baseline's images/s, {device} here, {published.DEVICE} there. {steps}."
 
 
 def breakdown(recorded: Recorded) -> Drawing:
@@ -138,23 +110,30 @@ def predicted(recorded: Recorded) -> Drawing:
     rows = recorded.predictions
     figure = Figure(figsize=(9, 1.4 + 0.5 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    at, gains = range(len(rows)), [row.gain for row in rows]
-    errors = reach([(gain.low, gain.ratio, gain.high) for gain in gains])
-    axes.errorbar(
-        [gain.ratio for gain in gains], at, xerr=errors, fmt="o", color=SPEED, ecolor=GREY, capsize=3,
-        label="measured, with the range of the windows",
-    )  # fmt: skip
+    interval = interval_label(recorded.ladder)
+    for resolved, colour, label in (
+        (True, SPEED, f"measured, with the {interval}"),
+        (False, UNRESOLVED, "~: not resolved, the interval holds 1"),
+    ):
+        gains = {y: row.gain for y, row in enumerate(rows) if row.gain.resolved is resolved}
+        if gains:
+            errors = reach((gain.low, gain.ratio, gain.high) for gain in gains.values())
+            ratios = [gain.ratio for gain in gains.values()]
+            axes.errorbar(
+                ratios, list(gains), xerr=errors, fmt="o", color=colour, ecolor=colour, capsize=3, label=label
+            )
     bounds = [(y, row.predicted_gain) for y, row in enumerate(rows) if row.predicted_gain]
     if bounds:
         heights, values = zip(*bounds, strict=True)
         axes.scatter(values, heights, marker="|", s=300, linewidths=3, color=BOUND, label="predicted, at most")
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
-    axes.set_yticks(at, [step_label(row.step) for row in rows])
+    labels = [f"{'' if row.gain.resolved else '~'}{step_label(row.step)}" for row in rows]
+    axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     styled(axes, f"times as fast as the step before: {ladder_title(recorded.ladder)}")
     axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=2)
     steps = "; ".join(f"{step_label(row.step)} {row.gain}, {row.outcome}" for row in rows)
-    return figure, f"Points with ranges: what each step gained over the one before, and the predicted bound. {steps}."
+    return figure, f"Points: what each step gained over the one before, {interval}, and the predicted bound. {steps}."
 
 
 def roofline(recorded: Recorded) -> Drawing | None:
@@ -190,8 +169,7 @@ def sweep(recorded: Recorded) -> Drawing | None:
 
 
 FIGURES: dict[str, Callable[[Recorded], Drawing | None]] = {
-    figure.__name__: figure
-    for figure in (ladder, beside_original, breakdown, memory, idle, predicted, roofline, ablation, sweep)
+    figure.__name__: figure for figure in (ladder, breakdown, memory, idle, predicted, roofline, ablation, sweep)
 }
 NOT_DRAWN = {  # where a record lacks what a figure shows
     "idle": "No figure of why the GPU waits: no GPU has been recorded.",

@@ -7,8 +7,17 @@ from IPython.display import display
 
 from common.course import figures
 from common.course.recorded import Recorded
-from common.ladder.compare import spread
-from common.ladder.figures import GREY, MEMORY, SPEED, reach, step_label, svg_text
+from common.ladder.figures import (
+    GREY,
+    MEMORY,
+    SPEED,
+    colour_of,
+    interval_label,
+    reach,
+    short,
+    step_label,
+    svg_text,
+)
 from common.studies.ablation.effects import control, effects
 from common.studies.ablation.record import Ablation
 from common.studies.sweep.figure import plotly_figure
@@ -29,21 +38,29 @@ def show(recorded: Recorded, name: str) -> None:
 
 
 def ladder(recorded: Recorded) -> go.Figure:
-    """plotly's `figures.ladder`: images/s of each step, the windows on hover."""
-    results = [row.result for row in recorded.ladder.rows]
-    medians = [result.samples_per_second.median for result in results]
-    low, high = zip(*(spread(result) for result in results), strict=True)
-    below, above = reach(zip(low, medians, high, strict=True))
-    windows = ["<br>".join(f"{speed:.1f}" for speed in result.samples_per_second.windows) for result in results]
+    """plotly's `figures.ladder`: times the baseline; the gain over the step before and the windows on hover."""
+    rows = recorded.ladder.rows
+    ratios = [row.relative for row in rows]
+    below, above = reach((ratio.low, ratio.ratio, ratio.high) for ratio in ratios)
+    details = [
+        f"{row.result.samples_per_second.median:.1f} images/s<br>"
+        + (f"{row.gain} the step before<br>" if row.gain else "")
+        + "windows:<br>"
+        + "<br>".join(f"{speed:.1f}" for speed in row.result.samples_per_second.windows)
+        for row in rows
+    ]
     bar = go.Bar(
-        x=[step_label(result.step) for result in results],
-        y=medians,
+        x=[step_label(row.result.step) for row in rows],
+        y=[ratio.ratio for ratio in ratios],
         error_y={"array": above, "arrayminus": below},
-        marker_color=SPEED,
-        customdata=windows,
-        hovertemplate="%{x}: %{y:.1f} images/s<br>windows:<br>%{customdata}<extra></extra>",
+        text=[short(ratio) for ratio in ratios],
+        textposition="inside",
+        marker_color=[colour_of(ratio) for ratio in ratios],
+        customdata=details,
+        hovertemplate="%{x}: %{y:.2f}x the baseline<br>%{customdata}<extra></extra>",
     )
-    return go.Figure(bar).update_layout(title="images/s, with the range of the windows")
+    title = f"times the baseline, {interval_label(recorded.ladder)}; grey, ~: not resolved"
+    return go.Figure(bar).update_layout(title=title)
 
 
 def breakdown(recorded: Recorded) -> go.Figure:
@@ -72,14 +89,15 @@ def predicted(recorded: Recorded) -> go.Figure:
     rows = recorded.predictions
     steps, gains = [step_label(row.step) for row in rows], [row.gain for row in rows]
     below, above = reach((gain.low, gain.ratio, gain.high) for gain in gains)
-    figure = go.Figure().update_layout(title="times as fast as the step before")
+    figure = go.Figure().update_layout(title="times as fast as the step before; grey: not resolved")
     figure.add_scatter(
         x=steps,
         y=[gain.ratio for gain in gains],
         error_y={"array": above, "arrayminus": below},
         mode="markers",
         name="measured",
-        marker_color=SPEED,
+        marker_color=[colour_of(gain) for gain in gains],
+        text=[str(gain) for gain in gains],
     )
     bounds = [row.predicted_gain for row in rows]
     marks = {"symbol": "line-ew-open", "size": 24, "color": figures.BOUND}

@@ -9,7 +9,8 @@ from common import record
 from common.errors import InputError
 from common.ladder import compare, predictions
 from common.machine import ROOT
-from common.reference import header, recording
+from common.options import MODEL
+from common.reference import header
 from common.studies.limit.record import Limit
 from common.studies.study import Study, read_study
 from common.trace.summary import Summary, summarize
@@ -19,14 +20,10 @@ RECORDS = ROOT / "logs" / "reference"
 
 @dataclass(frozen=True)
 class Recorded:
-    """One ladder with its traces and studies.
-
-    folder: of its runs. runs: {step: `compare.RunSpread`} where it was recorded run by run.
-    """
+    """One ladder with its traces and studies. folder: of its runs."""
 
     folder: Path
     ladder: compare.Ladder
-    runs: dict[str, compare.RunSpread]
     _studies: dict[str, Study | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -40,8 +37,8 @@ class Recorded:
 
     @property
     def run_count(self) -> int:
-        """Runs per step; 1 for what was not recorded run by run."""
-        return max((runs.count for runs in self.runs.values()), default=1)
+        """Runs per step: its rounds."""
+        return max(len(row.rounds) for row in self.ladder.rows)
 
     @property
     def steps(self) -> list[str]:
@@ -122,9 +119,9 @@ def read(folder: str | Path) -> Recorded:
     results, problems = record.read_results(folder)
     if problems or not results:
         raise InputError(problems[0] if problems else f"{folder} holds no results")
-    return Recorded(folder, compare.ladders(results)[0], compare.recorded_runs(folder, results))
+    return Recorded(folder, compare.ladders(results, compare.recorded_rounds(folder, results))[0])
 
 
 def _rank(recorded: Recorded) -> tuple[bool, bool, int, str]:
     base = recorded.ladder.baseline
-    return base.device_type != "cuda", base.model != recording.MODEL, -recorded.windows, recorded.folder.name
+    return base.device_type != "cuda", base.model != MODEL[base.device_type], -recorded.windows, recorded.folder.name

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from common.ladder import published
-from common.ladder.compare import GpuUse, Ladder, Row, RunSpread, half_spread, is_first_step, spread
+from common.ladder.compare import GpuUse, Ladder, Row, half_spread, is_first_step, spread
 from common.record import Result, Setup
 from common.run.not_run import NotRun
 
 # By name, see `columns`. A terminal that is too narrow for all groups prints a table for each group, or several.
-MEASURED = ("batch", "batch MB", "memory MB", "step ms", "images/s")
-RUNS = ("mean of runs", "n")
-TRACED = ("GPU busy", "Tensor Cores")
-COMPARED = ("vs step before", "vs baseline", "original")
-LIMIT = ("% of limit",)
 GAINS = ("vs step before", "vs baseline")
+SPEED = ("images/s", *GAINS)
+LIMIT = ("% of limit",)
+COST = ("batch", "step ms", "window ±", "memory MB", "batch MB")
+TRACED = ("GPU busy", "Tensor Cores")
+ORIGINAL = ("original",)
 # A narrow page cuts off what is last.
-PAGE = ("batch", "median images/s", *GAINS, "windows", *RUNS, "step ms", "memory MB", *LIMIT)
+PAGE = ("batch", *SPEED, "windows", "rounds", "step ms", "memory MB", *LIMIT)
 
 
 class Speed(Protocol):
@@ -63,19 +63,23 @@ def step_of(row: Row | NotRun) -> str:
     return row.step if isinstance(row, NotRun) else row.result.step
 
 
+def beside_original(ladder: Ladder) -> bool:
+    """True for a ladder that the published one stands beside: of its model, from its baseline on."""
+    return is_first_step(ladder.baseline) and ladder.baseline.model == published.MODEL
+
+
 def columns(
     ladder: Ladder,
-    runs: Mapping[str, RunSpread] | None = None,
     used: Mapping[str, GpuUse] | None = None,
     limit: Limit | None = None,
     missing: Sequence[NotRun] = (),
 ) -> dict[str, Column]:
     """The columns by name, "% of limit" only with a limit; their cells are in the order of `rows_of`.
 
-    runs: {step: `RunSpread`} from `compare.recorded_runs`. used: {step: `GpuUse`} from `compare.gpu_use`. Steps
-    without have "-". limit: the result of `limit` for this ladder's setup. missing: steps that were not run.
+    used: {step: `GpuUse`} from `compare.gpu_use`; steps without have "-". limit: the result of `limit` for this
+    ladder's setup. missing: steps that were not run.
     """
-    rows, base, runs, used = rows_of(ladder, missing), ladder.baseline, runs or {}, used or {}
+    rows, base, used = rows_of(ladder, missing), ladder.baseline, used or {}
 
     def column(header: str, cell: Callable[[Row], str], not_run: str = "-") -> Column:
         return Column(header, [not_run if isinstance(row, NotRun) else cell(row) for row in rows])
@@ -85,24 +89,19 @@ def columns(
         "batch MB": column("batch\nMB", lambda row: f"{row.result.batch_bytes / 1e6:.1f}"),
         "memory MB": column("memory\nMB", lambda row: f"{row.result.peak_memory_bytes.allocated / 1e6:.0f}"),
         "step ms": column("step\nms", lambda row: f"{row.result.step_ms.median:.1f}"),
-        "images/s": column("images/s", lambda row: f"{_median(row)} ±{half_spread(row.result):.0%}", "not run"),
-        "median images/s": column("images/s", _median, "not run"),
+        "images/s": column("images/s", lambda row: f"{row.result.samples_per_second.median:.1f}", "not run"),
+        "window ±": column("window\n±", lambda row: f"{half_spread(row.result):.0%}"),
         "windows": column("windows", _windows),
-        "mean of runs": column("mean of\nruns", lambda row: str(runs.get(step_of(row), "-"))),
-        "n": column("n", lambda row: str(runs[step_of(row)].count) if step_of(row) in runs else "-"),
+        "rounds": column("rounds", lambda row: str(len(row.rounds))),
         "GPU busy": column("GPU\nbusy", lambda row: _share(used.get(step_of(row)), "utilization")),
         "Tensor Cores": column("Tensor\nCores", lambda row: _share(used.get(step_of(row)), "tensor_cores")),
         "vs step before": column("vs step\nbefore", lambda row: "" if row.gain is None else str(row.gain)),
         "vs baseline": column("vs\nbaseline", lambda row: "1.00x" if row.result is base else str(row.relative)),
-        "original": column("original", lambda row: _published(row, base)),
+        "original": column("original", _published),
     }
     if limit:
         table["% of limit"] = column("% of\nlimit", lambda row: f"{limit.share_of_limit(row.result):.0%}")
     return table
-
-
-def _median(row: Row) -> str:
-    return f"{row.result.samples_per_second.median:.1f}"
 
 
 def _windows(row: Row) -> str:
@@ -110,10 +109,10 @@ def _windows(row: Row) -> str:
     return f"{low:.1f} to {high:.1f}"
 
 
-def _published(row: Row, base: Result) -> str:
-    """As published, relative to the original's own baseline: beside our step 00 only."""
-    known = row.result.step in published.RELATIVE and is_first_step(base)
-    return f"{published.RELATIVE[row.result.step]:.2f}x" if known else ""
+def _published(row: Row) -> str:
+    """As published, relative to the original's own baseline."""
+    known = published.RELATIVE.get(row.result.step)
+    return f"{known:.2f}x" if known else ""
 
 
 def _share(use: GpuUse | None, name: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from common.errors import InputError
-from common.ladder.compare import Ladder, comparison, gpu_use, ladders, recorded_runs
+from common.ladder.compare import Ladder, comparison, gpu_use, ladders, recorded_rounds
 from common.machine import ROOT
 from common.options import folder
 from common.record import FILE, Result, read_results
@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "logdir", nargs="?", type=folder, default=logs, metavar="LOGDIR", help="default: logs/ of this project"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw throughput and memory per step: .svg or .png")
+    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw what each step gains: .svg or .png")
 
 
 def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") -> int:
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") 
         below = sorted({file.parent.parent.name for file in args.logdir.glob(f"*/*/{FILE}")})
         fix = f"its folders have: {', '.join(below[:6])}" if below else "run `make tour`"
         raise InputError(f"no results in {args.logdir}: it should have a folder per step with {FILE} in it; {fix}")
-    compared = ladders(results)
+    compared = ladders(results, recorded_rounds(args.logdir, results))
     if len(compared) > 1:
         print(f"{len(compared)} ladders: the runs differ in device, data, model or image size", file=sys.stderr)
     if args.plot:
@@ -76,7 +76,7 @@ def _print(
         print(f"no figures from a trace: {problem}", file=sys.stderr)
     limit = _unless_broken(read_limit, logdir)
     missing = _unless_broken(not_run.read_all, logdir) or []
-    print_ladders(compared, console(), used, recorded_runs(logdir, results), limit, missing)
+    print_ladders(compared, console(), used, limit, missing)
 
 
 def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:

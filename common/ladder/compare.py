@@ -1,34 +1,15 @@
 """Runs side by side: how much faster each step is than the baseline and than the step before."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
-from common.record import Result, Setup, read_runs
+from common.ladder.statistics import Ratio, Rounds, ratio
+from common.record import Result, Setup, read_result, run_files
 
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times faster one run is than another: ratio of the median windows, and its range.
-
-    low: the lower end of the one's `spread` over the upper end of the other's; high: the other way round. So the
-    range is what the windows themselves allow, with no assumption about how they are distributed.
-    """
-
-    ratio: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        """For people: "1.39x (1.31-1.48)", or "no difference" where the range contains 1."""
-        return f"{self.ratio:.2f}x ({self.low:.2f}-{self.high:.2f})" if self.differs else "no difference"
-
-    @property
-    def differs(self) -> bool:
-        """False where the range contains 1: then the runs are not resolved from each other."""
-        return not self.low <= 1 <= self.high
+Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
 
 
 @dataclass(frozen=True)
@@ -44,27 +25,14 @@ class GpuUse:
 
 
 @dataclass(frozen=True)
-class RunSpread:
-    """A recorded step run by run, images/s: the mean of the runs' medians, the slowest and the fastest, how many.
+class Row:
+    """One step in a ladder: how fast it is against the baseline, and against the row before (None for the first).
 
-    Windows of one run share what the machine did during that run; so this is the spread that another run would have.
+    rounds: its windows, round by round, that both ratios are from.
     """
 
-    mean: float
-    low: float
-    high: float
-    count: int
-
-    def __str__(self) -> str:
-        """For people: the mean, and half the range over it."""
-        return f"{self.mean:.1f} ±{(self.high - self.low) / 2 / self.mean:.0%}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One run in a ladder: against the ladder's baseline and against the row before (None for the first)."""
-
     result: Result
+    rounds: Rounds
     relative: Ratio
     gain: Ratio | None
 
@@ -78,16 +46,6 @@ class Ladder:
     @property
     def baseline(self) -> Result:
         return self.rows[0].result
-
-
-def ratio(faster: Result, slower: Result) -> Ratio:
-    """The `Ratio` of two results' throughputs, `faster` over `slower`."""
-    if faster is slower:
-        return Ratio(1.0, 1.0, 1.0)
-    (low, high), (other_low, other_high) = spread(faster), spread(slower)
-    return Ratio(
-        faster.samples_per_second.median / slower.samples_per_second.median, low / other_high, high / other_low
-    )
 
 
 def spread(result: Result) -> tuple[float, float]:
@@ -111,10 +69,10 @@ def is_first_step(result: Result) -> bool:
     return result.step.startswith("00_")
 
 
-def ladders(results: Iterable[Result]) -> list[Ladder]:
+def ladders(results: Iterable[Result], runs: Runs | None = None) -> list[Ladder]:
     """Sort results into ladders by their setups; the one with the most steps first, among equals the newest.
 
-    Raises InputError where there is nothing to compare.
+    runs: from `recorded_rounds`, see `rounds_of`. Raises InputError where there is nothing to compare.
     """
     groups: dict[Setup, list[Result]] = {}
     for result in sorted(results, key=lambda result: result.step):
@@ -122,27 +80,37 @@ def ladders(results: Iterable[Result]) -> list[Ladder]:
     if not groups:
         raise InputError("no results to compare")
     ordered = sorted(groups.values(), key=lambda group: (len(group), max(r.started for r in group)), reverse=True)
-    return [_ladder(group) for group in ordered]
+    return [_ladder(group, runs or {}) for group in ordered]
 
 
-def _ladder(group: list[Result]) -> Ladder:
-    before = [None, *group]
-    return Ladder(
-        [
-            Row(result, ratio(result, group[0]), None if previous is None else ratio(result, previous))
-            for result, previous in zip(group, before, strict=False)
-        ]
-    )
+def _ladder(group: list[Result], runs: Runs) -> Ladder:
+    windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
+    rows: list[Row] = []
+    for result, rounds in zip(group, windows, strict=True):
+        gain = ratio(rounds, rows[-1].rounds) if rows else None
+        relative = gain if gain and len(rows) == 1 else ratio(rounds, windows[0])
+        rows.append(Row(result, rounds, relative, gain))
+    return Ladder(rows)
 
 
-def recorded_runs(logdir: str | Path, results: Iterable[Result]) -> dict[str, RunSpread]:
-    """{step: its `RunSpread`} of those results that a record keeps run by run, in `<step>/runs/N.json`."""
-    spreads = {}
-    for result in results:
-        medians = [run.samples_per_second.median for run in read_runs(Path(logdir) / result.step)]
-        if medians:
-            spreads[result.step] = RunSpread(sum(medians) / len(medians), min(medians), max(medians), len(medians))
-    return spreads
+def rounds_of(result: Result, kept: Rounds) -> Rounds:
+    """The windows of a result, round by round: those kept in its folder, if it is from them, else its own as round 0.
+
+    It is not where its step was run again since, by itself.
+    """
+    windows = result.samples_per_second.windows
+    known = {speed for speeds in kept.values() for speed in speeds}
+    return kept if known.issuperset(windows) else {0: windows}
+
+
+def rounds_in(files: Iterable[Path]) -> Rounds:
+    """The windows in the files `runs/N.json` of a step's folder, by N. Raises InputError for a broken one."""
+    return {int(file.stem): read_result(file).samples_per_second.windows for file in files}
+
+
+def recorded_rounds(logdir: str | Path, results: Iterable[Result]) -> dict[str, Rounds]:
+    """{step: the windows that its folder keeps round by round}, empty where it keeps none. Raises InputError."""
+    return {result.step: rounds_in(run_files(Path(logdir) / result.step)) for result in results}
 
 
 def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, GpuUse], list[str]]:
@@ -172,8 +140,8 @@ def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Gp
 def comparison(compared: Sequence[Ladder]) -> dict[str, Any]:
     """The object that `compare --json` prints, from `ladders`.
 
-    Rows of another ladder than the first have null for `relative`, `relative_low` and `relative_high`: their setup is
-    not the baseline's.
+    Rows of another ladder than the first have null for `relative`, `relative_low`, `relative_high` and `resolved`:
+    their setup is not the baseline's.
     """
     rows = []
     for number, ladder in enumerate(compared):
@@ -185,6 +153,7 @@ def comparison(compared: Sequence[Ladder]) -> dict[str, Any]:
                     "relative": relative and relative.ratio,
                     "relative_low": relative and relative.low,
                     "relative_high": relative and relative.high,
+                    "resolved": relative and relative.resolved,
                 }
             )
     return {"baseline": compared[0].baseline.step, "rows": rows}

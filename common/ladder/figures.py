@@ -1,13 +1,14 @@
-"""A ladder as a figure, throughput and memory per step; and what all figures share: colours, style, SVG and PNG."""
+"""A ladder as a figure, what each step gains; and what all figures share: colours, style, SVG and PNG."""
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import InputError
-from common.ladder.compare import Ladder, spread
+from common.ladder.compare import Ladder
+from common.ladder.statistics import SAME, Ratio
 from common.record import write_whole
 
 if TYPE_CHECKING:  # half a second to import
@@ -15,7 +16,8 @@ if TYPE_CHECKING:  # half a second to import
     from matplotlib.figure import Figure
 
 FORMATS = (".svg", ".png")
-SPEED, MEMORY = "#0072b2", "#e69f00"  # Okabe and Ito's colours, which the colour-blind can distinguish
+SPEED, MEMORY, SLOWER = "#0072b2", "#e69f00", "#d55e00"  # Okabe and Ito's: the colour-blind can distinguish them
+UNRESOLVED = "#8c8c8c"  # a ratio whose interval holds 1
 GREY = "#767676"  # readable on white and on black; in an SVG it becomes the reader's own text colour
 ERROR_BARS = {"ecolor": GREY, "capsize": 3}
 THEME = "<style>:root{color:#3c4043}@media(prefers-color-scheme:dark){:root{color:#c4c7cc}}</style>"
@@ -114,16 +116,16 @@ def step_label(step: str) -> str:
     return step.replace("_", " ")
 
 
-def relative_labels(ladder: Ladder) -> list[str]:
-    """What to write at each step's bar: times the baseline, or "no difference"."""
-    ratios = [row.relative for row in ladder.rows[1:]]
-    return ["1.00x", *(f"{ratio.ratio:.2f}x" if ratio.differs else "no difference" for ratio in ratios)]
+def short(ratio: Ratio) -> str:
+    """A ratio without its interval: "1.39x", "~1.02x"."""
+    return "1.00x" if ratio == SAME else str(ratio).partition(" ")[0]
 
 
-def labelled(axes: "Axes", ends: Iterable[float], labels: Iterable[str]) -> None:
-    """Write a label behind the end of each horizontal bar."""
-    for y, (end, label) in enumerate(zip(ends, labels, strict=True)):
-        axes.annotate(label, (end, y), (5, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
+def colour_of(ratio: Ratio) -> str:
+    """The colour of a ratio's bar: one for the faster, one for the slower, and grey where it is not resolved."""
+    if not ratio.resolved and ratio != SAME:
+        return UNRESOLVED
+    return SLOWER if ratio.ratio < 1 else SPEED
 
 
 def reach(ranges: Iterable[tuple[float, float, float]]) -> list[list[float]]:
@@ -133,32 +135,64 @@ def reach(ranges: Iterable[tuple[float, float, float]]) -> list[list[float]]:
 
 
 def ladder_figure(ladder: Ladder) -> "Figure":
-    """A matplotlib `Figure` of a `compare.Ladder`: images/s with the range of the windows, and peak memory."""
+    """A matplotlib `Figure` of a `compare.Ladder`: each step against the baseline, and against the step before."""
     from matplotlib.figure import Figure
 
-    results = [row.result for row in ladder.rows]
-    names = [step_label(result.step) for result in results]
-    at = range(len(results))
-    figure = Figure(figsize=(9, 1.6 + 0.5 * len(results)), layout="constrained")
-    speed, memory = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
-
-    medians = [result.samples_per_second.median for result in results]
-    low, high = zip(*(spread(result) for result in results), strict=True)
-    errors = reach(zip(low, medians, high, strict=True))
-    speed.barh(at, medians, color=SPEED, height=0.62, xerr=errors, error_kw=ERROR_BARS)
-    labelled(speed, high, relative_labels(ladder))
-    styled(speed, "images/s, with the range of the windows")
-    speed.set_xlim(0, max(high) * 1.3)
-    speed.set_yticks(at, names)
-    speed.invert_yaxis()
-
-    sizes = [result.peak_memory_bytes.allocated / 1e6 for result in results]
-    memory.barh(at, sizes, color=MEMORY, height=0.62)
-    labelled(memory, sizes, [f"{size:,.0f}" for size in sizes])
-    styled(memory, "peak memory, MB")
-    memory.set_xlim(0, max([*sizes, 1]) * 1.22)
+    rows = ladder.rows
+    figure = Figure(figsize=(9, 1.9 + 0.33 * len(rows)), layout="constrained")
+    relative, gained = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
+    _bars(relative, dict(enumerate(row.relative for row in rows)), start=0)
+    styled(relative, f"times the baseline ({ladder.baseline.samples_per_second.median:,.0f} images/s)")
+    relative.set_yticks(range(len(rows)), [step_label(row.result.step) for row in rows])
+    relative.set_ylim(len(rows) - 0.4, -0.6)
+    _bars(gained, {y: row.gain for y, row in enumerate(rows) if row.gain}, start=1)
+    gained.axvline(1, color=GREY, linewidth=0.8)
+    styled(gained, "gain: times the step before")
     figure.suptitle(ladder_title(ladder), fontsize=11, color=GREY)
+    figure.supxlabel(f"lines: {interval_label(ladder)}; grey, ~: it holds 1, not resolved", fontsize=9, color=GREY)
     return figure
+
+
+def _bars(axes: "Axes", ratios: Mapping[int, Ratio], start: float) -> None:
+    """Draw ratios by their place: a bar from `start`, the interval as far as there is room, and a label behind it."""
+    if not ratios:
+        return
+    room = 1.5 * max(1.0, *(ratio.ratio for ratio in ratios.values()))
+    right = min(room, max(1.0, *(ratio.high for ratio in ratios.values())))
+    left = min(1.0, *(ratio.low for ratio in ratios.values())) if start else 0.0
+    axes.barh(
+        list(ratios),
+        [ratio.ratio - start for ratio in ratios.values()],
+        left=start,
+        color=[_fill(colour_of(ratio)) for ratio in ratios.values()],
+        height=0.62,
+        xerr=reach((ratio.low, ratio.ratio, ratio.high) for ratio in ratios.values()),
+        error_kw=ERROR_BARS,
+    )
+    axes.set_xlim(left - 0.05 * (right - left) * start, right + 0.25 * (right - left))
+    for y, ratio in ratios.items():
+        resolved = colour_of(ratio) != UNRESOLVED
+        axes.annotate(
+            short(ratio),
+            (min(max(ratio.high, start), right), y),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            color=GREY if resolved else UNRESOLVED,
+            weight="bold" if resolved else "normal",
+            fontsize=9,
+        )
+
+
+def _fill(colour: str) -> str:
+    """Grey half transparent, so that the interval is seen on it."""
+    return f"{UNRESOLVED}80" if colour == UNRESOLVED else colour
+
+
+def interval_label(ladder: Ladder) -> str:
+    """What the lines in a figure of ratios are, and of how many rounds."""
+    rounds = ladder.rows[-1].relative.rounds
+    return f"95 % interval of {rounds} rounds" if rounds > 1 else "95 % interval of one round (no run-to-run variation)"
 
 
 def ladder_title(ladder: Ladder) -> str:

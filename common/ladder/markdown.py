@@ -1,11 +1,11 @@
 """Markdown for pages: tables, a ladder's table, and text out of files, escaped."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from common.errors import printable
 from common.ladder.columns import GAINS, PAGE, Limit, columns
-from common.ladder.compare import Ladder, RunSpread
+from common.ladder.compare import Ladder
 
 
 def table(headers: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
@@ -17,16 +17,15 @@ def table(headers: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 def ladder_table(
     ladder: Ladder,
-    runs: Mapping[str, RunSpread],
     limit: Limit | None = None,
     steps: Collection[str] | None = None,
     gains: bool = True,
 ) -> str:
-    """A `compare.Ladder` as a Markdown table. runs, limit: see `columns.columns`.
+    """A `compare.Ladder` as a Markdown table. limit: see `columns.columns`.
 
     steps: only these rows, by default all. gains: with the columns that compare a step with others.
     """
-    by_name = columns(ladder, runs, limit=limit)
+    by_name = columns(ladder, limit=limit)
     shown = [by_name[name] for name in PAGE if name in by_name and (gains or name not in GAINS)]
     headers = ["step", *(f">{column.header}".replace("\n", " ") for column in shown)]
     rows = [

@@ -15,6 +15,7 @@ from common.errors import InputError, printable
 from common.explain.terminal import console, headed_table
 from common.ladder import compare
 from common.ladder.markdown import escaped, table
+from common.ladder.statistics import Ratio
 from common.record import Result
 from common.trace.advice import Advice
 from common.trace.source import MAX_SIZE, Chunks
@@ -22,9 +23,9 @@ from common.trace.summary import Summary, summarize
 
 LEGEND = (
     "\npredicted: upper bound, from the trace of the step before, without the cost that the step reduces. "
-    "measured: from the timed windows, without a profiler; no difference: not resolved. "
-    "outcome: within the bound, a loss included; a miss gained more; cannot tell: nothing predicted, or too wide a "
-    "range."
+    "measured: from the timed windows, without a profiler, and the 95 % interval; ~: that holds 1, so the gain is not "
+    "resolved. outcome: within the bound, a loss included; a miss: the whole interval is above the bound; cannot tell: "
+    "nothing predicted, or an interval that holds both 1 and the bound."
 )
 
 
@@ -38,7 +39,7 @@ class Prediction:
     before: str
     step: str
     advice: Advice | None
-    gain: compare.Ratio
+    gain: Ratio
     notes: tuple[str, ...] = ()
 
     @property
@@ -53,13 +54,16 @@ class Prediction:
 
     @property
     def outcome(self) -> str:
-        """ "within": at most as predicted; "miss": more; "cannot tell": nothing predicted, or too wide a range."""
+        """ "within", "miss", or "cannot tell", by the interval of the gain.
+
+        A miss: all of it is above the bound. Cannot tell: it holds both 1 and the bound, or nothing is predicted.
+        """
         if self.predicted_gain is None:
             return "cannot tell"
         bound = self.predicted_gain * 1.005  # what rounds to the bound is not over it
         if self.gain.low > bound:
             return "miss"
-        return "within" if self.gain.differs or self.gain.high <= bound else "cannot tell"
+        return "within" if self.gain.resolved or self.gain.high <= bound else "cannot tell"
 
 
 LadderPredictions = tuple[compare.Ladder, list[Prediction]]
@@ -73,7 +77,7 @@ def predictions(
     max_size: refuse traces of more bytes of JSON.
     """
     ladders, problems = [], []
-    for ladder in compare.ladders(results):
+    for ladder in compare.ladders(results, compare.recorded_rounds(logdir, results)):
         summaries = {}
         for before in ladder.rows[:-1]:
             try:
@@ -90,11 +94,13 @@ def of_ladder(ladder: compare.Ladder, summaries: Mapping[str, Summary]) -> list[
     """The `Prediction`s of one ladder. summaries: {step: the `Summary` of its trace}; steps may be missing."""
     rows = []
     for before, after in pairwise(ladder.rows):
+        if after.gain is None:
+            continue
         summary, step = summaries.get(before.result.step), after.result.step
         bottlenecks = summary.bottlenecks if summary else []
         advice = next((advice for advice in bottlenecks if advice.step == step), None)
         notes = tuple(note for note in after.result.notes if note not in before.result.notes)
-        rows.append(Prediction(before.result.step, step, advice, compare.ratio(after.result, before.result), notes))
+        rows.append(Prediction(before.result.step, step, advice, after.gain, notes))
     return rows
 
 
@@ -105,7 +111,7 @@ def print_predictions(ladders: Iterable[LadderPredictions], to: Console) -> None
         to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
         shown = headed_table("step", "predicted", "measured", "outcome")
         for row in rows:
-            shown.add_row(*_cells(row))
+            shown.add_row(*_cells(row), style=None if row.gain.resolved else "dim")
         to.print(shown)
         for row in rows:
             if row.why:
@@ -120,24 +126,24 @@ def markdown(ladders: Sequence[LadderPredictions]) -> str:
         "",
         "What each step was predicted to gain by the trace of the step before it, and what it then gained. *Predicted*",
         "is Amdahl's bound: the mean step without the cost that the next step reduces, so a gain of at most that.",
-        "*Measured* is the ratio of the timed windows, without a profiler, and the range they allow; *no difference*",
-        "where that range contains 1. *Within*: at most the bound, a loss included. A *miss* gained more than the",
-        "bound: the trace, or our reading of it, did not show everything. *Cannot tell*: there was no bound, or the",
-        "range contains both it and 1.",
+        "*Measured* is the ratio of the timed windows, without a profiler, and its 95 % interval; `~` where that holds",
+        "1, so the gain is not resolved. *Within*: at most the bound, a loss included. A *miss* gained more than the",
+        "bound (the whole interval is above it): the trace, or our reading of it, did not show everything. *Cannot",
+        "tell*: there was no bound, or the interval holds both it and 1.",
         "",
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):
         lines += [
-            "No ladder from a GPU has been recorded yet. On a CPU most of the steps have no effect, and the traces",
+            "No ladder from a GPU has been recorded yet. On a CPU some of the steps have no effect, and the traces",
             "show it; see [Without a GPU](index.md#without-a-gpu).",
             "",
         ]
     for ladder, rows in ladders:
         base = ladder.baseline
-        windows = len(base.samples_per_second.windows)
+        windows, rounds = len(base.samples_per_second.windows), len(ladder.rows[0].rounds)
         lines += [f"## {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
-        lines += [f"{machine}, {windows} timed windows per step.", ""]
+        lines += [f"{machine}, {windows} timed windows per step, of {rounds} round{'s' if rounds > 1 else ''}.", ""]
         cells = [[*_cells(row), escaped(row.why)] for row in rows]
         lines += [table(["step", ">predicted, at most", ">measured", "outcome", "why"], cells), ""]
     lines.append("*Made by `make docs-figures`, from `logs/reference/`.*")
@@ -176,7 +182,7 @@ def explain_runs(
                 "before": row.before,
                 "predicted_gain": row.predicted_gain,
                 "why": row.why,
-                "measured_gain": asdict(row.gain),
+                "measured_gain": asdict(row.gain) | {"resolved": row.gain.resolved},
                 "outcome": row.outcome,
             }
             for _, rows in ladders

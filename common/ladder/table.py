@@ -10,17 +10,27 @@ from rich.text import Text
 from common.errors import printable
 from common.explain.terminal import plain_table
 from common.ladder import published
-from common.ladder.columns import COMPARED, LIMIT, MEASURED, RUNS, TRACED, Column, Limit, columns, rows_of
-from common.ladder.compare import GpuUse, Ladder, RunSpread, half_spread, is_first_step
+from common.ladder.columns import (
+    COST,
+    LIMIT,
+    ORIGINAL,
+    SPEED,
+    TRACED,
+    Column,
+    Limit,
+    beside_original,
+    columns,
+    rows_of,
+)
+from common.ladder.compare import GpuUse, Ladder, half_spread, is_first_step
+from common.ladder.summary import intervals, summary
 from common.record import Result
 from common.run.not_run import NotRun
 
-UNSTEADY = 0.25  # half the range of a run's windows over their median: beyond it the figures mean little
+UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond it intervals are wide
 
-OF_RUNS = "mean of runs: of the medians of n runs, interleaved with the other steps', ± half their range.\n"
-OF_DRIFT = "How the machine drifts from one run to the next is not in that range: `record` measures it.\n"
 NO_EFFECT = (
-    "A step whose change has no effect on this device (see its note) differs from the one before by that drift alone.\n"
+    "A step whose change has no effect on this device (see its note) differs from the one before by chance only.\n"
 )
 OF_TRACES = "GPU busy, Tensor Cores: of the traced steps and of their kernels' time; `explain` shows more.\n"
 NO_GPU = "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` shows where the time went.\n"
@@ -30,13 +40,12 @@ def print_ladders(
     ladders: Sequence[Ladder],
     to: Console,
     used: Mapping[str, GpuUse] | None = None,
-    runs: Mapping[str, RunSpread] | None = None,
     limit: Limit | None = None,
     missing: Sequence[NotRun] = (),
 ) -> None:
     """Print every ladder with its notes to the console `to`.
 
-    used, runs: see `columns.columns`. limit: shown with the ladders of its setup. missing: the steps of the first
+    used: see `columns.columns`. limit: shown with the ladders of its setup. missing: the steps of the first
     ladder that were not run.
     """
     if len(ladders) > 1:
@@ -46,24 +55,22 @@ def print_ladders(
         )
     for number, ladder in enumerate(ladders):
         its_limit = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
-        _print_ladder(ladder, to, used or {}, runs or {}, its_limit, () if number else missing)
+        _print_ladder(ladder, to, used or {}, its_limit, () if number else missing)
 
 
 def _print_ladder(
     ladder: Ladder,
     to: Console,
     used: Mapping[str, GpuUse],
-    runs: Mapping[str, RunSpread],
     limit: Limit | None,
     missing: Sequence[NotRun],
 ) -> None:
     base = ladder.baseline
     steps = {row.result.step for row in ladder.rows}
-    groups = [MEASURED]
-    groups += [RUNS] if steps & runs.keys() else []
+    cost = (*COST, *(ORIGINAL if beside_original(ladder) else ()))
+    groups = [SPEED, *([LIMIT] if limit else []), cost]
     groups += [TRACED] if steps & used.keys() else []
-    groups += [COMPARED, *([LIMIT] if limit else [])]
-    by_name = columns(ladder, runs, used, limit, missing)
+    by_name = columns(ladder, used, limit, missing)
     notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
     numbered = [note for note in notes if note not in everywhere]
@@ -78,10 +85,12 @@ def _print_ladder(
     for table in _tables(names, [[by_name[name] for name in group] for group in groups], to):
         to.print(table)
         to.print()
+    to.print(Text(summary(ladder), "bold"))
     if max(half_spread(row.result) for row in ladder.rows) > UNSTEADY:
         to.print(
             Text(
-                "UNSTEADY: windows of one run differ widely, so something else kept this machine busy. Run it again.",
+                "UNSTEADY: the windows of a step differ widely, so something else kept this machine busy. Run it "
+                "again, or more rounds.",
                 "red",
             )
         )
@@ -93,20 +102,22 @@ def _print_ladder(
         to.print(Text(f"[{number}] {note}", "yellow"))
     for not_run in missing:
         to.print(Text(f"{printable(not_run)}.", "yellow"))
-    to.print(Text(_legend(base, groups, limit), "dim"))
+    to.print(Text(_legend(ladder, groups, limit), "dim"))
 
 
-def _legend(base: Result, groups: Collection[tuple[str, ...]], limit: Limit | None) -> str:
-    on_cpu = base.device_type == "cpu"
+def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | None) -> str:
+    on_cpu = ladder.baseline.device_type == "cpu"
     memory = "the profiler's peak (weights not in it)" if on_cpu else "the GPU allocator's peak"
-    return (
-        "images/s: median timed window, no profiler running, ± half the windows' range. "
-        f"batch MB: what a batch moves to the device. memory: {memory}.\n"
-        "1.39x (1.31-1.48): times as fast, and the range the windows allow; no difference: that range contains 1.\n"
-        f"{OF_RUNS if RUNS in groups else OF_DRIFT}{NO_EFFECT if on_cpu else ''}{_of_limit(limit) if limit else ''}"
-        f"{OF_TRACES if TRACED in groups else NO_GPU if on_cpu else ''}"
+    original = (
         f"original: as published for a {published.DEVICE} at 224 px, against its own baseline; not measured here."
     )
+    return (
+        f"{intervals(ladder)}\n{NO_EFFECT if on_cpu else ''}"
+        "images/s: the median timed window, no profiler running; window ±: half the windows' range. "
+        f"memory: {memory}. batch MB: what a batch moves to the device.\n"
+        f"{_of_limit(limit) if limit else ''}{OF_TRACES if TRACED in groups else NO_GPU if on_cpu else ''}"
+        f"{original if beside_original(ladder) else ''}"
+    ).rstrip()
 
 
 def _of_limit(limit: Limit) -> str:
@@ -135,7 +146,9 @@ def _table(names: Sequence[Text], group: Iterable[Column]) -> Table:
     headers = [column.header if "\n" in column.header else f"\n{column.header}" for column in group]
     table = plain_table("\nstep", headers)
     for cells in zip(names, *(column.cells for column in group), strict=True):
-        table.add_row(*cells)
+        table.add_row(
+            *(Text(cell, "dim") if isinstance(cell, str) and cell.startswith("~") else cell for cell in cells)
+        )
     return table
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from common import record
 from common.errors import printable
 from common.ladder import compare, markdown
+from common.ladder.summary import intervals, summary
 from common.reference import header
 from common.run import not_run
 
@@ -23,8 +24,7 @@ def page(folder: str | Path) -> str:
     results, _ = record.read_results(folder)
     if not results:
         return ""
-    ladder = compare.ladders(results)[0]
-    runs = compare.recorded_runs(folder, results)
+    ladder = compare.ladders(results, compare.recorded_rounds(folder, results))[0]
     settings = header.read_header(folder / header.FILE).settings
     base, environment = ladder.baseline, ladder.baseline.environment
     windows = len(base.samples_per_second.windows)
@@ -40,11 +40,15 @@ def page(folder: str | Path) -> str:
         + (f", driver {environment.driver}" if environment.driver else "")
         + f". Started {base.started[:10]}, code at {environment.git or 'no known commit'}.",
         "",
-        markdown.ladder_table(ladder, runs),
+        markdown.ladder_table(ladder),
+        "",
+        f"**{markdown.escaped(summary(ladder))}**",
+        "",
+        intervals(ladder),
         "",
         f"images/s: the median of all {windows} timed windows of a step, no profiler running; windows: their range,",
-        "without a tenth of them at either end; mean of runs: of the runs' medians, ± half their range; n: runs,",
-        "interleaved with the other steps. *No difference*: the range of the ratio contains 1. Trace, events: run 1.",
+        "without a tenth of them at either end; rounds: runs of the step, interleaved with the other steps'. Trace,",
+        "events: round 1.",
         *(["", *(f"- {markdown.escaped(note)}." for note in notes)] if notes else []),
         *([""] if missing else []),
         *(f"- {markdown.code(step.step)} was not run: {markdown.escaped(step.reason)}." for step in missing),

@@ -72,6 +72,7 @@ async function show() {
     dark: document.documentElement.classList.contains("dark"),
     runs: [],
     ladders: () => fetchJson("ladders"),
+    ratio: (before, after) => fetchJson("ratio", {before, after}),
     digest: (run, trace) => ask("digest", trace ? {run, trace} : {run}, current),
     lanes: (run, trace) => ask("lanes", trace ? {run, trace} : {run}, current),
     alive: () => current === shown,

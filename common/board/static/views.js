@@ -145,11 +145,12 @@ export async function ladder(site) {
     return page;
   }
   for (const shown of ladders) {
-    page.append(h("h1", {}, shown.title), h("div", {class: "grid"},
+    page.append(h("h1", {}, shown.title), h("p", {}, h("b", {}, shown.summary)), h("div", {class: "grid"},
       section("Images/s", speedChart(site, shown),
         note("The median of the timed windows, without a profiler; the whiskers are the range of the windows.")),
       section("Relative to the baseline", relativeChart(site, shown, original),
-        note(`Grey: the course's original ladder, on a ${original.device}, one run per step, no range published.`)),
+        note(shown.intervals), comparable(shown, original)
+          ? note(`Orange: the course's original ladder, on a ${original.device}, one run per step, no interval published.`) : null),
       breakdowns(site, shown),
       h("section", {class: "wide"}, h("h2", {}, "The steps"), ladderTable(site, shown))));
   }
@@ -189,15 +190,22 @@ function speedChart(site, {rows}) {
   }], {label: "Images/s of each step", yaxis: {rangemode: "tozero"}}), rows);
 }
 
-function relativeChart(site, {rows}, original) {
+// The published ladder stands only beside one of its own model.
+function comparable({rows}, original) {
+  return rows.some((row) => row.model === original.model && row.step in original.relative);
+}
+
+function relativeChart(site, {rows, ...shown}, original) {
   const steps = rows.map((row) => plain(row.step));
+  const published = {type: "bar", name: original.device, x: steps, y: rows.map((row) => original.relative[row.step] ?? null),
+    marker: {color: "#E69F00"}, hovertemplate: `%{x}<br>%{y:.2f}x<extra>${plain(original.device)}</extra>`};
   return opensSteps(site, chart(site, [
-    {type: "bar", name: "here", x: steps, y: rows.map((row) => row.relative.ratio), marker: {color: "#0072B2"},
-      hovertemplate: "%{x}<br>%{y:.2f}x<extra>here</extra>",
+    {type: "bar", name: "here", x: steps, y: rows.map((row) => row.relative.ratio),
+      marker: {color: rows.map((row) => (row.relative.resolved ? "#0072B2" : "#999999"))},
+      customdata: rows.map((row) => row.relative.text), hovertemplate: "%{x}<br>%{customdata}<extra>here</extra>",
       error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row) => row.relative.high - row.relative.ratio),
         arrayminus: rows.map((row) => row.relative.ratio - row.relative.low)}},
-    {type: "bar", name: original.device, x: steps, y: rows.map((row) => original.relative[row.step] ?? null),
-      marker: {color: "#999999"}, hovertemplate: `%{x}<br>%{y:.2f}x<extra>${plain(original.device)}</extra>`},
+    ...(comparable({rows, ...shown}, original) ? [published] : []),
   ], {label: "Throughput relative to the baseline", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: "x"}}), rows);
 }
 
@@ -239,10 +247,14 @@ function breakdowns(site, {rows}) {
 function ladderTable(site, {rows}) {
   const link = (row) => (row.has_trace
     ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step);
-  return table(["step", ">batch", ">images/s", ">range", ">vs baseline", ">vs step before", ">peak memory", "notes"],
-    rows.map((row) => [link(row), `${row.batch_size}`, row.samples_per_second.median.toFixed(1),
-      `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.relative.ratio.toFixed(2)}x`, row.gain?.text ?? "–",
-      bytes(row.peak_memory_bytes.allocated), row.notes.join("; ")]));
+  return table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">windows", ">peak memory", "notes"],
+    rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain), ratioText(row.relative),
+      `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, bytes(row.peak_memory_bytes.allocated), row.notes.join("; ")]));
+}
+
+// A ratio with its interval, grey where it is not resolved; null where there is none.
+function ratioText(ratio) {
+  return ratio && h("span", {class: ratio.resolved ? "" : "quiet"}, ratio.text);
 }
 
 // The runs with their main figures, which come as the traces are read.
@@ -404,7 +416,7 @@ async function changeFromBefore(site, run, digest) {
       return null;
     }
     return section(`Since ${rows[at - 1].step}`, note(`${predicted}Measured: ${rows[at].gain.text}.`),
-      note(batchNote(rows[at - 1], rows[at])), changes(before, digest));
+      note(batchNote(rows[at - 1].batch_size, rows[at].batch_size)), changes(before, digest));
   } catch {
     return null;
   }
@@ -412,23 +424,15 @@ async function changeFromBefore(site, run, digest) {
 
 // Warns where the batch sizes differ, so that a step of one is not a step of the other.
 function batchNote(before, after) {
-  return before.batch_size === after.batch_size ? "The times are from traced steps, which vary."
-    : `The batch size was ${before.batch_size} and is ${after.batch_size}: the times below are per step, not per image.`;
+  return before === after ? "The times are from traced steps, which vary."
+    : `The batch size was ${before} and is ${after}: the times below are per step, not per image.`;
 }
 
-// What was measured of two runs of one ladder, without a profiler; "" for other runs.
+// What was measured of two runs of one setup, without a profiler; null for other runs.
 async function measured(site, before, after) {
-  const {ladders} = await site.ladders();
-  const rows = ladders.map((candidate) => candidate.rows).find((candidate) => [before, after].every((run) => candidate.some((row) => row.run === run.key)));
-  if (!rows || before === after) {
-    return "";
-  }
-  const [was, is] = [before, after].map((run) => rows.find((row) => row.run === run.key));
-  const [low, high] = [is.low / was.high, is.high / was.low];
-  const ratio = is.samples_per_second.median / was.samples_per_second.median;
-  const comparison = low <= 1 && high >= 1 ? "no difference" : `${ratio.toFixed(2)}x (${low.toFixed(2)}-${high.toFixed(2)})`;
-  const speeds = [was, is].map((row) => row.samples_per_second.median.toFixed(1));
-  return `Images/s, without a profiler: ${speeds[0]} before, ${speeds[1]} after: ${comparison}. ${batchNote(was, is)}`;
+  const {ratio, speeds, batch_sizes: [was, is]} = await site.ratio(before.key, after.key);
+  return ratio && h("p", {}, `Images/s, without a profiler: ${speeds.map((speed) => speed.toFixed(1)).join(" before, ")} after: `,
+    ratioText(ratio), `. ${batchNote(was, is)}`);
 }
 
 // 3. Any two runs: what moved.
@@ -450,7 +454,7 @@ export async function compare(site) {
   }
   const speed = await measured(site, before, after);
   if (speed) {
-    page.append(h("p", {}, speed));
+    page.append(speed);
   }
   if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
     page.append(h("p", {class: "bad"}, "One of them ran on a GPU, the other on a CPU: two machines, not a change."));

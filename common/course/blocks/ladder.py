@@ -6,6 +6,7 @@ from common.explain.terminal import size_text
 from common.ladder import markdown
 from common.ladder.figures import ladder_title
 from common.ladder.markdown import escaped
+from common.ladder.summary import intervals, summary
 
 
 def ladders(course: Course) -> str:
@@ -14,7 +15,8 @@ def ladders(course: Course) -> str:
     for recorded in course.records:
         parts += [
             f"### {escaped(ladder_title(recorded.ladder))}",
-            markdown.ladder_table(recorded.ladder, recorded.runs, recorded.limit),
+            markdown.ladder_table(recorded.ladder, recorded.limit),
+            f"**{escaped(summary(recorded.ladder))}** {intervals(recorded.ladder)}",
             f"[The record]({course.to_logs}/{recorded.folder.name}/README.md).",
         ]
     return "\n\n".join(parts)

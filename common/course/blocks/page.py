@@ -38,10 +38,7 @@ def recorded_on(course: Course) -> str:
     )
     if base.device_type == "cuda":
         return text
-    return (
-        f"{text} Without a GPU most steps have no effect, and the figure shows that. The bars on the right are the "
-        "original's: published, one run, not measured by us."
-    )
+    return f"{text} Without a GPU some steps have no effect: they are among the grey ones."
 
 
 def figure(course: Course, name: str) -> str:

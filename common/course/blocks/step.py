@@ -34,14 +34,14 @@ def diff(course: Course, before: str, after: str) -> str:
 
 
 def number(course: Course, step: str) -> str:
-    """What a step gained over the one before: the recorded rows of both, the range, and the original's figures."""
+    """What a step gained over the one before: the recorded rows of both, the interval, and the original's figures."""
     shown = course.shown
     if step not in shown.steps:
         return f"`{step}` has not been recorded."
     at = shown.steps.index(step)
     rows = shown.ladder.rows[max(0, at - 1) : at + 1]
     steps = [row.result.step for row in rows]
-    table = markdown.ladder_table(shown.ladder, shown.runs, shown.limit, steps, gains=False)
+    table = markdown.ladder_table(shown.ladder, shown.limit, steps, gains=False)
     return "\n\n".join(part for part in (table, _gain(rows), published(course, step)) if part)
 
 
@@ -49,10 +49,11 @@ def _gain(rows: Sequence[Row]) -> str:
     """In words: the gain of the last of one or two rows, and what its run noted that the row before did not."""
     sentences, row = [], rows[-1]
     if gain := row.gain:
-        verdict = "faster" if gain.low > 1 else "slower" if gain.high < 1 else "not resolved"
+        verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "not resolved"
+        rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
         sentences.append(
-            f"On {escaped(row.result.device)}: {gain.ratio:.2f} times the images/s of the step before, "
-            f"{gain.low:.2f} to {gain.high:.2f} by the ranges of the windows: **{verdict}**."
+            f"On {escaped(row.result.device)}: **{gain}** the images/s of the step before, with the 95 % interval of "
+            f"{rounds}: {verdict}."
         )
     known = rows[0].result.notes if len(rows) > 1 else []
     sentences += [f"The run noted: {escaped(note)}." for note in row.result.notes if note not in known]

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import sys
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -18,11 +19,23 @@ from common.errors import InputError
 from common.run import privacy
 from common.studies import study
 from common.studies.input import figure, measure, view
-from common.studies.input.record import FILE, Consumed, Delivered, InputLimit, read
+from common.studies.input.record import (
+    FASTER,
+    FILE,
+    SLOWER,
+    UNRESOLVED,
+    Consumed,
+    Delivered,
+    InputLimit,
+    compared,
+    over_model,
+    read,
+)
 from common.studies.limit import record as limit_record
 from common.studies.processes import ProcessMemory
 
 MB = 10**6
+MEMORY = ProcessMemory(300 * MB, 90 * MB)
 
 
 def delivered(workers, *windows, memory=None):
@@ -36,7 +49,7 @@ MODEL = Consumed(record.Throughput(100.0, [90.0, 100.0, 110.0]), "compiled", "bf
 def make_input_limit(*rows, **changes):
     rows = list(rows) or [
         delivered(0, 50, 60, 70),
-        delivered(2, 120, 130, 140, memory=ProcessMemory(300 * MB, 90 * MB)),
+        delivered(2, 120, 130, 140, memory=MEMORY),
     ]
     values = dict(
         schema=2, setup=record.Setup("Test <CPU>", 2, "stand-in", "mobilenet_v2", 64), device_type="cpu",
@@ -58,21 +71,43 @@ def test_worker_numbers_double_up_to_the_cores():
     assert measure.worker_numbers(16) == [0, 1, 2, 4, 8, 16]
 
 
+def test_the_input_over_the_model_is_the_ratio_of_the_median_windows_with_its_interval():
+    ratio = over_model(delivered(0, 190, 200, 210), MODEL)
+    assert ratio.ratio == pytest.approx(2.0)
+    assert ratio.rounds == 1
+    assert 1 < ratio.low < 2 < ratio.high
+
+
+@pytest.mark.parametrize(
+    "windows, words",
+    [
+        ((190, 200, 210), FASTER),
+        ((50, 51, 52), SLOWER),
+        ((95, 101, 108), UNRESOLVED),
+        ((80, 130, 180), UNRESOLVED),  # 1.3 times the model's, from windows that vary by more
+    ],
+)
+def test_faster_and_slower_are_what_the_interval_resolves(windows, words):
+    assert compared(delivered(0, *windows), MODEL) == words
+
+
+SLOW, EVEN, FAST = (50, 51, 52), (95, 101, 108), (190, 200, 210)
+
+
 @pytest.mark.parametrize(
     "rows, sentence",
     [
-        ([delivered(0, 200, 210, 220)], "the model is the bottleneck with any number"),
-        ([delivered(0, 50, 60, 70), delivered(1, 120, 130, 140)], "below 1 worker, the model from there on"),
-        ([delivered(0, 50, 60, 70), delivered(2, 80, 95, 120)], "below 2 workers; there it is as fast"),
-        (
-            [delivered(0, 50, 60, 70), delivered(1, 80, 95, 120), delivered(2, 120, 130, 140)],
-            "below 1 worker; with 1 worker it is as fast as the model (their windows overlap), and from 2 workers on",
-        ),
-        ([delivered(0, 9, 10, 11), delivered(2, 39, 40, 41)], "about 5 of them, each with a core of its own"),
+        ({0: FAST}, "the model is the bottleneck with any number of workers, even none"),
+        ({0: SLOW, 1: FAST}, "the input is the bottleneck below 1 worker, the model from there on"),
+        ({0: SLOW, 2: EVEN}, "below 2 workers; with 2 workers it is not resolved which side is the bottleneck, and no"),
+        ({0: SLOW, 1: EVEN, 2: FAST}, "with 1 worker it is not resolved which side is the bottleneck, and from 2"),
+        ({0: EVEN, 1: FAST}, "with 0 workers it is not resolved which side is the bottleneck, and from 1 worker on"),
+        ({0: (9, 10, 11), 2: (39, 40, 41)}, "about 5 of them, each with a core of its own"),
     ],
 )
 def test_the_sentence_names_the_slower_side_and_what_changes_it(rows, sentence):
-    assert sentence in measure.bottleneck(rows, MODEL, cores=2)
+    every = [delivered(workers, *windows) for workers, windows in rows.items()]
+    assert sentence in measure.bottleneck(every, MODEL, cores=2)
 
 
 # The record
@@ -126,16 +161,26 @@ def shown(result, width=140):
 
 
 def test_the_table_compares_each_number_of_workers_with_the_model():
-    text = shown(make_input_limit(), width=400)
+    result = make_input_limit(delivered(0, 50, 60, 70), delivered(1, *EVEN), delivered(2, 240, 260, 280, memory=MEMORY))
+    text = shown(result, width=400)
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line[:1].isdigit()}
-    assert rows["0"] == "60.0 50.0 to 70.0 0.60x 0.10 - - slower than the model".split()
-    assert rows["2"] == "130.0 120.0 to 140.0 1.30x 0.10 300 90 faster than the model".split()
+    slower, even, faster = (str(over_model(row, MODEL)) for row in result.delivered)
+    assert [slower[:5], even[:6], faster[:5]] == ["0.60x", "~1.01x", "2.60x"]
+    assert rows["0"] == f"60.0 50.0 to 70.0 {slower} 0.10 - - slower than the model".split()
+    assert rows["1"] == f"101.0 95.0 to 108.0 {even} 0.10 - - not resolved".split()
+    assert rows["2"] == f"260.0 240.0 to 280.0 {faster} 0.10 300 90 faster than the model".split()
+    assert "which holds nothing of how runs differ" in text
     assert "stand-in data (not CIFAR-10), batch 128, 64 px, uint8, on CPU" in text
     assert "The model alone, mobilenet_v2 on Test <CPU>: 100.0 images/s (windows 90.0 to 110.0; compiled" in text
     assert "Without workers the two take turns: 37.5 images/s" in text  # 1 / (1/60 + 1/100)
     assert "The input is the bottleneck below 2 workers." in text
     assert "A note." in text
     assert "take turns" not in shown(make_input_limit(device_type="cuda")), "on a GPU they run at the same time"
+
+
+def test_windows_that_differ_widely_are_reported():
+    assert "UNSTEADY" not in shown(make_input_limit())
+    assert "UNSTEADY" in shown(make_input_limit(delivered(0, 20, 60, 90)))
 
 
 def test_the_figure_shows_a_point_per_number_of_workers_and_the_model(tmp_path):
@@ -279,6 +324,15 @@ def test_a_model_that_memory_does_not_hold_is_halved_and_reported(small, room_fo
     assert "The model alone: out of memory with batch size 4: measured with batch 2." in capsys.readouterr().out
     result = read(tmp_path)
     assert (result.batch_size, result.model_alone.batch_size) == (4, 2)
+
+
+def test_without_scipy_it_is_measured_and_what_is_left_out_is_said(small, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    assert ended("--logdir", tmp_path) == 0
+    assert "no table: intervals need SciPy" in capsys.readouterr().out
+    result = read(tmp_path)
+    assert result.enough_workers is None
+    assert "not computed: intervals need SciPy" in result.bottleneck
 
 
 def test_a_batch_larger_than_the_data_is_one_line(small, tmp_path, capsys):

@@ -80,7 +80,7 @@ def input_limit(result: InputLimit) -> list[str]:
 @shows("ablation")
 def ablation_programs(ablation: Ablation) -> list[str]:
     """The baseline, the same again, and the full ladder."""
-    return [_table(ablation_view.programs_table(ablation))]
+    return [_table(ablation_view.programs_table(ablation)), *_plain(ablation_view.control_lines(ablation))]
 
 
 @shows("ablation")
@@ -97,7 +97,7 @@ def ablation_effects(ablation: Ablation) -> list[str]:
 
 @shows("ablation")
 def ablation_pairs(ablation: Ablation) -> list[str]:
-    """The pairs that were measured, and those that interact."""
+    """The pairs that were measured, and which of them are resolved as interacting."""
     pairs = interactions(ablation)
     return [_table(ablation_view.pairs_table(pairs)), *_plain(ablation_view.interaction_lines(pairs))]
 

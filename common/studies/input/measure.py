@@ -152,21 +152,15 @@ def bottleneck(delivered: Sequence[Delivered], consumed: Consumed, cores: int) -
     if faster is not None and faster.workers == 0:
         return "the model is the bottleneck with any number of workers, even none"
     unresolved = next((row for row in delivered if compared(row, consumed) == UNRESOLVED), None)
-    below = f"the input is the bottleneck below {workers_text(unresolved.workers)}; " if unresolved else ""
-    if unresolved is delivered[0]:
-        below = ""
-    if faster is not None and unresolved is not None and unresolved.workers < faster.workers:
-        return (
-            f"{below}with {workers_text(unresolved.workers)} it is not resolved which side is, and from "
-            f"{workers_text(faster.workers)} on it is the model"
-        )
+    if unresolved is not None and (faster is None or unresolved.workers < faster.workers):
+        number = workers_text(unresolved.workers)
+        below = "" if unresolved is delivered[0] else f"the input is the bottleneck below {number}; "
+        above = "no number of workers tried here is resolved as faster than the model"
+        if faster is not None:
+            above = f"from {workers_text(faster.workers)} on it is the model"
+        return f"{below}with {number} it is not resolved which side is the bottleneck, and {above}"
     if faster is not None:
         return f"the input is the bottleneck below {workers_text(faster.workers)}, the model from there on"
-    if unresolved is not None:
-        return (
-            f"{below}with {workers_text(unresolved.workers)} it is not resolved which side is, and no number of "
-            "workers tried here is resolved as faster than the model"
-        )
     best = max(delivered, key=lambda row: row.samples_per_second.median)
     per_worker = best.samples_per_second.median / max(1, best.workers)
     needed = math.ceil(consumed.samples_per_second.median / per_worker)

@@ -117,7 +117,7 @@ def _slow_bf16() -> str | None:
         case "AMX":
             return None
         case None:
-            return "this CPU has no bf16 instructions and emulates them, which is many times slower than fp32"
+            return "this CPU has no bf16 instructions, and emulated bf16 is many times slower than fp32"
         case instructions:
             return f"this CPU has {instructions} but not AMX, and bf16 may be slower than fp32 there"
 
@@ -128,12 +128,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def disable_tf32() -> None:
-    """Multiply fp32 in full on a GPU, in matrix products and convolutions, as every step does."""
+    """Multiply fp32 in full on a GPU, convolutions and matrix products, as every step does."""
     _multiply_fp32("ieee")
 
 
 def enable_tf32() -> None:
-    """Multiply fp32 as TF32 on a GPU that can: in convolutions, as torch does unless told not to, and in matrix products."""
+    """Multiply fp32 as TF32 on a GPU that has it: convolutions (torch's default) and matrix products."""
     _multiply_fp32("tf32")
 
 

@@ -6,18 +6,23 @@ import os
 import platform
 import re
 import shutil
+import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from common import machine
 from common.errors import InputError
 from common.machine import ROOT
+from common.options import IMAGE_SIZE, MODEL
 
 HELP = "Check this machine: what it has, and what to do about what it lacks."
 NEEDED_GB = 1  # a full ladder of traces takes some tens of MB; what a run stages, a few hundred
+BF16_SECONDS = 4.0  # for measuring bf16 on a CPU: no round of it starts that would end later
+BF16_ROUNDS, BF16_STEPS = 7, 5  # of fp32 and bf16 in turn; training steps of each in a round, where time allows
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ def examine(logdir: Path, data: Path) -> list[Finding]:
         *_torch(),
         *_gpus(),
         _cpu(),
+        *_cpu_bf16(),
         _compiler(),
         _cifar10(data),
         _package("tensorboard", "2.21", "TensorBoard", "fix"),
@@ -122,16 +128,69 @@ def _gpu(torch: Any, index: int) -> Finding:
 def _cpu() -> Finding:
     bf16 = machine.cpu_bf16_hardware()
     text = f"{machine.cpu_name()}, {machine.usable_cores()} usable cores"
-    if bf16:
-        return Finding("CPU", "ok", f"{text}, bf16 by {bf16}")
-    return Finding("CPU", "note", f"{text}, no bf16 hardware: step 01 leaves autocast off on the CPU")
+    if bf16 == "AMX":
+        return Finding("CPU", "ok", f"{text}, bf16 by AMX")
+    has = f"{bf16} but no AMX" if bf16 else "no bf16 instructions"
+    return Finding("CPU", "note", f"{text}, {has}: step 01 leaves autocast off on the CPU, --precision bf16 tries it")
+
+
+def _cpu_bf16() -> Iterator[Finding]:
+    """How fast this CPU trains under bf16 autocast, measured; nothing where steps run on a GPU or torch is missing."""
+    try:
+        import torch
+
+        from common.model import classifier
+    except Exception:  # reported above
+        return
+    if torch.cuda.is_available():
+        return
+    size = IMAGE_SIZE["cpu"]
+    images, labels = torch.randn(128, 3, size, size), torch.randint(0, 10, (128,))
+    criterion = torch.nn.CrossEntropyLoss()
+
+    def program(bf16: bool) -> Callable[[], None]:
+        model = classifier(MODEL["cpu"], size)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+        def train_step() -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = criterion(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+        return train_step
+
+    speeds = relative_speeds(program(bf16=True), program(bf16=False), BF16_SECONDS)
+    rounds = f"{len(speeds)} round{'s' if len(speeds) > 1 else ''}"
+    text = f"{statistics.median(speeds):.2f}x ({min(speeds):.2f}-{max(speeds):.2f}) the speed of fp32 in training"
+    yield Finding("bf16 on this CPU", "ok", f"{text}: median and range of {rounds}")
+
+
+def relative_speeds(program: Callable[[], None], other: Callable[[], None], seconds: float) -> list[float]:
+    """The speed of `program` over that of `other` for each round of both: one, and more while `seconds` last."""
+    end = perf_counter() + seconds
+    for _ in range(2):  # the first time only warms up
+        took = _seconds(other, 1) + _seconds(program, 1)
+    count = max(1, min(BF16_STEPS, int((end - perf_counter()) / (BF16_ROUNDS * took))))
+    speeds = [_seconds(other, count) / _seconds(program, count)]
+    while len(speeds) < BF16_ROUNDS and perf_counter() + count * took <= end:
+        speeds.append(_seconds(other, count) / _seconds(program, count))
+    return speeds
+
+
+def _seconds(program: Callable[[], None], count: int) -> float:
+    start = perf_counter()
+    for _ in range(count):
+        program()
+    return perf_counter() - start
 
 
 def _compiler() -> Finding:
     name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # torch.compile asks for that
     if path := shutil.which(name):
         return Finding("C++ compiler", "ok", path)
-    return Finding("C++ compiler", "note", f"no {name}: without it, torch.compile, in steps from 08 on, fails on a CPU")
+    return Finding("C++ compiler", "note", f"no {name}: without it, torch.compile, in steps from 13 on, fails on a CPU")
 
 
 def _cifar10(data: Path) -> Finding:

@@ -11,7 +11,7 @@ from common import PASSIVE_WAITING
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Linux names of the instructions that multiply bf16 numbers in hardware on x86, the best first: AMX multiplies matrices.
+# Linux names of the instructions that multiply bf16 numbers in hardware on x86; AMX, the fastest, first.
 BF16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
 
 

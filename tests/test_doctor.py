@@ -1,6 +1,7 @@
 """The doctor: every line is ok or says what to do."""
 
 import importlib.metadata
+import sys
 from collections import namedtuple
 
 import pytest
@@ -8,6 +9,12 @@ import torch
 
 from common import doctor, machine
 from common.__main__ import main
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch):
+    """bf16 is measured in one round of one step."""
+    monkeypatch.setattr(doctor, "BF16_SECONDS", 0.0)
 
 
 def examined(tmp_path):
@@ -19,7 +26,18 @@ def test_it_looks_at_everything_a_run_needs(tmp_path, capsys):
         main(["doctor", "--logdir", str(tmp_path), "--data", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     assert ended.value.code == 0
-    for subject in ("Python", "torch", "CUDA", "GPU", "CPU", "CIFAR-10", "TensorBoard", "Profiler plugin", "Disk"):
+    for subject in (
+        "Python",
+        "torch",
+        "CUDA",
+        "GPU",
+        "CPU",
+        "bf16",
+        "CIFAR-10",
+        "TensorBoard",
+        "Profiler plugin",
+        "Disk",
+    ):
         assert any(line[5:].startswith(subject) for line in lines), subject
     assert all(line.split()[0] in ("ok", "note", "fix") for line in lines)
 
@@ -46,7 +64,7 @@ def test_a_missing_compiler_is_noted_with_the_steps_that_need_one(tmp_path, monk
     monkeypatch.setenv("CXX", "/nonexistent/g++")
     finding = examined(tmp_path)["C++ compiler"]
     assert finding.state == "note"
-    assert "steps from 08 on" in finding.text
+    assert "steps from 13 on" in finding.text
 
 
 def test_broken_cifar10_and_an_old_torch_are_found(tmp_path, monkeypatch):
@@ -69,6 +87,67 @@ def test_a_gpu_is_described_with_what_matters_to_the_steps(tmp_path, monkeypatch
     monkeypatch.setattr(machine, "driver_version", lambda: "580.1")
     findings = examined(tmp_path)
     assert "GPU" not in findings
+    assert "bf16 on this CPU" not in findings  # no step runs on the CPU
     assert findings["CUDA"].text == "13.0, driver 580.1"
     assert findings["GPU cuda:0"].text.startswith("Quadro RTX 4000: 8 GB, Tensor Cores, no bf16")
     assert "no Tensor Cores" in findings["GPU cuda:1"].text
+
+
+def test_autocast_on_a_cpu_is_described_as_the_steps_choose_it(tmp_path, monkeypatch):
+    for hardware, state, text in (
+        ("AMX", "ok", "bf16 by AMX"),
+        ("AVX512-BF16", "note", "AVX512-BF16 but no AMX: step 01 leaves autocast off"),
+        (None, "note", "no bf16 instructions: step 01 leaves autocast off"),
+    ):
+        monkeypatch.setattr(machine, "cpu_bf16_hardware", lambda hardware=hardware: hardware)
+        finding = examined(tmp_path)["CPU"]
+        assert finding.state == state
+        assert text in finding.text
+
+
+class Clock:
+    """Time that passes only in the programs that it makes."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(doctor, "perf_counter", lambda: self.now)
+
+    def program(self, *seconds):
+        """Takes that many seconds in its first call, in its second, …; the last of them in every later one."""
+        waiting = list(seconds)
+
+        def call():
+            self.now += waiting.pop(0) if len(waiting) > 1 else waiting[0]
+
+        return call
+
+
+def test_bf16_is_measured_in_turn_with_fp32_after_a_warm_up(monkeypatch):
+    clock = Clock(monkeypatch)
+    fp32, bf16 = clock.program(9.0, 0.03), clock.program(9.0, 0.04)
+    assert doctor.relative_speeds(bf16, fp32, seconds=60) == pytest.approx([0.75] * doctor.BF16_ROUNDS)
+    assert clock.now == pytest.approx(18 + 0.07 + doctor.BF16_ROUNDS * doctor.BF16_STEPS * 0.07)
+
+
+def test_emulated_bf16_ends_the_measurement_in_time(monkeypatch):
+    clock = Clock(monkeypatch)
+    speeds = doctor.relative_speeds(clock.program(0.9), clock.program(0.03), seconds=4)
+    assert speeds == pytest.approx([0.03 / 0.9] * 2)
+    assert clock.now <= 4
+    clock = Clock(monkeypatch)
+    assert doctor.relative_speeds(clock.program(30.0), clock.program(1.0), seconds=4) == pytest.approx([1 / 30])
+
+
+def test_the_measured_speed_is_printed_with_the_range_of_its_rounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "relative_speeds", lambda *_: [0.7, 0.72, 0.68, 0.76, 0.74])
+    text = examined(tmp_path)["bf16 on this CPU"].text
+    assert text == "0.72x (0.68-0.76) the speed of fp32 in training: median and range of 5 rounds"
+
+
+def test_without_torch_the_doctor_says_what_to_do_and_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    findings = examined(tmp_path)
+    assert findings["torch"].state == "fix"
+    assert "make setup" in findings["torch"].text
+    assert "bf16 on this CPU" not in findings
+    assert "Disk" in findings

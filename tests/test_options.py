@@ -176,33 +176,53 @@ def test_autocast_on_a_gpu_is_bf16_in_hardware_and_else_fp16_with_scaling(
     assert message in printed
 
 
-def test_autocast_on_a_cpu_is_on_only_with_bf16_hardware(monkeypatch, capsys):
+WITHOUT_AMX = {"AVX512-BF16": "AVX512-BF16 but not AMX", None: "emulated"}  # and why bf16 may be slow
+
+
+def test_autocast_on_a_cpu_is_on_only_with_amx(monkeypatch, capsys):
     monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: "AMX")
     assert (device.autocast_dtype("cpu"), device.autocast_notes("cpu")) == (torch.bfloat16, [])
-    monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: None)
-    assert device.autocast_dtype("cpu") == torch.float32
-    assert "autocast is off" in device.autocast_notes("cpu")[0]
-    assert capsys.readouterr().out.count("\n") == 2
+    assert "AMX" in capsys.readouterr().out
+    for hardware, why in WITHOUT_AMX.items():
+        monkeypatch.setattr(device, "cpu_bf16_hardware", lambda hardware=hardware: hardware)
+        assert device.autocast_dtype("cpu") == torch.float32
+        (note,) = device.autocast_notes("cpu")
+        assert note.startswith("autocast is off: this CPU has")
+        assert why in note
+        assert note.endswith("--precision bf16 tries it")
+        assert capsys.readouterr().out == f"precision: float32, {note}\n"
 
 
-@pytest.mark.parametrize("hardware", [None, "AMX"])
+@pytest.mark.parametrize("hardware", ["AMX", *WITHOUT_AMX])
 def test_a_precision_that_is_asked_for_is_used_on_any_hardware(monkeypatch, hardware):
     monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: hardware)
     chosen = {name: device.autocast_dtype("cpu", name) for name in ("fp32", "bf16", "fp16")}
     assert chosen == {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     assert device.autocast_notes("cpu", "fp32") == ["autocast is off: --precision fp32"]
-    assert bool(device.autocast_notes("cpu", "bf16")) == (hardware is None)
+    notes = device.autocast_notes("cpu", "bf16")
+    assert len(notes) == (hardware != "AMX")
+    assert all(WITHOUT_AMX[hardware] in note for note in notes)
 
 
 def test_bf16_hardware_is_read_from_the_cpu_flags(monkeypatch):
     for flags, name in (
         ("fpu avx512_bf16", "AVX512-BF16"),
         ("amx_bf16 sse", "AMX"),
+        ("avx512_bf16 amx_bf16 amx_tile", "AMX"),
         ("avx2 avx512f", None),
         (None, None),
     ):
         monkeypatch.setattr(machine, "_cpuinfo", lambda field, flags=flags: flags)
         assert machine.cpu_bf16_hardware() == name
+
+
+def test_tf32_is_switched_in_matrix_products_and_convolutions_of_a_gpu_alone():
+    on_a_cpu = torch.backends.mkldnn.matmul.fp32_precision, torch.backends.mkldnn.conv.fp32_precision
+    for switch, precision in ((device.enable_tf32, "tf32"), (device.disable_tf32, "ieee")):
+        switch()
+        assert torch.backends.cuda.matmul.fp32_precision == precision
+        assert torch.backends.cudnn.conv.fp32_precision == precision
+        assert (torch.backends.mkldnn.matmul.fp32_precision, torch.backends.mkldnn.conv.fp32_precision) == on_a_cpu
 
 
 @pytest.mark.parametrize(

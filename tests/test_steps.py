@@ -99,8 +99,8 @@ def uncompiled(monkeypatch):
 
 @pytest.fixture
 def bf16_cpu(monkeypatch):
-    """A CPU that claims to have bf16 hardware, so that step 01 acts."""
-    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: "AVX512-BF16")
+    """A CPU that claims to have AMX, so that step 01 changes the precision."""
+    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: "AMX")
 
 
 def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompiled, tmp_path):

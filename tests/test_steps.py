@@ -11,7 +11,7 @@ from support import NAMES, ROOT, STEPS, run_program
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common import record
-from common.device import without_gpu
+from common.device import enable_tf32, without_gpu
 from common.loaders import DeviceLoader, Prefetcher
 from common.machine import cpu_bf16_hardware
 
@@ -117,10 +117,10 @@ def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompile
 
 
 def test_the_baseline_switches_tf32_off(capture_step, tmp_path):
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    enable_tf32()
     capture_step("00_baseline", "--data", str(tmp_path))
-    assert not torch.backends.cuda.matmul.allow_tf32
-    assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    assert torch.backends.cudnn.conv.fp32_precision == "ieee"
 
 
 def test_autocast_computes_in_the_chosen_dtype_and_keeps_the_loss_in_fp32(capture_step, bf16_cpu, tmp_path):

@@ -25,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from common import record
 from common.__main__ import main
+from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.errors import InputError
 from common.ladder import compare, table
 from common.model import classifier
@@ -32,7 +33,22 @@ from common.session import Timing, Window
 from common.studies import isolated, one_batch, study
 from common.studies import limit as command
 from common.studies.limit import compiled, figure, flops, measure, operator_times, peaks, view
-from common.studies.limit.record import FILE, Group, Peak, TrainingSpeed, Uncounted, WithoutFormula, read
+from common.studies.limit import uncompiled as programs_module
+from common.studies.limit.record import (
+    CHANNELS_LAST,
+    CONTIGUOUS,
+    FILE,
+    OLDER,
+    Group,
+    Peak,
+    Program,
+    TrainingSpeed,
+    Uncounted,
+    WithoutFormula,
+    read,
+)
+from common.studies.limit.search import LARGEST_BATCH, greedy
+from common.studies.limit.uncompiled import Uncompiled
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -110,7 +126,14 @@ def test_operators_without_a_formula_are_named_and_grouped():
     assert {group for _, group in counts} >= {"pooling", "elementwise", "loss, softmax", "optimizer"}
     assert {group for _, group in counts} <= set(flops.GROUPS)
     assert list(figure.COLOURS) == list(flops.GROUPS)
-    assert sum(count.calls for (_, group), count in counts.items() if group == "optimizer") == 3 * 8  # parameters
+    assert sum(count.calls for (_, group), count in counts.items() if group == "optimizer") == 1  # fused
+
+
+def test_the_resizing_is_counted_where_there_is_one():
+    train_step = one_batch.TrainStep(SmallNet(), CPU, torch.float32, image_size=64)
+    counts = flops.count_step(train_step, *one_batch.batch_on(CPU, 4)).counts
+    (resized,) = [count for (_, group), count in counts.items() if group == "resize"]
+    assert (resized.calls, resized.flops, resized.bytes) == (1, None, 4 * 3 * (32 * 32 + 64 * 64))  # of one byte each
 
 
 def test_depthwise_convolutions_are_a_group_of_their_own():
@@ -198,7 +221,7 @@ def test_real_windows_are_positive(small_peaks):
 class Fussy:
     """A train step whose device holds batches of so many images."""
 
-    device = CPU
+    device, image_size = CPU, None
     optimizer = SimpleNamespace(zero_grad=lambda: None)
 
     def __init__(self, holds, error=None):
@@ -229,16 +252,156 @@ def timed(*speeds, step_ms=(1.0,)):
     return Timing(9.0, [Window(speed, None, list(step_ms), 0.5) for speed in speeds])
 
 
+PLAIN = Program(4, CONTIGUOUS, cudnn_benchmark=None, compiled=False)
+
+
 def test_mfu_is_the_step_s_flops_over_its_time_and_the_measured_peak():
-    counter = SimpleNamespace(flops=8_000, bytes=400)
     timing = timed(10.0, 30.0, 20.0, step_ms=(400.0, 390.0, 410.0))
-    speed = measure.training_speed(one_batch.PLAIN, timing, 4, counter, flops_roof=80_000.0)
+    counter = SimpleNamespace(bytes=400)
+    speed = measure.training_speed(PLAIN, timing, flops_per_image=2_000.0, counter=counter, flops_roof=80_000.0)
     assert speed.flops_per_second == 8_000 * 20 / 4
     assert speed.mfu == 0.5
     assert speed.bytes_per_second == 400 * 20 / 4
     assert (speed.samples_per_second.median, speed.step_ms.median) == (20.0, 400.0)
     assert speed.samples_per_second.windows == [10.0, 30.0, 20.0]
-    assert measure.training_speed(one_batch.COMPILED, timed(1.0), 4, counter, 1.0).bytes_per_second is None
+    assert (speed.kind, speed.batch_size) == ("uncompiled, contiguous", 4)
+    assert measure.training_speed(PLAIN, timed(1.0), 1.0, None, 1.0).bytes_per_second is None
+
+
+# The search
+
+
+def searched(start, settings, speed_of):
+    """What `greedy` tried, in order, as (batch size, layout, cudnn_benchmark). speed_of(program): images/s, ±1, or None."""
+
+    def time_program(program):
+        speed = speed_of(program)
+        return speed and record.Throughput(speed, [speed - 1, speed, speed + 1])
+
+    speeds = greedy(start, settings, time_program)
+    return [(program.batch_size, program.layout, program.cudnn_benchmark) for program in speeds]
+
+
+def test_each_setting_is_kept_where_it_is_faster_and_the_batch_doubled_while_the_speed_grows():
+    start = Program(4, CONTIGUOUS, cudnn_benchmark=False, compiled=False)
+    speeds = {4: 100.0, 8: 120.0, 16: 140.0, 32: 140.5}  # the last is within the windows of the one before
+
+    def speed_of(program):
+        return speeds[program.batch_size] - 10 * (program.layout == CHANNELS_LAST) + 5 * program.cudnn_benchmark
+
+    assert searched(start, {"layout": CHANNELS_LAST, "cudnn_benchmark": True}, speed_of) == [
+        (4, CONTIGUOUS, False),
+        (4, CHANNELS_LAST, False),  # slower: not kept
+        (4, CONTIGUOUS, True),
+        *((size, CONTIGUOUS, True) for size in (8, 16, 32)),
+    ]
+
+
+def test_where_a_larger_batch_is_no_faster_smaller_ones_are_tried():
+    speeds = {8: 100.0, 16: 100.0, 4: 110.0, 2: 120.0, 1: 90.0}
+    sizes = [size for size, *_ in searched(replace(PLAIN, batch_size=8), {}, lambda p: speeds[p.batch_size])]
+    assert sizes == [8, 16, 4, 2, 1]
+
+
+def test_the_search_ends_where_memory_or_time_does():
+    assert searched(PLAIN, {"layout": CHANNELS_LAST}, lambda _: None) == []
+    holds = {4: 100.0, 8: 200.0}.get
+    assert [size for size, *_ in searched(PLAIN, {}, lambda p: holds(p.batch_size))] == [4, 8]
+    assert [size for size, *_ in searched(PLAIN, {}, lambda p: 100.0 * p.batch_size)][-1] == LARGEST_BATCH
+
+
+def an_uncompiled(**changes):
+    values = dict(model=SmallNet(), device=CPU, precision=torch.float32, image_size=32, plan=one_batch.QUICK)
+    return Uncompiled(**(values | changes))
+
+
+def test_a_program_that_memory_does_not_hold_has_no_speed_and_does_not_end_the_search(room_for_two):
+    programs = an_uncompiled()
+    assert programs.time(PLAIN) is None
+    small = replace(PLAIN, batch_size=2, layout=CHANNELS_LAST)
+    assert programs.time(small) is not None
+    assert list(programs.timings) == list(programs.counters) == [small]
+
+
+def test_on_a_cpu_a_batch_that_might_exhaust_memory_is_not_tried(monkeypatch):
+    programs = an_uncompiled()
+    programs.counters[PLAIN] = SimpleNamespace(bytes=4_000)
+    monkeypatch.setattr(programs_module, "memory_bytes", lambda: 15_999)
+    assert programs.time(replace(PLAIN, batch_size=8)) is None
+    monkeypatch.setattr(programs_module, "memory_bytes", lambda: 16_000)
+    assert programs.time(replace(PLAIN, batch_size=8)) is not None
+
+
+@pytest.mark.parametrize("content, less", [("1000\n", True), ("max\n", False), (None, False)])
+def test_the_memory_is_the_machine_s_or_the_cgroup_s(tmp_path, monkeypatch, content, less):
+    monkeypatch.setattr(programs_module, "CGROUP_MEMORY", tmp_path / "memory.max")
+    if content:
+        (tmp_path / "memory.max").write_text(content)
+    assert (programs_module.memory_bytes() == 1000) is less
+
+
+def test_cudnn_s_benchmark_is_on_only_while_a_program_runs_that_asks_for_it(monkeypatch):
+    seen = []
+    monkeypatch.setattr(one_batch, "time_one_batch", lambda *_: seen.append(torch.backends.cudnn.benchmark))
+    programs = an_uncompiled()
+    for on in (True, False, None):
+        programs.time(replace(PLAIN, cudnn_benchmark=on))
+    assert seen == [True, False, False]
+    assert torch.backends.cudnn.benchmark is False
+
+
+def test_without_time_only_the_first_program_is_timed():
+    programs = an_uncompiled()
+    assert measure.search_uncompiled(programs, PLAIN, seconds=0) == PLAIN
+    assert list(programs.timings) == [PLAIN]
+
+
+def test_the_search_goes_through_layouts_on_a_cpu_and_cudnn_s_benchmark_on_a_gpu(monkeypatch):
+    for benchmark, tried in ((None, 2), (False, 3)):
+        programs = SimpleNamespace(time=lambda program: timed(*[100.0 / program.batch_size] * 2))
+        seen = []
+        monkeypatch.setattr(measure, "reported", lambda program, timing: seen.append(program) or timing.samples_per_second)
+        measure.search_uncompiled(programs, Program(1, CONTIGUOUS, benchmark, compiled=False), seconds=1e9)
+        assert [program.batch_size for program in seen] == [1] * tried + [2]
+        assert {program.layout for program in seen} == {CONTIGUOUS, CHANNELS_LAST}
+        assert any(program.cudnn_benchmark for program in seen) is (benchmark is False)
+
+
+def compiled_search(monkeypatch, tmp_path, answers, compile_seconds=7, quick=False, elapsed=0.0):
+    """`search_compiled` where each process answers in turn: its result, and the programs that were compiled."""
+    parser, asked = argparse.ArgumentParser(), []
+    command.add_options(parser)
+    words = ["--device", "cpu", "--logdir", str(tmp_path), "--model", "resnet18", *(["--quick"] if quick else [])]
+    options = study.ready(parser.parse_args(words))
+
+    def time_compiled(settings, limit_seconds):
+        asked.append((settings["program"]["layout"], settings["program"]["batch_size"]))
+        return answers[len(asked) - 1]
+
+    monkeypatch.setattr(measure, "time_compiled", time_compiled)
+    clock = SimpleNamespace(seconds=elapsed) if elapsed else measure.Clock()
+    return measure.search_compiled(options, torch.float32, PLAIN, compile_seconds, clock), asked
+
+
+def test_both_layouts_are_compiled_then_other_batches(monkeypatch, tmp_path):
+    answers = [(timed(speed), None) for speed in (100.0, 120.0, 90.0, 80.0)]
+    (timings, why_not), asked = compiled_search(monkeypatch, tmp_path, answers)
+    assert asked == [(CONTIGUOUS, 4), (CHANNELS_LAST, 4), (CHANNELS_LAST, 8), (CHANNELS_LAST, 2)]
+    assert ([program.compiled for program in timings], why_not) == ([True] * 4, None)
+
+
+def test_what_did_not_compile_ends_the_search_with_its_reason_unless_another_did(monkeypatch, tmp_path):
+    assert compiled_search(monkeypatch, tmp_path, [(None, "no compiler here")])[0] == ({}, "no compiler here")
+    answers = [(timed(100.0), None), *[(None, "out of memory")] * 3]
+    (timings, why_not), _ = compiled_search(monkeypatch, tmp_path, answers)
+    assert (len(timings), why_not) == (1, None)
+
+
+def test_a_smoke_run_compiles_one_program(monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "Clock", lambda: SimpleNamespace(seconds=next(seconds)))
+    seconds = iter(range(100))
+    _, asked = compiled_search(monkeypatch, tmp_path, [(timed(100.0), None)], quick=True)
+    assert len(asked) == 1
 
 
 def test_compiling_on_a_cpu_may_take_what_is_left_of_two_minutes():
@@ -320,8 +483,8 @@ def test_a_compiler_s_error_is_reported_without_advice_for_a_step():
 
 
 SETTINGS = {
-    "device": "cpu", "model": "resnet18", "image_size": 32, "batch_size": 4, "precision": "float32", "seed": 0,
-    "quick": True,
+    "device": "cpu", "model": "resnet18", "image_size": 32, "precision": "float32", "seed": 0, "quick": True,
+    "program": asdict(replace(PLAIN, compiled=True)),
 }  # fmt: skip
 
 
@@ -346,15 +509,27 @@ def test_the_process_prints_why_it_could_not_compile(monkeypatch, capsys):
     assert "not supported" in json.loads(capsys.readouterr().out)["answer"]["error"]
 
 
-def test_the_kinds_of_train_step_differ_as_the_steps_do():
-    images, labels = one_batch.batch_on(CPU, 2, 16)
-    kinds = one_batch.PLAIN, one_batch.CHANNELS_LAST
-    plain, last = (one_batch.TrainStep(SmallNet(), CPU, torch.float32, kind) for kind in kinds)
-    assert plain.laid_out(images, labels)[0].is_contiguous()
-    assert last.laid_out(images, labels)[0].is_contiguous(memory_format=torch.channels_last)
-    assert plain.optimizer.defaults["fused"] is None  # torch chooses: on a GPU foreach, which False would forbid
-    assert last.optimizer.defaults["fused"]
-    assert one_batch.TrainStep(SmallNet(), CPU, torch.float16).scaler.is_enabled()
+def test_the_train_step_normalises_and_resizes_as_the_steps_do():
+    net, (images, labels) = SmallNet(), one_batch.batch_on(CPU, 2)
+    one_batch.TrainStep(net, CPU, torch.float32)(images, labels)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (CIFAR10_MEAN, CIFAR10_STD))
+    torch.testing.assert_close(net.seen, (images / 255 - mean) / std)
+    one_batch.TrainStep(net, CPU, torch.float32, image_size=64, channels_last=True)(images, labels)
+    assert net.seen.shape == (2, 3, 64, 64)
+    assert net.seen.is_contiguous(memory_format=torch.channels_last)
+    grey = (torch.full((2, 3, 1, 1), 128) / 255 - mean) / std
+    one_batch.TrainStep(net, CPU, torch.float32, image_size=48)(torch.full_like(images, 128), labels)
+    torch.testing.assert_close(net.seen, grey.expand(2, 3, 48, 48))
+    assert one_batch.TrainStep(net, CPU, torch.float16).scaler.is_enabled()
+
+
+def test_compiled_normalisation_model_and_loss_are_one_function(monkeypatch):
+    functions = []
+    monkeypatch.setattr(torch, "compile", lambda function: functions.append(function) or function)
+    one_batch.TrainStep(SmallNet(), CPU, torch.float32, 64, compiled=True)
+    (function,) = functions
+    images, labels = one_batch.batch_on(CPU, 2)
+    assert function(images, labels).shape == ()  # uint8 images and labels to the loss
 
 
 # The roofline
@@ -452,7 +627,8 @@ def test_the_figure_shows_the_measured_roofs_the_groups_and_the_step(tmp_path):
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "measured roofs: 100 MB/s, 1 GFLOP/s" in text
     assert "convolution, 71% of the time" in text  # 15 of 21 ms
-    assert "the whole step, compiled, timed **" in text
+    assert "the whole step, uncompiled, contiguous, batch 4, timed<" in text
+    assert "the whole step, compiled, channels last, cudnn.benchmark, batch 4, timed **" in text
     assert (tmp_path / "roof.png").read_bytes().startswith(b"\x89PNG")
     for name in ("roof.html", "not there/roof.svg"):
         with pytest.raises(InputError):
@@ -468,17 +644,32 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     assert read(tmp_path) == make_limit()
 
 
-def test_a_file_of_schema_1_reads_with_the_same_numbers():
+def test_a_file_of_schema_1_reads_with_the_same_numbers_and_says_that_it_measured_less():
     folder = ROOT / "tests" / "data" / "schema_1"
     value, limit = json.loads((folder / FILE).read_text()), read(folder)
     assert value["schema"] == 1
-    assert (limit.schema, limit.setup) == (2, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
-    assert [asdict(speed) for speed in limit.speeds] == value["floors"]
+    assert (limit.schema, limit.setup) == (3, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
+    fields = ("samples_per_second", "step_ms", "flops_per_second", "mfu", "bytes_per_second")
+    for speed, old in zip(limit.speeds, value["floors"], strict=True):
+        assert {name: asdict(speed)[name] for name in fields} == {name: old[name] for name in fields}
+    assert [(speed.batch_size, speed.kind) for speed in limit.speeds] == [
+        (value["batch_size"], kind)
+        for kind in ("uncompiled, contiguous", "uncompiled, channels last", "compiled, channels last")
+    ]
     assert [asdict(peak) for peak in limit.peak_flops + limit.peak_bytes] == value["peak_flops"] + value["peak_bytes"]
     assert [asdict(group) for group in limit.groups] == value["groups"]
-    for name in ("precision", "batch_size", "flops_per_step", "bytes_per_step", "outside_ms", "notes", "started"):
+    for name in ("precision", "batch_size", "flops_per_step", "bytes_per_step", "outside_ms", "started"):
         assert getattr(limit, name) == value[name]
-    assert (limit.quick, limit.fastest.kind) == (False, "compiled")
+    assert limit.notes == [*value["notes"], OLDER]
+    assert (limit.quick, limit.fastest.compiled) == (False, True)
+
+
+def test_a_file_of_schema_2_reads_as_well(tmp_path):
+    value = json.loads((ROOT / "tests" / "data" / "schema_1" / FILE).read_text())
+    second = value | study.header_from_schema_1(value) | {"speeds": value["floors"]}
+    assert second["schema"] == 2
+    (tmp_path / FILE).write_text(json.dumps(second))
+    assert read(tmp_path) == read(ROOT / "tests" / "data" / "schema_1")
 
 
 def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, monkeypatch):
@@ -489,7 +680,7 @@ def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, mo
 
 BROKEN = {
     "torn": "torn",
-    "schema": json.dumps({"schema": 3}),
+    "schema": json.dumps({"schema": 4}),
     "schema 1 without anything": json.dumps({"schema": 1}),
     "no speeds": json.dumps(asdict(make_limit(speeds=[]))),
     "no peaks": json.dumps(asdict(make_limit(peak_flops=[]))),
@@ -499,7 +690,8 @@ BROKEN = {
     "no FLOPs": json.dumps(asdict(make_limit(flops_per_step=0))),
     "no bytes": json.dumps(asdict(make_limit(bytes_per_step=0))),
     "no FLOPs of an image": json.dumps(asdict(make_limit(forward_flops_per_image=0))),
-    "no batch": json.dumps(asdict(make_limit(batch_size=0))),
+    "no batch": json.dumps(asdict(make_limit(speeds=[replace(make_limit().speeds[0], batch_size=0)]))),
+    "nothing uncompiled": json.dumps(asdict(make_limit(speeds=make_limit().speeds[1:]))),
 }
 
 
@@ -521,7 +713,8 @@ def shown(show, result, width=140):
 
 @pytest.fixture
 def small(small_peaks, monkeypatch):
-    """`limit` on `SmallNet`, nothing compiled."""
+    """`limit` on `SmallNet`, nothing compiled, and no time to search."""
+    monkeypatch.setattr(measure, "QUICK_SEARCH_SECONDS", 0)
     monkeypatch.setattr(measure, "classifier", lambda *_: SmallNet())
     monkeypatch.setattr(measure, "time_compiled", lambda *_: (None, "no compiler here"))
 
@@ -539,10 +732,11 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     assert printed == json.loads((tmp_path / FILE).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "roof.svg"]
     limit = read(tmp_path)
-    assert (limit.schema, limit.batch_size, limit.setup.image_size, limit.precision) == (2, 4, 32, "float32")
+    assert (limit.schema, limit.batch_size, limit.setup.image_size, limit.precision) == (3, 4, 32, "float32")
     assert (limit.quick, limit.setup.data, limit.seed) == (True, None, 0)
     assert limit.notes[0] == "autocast is off: --precision fp32"
-    assert [speed.kind for speed in limit.speeds] == ["uncompiled", "channels last"]
+    assert [speed.kind for speed in limit.speeds] == ["uncompiled, contiguous"]
+    assert limit.speeds[0].cudnn_benchmark is None
     assert limit.not_compiled == "no compiler here"
     assert len(limit.fastest.samples_per_second.windows) == 5
     assert limit.forward_flops_per_image * 4 < limit.flops_per_step < limit.forward_flops_per_image * 4 * 3
@@ -574,7 +768,9 @@ def test_the_compiled_speed_stands_beside_the_others_in_the_precision_in_use(sma
     assert settings == SETTINGS | {"model": "mobilenet_v2"}
     assert limit_seconds == 7
     limit = read(tmp_path)
-    assert (limit.not_compiled, limit.fastest.kind, limit.fastest.bytes_per_second) == (None, "compiled", None)
+    assert (limit.not_compiled, limit.fastest.kind) == (None, "compiled, contiguous")
+    assert limit.fastest.bytes_per_second is None
+    assert limit.uncompiled == limit.speeds[0]
     assert ended("--logdir", tmp_path, "--compile-limit", 0) == 0
     assert len(asked) == 1
     assert read(tmp_path).not_compiled == "--compile-limit 0"
@@ -584,20 +780,54 @@ def test_the_tables_explain_what_they_show(small, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     text = capsys.readouterr().out
     for words in ("measured peak, computing", "x forward", "Not compiled: no compiler here", "2 x multiply-adds",
-                  "no formula", "The limit is", "read + written", "smoke run"):  # fmt: skip
+                  "no formula", "The limit is", "read + written", "smoke run", "from uint8 images"):  # fmt: skip
         assert words.lower() in text.lower()
 
 
 def test_the_fastest_speed_is_the_limit_and_fits_a_narrow_terminal():
     text = shown(view.show, make_limit(), width=80)
-    assert "The limit is 400.0 images/s (compiled)" in text
+    assert "The limit is 400.0 images/s (compiled, channels last, cudnn.benchmark" in text
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
 
 
+def speed_of(*windows, **changes):
+    values = dict(
+        batch_size=4, layout=CONTIGUOUS, cudnn_benchmark=None, compiled=False,
+        samples_per_second=record.Throughput(sorted(windows)[len(windows) // 2], list(windows)),
+        step_ms=record.StepTime(1, 1, 1), flops_per_second=1, mfu=0.1, bytes_per_second=5e7,
+    )  # fmt: skip
+    return TrainingSpeed(**(values | changes))
+
+
+def test_a_program_that_may_be_as_fast_as_the_limit_is_marked():
+    speeds = [speed_of(49.0, 50.0, 51.0), speed_of(95.0, 99.0, 104.0), speed_of(96.0, 100.0, 103.0)]
+    table = shown(lambda limit, to: to.print(view.speeds_table(limit)), make_limit(speeds=speeds))
+    slow, close, fastest = (line.split() for line in table.splitlines()[1:4])
+    assert slow[4].startswith("0.50x")
+    assert close[4].startswith("~0.99x")
+    assert fastest[4] == "1.00x"
+
+
+def test_without_scipy_the_tables_have_no_intervals(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    text = shown(view.show, make_limit())
+    assert "The limit is 400.0 images/s" in text
+    assert "50%  " in text  # the peak's share
+
+
+def test_a_low_mfu_is_explained_where_memory_limits_the_step():
+    limit = make_limit(flops_per_step=2 * 10**6)  # 2 FLOPs per byte; the peaks balance at 10
+    text = view.memory_bound(limit)
+    assert "at 2 FLOPs per byte" in text
+    assert "at most 20%" in text
+    assert "at 50% of the peak bytes/s" in text
+    assert view.memory_bound(make_limit(flops_per_step=10**7)) is None
+    assert "Memory-bound" in shown(view.show, limit)
+
+
 def test_windows_that_differ_widely_are_reported():
-    speed = TrainingSpeed("uncompiled", record.Throughput(2.0, [1.0, 2.0, 3.0]), record.StepTime(1, 1, 1), 1, 1, 1)
-    assert "UNSTEADY" in shown(view.show, make_limit(speeds=[speed]))
+    assert "UNSTEADY" in shown(view.show, make_limit(speeds=[speed_of(1.0, 2.0, 3.0)]))
     assert "UNSTEADY" not in shown(view.show, make_limit())
 
 
@@ -638,7 +868,7 @@ def test_a_gpu_is_chosen_before_anything_runs_on_it(tmp_path, monkeypatch):
     command.add_options(parser)
     options = study.ready(parser.parse_args(["--device", "cuda:1", "--logdir", str(tmp_path)]))
     assert (options.device, chosen, options.image_size) == ("cuda:1", ["cuda:1"], 224)
-    assert torch.backends.cuda.matmul.allow_tf32 is False
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
 
 
 # In the ladder's table

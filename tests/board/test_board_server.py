@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from support import ROOT
 from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
 from support.trace_builder import two_steps
 
+from common import record
 from common.trace.steps import ROLES
 from common.trace.summary import summarize
 
@@ -96,7 +98,38 @@ def test_the_ladder_is_that_of_compare(board):
     assert [row["step"] for row in ladder["rows"]] == ["00_baseline", "04_multiprocess_loading"]
     assert ladder["rows"][1]["relative"]["ratio"] == pytest.approx(1.2)
     assert ladder["rows"][1]["run"] == "ladder/04_multiprocess_loading"
+    assert ladder["rows"][1]["gain"]["text"] == "1.20x (1.20-1.20)"
+    assert [row["relative"]["resolved"] for row in ladder["rows"]] == [True, True]  # the baseline is not grey
+    assert ladder["summary"].endswith("1 of 1 (faster: 04 1.20x).")
     assert answer["original"]["relative"]["05_pinned_memory"] == 5.05
+
+
+def test_any_two_runs_of_a_setup_have_a_ratio(board, logdir):
+    base, loading = "ladder/00_baseline", "ladder/04_multiprocess_loading"
+    answer = board.tab_json("ratio", before=loading, after=base)
+    assert answer["ratio"]["text"] == "0.83x (0.83-0.83)"
+    assert (answer["speeds"], answer["batch_sizes"]) == ([120.0, 100.0], [32, 32])
+    assert board.tab_json("ratio", before=base, after=base)["ratio"] is None
+    assert board.tab_json("ratio", before="gpu", after=base)["ratio"] is None
+
+
+def test_rounds_are_read_but_never_through_a_link(board, logdir, tmp_path):
+    folders = [logdir / "ladder" / step for step in ("00_baseline", "04_multiprocess_loading")]
+    for folder in folders:
+        (folder / "runs").mkdir()
+        for number in (1, 2):
+            record.write_result(folder / "runs" / f"{number}.json", record.read_result(folder / "result.json"))
+    try:
+        names = dict(zip(("before", "after"), ("ladder/00_baseline", "ladder/04_multiprocess_loading"), strict=True))
+        assert board.tab_json("ratio", **names)["ratio"]["rounds"] == 2
+        (folders[0] / "runs").rename(tmp_path / "runs")
+        (folders[0] / "runs").symlink_to(tmp_path / "runs")
+        assert board.tab_json("ratio", **names)["ratio"]["rounds"] == 1
+        (folders[1] / "runs" / "1.json").write_text("torn")
+        assert board.tab_json("ratio", **names)["ratio"]["rounds"] == 1
+    finally:
+        (folders[0] / "runs").unlink(missing_ok=True)
+        shutil.rmtree(folders[1] / "runs")
 
 
 def test_lanes_hold_the_events_of_the_steps(board):
@@ -113,6 +146,7 @@ def test_lanes_hold_the_events_of_the_steps(board):
     ("route", "status"),
     [
         ("digest", 404),
+        ("ratio?before=gpu&after=nowhere", 404),
         ("digest?run=nowhere", 404),
         ("digest?run=../../../../etc", 404),
         ("digest?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),

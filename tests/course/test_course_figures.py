@@ -14,7 +14,7 @@ def test_each_record_has_the_figures_that_it_has_the_data_for(generated):
         stems = {path.stem for path in generated if path.suffix == ".svg" and path.parent.name == shown.folder.name}
         of_gpu = {"idle"} if shown.device_type == "cuda" else set()
         of_studies = {name for name, study in OF_STUDIES.items() if shown.study(study)}
-        assert stems == {"ladder", "beside_original", "breakdown", "memory", "predicted"} | of_gpu | of_studies
+        assert stems == {"ladder", "breakdown", "memory", "predicted"} | of_gpu | of_studies
 
 
 def test_figures_follow_the_readers_theme_and_hold_no_date_or_path(generated):

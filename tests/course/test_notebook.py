@@ -41,7 +41,7 @@ def test_the_notebook_is_committed_executed_and_holds_nothing_of_the_machine_it_
     nbformat.validate(notebook)
     assert_whole(notebook)
     shown = records()[0]
-    table = markdown.ladder_table(shown.ladder, shown.runs)  # of what is recorded today
+    table = markdown.ladder_table(shown.ladder)  # of what is recorded today
     assert any(output.get("data", {}).get("text/markdown") == table for output in outputs(notebook)), (
         "run `make docs-notebook`"
     )

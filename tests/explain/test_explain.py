@@ -19,6 +19,7 @@ from common.explain import command as explain
 from common.explain import view as explain_view
 from common.ladder import compare
 from common.ladder import predictions as predicted
+from common.ladder.statistics import SAME, Ratio
 from common.options import size
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
@@ -187,17 +188,17 @@ def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(ru
 def test_gains_within_the_bound_are_no_miss():
     advice = predicted.Advice("04_x", "t", "w", 0.2, 1.25)
     outcome = {
-        low: predicted.Prediction("a", "b", advice, compare.Ratio(1.3, low, 1.4)).outcome for low in (1.2, 1.25, 1.27)
+        low: predicted.Prediction("a", "b", advice, Ratio(1.3, low, 1.4, 5)).outcome for low in (1.2, 1.25, 1.27)
     }
     assert outcome == {1.2: "within", 1.25: "within", 1.27: "miss"}
-    assert predicted.Prediction("a", "b", None, compare.Ratio(1, 1, 1)).outcome == "cannot tell"
+    assert predicted.Prediction("a", "b", None, SAME).outcome == "cannot tell"
 
 
-def test_a_range_that_contains_both_no_gain_and_the_bound_decides_nothing():
+def test_an_interval_that_holds_both_no_gain_and_the_bound_decides_nothing():
     some = predicted.Advice("04_x", "t", "w", 0.2, 1.25)
     none = predicted.Advice("04_x", "t", "w", 0.0, 1.0)
     outcomes = [
-        predicted.Prediction("a", "b", advice, compare.Ratio(1.02, 0.9, high)).outcome
+        predicted.Prediction("a", "b", advice, Ratio(1.02, 0.9, high, 5)).outcome
         for advice, high in ((some, 1.2), (some, 1.3), (none, 1.1))
     ]
     assert outcomes == ["within", "cannot tell", "cannot tell"]

@@ -1,7 +1,8 @@
-"""Runs side by side: ratios with a range, ladders that do not mix, and what the command prints and refuses."""
+"""Runs side by side: ratios with an interval, ladders that do not mix, and what the command prints and refuses."""
 
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,8 @@ from support import assert_refused, make_result, write_run
 
 from common import record
 from common.__main__ import main
-from common.ladder import compare, markdown, table
+from common.ladder import compare, markdown, summary, table
+from common.ladder.statistics import SAME
 from common.run.not_run import NotRun
 
 SLOW, FAST = (98.0, 99.0, 100.0, 101.0, 102.0), (196.0, 198.0, 200.0, 202.0, 204.0)
@@ -55,23 +57,114 @@ def row_of(text, step):
     return next(line for line in text.splitlines() if line.startswith(step))
 
 
-def test_a_ratio_is_that_of_the_medians_and_its_range_is_what_the_windows_allow():
-    ratio = compare.ratio(make_result(windows=FAST), make_result(windows=SLOW))
-    assert ratio == compare.Ratio(2.0, 196 / 102, 204 / 98)
-    assert ratio.differs
+def in_rounds(tmp_path, step, rounds, **changes):
+    """A step's folder as a record or a tour of several rounds leaves it: {round: windows}; returns its result."""
+    runs = {number: make_result(step, windows=windows, **changes) for number, windows in rounds.items()}
+    folder = write_run(tmp_path, record.merged(list(runs.values())))
+    (folder / "runs").mkdir(exist_ok=True)
+    for number, run in runs.items():
+        record.write_result(folder / "runs" / f"{number}.json", run)
+    return record.read_result(folder / "result.json")
 
 
-def test_overlapping_windows_are_no_difference():
-    near = (99.0, 102.5, 103.0, 104.0, 105.0)
-    ratio = compare.ratio(make_result(windows=near), make_result(windows=SLOW))
-    assert ratio.ratio == 1.03
-    assert not ratio.differs
-    assert str(ratio) == "no difference"
+def ladder_of(tmp_path, *results):
+    [ladder] = compare.ladders(results, compare.recorded_rounds(tmp_path, results))
+    return ladder
+
+
+def around(speed):
+    """Five windows whose median is `speed`."""
+    return tuple(speed * share for share in (0.98, 0.99, 1.0, 1.01, 1.02))
+
+
+def test_a_steady_gain_is_resolved_on_a_machine_that_slows_down_between_rounds(tmp_path):
+    base = in_rounds(tmp_path, "00_baseline", {1: around(100.0), 2: around(80.0), 3: around(64.0)})
+    gains = {1: around(104.9), 2: around(84.0), 3: around(67.3)}
+    ladder = ladder_of(tmp_path, base, in_rounds(tmp_path, "01_amp", gains))
+    relative = ladder.rows[1].relative
+    assert relative == ladder.rows[1].gain
+    assert relative.ratio == pytest.approx((1.049 * 1.05 * 67.3 / 64) ** (1 / 3))
+    assert (relative.rounds, relative.resolved) == (3, True)
+    assert 1.04 < relative.low < relative.high < 1.06
+    merged = compare.ladders([row.result for row in ladder.rows])[0].rows[1].relative
+    assert (merged.rounds, merged.resolved) == (1, False)  # the same windows without their rounds
+
+
+def test_rounds_that_only_one_of_two_steps_has_are_left_out(tmp_path):
+    base = in_rounds(tmp_path, "00_baseline", {1: around(100.0), 2: around(50.0), 3: around(10.0)})
+    amp = in_rounds(tmp_path, "01_amp", {1: around(200.0), 2: around(100.0)})
+    gain = ladder_of(tmp_path, base, amp).rows[1].gain
+    assert gain.ratio == pytest.approx(2.0)
+    assert gain.rounds == 2
+
+
+def test_runs_by_themselves_are_compared_by_their_windows():
+    [ladder] = compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
+    gain = ladder.rows[1].gain
+    assert gain.ratio == pytest.approx(2.0)
+    assert gain.low < 2.0 < gain.high
+    assert (gain.rounds, gain.resolved) == (1, True)
+    assert ladder.rows[0].gain is None
+    assert ladder.rows[0].relative == SAME
 
 
 def test_a_slower_step_has_a_ratio_below_1():
-    ratio = compare.ratio(make_result(windows=SLOW), make_result(windows=FAST))
-    assert str(ratio) == "0.50x (0.48-0.52)"
+    [ladder] = compare.ladders([make_result(windows=FAST), make_result("01_amp", windows=SLOW)])
+    assert str(ladder.rows[1].gain).startswith("0.50x (0.4")
+
+
+def test_a_step_that_was_run_again_by_itself_is_not_the_rounds_that_its_folder_still_has(tmp_path):
+    base = in_rounds(tmp_path, "00_baseline", {1: around(100.0), 2: around(80.0)})
+    in_rounds(tmp_path, "01_amp", {1: around(100.0), 2: around(80.0)})
+    write_run(tmp_path, make_result("01_amp", windows=around(180.0)))
+    row = ladder_of(tmp_path, base, record.read_result(tmp_path / "01_amp" / "result.json")).rows[1]
+    assert row.rounds == {0: list(around(180.0))}
+    assert (row.gain.ratio, row.gain.rounds) == (pytest.approx(2.0, rel=0.01), 1)
+
+
+def test_a_broken_round_is_refused_by_name(tmp_path, command):
+    in_rounds(tmp_path, "00_baseline", {1: SLOW, 2: SLOW})
+    (tmp_path / "00_baseline" / "runs" / "2.json").write_text("torn")
+    assert_refused(command(tmp_path), "runs/2.json is broken")
+
+
+def ladder_with_gains(*gains):
+    """A ladder whose steps have these ratios to the step before: 1.2 resolved, None for one that is not."""
+    steps, speed = [make_result(windows=around(100.0))], 100.0
+    for number, gain in enumerate(gains, start=1):
+        speed *= gain or 1.0
+        steps.append(make_result(f"{number:02}_step", windows=around(speed)))
+    return compare.ladders(steps)[0]
+
+
+@pytest.mark.parametrize(
+    ("gains", "text"),
+    [
+        ((), "Only 00_baseline is here: there is nothing to compare it with."),
+        ((1.5,), r"Top of the ladder: 01_step, 1.50x \(.*\) the baseline. "
+                 r"Resolved against the step before: 1 of 1 \(faster: 01 1.50x\)."),
+        ((None,), "No step is faster than the baseline. Resolved against the step before: none of 1."),
+        ((1.5, None, 2.0), r"Top of the ladder: 03_step, 3.00x \(.*\) the baseline. "
+                           r"Resolved against the step before: 2 of 3 \(faster: 01 1.50x, 03 2.00x\)."),
+        ((2.0, 0.5), r"Top of the ladder: 01_step, 2.00x \(.*\) the baseline. "
+                     r"Resolved against the step before: 2 of 2 \(faster: 01 2.00x; slower: 02 0.50x\)."),
+        ((0.5,), r"No step is faster than the baseline. "
+                 r"Resolved against the step before: 1 of 1 \(slower: 01 0.50x\)."),
+        ((1.002,), r"Top of the ladder: 01_step, ~1.00x \(.*\) the baseline, not resolved. "
+                   r"Resolved against the step before: none of 1."),
+    ],
+)  # fmt: skip
+def test_a_sentence_sums_a_ladder_up(gains, text):
+    assert re.fullmatch(text, summary.summary(ladder_with_gains(*gains)))
+
+
+def test_the_legend_says_how_many_rounds_the_intervals_are_from(tmp_path):
+    assert "of one round, so it holds no run-to-run variation: --rounds N" in summary.intervals(ladder_with_gains(2.0))
+    base = in_rounds(tmp_path, "00_baseline", {1: SLOW, 2: SLOW, 3: SLOW})
+    three = in_rounds(tmp_path, "01_amp", {1: FAST, 2: FAST, 3: FAST})
+    assert "over 3 rounds" in summary.intervals(ladder_of(tmp_path, base, three))
+    two = in_rounds(tmp_path, "02_bigger_batch", {1: FAST, 2: FAST})
+    assert "over 2 to 3 rounds" in summary.intervals(ladder_of(tmp_path, base, three, two))
 
 
 def test_of_many_windows_a_tenth_at_either_end_is_left_out():
@@ -83,21 +176,29 @@ def test_of_many_windows_a_tenth_at_either_end_is_left_out():
 def test_the_table_shows_every_figure_beside_the_original():
     base = make_result(windows=SLOW)
     amp = make_result("01_amp", windows=FAST, notes=["something this device lacks"])
-    text = printed(compare.ladders([amp, base]))
+    ladders = compare.ladders([amp, base])
+    text, gain = printed(ladders, 160), str(ladders[0].rows[1].gain)
     row = " ".join(row_of(text, "01_amp").split())
-    assert row == "01_amp [1] 32 19.3 2510 320.0 200.0 ±2% 2.00x (1.92-2.08) 2.00x (1.92-2.08) 1.44x"
-    assert row_of(text, "00_baseline").split()[-2:] == ["1.00x", "1.00x"]
+    assert row == f"01_amp [1] 200.0 {gain} {gain} 32 320.0 2% 2510 19.3 1.44x"
+    assert row_of(text, "00_baseline").split()[:3] == ["00_baseline", "100.0", "1.00x"]
     assert "[1] something this device lacks" in text
     assert "Quadro RTX 4000" in text
     assert "CIFAR-10, 224 px, on Test GPU" in text
+
+
+def test_the_original_stands_only_beside_its_own_model():
+    results = [make_result(step, model="tiny_convmixer") for step in ("00_baseline", "01_amp")]
+    text = printed(compare.ladders(results))
+    assert "1.44x" not in text
+    assert "Quadro RTX 4000" not in text
 
 
 def test_a_narrow_terminal_gets_the_whole_table_in_two_parts():
     text = printed(compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)]), width=80)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
-    assert "2.00x (1.92-2.08)" in text
-    assert "200.0 ±2%" in text
+    assert row_of(text, "01_amp").count("2.00x (") == 2
+    assert "1.44x" in text
 
 
 def test_parts_that_fit_beside_each_other_share_a_table():
@@ -112,47 +213,33 @@ def test_parts_that_fit_beside_each_other_share_a_table():
 def test_the_limit_is_shown_with_ladders_of_its_setup_only():
     here, elsewhere = make_result(windows=SLOW), make_result("01_amp", windows=FAST, device="Other GPU")
     text = printed(compare.ladders([here, elsewhere]), limit=a_limit(here.setup))
-    assert row_of(text, "00_baseline").split()[-1] == "25%"
-    assert "%" not in row_of(text, "01_amp").split()[-1]
+    assert row_of(text, "00_baseline").split()[3] == "25%"
+    assert "50%" not in row_of(text, "01_amp")
     assert text.count("% of limit: images/s over those of the model alone") == 1
     assert "(compiled, batch 128, bfloat16, 2026-01-01: `limit`)" in text
 
 
 def test_the_terminal_and_the_pages_show_the_same_cells():
     ladders = compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
-    runs = {"00_baseline": compare.RunSpread(100.0, 97.0, 103.0, 3)}
-    limit = a_limit(make_result().setup)
-    text = " ".join(printed(ladders, 200, runs=runs, limit=limit).split())
-    page = markdown.ladder_table(ladders[0], runs, limit).splitlines()
+    limit, gain = a_limit(make_result().setup), str(ladders[0].rows[1].gain)
+    text = " ".join(printed(ladders, 200, limit=limit).split())
+    page = markdown.ladder_table(ladders[0], limit).splitlines()
     assert page[0] == (
-        "| step | batch | images/s | vs step before | vs baseline | windows | mean of runs | n | step ms | memory MB "
+        "| step | batch | images/s | vs step before | vs baseline | windows | rounds | step ms | memory MB "
         "| % of limit |"
     )
     base, amp = ([cell.strip() for cell in line.split("|")[1:-1]] for line in page[2:])
-    assert base == [
-        "`00_baseline`",
-        "32",
-        "100.0",
-        "",
-        "1.00x",
-        "98.0 to 102.0",
-        "100.0 ±3%",
-        "3",
-        "320.0",
-        "2510",
-        "25%",
-    ]
-    gain = "2.00x (1.92-2.08)"
-    assert amp == ["`01_amp`", "32", "200.0", gain, gain, "196.0 to 204.0", "-", "-", "320.0", "2510", "50%"]
-    assert "00_baseline 32 19.3 2510 320.0 100.0 ±2% 100.0 ±3% 3 1.00x 1.00x 25%" in text
-    assert f"01_amp 32 19.3 2510 320.0 200.0 ±2% - - {gain} {gain} 1.44x 50%" in text
+    assert base == ["`00_baseline`", "32", "100.0", "", "1.00x", "98.0 to 102.0", "1", "320.0", "2510", "25%"]
+    assert amp == ["`01_amp`", "32", "200.0", gain, gain, "196.0 to 204.0", "1", "320.0", "2510", "50%"]
+    assert "00_baseline 100.0 1.00x 25% 32 320.0 2% 2510 19.3 1.00x" in text
+    assert f"01_amp 200.0 {gain} {gain} 50% 32 320.0 2% 2510 19.3 1.44x" in text
 
 
 def test_a_page_may_show_some_steps_only_and_without_their_gains():
     [ladder] = compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
-    page = markdown.ladder_table(ladder, {}, steps=["01_amp"], gains=False).splitlines()
-    assert page[0] == "| step | batch | images/s | windows | mean of runs | n | step ms | memory MB |"
-    assert page[2:] == ["| `01_amp` | 32 | 200.0 | 196.0 to 204.0 | - | - | 320.0 | 2510 |"]
+    page = markdown.ladder_table(ladder, steps=["01_amp"], gains=False).splitlines()
+    assert page[0] == "| step | batch | images/s | windows | rounds | step ms | memory MB |"
+    assert page[2:] == ["| `01_amp` | 32 | 200.0 | 196.0 to 204.0 | 1 | 320.0 | 2510 |"]
 
 
 def test_a_step_that_was_not_run_is_a_row_in_its_place():
@@ -160,7 +247,7 @@ def test_a_step_that_was_not_run_is_a_row_in_its_place():
     text = printed(ladders, missing=[NotRun("01_amp", "no compiler")])
     rows = [line.split() for line in text.splitlines() if line.startswith(("00_", "01_", "02_"))]
     assert [row[0] for row in rows][:3] == ["00_baseline", "01_amp", "02_bigger_batch"]
-    assert rows[1] == ["01_amp", "-", "-", "-", "-", "not", "run", "-", "-", "-"]
+    assert rows[1] == ["01_amp", "not", "run", *"--------"]
     assert "01_amp was not run: no compiler." in text
 
 
@@ -172,11 +259,17 @@ def test_marks_count_up_whatever_the_order_of_a_steps_notes():
     assert "01_amp [1,2]" in printed(compare.ladders([first, second, third]))
 
 
-def test_no_difference_is_printed_in_place_of_a_gain():
-    near = make_result("01_amp", windows=(99.0, 102.0, 103.0, 104.0, 105.0))
-    text = printed(compare.ladders([make_result(windows=SLOW), near]))
-    assert row_of(text, "01_amp").count("no difference") == 2
-    assert "1.03x" not in text
+def test_a_ratio_that_is_not_resolved_is_shown_with_a_mark_and_in_grey():
+    near = make_result("01_amp", windows=(99.0, 102.0, 100.1, 104.0, 97.0))
+    ladders = compare.ladders([make_result(windows=SLOW), near, make_result("02_bigger_batch", windows=FAST)])
+    console = Console(width=140, force_terminal=True, color_system="standard", record=True, file=io.StringIO())
+    table.print_ladders(ladders, console)
+    text = console.export_text(styles=True)
+    gain = str(ladders[0].rows[1].gain)
+    assert gain.startswith("~1.00x (0.9")
+    assert text.count(f"\x1b[2m{gain}") == 2
+    assert f"\x1b[2m{ladders[0].rows[2].gain}" not in text
+    assert f"| {gain} |" in markdown.ladder_table(ladders[0])
 
 
 def test_stand_in_data_and_notes_of_all_steps_are_printed_once():
@@ -199,6 +292,7 @@ def test_runs_that_do_not_compare_make_ladders_of_their_own(change):
     assert "2 ladders" in printed(ladders)
     rows = compare.comparison(ladders)["rows"]
     assert [row["relative"] for row in rows] == [1.0, 1.0, None]
+    assert [row["resolved"] for row in rows] == [False, False, None]
 
 
 @pytest.mark.parametrize("schema", [1, 2])
@@ -211,7 +305,10 @@ def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command, sch
     assert list(value) == ["baseline", "rows"]
     assert value["baseline"] == "00_baseline"
     row = value["rows"][1]
-    assert [row.pop(name) for name in ("relative", "relative_low", "relative_high")] == [2.0, 196 / 102, 204 / 98]
+    ratio, low, high, resolved = (row.pop(name) for name in ("relative", "relative_low", "relative_high", "resolved"))
+    assert (ratio, resolved) == (pytest.approx(2.0), True)
+    assert 1 < low < ratio < high
+    assert [value["rows"][0][name] for name in ("relative", "resolved")] == [1.0, False]
     assert row == json.loads((tmp_path / "01_amp" / "result.json").read_text())
     assert ("precision" in row) == (schema == 2)
 
@@ -274,11 +371,13 @@ def two_runs(tmp_path):
     return tmp_path / "logs"
 
 
-def test_a_recorded_ladder_compares_like_any_other(two_runs):
-    results, problems = record.read_results(two_runs)
-    assert not problems
-    merged = [record.merged([result, result]) for result in results]
-    assert compare.ladders(merged)[0].rows[1].relative.ratio == 2.0
+def test_the_json_of_rounds_has_their_interval(tmp_path, command):
+    in_rounds(tmp_path, "00_baseline", {1: around(100.0), 2: around(50.0)})
+    in_rounds(tmp_path, "01_amp", {1: around(104.0), 2: around(49.0)})
+    row = json.loads(command(tmp_path, "--json").stdout)["rows"][1]
+    assert row["relative"] == pytest.approx((1.04 * 0.98) ** 0.5)
+    assert row["relative_low"] < 1 < row["relative_high"]
+    assert row["resolved"] is False
 
 
 def test_large_numbers_are_never_truncated():
@@ -291,7 +390,7 @@ def test_large_numbers_are_never_truncated():
         text = printed(ladders, width)
         assert "…" not in text
         if width >= 100:
-            for number in ("12600.3", "13200.4", "123510", "126.00x (122.65-130.62)", "3.20x"):
+            for number in ("12600.3", "13200.4", "123510", "126.00x (", "3.20x"):
                 assert number in text
 
 

@@ -50,10 +50,31 @@ def test_a_plot_into_a_folder_that_does_not_exist_is_refused(two_runs, tmp_path,
         assert f"there is no folder {tmp_path / 'not there'}" in capsys.readouterr().err
 
 
-def test_a_bar_is_not_labelled_with_a_gain_that_the_windows_do_not_show():
-    near = make_result("01_amp", windows=(99.0, 102.0, 103.0, 104.0, 105.0))
+def texts_of(figure):
+    return [text.get_text() for axes in figure.axes for text in axes.texts]
+
+
+def test_a_bar_is_grey_and_marked_where_its_ratio_is_not_resolved():
+    near = make_result("01_amp", windows=(97.0, 99.0, 100.0, 102.0, 104.0))
     [ladder] = compare.ladders([make_result(windows=SLOW), near, make_result("02_bigger_batch", windows=FAST)])
-    assert figures.relative_labels(ladder) == ["1.00x", "no difference", "2.00x"]
+    figure = figures.ladder_figure(ladder)
+    assert texts_of(figure) == ["1.00x", "~1.00x", "2.00x", "~1.00x", "2.00x"]
+    assert [text.get_color() for text in figure.axes[1].texts] == [figures.UNRESOLVED, figures.GREY]
+    assert [figures.colour_of(row.relative) for row in ladder.rows] == [
+        figures.SPEED,
+        figures.UNRESOLVED,
+        figures.SPEED,
+    ]
+
+
+def test_a_slower_step_has_a_colour_of_its_own():
+    [ladder] = compare.ladders([make_result(windows=FAST), make_result("01_amp", windows=SLOW)])
+    assert figures.colour_of(ladder.rows[1].relative) == figures.SLOWER
+    assert texts_of(figures.ladder_figure(ladder)) == ["1.00x", "0.50x", "0.50x"]
+
+
+def test_a_figure_of_one_step_has_its_bar():
+    assert texts_of(figures.ladder_figure(compare.ladders([make_result()])[0])) == ["1.00x"]
 
 
 def test_error_bars_reach_from_the_middle():

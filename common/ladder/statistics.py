@@ -1,12 +1,14 @@
-"""Whether two programs differ: the ratio of their speeds and its 95 % interval. Nothing else in this project decides it.
+"""Whether two programs differ: the ratio of their speeds and its 95 % interval.
 
-Programs are measured in rounds, A B C … A B C …, so they are compared in pairs: in each round, the median window of one
-over that of the other. What a machine does to a whole round (heat, neighbours) cancels in such a ratio. Over rounds:
-the geometric mean of the ratios, and Student's t interval of their logarithms.
+Nothing else in this project decides it. Programs are measured in rounds, A B C … A B C …, so they are compared in
+pairs: in each round, the median window of one over that of the other. What a machine does to a whole round (heat,
+neighbours) cancels in such a ratio. Over rounds: the geometric mean of the ratios, and Student's t interval of their
+logarithms.
 
 With one round only there are no pairs. Then a block bootstrap over the windows of both runs gives the interval; blocks,
 since neighbouring windows are alike (Künsch 1989, "The jackknife and the bootstrap for general stationary
-observations"). It holds how the windows vary within these two runs, and nothing of how a run varies from one to the next.
+observations"). It holds how the windows vary within these two runs, and nothing of how a run varies from one to the
+next: only rounds show that.
 """
 
 import math
@@ -17,8 +19,12 @@ from dataclasses import dataclass
 from common.errors import InputError
 
 CONFIDENCE = 0.95
+RESAMPLES = 1000
+ROUNDING = 1e-9  # speeds that differ by less are equal but for floating point
 
-Rounds = Mapping[int, Sequence[float]]  # {round: the windows of that round's run, samples/s}; a run by itself is round 0
+Rounds = Mapping[
+    int, Sequence[float]
+]  # {round: the windows of that round's run, samples/s}; a run by itself is round 0
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,7 @@ class Ratio:
     @property
     def resolved(self) -> bool:
         """True where the interval leaves 1 out: the two programs differ."""
-        return not self.low <= 1 <= self.high
+        return self.low > 1 + ROUNDING or self.high < 1 - ROUNDING
 
 
 SAME = Ratio(1.0, 1.0, 1.0, 1)  # a run over itself
@@ -60,39 +66,69 @@ def ratio(faster: Rounds, slower: Rounds) -> Ratio:
 
 
 def of_pairs(ratios: Sequence[float]) -> Ratio:
-    """The `Ratio` of two ratios or more, one for each round: geometric mean, and t interval on the logarithms."""
+    """The `Ratio` of two ratios or more, one for each round: geometric mean, and t interval on the logarithms.
+
+    Of two it is very wide, since one difference says little about how much pairs differ.
+    """
     logarithms = [math.log(value) for value in ratios]
     error = statistics.stdev(logarithms) / math.sqrt(len(logarithms))
     return _interval(statistics.fmean(logarithms), error, len(logarithms) - 1, len(logarithms))
 
 
 def of_windows(faster: Sequence[float], slower: Sequence[float]) -> Ratio:
-    """The `Ratio` of the median windows of one run each, its interval by a block bootstrap over the windows."""
-    error = math.hypot(*(_bootstrap_error(windows) for windows in (faster, slower)))
-    freedom = max(min(len(faster), len(slower)) - 1, 1)
-    return _interval(math.log(statistics.median(faster) / statistics.median(slower)), error, freedom, 1)
+    """The `Ratio` of the median windows of one run each, its interval by a block bootstrap over the windows.
+
+    It reaches as far as a t interval with as many degrees of freedom as there are blocks, less one for each run. A run
+    of one window does not show how it varies: the interval is then 0 to infinity.
+
+    What `benchmarks/interval_coverage.py` shows, for 5 windows (for 10): the interval holds the ratio of the two runs
+    in 99.7 % (98.1 %) of trials where windows are independent, in 98.9 % (97.0 %) where neighbours have a correlation
+    of 0.3, in 94.9 % (92.2 %) at 0.6, and there in 91.3 % (91.0 %) without outliers. So it is rather too wide, but
+    somewhat too narrow where windows stay alike for long. It holds the ratio of the programs less often, since it
+    cannot know how runs vary.
+    """
+    mean = math.log(statistics.median(faster)) - math.log(statistics.median(slower))
+    if min(len(faster), len(slower)) < 2:
+        return Ratio(_exp(mean), 0.0, math.inf, 1)
+    error = math.hypot(_bootstrap_error(faster), _bootstrap_error(slower))
+    freedom = sum(len(windows) / _block_length(len(windows)) - 1 for windows in (faster, slower))
+    return _interval(mean, error, freedom, 1)
+
+
+def _block_length(count: int) -> int:
+    """Windows in a block, of `count` >= 2 windows: about as many as there are blocks, and two blocks at least."""
+    return min(math.ceil(math.sqrt(count)), count // 2)
 
 
 def _bootstrap_error(windows: Sequence[float]) -> float:
-    """Standard error of the logarithm of the windows' median: over resamples of whole blocks of windows."""
+    """Standard error of the logarithm of the windows' median: over resamples of whole blocks, the same ones each time.
+
+    A block that reaches the last window goes on with the first one. Resamples vary about these windows' own median, so
+    too little; the last factor is the usual correction of that.
+    """
     import numpy as np
 
-    count = len(windows)
-    length = max(1, round(count ** (1 / 3)))
-    generator = np.random.default_rng(0)  # the same answer each time
-    starts = generator.integers(0, count, (2000, math.ceil(count / length)))
-    at = (starts[:, :, None] + np.arange(length)).reshape(len(starts), -1)[:, :count] % count
-    return float(np.std(np.log(np.median(np.asarray(windows)[at], axis=1)), ddof=1)) * math.sqrt(
-        count / max(count - 1, 1)
-    )
+    count, length = len(windows), _block_length(len(windows))
+    starts = np.random.default_rng(0).integers(0, count, (RESAMPLES, math.ceil(count / length), 1))
+    at = (starts + np.arange(length)).reshape(RESAMPLES, -1)[:, :count] % count
+    medians = np.median(np.asarray(windows, dtype=float)[at], axis=1)
+    error = np.std(np.log(medians / statistics.median(windows)), ddof=1)
+    return float(error) * math.sqrt(count / (count - 1))
 
 
-def _interval(mean: float, error: float, freedom: int, rounds: int) -> Ratio:
+def _interval(mean: float, error: float, freedom: float, rounds: int) -> Ratio:
     reach = error * _quantile(freedom)
-    return Ratio(math.exp(mean), math.exp(mean - reach), math.exp(mean + reach), rounds)
+    return Ratio(_exp(mean), _exp(mean - reach), _exp(mean + reach), rounds)
 
 
-def _quantile(freedom: int) -> float:
+def _exp(logarithm: float) -> float:
+    try:
+        return math.exp(logarithm)
+    except OverflowError:
+        return math.inf
+
+
+def _quantile(freedom: float) -> float:
     """How many standard errors a t interval reaches to either side."""
     try:
         from scipy.special import stdtrit

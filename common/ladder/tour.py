@@ -1,15 +1,18 @@
-"""`tour`: every step in order, each in a process of its own, then the comparison."""
+"""`tour`: every step in order, each in a process of its own, once or in several rounds; then the comparison."""
 
 import argparse
+import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import record
-from common.ladder import runner
+from common.ladder import rounds, runner
 from common.options import add_step_options, command_line
+from common.run.folder import drop_runs, locked, own_folder, publish
+from common.run.not_run import NotRun
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,8 +21,9 @@ HELP = "Run every step in order, then compare them."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tour`: those of a step."""
+    """Add the options of `tour`: those of a step, and how many rounds."""
     add_step_options(parser)
+    rounds.add_options(parser, "--rounds", default=1)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,52 +32,70 @@ def run(args: argparse.Namespace) -> int:
     A step that fails is named and the others still run: then 1, or 2 if each that failed did so by its input; the table
     has those as not run, with the reason. Raises InputError, at once, where the input suits no step at all.
     """
-    from common.run.folder import locked
-
+    schedule = rounds.Schedule.of(args, runner.step_files(), default=1)
     runner.prepare(args)
     busy = f"another tour is writing to {args.logdir}: wait for it, or use another --logdir"
-    with locked(args.logdir / ".tour.lock", busy):
-        return _run_all(args)
+    with locked(args.logdir / ".tour.lock", busy), ExitStack() as held:
+        staging = {}
+        if schedule.limit > 1:
+            for script in schedule.scripts:
+                _, staging[script.stem] = held.enter_context(own_folder(args.logdir, script.stem))
+        return _run_all(args, schedule, staging)
 
 
-def _run_all(args: argparse.Namespace) -> int:
+def _run_all(args: argparse.Namespace, schedule: rounds.Schedule, staging: Mapping[str, Path]) -> int:
+    """staging: {step: where a run of several rounds is written before it is kept}; {} for one round."""
     from rich.text import Text
 
     from common.explain.terminal import console
 
-    out, results, failures = console(), [], []
-    words, show = command_line(args, download=False), runner.once(lambda line: out.print(Text(line, "dim")))
-    for file in runner.step_files():
-        with _bar(out, file.stem) as advance:
-            outcome = runner.run(file, words, advance, show)
+    out, failures = console(), []
+    show = runner.once(lambda line: out.print(Text(line, "dim")))
+    for number, script in schedule:
+        step, folder = script.stem, args.logdir / script.stem
+        label = schedule.label(number, step) if staging else f"{step:<26}"
+        logdir = staging.get(step, args.logdir)
+        with _bar(out, label) as advance:
+            outcome = runner.run(script, command_line(args, logdir=logdir, download=False), advance, show)
         if outcome.code == 0:
-            results.append(record.read_result(args.logdir / file.stem / record.FILE))
-            speed = results[-1].samples_per_second.median
-            out.print(Text.assemble(("done   ", "green"), f"{file.stem:<26}{speed:10.1f} images/s"))
+            result = record.read_result(logdir / step / record.FILE)
+            if staging:
+                _keep(logdir / step, folder, number, result, first=step not in schedule.runs)
+            schedule.add(number, result)
+            speed = result.samples_per_second.median
+            out.print(Text.assemble(("" if staging else "done   ", "green"), f"{label}{speed:10.1f} images/s"))
             continue
-        if outcome.code == 2 and not results and not failures:
+        if outcome.code == 2 and not schedule.runs and not failures:
             runner.check_input(args)
-        failures.append((file.stem, outcome))
-        what = ("not run ", "yellow") if outcome.code == 2 else ("failed ", "red")
-        out.print(Text.assemble(what, f"{file.stem:<26}{outcome.reason}"))
+        what = schedule.add_failure(step, outcome)
+        failures.append((step, what, outcome))
+        if staging and step not in schedule.runs:
+            drop_runs(folder)
+        out.print(Text.assemble((f"{what} ", "red" if what == "failed" else "yellow"), f"{label}{outcome.reason}"))
+    results = [record.read_result(args.logdir / step / record.FILE) for step in sorted(schedule.runs)]
+    missing = [NotRun(step, reason) for step, reason in schedule.not_run.items()]
     if results:
-        _print_comparison(args.logdir, results, failures, out)
-    for step, outcome in failures:
-        print(f"tour: {step} {'not run' if outcome.code == 2 else 'failed'}: {outcome.reason}", file=sys.stderr)
-    return runner.exit_code(outcome.code for _, outcome in failures)
+        _print_comparison(args.logdir, results, missing, out)
+    for step, what, outcome in dict.fromkeys(failures):  # once, what failed in every round
+        print(f"tour: {step} {what}: {outcome.reason}", file=sys.stderr)
+    return runner.exit_code(outcome.code for _, _, outcome in failures)
 
 
-def _print_comparison(
-    logdir: Path, results: list[record.Result], failures: list[tuple[str, runner.Outcome]], out: "Console"
-) -> None:
+def _keep(source: Path, folder: Path, number: int, result: record.Result, first: bool) -> None:
+    """Move a round's run into the log folder: the first as a run by itself, replacing what was there."""
+    if first:
+        publish(folder, source, result.trace, next(source.glob("events.out.tfevents.*")).name, result)
+    rounds.keep(folder, number, result)
+    shutil.rmtree(source)  # TensorBoard would show it
+
+
+def _print_comparison(logdir: Path, results: list[record.Result], missing: list[NotRun], out: "Console") -> None:
     from common.ladder.compare import gpu_use, ladders, recorded_rounds
     from common.ladder.table import print_ladders
-    from common.run.not_run import NotRun
 
     used, problems = gpu_use(logdir, results)
     for problem in problems:
         print(f"tour: no figures from a trace: {problem}", file=sys.stderr)
-    missing = [NotRun(step, outcome.reason) for step, outcome in failures if outcome.code == 2]
     print_ladders(ladders(results, recorded_rounds(logdir, results)), out, used, missing=missing)
     python = Path(sys.executable)
     board = python.with_name("tensorboard")
@@ -83,13 +105,13 @@ def _print_comparison(
 
 
 @contextmanager
-def _bar(out: "Console", step: str) -> "Iterator[Callable[[dict[str, Any]], None]]":
+def _bar(out: "Console", label: str) -> "Iterator[Callable[[dict[str, Any]], None]]":
     """A progress bar for one step while it runs, where the output is a terminal; yields `advance(event)`."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"), TimeElapsedColumn()
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bars:
-        bar = bars.add_task(f"{step:<26}", total=None, now="starting")
+        bar = bars.add_task(label, total=None, now="starting")
 
         def advance(event: dict[str, Any]) -> None:
             speed = event["samples_per_second"]

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from common import record
 from common.errors import InputError, printable
+from common.ladder import rounds
 from common.reference import header, page, recording
 from common.reference.header import Header, read_header
-from common.reference.layout import record_files
+from common.reference.layout import NO_PAGE, record_files
 from common.reference.plausibility import contradictions
 from common.reference.written import compact, indented, parsed, read_json, unpacked
 from common.run import not_run, privacy
@@ -35,16 +36,21 @@ def check(folder: Path) -> int:
     return 0
 
 
-def verify(folder: Path) -> tuple[Header, list[str]]:
+def verify(folder: Path, add_page: bool = False) -> tuple[Header, list[str]]:
     """(`record.json`, what was verified: a line per step and study) of a record that is as it should be.
 
-    Raises InputError for anything that is not: the first problem in words, and how many more there are.
+    add_page: write the page where it is missing and all else is well; a machine without SciPy records without it.
+    Raises InputError for anything that is not as it should be: the first problem in words, and how many more there are.
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name a record's folder; unzip a packed one first")
     try:
         _, problems = record_files(folder)
-        refuse(folder, problems)
+        if problems != [NO_PAGE]:
+            refuse(folder, problems)
+        elif not add_page:
+            refuse(folder, problems, f"`python -m common record --pack {folder}` writes it, where SciPy is installed")
+        rounds.check_intervals()
         return _verified(folder)
     except OSError as error:
         raise InputError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
@@ -80,9 +86,12 @@ def _verified(folder: Path) -> tuple[Header, list[str]]:
                     lines.append(_of_study(path, name, results[0].setup))
     if not problems and not recording.interleaved(folder):
         problems.append("its runs are not interleaved: some were made after later ones")
-    with _collected(problems):
-        _check_page(folder, bool(problems))
+    if (folder / page.FILE).exists():
+        with _collected(problems):
+            _check_page(folder, bool(problems))
     refuse(folder, problems)
+    if not (folder / page.FILE).exists():
+        page.write_page(folder)
     return shared, lines
 
 

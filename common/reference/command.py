@@ -2,8 +2,9 @@
 
 import argparse
 
+from common.ladder import rounds
 from common.machine import ROOT
-from common.options import add_step_options, folder, whole_number
+from common.options import add_step_options, folder
 
 HELP = "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable."
 
@@ -11,15 +12,17 @@ HELP = "Run the whole ladder N times, interleaved, into logs/reference/<device>/
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `record`: those of a step, and its own."""
     add_step_options(parser, logdir=ROOT / "logs" / "reference")
-    parser.add_argument(
-        "--runs", type=whole_number(1, 100), default=5, metavar="N", help="runs of the ladder (default: %(default)s)"
-    )
+    rounds.add_options(parser, "--runs", default=rounds.RECORDED)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--check", type=folder, metavar="FOLDER", help="only verify the record in FOLDER; nothing is written"
     )
     instead.add_argument(
-        "--pack", type=folder, metavar="FOLDER", help="verify the record in FOLDER and write it as one .zip file here"
+        "--pack",
+        type=folder,
+        metavar="FOLDER",
+        help="verify the record in FOLDER and write it as one .zip file here; "
+        "first its README.md, where that is missing",
     )
 
 

@@ -15,9 +15,14 @@ Count = Annotated[int, Meta(ge=0, le=2**32)]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The options of all runs. precision: None in a record of schema 1, which had no such option."""
+    """The options of all runs.
+
+    instructions: of a CPU for bf16, "AVX512-BF16": CPUs of one name differ in them. None without, on a GPU, and in
+    older records. precision: None in a record of schema 1, which had no such option.
+    """
 
     device: str
+    instructions: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,40}$")] | None = None
     data: Literal["cifar10", "stand-in"]
     model: str
     image_size: Size
@@ -40,6 +45,8 @@ class Header:
     def as_json(self) -> dict[str, Any]:
         """The object that `record.json` holds."""
         value = asdict(self)
+        if self.settings.instructions is None:
+            del value["settings"]["instructions"]
         if self.schema == 1:
             del value["settings"]["precision"]
         return value

@@ -12,6 +12,7 @@ from common.studies import study
 
 STEP = "[0-9]{2}_[a-z0-9_]{1,60}"
 FOLDER = re.compile(rf"{STEP}(/runs)?")
+NO_PAGE = f"{page.FILE} is missing"
 LOCK = re.compile(r"\.[a-z_]+\.lock")  # left by `record` and by studies
 LIMITS = {  # file name: bytes at most; the step's name is part of the names of its trace and events
     re.escape(header.FILE): 1_000_000,
@@ -49,7 +50,8 @@ def missing(names: Iterable[str]) -> list[str]:
     names = sorted(names)
     steps = sorted({name.split("/")[0] for name in names if "/" in name})
     without = [step for step in steps if f"{step}/{not_run.FILE}" in names]
-    problems = [f"{name} is missing" for name in (header.FILE, page.FILE) if name not in names]
+    problems = [] if header.FILE in names else [f"{header.FILE} is missing"]
+    problems += [] if page.FILE in names else [NO_PAGE]
     if steps == without:
         problems.append("none of its steps was run" if steps else "it holds no step")
     for step in steps:

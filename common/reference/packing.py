@@ -19,13 +19,14 @@ from common.run import privacy
 def pack(folder: Path) -> int:
     """Write the record in `folder` as `<device>.zip` into the current folder; the exit code.
 
-    The zip holds one folder of that name, and the same record gives the same bytes. Raises InputError for what
+    The zip holds one folder of that name, and the same record gives the same bytes. A page that is missing is written
+    first. Raises InputError for what
     `checking.verify` refuses, and for a record that contains a name of this machine, its user or the home folder.
     """
     here = Path.cwd()
-    shared, lines = verify(folder)
     if here.is_relative_to(folder.resolve()):
         raise InputError(f"the zip would become part of {folder}: run this from another folder")
+    shared, lines = verify(folder, add_page=True)
     names, _ = record_files(folder)
     files = {name: (folder / name).read_bytes() for name in names}
     settings = shared.settings
@@ -38,7 +39,7 @@ def pack(folder: Path) -> int:
         if privacy.holds_name(_text(name, content), own)
     ]
     refuse(folder, private, "take it out, or record on a machine with another name")
-    target = here / f"{folder_name(settings)}.zip"
+    target = here / f"{folder_name(shared)}.zip"
     record.write_whole(target, _zipped(target.stem, files))
     print(*lines, sep="\n")
     print(f"packed: {printable(target)} ({target.stat().st_size / 1e6:.1f} MB)")

@@ -10,7 +10,7 @@
         README.md                        the table of all that
 
 The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, other load) affects every step alike.
-Needs nothing but torch, torchvision and tensorboard.
+Needs nothing but torch, torchvision and tensorboard; the README.md also needs SciPy and is left out without it.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -28,31 +27,32 @@ from typing import Any
 
 from common import machine, record
 from common.errors import InputError
-from common.ladder import runner
-from common.options import command_line, image_size_for
+from common.ladder import rounds, runner
+from common.options import MODEL, command_line, image_size_for, model_for
+from common.reference import page
 from common.reference.header import FILE, Header, Settings, read_header, shared
-from common.reference.page import write_page
 from common.reference.written import compact
 from common.run import not_run, privacy
 from common.run.folder import locked
 
-MODEL = "mobilenet_v2"  # the course's own, which a folder's name need not mention
-CODE = ("common/ladder/runner.py", "common/reference/recording.py")  # beside what every step runs
+# beside what every step runs
+CODE = ("common/ladder/runner.py", "common/ladder/rounds.py", "common/reference/recording.py")
 TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
 
 
 def record_ladder(args: argparse.Namespace) -> int:
-    """Run every step `args.runs` times into `args.logdir/<device>/`, continuing where an earlier call stopped.
+    """Run every step `args.rounds` times into `args.logdir/<device>/`, continuing where an earlier call stopped.
 
     Returns the exit code. Raises InputError where the code has uncommitted changes, where the record there was made
     with another device, other settings, versions or code, and where another call is recording into it.
     """
+    schedule = rounds.Schedule.of(args, runner.step_files(), default=rounds.RECORDED)
     header = _header(args)
-    folder = args.logdir / folder_name(header.settings)
+    folder = args.logdir / folder_name(header)
     with locked(folder / ".record.lock", f"another `record` is writing to {folder}: wait for it"):
         try:
             _same_record(folder / FILE, header)
-            return _run_all(args, folder, header)
+            return _run_all(args, folder, header, schedule)
         finally:
             shutil.rmtree(folder / ".running", ignore_errors=True)
 
@@ -62,9 +62,15 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", " ", name.lower())).strip("-") or "unknown"
 
 
-def folder_name(settings: Settings) -> str:
-    """The folder of a record: "nvidia-h200", and "nvidia-h200-resnet50" for another model than the course's own."""
-    return slug(settings.device) + ("" if settings.model == MODEL else f"-{slug(settings.model)}")
+def folder_name(header: Header) -> str:
+    """The folder of a record: "nvidia-h200"; "nvidia-h200-resnet50" for another model than the course's own.
+
+    Of a CPU with its bf16 instructions, "amd-epyc-avx512-bf16": the name alone does not tell CPUs apart.
+    """
+    settings = header.settings
+    own = MODEL["cpu" if settings.device == header.environment["cpu"] else "cuda"]
+    parts = (settings.device, settings.instructions, None if settings.model == own else settings.model)
+    return slug(" ".join(filter(None, parts)))
 
 
 def _header(args: argparse.Namespace) -> Header:
@@ -85,8 +91,9 @@ def _header(args: argparse.Namespace) -> Header:
     device = checked_device(args.device)
     settings = Settings(
         device=device_name(device),
+        instructions=machine.cpu_bf16_hardware() if device == "cpu" else None,
         data="cifar10" if holds_cifar10(args.data) else "stand-in",
-        model=args.model,
+        model=model_for(args, device),
         image_size=image_size_for(args, device),
         batch_size=args.batch_size,
         workers=args.workers,
@@ -121,63 +128,65 @@ def _same_record(path: Path, header: Header) -> None:
         )
 
 
-def _run_all(args: argparse.Namespace, folder: Path, header: Header) -> int:
-    codes, given_up, show = [], set(), runner.once(partial(print, flush=True))
-    running, files = folder / ".running", runner.step_files()
+def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: rounds.Schedule) -> int:
+    codes, show = [], runner.once(partial(print, flush=True))
+    running = folder / ".running"
     words = command_line(args, logdir=running, download=False)
-    for run in range(1, args.runs + 1):
-        for file in files:
-            kept = folder / file.stem
-            if (kept / "runs" / f"{run}.json").exists() or file.stem in given_up:
-                continue
-            if machine.code_hash(*CODE) != header.code:
-                raise InputError("steps/ or common/ changed while recording: put the code back, and run this again")
-            name = f"run {run}/{args.runs}  {file.stem:<26}"
-            outcome = runner.run(file, words, lambda event: None, show)
-            codes.append(outcome.code)
-            if outcome.code:
-                what = "failed"
-                if outcome.code == 2 and not record.run_files(kept):
-                    not_run.write(kept, file.stem, outcome.reason)
-                    given_up.add(file.stem)
-                    what = "not run"
-                print(f"{name}{what}: {outcome.reason}", file=sys.stderr, flush=True)
-                continue
-            result = record.read_result(running / file.stem / record.FILE)
-            _keep(running / file.stem, kept, run, result)
-            print(f"{name}{result.samples_per_second.median:10.1f} images/s", flush=True)
-    for file in files:  # again, for a call that was stopped between a run and its sum
-        _sum_up(folder / file.stem)
-    write_page(folder)
+    for step in (script.stem for script in schedule.scripts):
+        for path in record.run_files(folder / step):
+            schedule.add(int(path.stem), record.read_result(path))
+    for number, script in schedule:
+        step, kept, label = script.stem, folder / script.stem, schedule.label(number, script.stem)
+        if machine.code_hash(*CODE) != header.code:
+            raise InputError("steps/ or common/ changed while recording: put the code back, and run this again")
+        outcome = runner.run(script, words, lambda event: None, show)
+        codes.append(outcome.code)
+        if outcome.code:
+            what = schedule.add_failure(step, outcome)
+            if step in schedule.not_run:
+                not_run.write(kept, step, outcome.reason)
+            print(f"{label}{what}: {outcome.reason}", file=sys.stderr, flush=True)
+            continue
+        result = record.read_result(running / step / record.FILE)
+        if step not in schedule.runs:
+            _publish_small(running / step, kept, result)
+        rounds.keep(kept, number, result)
+        schedule.add(number, result)
+        print(f"{label}{result.samples_per_second.median:10.1f} images/s", flush=True)
+    for script in schedule.scripts:  # again, for a call that was stopped between a run and its sum
+        rounds.sum_up(folder / script.stem)
+    _write_page(folder)
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
-    without = [step.step for step in not_run.read_all(folder)]
-    count = min((len(record.run_files(folder / file.stem)) for file in files if file.stem not in without), default=0)
-    steps = f"every step but {', '.join(without)}" if without else "every step"
-    print(f"{folder} holds {count} run(s) of {steps}. The table: {sys.executable} -m common compare {folder}")
+    steps = [script.stem for script in schedule.scripts if script.stem not in schedule.not_run]
+    count = min((len(schedule.runs.get(step, {})) for step in steps), default=0)
+    which = f"every step but {', '.join(schedule.not_run)}" if schedule.not_run else "every step"
+    print(f"{folder} holds {count} run(s) of {which}. The table: {sys.executable} -m common compare {folder}")
     return runner.exit_code(codes)
 
 
-def _keep(source: Path, kept: Path, run: int, result: record.Result) -> None:
-    """Copy one run into the record: the trace if it is the first, then the run, then the step summed up."""
+def _write_page(folder: Path) -> None:
+    """Write the page, or say why there is none: its intervals need SciPy, which a machine that records may lack."""
+    try:
+        rounds.check_intervals()
+    except InputError as error:
+        (folder / page.FILE).unlink(missing_ok=True)
+        print(f"No {page.FILE}: {error}. Where it is, {sys.executable} -m common record --pack {folder} writes it.")
+        return
+    page.write_page(folder)
+
+
+def _publish_small(source: Path, kept: Path, result: record.Result) -> None:
+    """Copy a run's trace and events into the record, under its step's name in place of the host's."""
+    name = result.step + result.trace[result.trace.index(".") :]
     with record.writing(kept):
-        (kept / "runs").mkdir(parents=True, exist_ok=True)
-        if not any(kept.glob("*.pt.trace.json.gz")):
-            name = result.step + result.trace[result.trace.index(".") :]  # its step in place of the host's name
-            for events in source.glob("events.out.tfevents.*"):
-                target = ".".join(events.name.split(".")[:4]) + f".{name.removesuffix('.pt.trace.json.gz')}"
-                record.write_whole(kept / target, events.read_bytes())
-            _write_small(source / result.trace, kept / name)
-    trace = next(kept.glob("*.pt.trace.json.gz")).name
-    record.write_result(kept / "runs" / f"{run}.json", replace(result, trace=trace))
-    _sum_up(kept)
-
-
-def _sum_up(kept: Path) -> None:
-    results = record.read_runs(kept)
-    if results:
-        record.write_result(kept / record.FILE, record.merged(results))
-        (kept / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it
+        kept.mkdir(parents=True, exist_ok=True)
+        for old in [*kept.glob("*.pt.trace.json.gz"), *kept.glob("events.out.tfevents.*")]:
+            old.unlink()  # of a call that was stopped before it had kept the run
+        for events in source.glob("events.out.tfevents.*"):
+            target = ".".join(events.name.split(".")[:4]) + f".{name.removesuffix('.pt.trace.json.gz')}"
+            record.write_whole(kept / target, events.read_bytes())
+        _write_small(source / result.trace, kept / name)
 
 
 def _write_small(source: Path, target: Path) -> None:

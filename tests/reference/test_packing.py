@@ -1,6 +1,7 @@
 """A record as one file: what is in it, the same bytes each time, and no names of its maker."""
 
 import os
+import sys
 import zipfile
 
 import pytest
@@ -47,11 +48,39 @@ def test_a_zip_has_the_same_bytes_whenever_and_from_whichever_folder_it_is_made(
 
 
 def test_what_is_not_a_valid_record_is_not_packed(folder, command, tmp_path):
-    (folder / "README.md").unlink()
+    (folder / "01_amp" / "result.json").unlink()
     code, out, err = command("--pack", folder)
     assert (code, out, len(err)) == (2, [], 1)
-    assert "README.md is missing" in err[0]
+    assert "01_amp has no result.json" in err[0]
     assert not list(tmp_path.glob("*.zip"))
+
+
+def test_a_page_that_could_not_be_written_while_recording_is_written_first(folder, command, tmp_path):
+    before = tree(folder)
+    (folder / "README.md").unlink()
+    code, out, err = command("--check", folder)
+    assert (code, out, len(err)) == (2, [], 1)
+    assert f"README.md is missing; `python -m common record --pack {folder}` writes it" in err[0]
+    assert not (folder / "README.md").exists()
+    code, _, err = command("--pack", folder)
+    assert (code, err) == (0, [])
+    assert tree(folder) == before
+    assert command("--check", folder)[0] == 0
+
+
+def test_no_page_is_written_for_what_is_not_a_valid_record(folder, command):
+    (folder / "README.md").unlink()
+    edit_trace(folder / TRACE, lambda trace: trace.update(traceName="x"))
+    assert command("--pack", folder)[0] == 2
+    assert not (folder / "README.md").exists()
+
+
+def test_without_scipy_a_record_is_neither_verified_nor_packed(folder, command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    for option in ("--check", "--pack"):
+        code, out, err = command(option, folder)
+        assert (code, out, len(err)) == (2, [], 1)
+        assert "need SciPy" in err[0]
 
 
 def test_a_record_that_names_its_machine_or_user_is_not_packed(folder, command, tmp_path, monkeypatch):

@@ -1,0 +1,149 @@
+"""A ladder in rounds, A B C … A B C …: which step runs next, what is kept of it, when the intervals are narrow enough.
+
+    NN_name/runs/1.json …                   `result.json` of each round's run
+    NN_name/result.json                     all of them as one (see `record.merged`)
+    NN_name/*.pt.trace.json.gz, events.…    of one round: TensorBoard shows one run per step
+
+`tour --rounds` and `record` share this. A machine that drifts (heat, other load) affects every step of a round alike.
+"""
+
+import argparse
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from common import record
+from common.errors import InputError
+from common.ladder import statistics
+from common.ladder.runner import Outcome
+from common.options import whole_number
+from common.run import not_run
+
+RECORDED = 5  # rounds of a record, where nothing else is said
+LIMIT = 20  # rounds at most, where `--until` is given and no number of rounds
+FEWEST = 3  # rounds before `--until` ends them: the interval of two has one degree of freedom
+
+
+def add_options(parser: argparse.ArgumentParser, flag: str, default: int) -> None:
+    """Add `--until`, and the number of rounds as `flag`, "--rounds": `args.rounds`, None where it is not given."""
+    parser.add_argument(
+        flag,
+        dest="rounds",
+        type=whole_number(1, 100),
+        metavar="N",
+        help=f"rounds of the ladder, interleaved (default: {default}; with --until at most {LIMIT})",
+    )
+    parser.add_argument(
+        "--until",
+        type=_percent,
+        metavar="PERCENT",
+        help="go on with rounds until every interval, of a step against the step before and against the baseline, "
+        f"reaches at most that far to either side; {FEWEST} rounds at least, needs SciPy",
+    )
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%"))
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage above 0, at most 100")
+    return value
+
+
+def check_intervals() -> None:
+    """Raise InputError where no interval can be computed: SciPy is not installed."""
+    statistics.of_pairs([1.0, 1.0])
+
+
+@dataclass
+class Schedule:
+    """Which step is to run in which round, and what the runs so far gave. Iterate: (round, script) of each next run.
+
+    scripts: the steps. limit: rounds at most. until: the goal of `--until` in percent, None to make all rounds.
+    runs: {step: {round: its result}}; what is there is not run again. not_run: {step: why it cannot be run here}.
+    """
+
+    scripts: Sequence[Path]
+    limit: int
+    until: float | None = None
+    runs: dict[str, dict[int, record.Result]] = field(default_factory=dict)
+    not_run: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, scripts: Sequence[Path], default: int) -> "Schedule":
+        """The schedule that the options of `add_options` ask for. Raises InputError for `--until` without SciPy."""
+        if args.until is not None:
+            check_intervals()
+        return cls(scripts, args.rounds or (default if args.until is None else LIMIT), args.until)
+
+    def __iter__(self) -> Iterator[tuple[int, Path]]:
+        for number in range(1, self.limit + 1):
+            for script in self.scripts:
+                if script.stem not in self.not_run and number not in self.runs.get(script.stem, {}):
+                    yield number, script
+            if self.until is not None and self._narrow_enough(number, self.until):
+                return
+
+    def label(self, number: int, step: str) -> str:
+        """How a line about a run begins."""
+        return f"round {number}/{self.limit}  {step:<26}"
+
+    def add(self, number: int, result: record.Result) -> None:
+        """Note a run that succeeded."""
+        self.runs.setdefault(result.step, {})[number] = result
+
+    def add_failure(self, step: str, outcome: Outcome) -> str:
+        """Note a run that failed: "failed", or "not run" for a step that cannot be run here and is not tried again."""
+        if outcome.code != 2 or self.runs.get(step):
+            return "failed"
+        self.not_run[step] = outcome.reason
+        return "not run"
+
+    def _narrow_enough(self, number: int, goal: float) -> bool:
+        """Whether the rounds may end after this one. Prints how wide the intervals are still."""
+        if number < max([2, *(round_ for runs in self.runs.values() for round_ in runs)]):
+            return False  # one round has no pairs; later ones are there from an earlier call
+        steps = [script.stem for script in self.scripts if self.runs.get(script.stem)]
+        speeds = {
+            step: {round_: run.samples_per_second.windows for round_, run in self.runs[step].items()} for step in steps
+        }
+        reach, step = widest(speeds)
+        if step:
+            print(f"round {number}: widest ±{100 * reach:.1f} % ({step}); goal ±{goal:g} %", flush=True)
+        return number >= FEWEST and 100 * reach <= goal
+
+
+def widest(speeds: Mapping[str, statistics.Rounds]) -> tuple[float, str]:
+    """How far the widest interval reaches to either side, as a share of its ratio, and of which step it is.
+
+    Over each step against the step before it and against the first. (0.0, "") for a single step.
+    """
+    names = list(speeds)
+    reaches = [(0.0, "")]
+    for before, step in pairwise(names):
+        for other in {before, names[0]}:
+            ratio = statistics.ratio(speeds[step], speeds[other])
+            reaches.append((max(ratio.high / ratio.ratio - 1, 1 - ratio.low / ratio.ratio), step))
+    return max(reaches)
+
+
+def keep(folder: Path, number: int, result: record.Result) -> None:
+    """Add a round's run to its step's folder, which holds a trace already, and sum the step up. Raises InputError."""
+    trace = next(folder.glob("*.pt.trace.json.gz"), None)
+    if trace is None:
+        raise InputError(f"{folder} holds no trace: move it away and run this again")
+    with record.writing(folder):
+        (folder / "runs").mkdir(exist_ok=True)
+    record.write_result(folder / "runs" / f"{number}.json", replace(result, trace=trace.name))
+    sum_up(folder)
+
+
+def sum_up(folder: Path) -> None:
+    """Write a step's `result.json` anew from the runs of its rounds, if there are any."""
+    if results := record.read_runs(folder):
+        record.write_result(folder / record.FILE, record.merged(results))
+        (folder / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it

@@ -5,6 +5,7 @@ The GPU's side is tested by fakes: nothing here was run on one.
 
 import io
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from support import ROOT, SmallNet, assert_refused, run_program
 from common import record
 from common.__main__ import main
 from common.errors import InputError
+from common.ladder.figures import GREY, SPEED
 from common.studies import one_batch, overhead, study
 from common.studies.overhead import figure, measure, view
 from common.studies.overhead.record import FILE, OFF, OFF_AGAIN, Mode, Overhead, read
@@ -52,7 +54,7 @@ def make_overhead(*modes, **changes):
     values = dict(
         schema=2, setup=record.Setup("Test CPU", 2, None, "mobilenet_v2", 64), device_type="cpu", batch_size=32,
         precision="float32", seed=0, quick=False, steps=3, runs=3, before_ms=99.0,
-        modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, 0.96, 1.05, 1.01), *modes],
+        modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, 0.96, 1.04, 1.0), *modes],
         notes=["a note"], environment=environment, started="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
     return Overhead(**(values | changes))
@@ -204,15 +206,52 @@ def test_a_trace_s_sizes_are_a_step_s_and_metadata_is_no_event(tmp_path):
         measure.trace_sizes(path, 2)
 
 
-def test_slower_is_beyond_the_control_in_every_run():
-    noisy, dear = traced_mode("operators", 1.04, 1.2, 1.3), traced_mode("+ stacks", 1.5, 1.2, 1.4)
-    result = make_overhead(noisy, dear)
-    assert result.noise == (0.96, 1.05)
-    assert not result.slower(noisy)
-    assert result.slower(dear)
-    assert result.us_per_event(noisy) is None
-    assert result.us_per_event(dear) == pytest.approx(40e3 / 4000)  # the median run takes 40 ms longer
-    assert not make_overhead(modes=[mode(OFF, 1.0), mode(OFF_AGAIN, 0.8)]).slower(mode("x", 0.9)), "faster is no cost"
+NOISY, DEAR = traced_mode("operators", 0.8, 1.3, 1.25), traced_mode("+ stacks", 1.35, 1.4, 1.45)
+
+
+def test_a_mode_s_cost_is_the_mean_of_its_runs_ratios_with_its_interval():
+    steady = mode("operators", 1.2, 1.2, 1.2)
+    assert (steady.ratio, steady.cost.ratio, steady.cost.rounds) == (pytest.approx(1.2), pytest.approx(1.2), 3)
+    assert (steady.cost.low, steady.cost.high) == (pytest.approx(1.2), pytest.approx(1.2))
+    doubled_and_halved = mode("operators", 0.5, 2.0)
+    assert doubled_and_halved.cost.ratio == pytest.approx(1.0)
+    assert not doubled_and_halved.cost.resolved
+
+
+def test_slower_is_what_the_interval_resolves():
+    assert (NOISY.slower, DEAR.slower) == (False, True)
+    assert NOISY.ratio > 1, "though the mean of its runs is above 1"
+    assert not mode("operators", 0.7, 0.7, 0.7).slower, "faster is no cost"
+    result = make_overhead(NOISY, DEAR)
+    assert result.us_per_event(NOISY) is None
+    assert result.us_per_event(DEAR) == pytest.approx(40e3 / 4000)  # the median run takes 40 ms longer
+    assert result.traced == [NOISY, DEAR]
+
+
+def test_a_machine_that_drifts_does_it_to_both_sides_of_a_run_s_ratio():
+    drifting = mode("operators", 1.2, 1.2, 1.2, step_ms=[120.0, 240.0, 480.0])  # as "off" took 100, 200, 400
+    assert drifting.slower
+
+
+def test_the_control_does_not_widen_what_is_resolved():
+    noisy_control = make_overhead(modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, 0.7, 1.6, 1.3), DEAR])
+    assert "Slower than without a profiler, cheapest first: + stacks 1.40x" in view.verdict(noisy_control)
+
+
+def test_one_run_has_no_interval_and_resolves_nothing():
+    once = make_overhead(runs=1, modes=[mode(OFF, 1.0), mode(OFF_AGAIN, 1.01), traced_mode("+ stacks", 3.0)])
+    assert (once.modes[2].cost, once.modes[2].slower, once.modes[2].ratio) == (None, False, pytest.approx(3.0))
+    assert "One run gives no interval" in view.verdict(once)
+    assert "~3.00x" in shown(once)
+    assert once.as_json()["costs"] == {OFF_AGAIN: None, "+ stacks": None}
+
+
+def test_the_file_holds_the_costs_with_their_intervals_where_scipy_is_there(monkeypatch):
+    costs = make_overhead(DEAR, mode("kernels only", not_measured="no GPU")).as_json()["costs"]
+    assert list(costs) == [OFF_AGAIN, "+ stacks"]
+    assert costs["+ stacks"] == asdict(DEAR.cost)
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    assert "costs" not in make_overhead(DEAR).as_json()
 
 
 # The record
@@ -231,6 +270,10 @@ def test_a_file_of_schema_1_reads_with_the_same_numbers():
     assert value["schema"] == 1
     assert (result.schema, result.setup) == (2, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
     assert [asdict(mode) for mode in result.modes] == value["modes"]
+    assert all(min(mode.ratios) <= mode.cost.ratio <= max(mode.ratios) for mode in result.traced)
+    assert not {mode.name for mode in result.traced if mode.slower} & {
+        mode.name for mode in result.traced if min(mode.ratios) < 1
+    }
     for name in ("batch_size", "precision", "seed", "steps", "runs", "before_ms", "notes", "started"):
         assert getattr(result, name) == value[name]
     assert not result.quick
@@ -253,7 +296,7 @@ def test_a_file_of_schema_1_reads_with_the_same_numbers():
     ],
 )
 def test_a_broken_result_is_refused_in_a_line(tmp_path, broken, message):
-    study.write(tmp_path / FILE, broken)
+    record.write_json(tmp_path / FILE, asdict(broken))
     with pytest.raises(InputError, match=message):
         read(tmp_path)
 
@@ -267,44 +310,59 @@ def shown(result, width=140):
     return console.export_text()
 
 
-def test_the_table_shows_ratios_ranges_sizes_and_what_is_noise():
-    noisy, dear = traced_mode("operators", 1.04, 1.2, 1.3), traced_mode("+ stacks", 1.5, 1.2, 1.4)
+def test_the_table_shows_ratios_with_intervals_sizes_and_what_is_resolved():
     left_out = mode("kernels only", not_measured="no GPU: there are no kernels to record")
-    text = shown(make_overhead(left_out, noisy, dear), width=400)
+    text = shown(make_overhead(left_out, NOISY, DEAR), width=400)
     rows = {line.partition("  ")[0]: line for line in text.splitlines()}
-    assert "140.0  1.40x  1.20 to 1.50".split() == rows["+ stacks"].split()[2:7]
-    assert rows["+ stacks"].split()[7:] == ["10.0", "0.50", "2.00", "0.11", "4,000"]
-    assert rows["operators"].split()[6] == "-", "no cost per event where the cost is not resolved from noise"
+    assert rows["off"].split()[1:4] == ["100.0", "1.00x", "-"]
+    assert rows["+ stacks"].split()[2:] == ["140.0", *str(DEAR.cost).split(), "10.0", "0.50", "2.00", "0.11", "4,000"]
+    assert rows["operators"].split()[2].startswith("~1.09x")
+    assert rows["operators"].split()[4] == "-", "no cost per event where the cost is not resolved"
     assert "not measured" in rows["kernels only"]
     for words in (
-        "took 0.96 to 1.05x as long", "cheapest first: + stacks 1.40x", "Not resolved from noise: operators.",
-        "Not measured: kernels only: no GPU", "A note.", "TorchScript",
+        "took ~1.00x (0.90-1.10) as long.", f"cheapest first: + stacks {DEAR.cost}.",
+        f"Not resolved as slower: operators {NOISY.cost}.", "Not measured: kernels only: no GPU", "A note.",
+        "TorchScript",
     ):  # fmt: skip
         assert words in text
 
 
-def test_a_control_that_is_far_off_is_reported():
+def test_a_control_that_differs_from_off_is_reported():
+    assert "should hold 1, so" not in view.verdict(make_overhead())
+    differs = make_overhead(modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, 1.1, 1.1, 1.1)])
+    assert "took 1.10x (1.10-1.10) as long: it should hold 1, so something else differs" in view.verdict(differs)
+
+
+def test_steps_without_a_profiler_that_differ_widely_are_reported():
     assert "UNSTEADY" not in shown(make_overhead())
-    unsteady = make_overhead(modes=[mode(OFF, 1.0, 1.0), mode(OFF_AGAIN, 0.7, 1.3)])
-    assert "UNSTEADY" in shown(unsteady)
+    assert "UNSTEADY" in shown(make_overhead(modes=[mode(OFF, 1.0, 1.0), mode(OFF_AGAIN, 0.7, 1.3)]))
+    drifting = mode(OFF, 1.0, 1.0, step_ms=[100.0, 190.0])
+    assert "UNSTEADY: steps without a profiler" in shown(make_overhead(modes=[drifting, mode(OFF_AGAIN, 1.0, 1.0)]))
 
 
 def test_the_table_fits_a_narrow_terminal():
-    assert max(map(len, shown(make_overhead(traced_mode("+ stacks", 1.5, 1.2, 1.4)), width=80).splitlines())) <= 80
+    assert max(map(len, shown(make_overhead(NOISY, DEAR), width=80).splitlines())) <= 80
 
 
-def test_the_figure_shows_each_mode_s_ratio_with_the_range_of_its_runs_and_the_control(tmp_path):
+def test_the_figure_shows_the_control_s_and_each_mode_s_cost_with_its_interval(tmp_path):
     left_out = mode("kernels only", not_measured="no GPU: there are no kernels to record")
-    result = make_overhead(left_out, traced_mode("operators", 1.04, 1.2, 1.3), traced_mode("+ stacks", 1.5, 1.2, 1.4))
+    result = make_overhead(left_out, NOISY, DEAR)
     axes = figure.overhead_figure(result).axes[0]
-    points = axes.containers[0]
-    assert points[0].get_xdata().tolist() == [1.2, 1.4]
-    assert points[0].get_ydata().tolist() == [1, 2]
-    ranges = [segment[:, 0].tolist() for segment in points[2][0].get_segments()]
-    assert ranges == [pytest.approx([1.04, 1.3]), pytest.approx([1.2, 1.5])]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["kernels only", "operators", "+ stacks"]
-    band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
-    assert (band.x0, band.x1) == (pytest.approx(0.96), pytest.approx(1.05))
+    resolved, unresolved = axes.containers
+    assert resolved[0].get_xdata().tolist() == [DEAR.cost.ratio]
+    assert resolved[0].get_ydata().tolist() == [3]
+    assert resolved[0].get_color() == SPEED
+    assert unresolved[0].get_xdata().tolist() == [result.control.cost.ratio, NOISY.cost.ratio]
+    assert unresolved[0].get_ydata().tolist() == [0, 2]
+    assert unresolved[0].get_color() == GREY
+    intervals = [segment[:, 0].tolist() for segment in resolved[2][0].get_segments()]
+    assert intervals == [pytest.approx([DEAR.cost.low, DEAR.cost.high])]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        OFF_AGAIN,
+        "kernels only",
+        "operators",
+        "+ stacks",
+    ]
     for name in ("cost.svg", "cost.png"):
         figure.draw(result, tmp_path / name)
     text = (tmp_path / "cost.svg").read_text()
@@ -319,7 +377,13 @@ def test_the_figure_shows_each_mode_s_ratio_with_the_range_of_its_runs_and_the_c
 
 def test_a_result_without_any_tracing_can_be_drawn(tmp_path):
     figure.draw(make_overhead(), tmp_path / "cost.svg")
-    assert "control, no profiler" in (tmp_path / "cost.svg").read_text()
+    assert OFF_AGAIN in (tmp_path / "cost.svg").read_text()
+
+
+def test_of_one_run_the_figure_has_no_points(tmp_path):
+    result = make_overhead(runs=1, modes=[mode(OFF, 1.0), mode(OFF_AGAIN, 1.01), traced_mode("+ stacks", 3.0)])
+    figure.draw(result, tmp_path / "cost.svg")
+    assert (tmp_path / "cost.svg").read_text().count("one run: no interval") == 2
 
 
 # The command
@@ -348,7 +412,7 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, monk
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / FILE).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cost.svg", FILE]
     result = read(tmp_path)
-    assert (result.runs, result.steps, result.batch_size) == (1, 1, 4)
+    assert (result.runs, result.steps, result.batch_size) == (1, measure.FEWEST_STEPS, 4)
     assert (result.schema, result.setup.image_size, result.precision, result.quick) == (2, 32, "float32", True)
     assert len(result.modes) == len(BY_NAME)
     sizes = {mode.name: mode.json_bytes_per_step for mode in result.modes}
@@ -393,9 +457,9 @@ def test_a_real_quick_call(tmp_path):
     assert finished.returncode == 0, finished.stderr
     assert finished.stderr == "", "nothing of the profiler's own warnings"
     result = read(tmp_path)
-    assert result.setup.model == "mobilenet_v2"
+    assert result.setup.model == "tiny_convmixer"
     operators = next(mode for mode in result.modes if mode.name == "operators")
-    assert operators.events_per_step > 1000
+    assert operators.events_per_step > 100
     assert len(operators.finish_seconds) == 1
 
 

@@ -8,7 +8,7 @@ from common.studies import OPTION_TEXTS
 
 HELP = "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules."
 BATCH_SIZE = {"cuda": 128, "cpu": 32}
-RUNS, QUICK_RUNS = 5, 2
+RUNS, QUICK_RUNS = 5, 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     texts = {"--batch-size": "images per step (default: 128 on a GPU, 32 on a CPU)"}
     without = ("--data", "--download", "--workers", "--stacks")
     add_step_options(parser, without=without, batch_size=None, texts=OPTION_TEXTS | texts)
-    parser.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 5; 2 with --quick)")
+    parser.add_argument("--runs", type=whole_number(1, 100), metavar="N", help="runs (default: 5; 3 with --quick)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--plot", type=folder, metavar="FILE", help="draw the cost of each mode: .svg or .png")
 

@@ -35,7 +35,7 @@ from common.studies import one_batch, study
 from common.studies.one_batch import Batch, TrainStep
 from common.studies.overhead.record import OFF, OFF_AGAIN, Mode, Overhead
 
-MODE_SECONDS, FEWEST_STEPS, MOST_STEPS = 0.75, 2, 10  # of a mode in a run; a trace with stacks has 7 MB per step
+MODE_SECONDS, FEWEST_STEPS, MOST_STEPS = 0.75, 2, 25  # of a mode in a run; a trace with stacks has 7 MB per step
 LEAD_STEPS = 1  # traced, not timed: the first after tracing began finds caches and buffers cold
 
 
@@ -103,7 +103,7 @@ def measure(options: StepOptions, runs: int) -> Overhead:
     train_step = TrainStep(model, device, precision)
     batch, notes = one_batch.fitting_batch(train_step, options.batch_size, options.image_size)
     modes = tracings(device)
-    steps = 1 if options.quick else steps_for(train_step, batch, device)
+    steps = FEWEST_STEPS if options.quick else steps_for(train_step, batch, device)
     before_ms = trace_steps(modes[0], train_step, batch, device, steps).step_ms
     return Overhead(
         **study.header(options, precision, [*autocast_notes(device, options.precision), *notes], started),

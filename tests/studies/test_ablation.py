@@ -21,14 +21,15 @@ from test_steps import reads
 from common import data
 from common.__main__ import main
 from common.errors import InputError
-from common.ladder.compare import Ratio
+from common.ladder import statistics
+from common.ladder.figures import GREY, MEMORY, SPEED
+from common.ladder.statistics import of_pairs
 from common.options import StepOptions
 from common.record import Setup, StepTime, Throughput
 from common.studies import study
 from common.studies.ablation import effects, figure, measure, plan, program, record, view
 from common.studies.ablation.plan import LADDER, PAIRS, Optimisations, Pair, Variant, no_effect, pairs, variants
 from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
-from common.studies.ablation.view import effect_text
 from common.studies.isolated import options_from
 
 OPTIONS = StepOptions(
@@ -85,7 +86,7 @@ def test_the_optimisations_are_the_steps():
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")
-@pytest.mark.parametrize("k", range(11), ids=NAMES)
+@pytest.mark.parametrize("k", range(len(NAMES)), ids=NAMES)
 def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
     facts = []
     to = torch.Tensor.to
@@ -121,7 +122,7 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
     assert combined == step
 
 
-@pytest.mark.parametrize("k", range(11), ids=NAMES)
+@pytest.mark.parametrize("k", range(len(NAMES)), ids=NAMES)
 def test_its_loader_is_that_step_s(bench, k):
     step, combined = (training.loader for training in bench(k, workers=1))
     for name in ("batch_size", "num_workers", "prefetch_factor", "pin_memory"):
@@ -298,7 +299,7 @@ def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path, caps
     assert (ablation.whole_runs, ablation.missing, ablation.precision) == (3, [], "float32")
     text = capsys.readouterr().out
     no_amp = "amp has no effect on this device: autocast is off: this CPU has no bf16"
-    for words in (no_amp, "3 interleaved run(s)", "No interaction seen", "full", "Smoke run"):
+    for words in (no_amp, "3 interleaved run(s)", "Not resolved whether they interact", "full", "Smoke run"):
         assert words in text
 
 
@@ -474,32 +475,57 @@ def effect_of(ablation, name):
     return next(effect for effect in effects.effects(ablation) if effect.optimisation == name)
 
 
-def test_an_effect_is_the_median_of_ratios_within_each_run():
+def test_an_effect_is_the_mean_of_ratios_within_each_run_with_its_interval():
     ablation = make_ablation(
         BASE
         | {"baseline + amp": [110.0, 240.0, 130.0], "full": [900.0, 1000.0, 800.0],
            "full without amp": [450.0, None, 200.0], "full + on_device_data": [1800.0, 1000.0, 1600.0]}
     )  # fmt: skip
-    assert effects.control(ablation) == Ratio(1.0, 0.99, 1.01)
-    assert effect_of(ablation, "amp").alone == Ratio(1.2, 1.1, 1.3)
-    assert effect_of(ablation, "amp").in_full == Ratio(3.0, 2.0, 4.0)
-    assert effect_of(ablation, "on_device_data").in_full == Ratio(2.0, 1.0, 2.0)
+    assert effects.control(ablation) == of_pairs([1.01, 0.99, 1.0])
+    assert effect_of(ablation, "amp").alone == of_pairs([1.1, 1.2, 1.3])
+    assert effect_of(ablation, "amp").in_full == of_pairs([2.0, 4.0]), "of the runs that have both"
+    assert effect_of(ablation, "on_device_data").in_full == of_pairs([2.0, 1.0, 2.0])
     assert effect_of(ablation, "on_device_data").alone is None
 
 
-def test_an_effect_is_shown_only_beyond_what_the_control_did():
-    assert effects.noise_of(make_ablation(BASE)) == pytest.approx(1 / 0.99)
-    assert effects.noise_of(make_ablation({"baseline": [100.0], "control": [150.0]})) == 1.0  # one run shows no noise
-    assert effect_text(Ratio(1.02, 1.015, 1.03), 1.01) == "1.02x (1.01-1.03)"
-    assert effect_text(Ratio(1.02, 1.015, 1.03), 1.02) == "no difference"
-    assert effect_text(Ratio(0.5, 0.4, 0.6), 1.02) == "0.50x (0.40-0.60)"
-    assert effect_text(Ratio(1.2, 0.9, 1.3), 1.0) == "no difference"
-    assert effect_text(None, 1.0) == "-"
+def test_a_machine_that_drifts_does_it_to_both_sides_of_a_ratio():
+    drifting = {"baseline": [100.0, 50.0, 25.0], "baseline + amp": [110.0, 55.0, 27.5]}
+    alone = effect_of(make_ablation(drifting), "amp").alone
+    assert (alone.ratio, alone.resolved, alone.rounds) == (pytest.approx(1.1), True, 3)
+    assert (alone.low, alone.high) == (pytest.approx(1.1), pytest.approx(1.1))
 
 
-def test_one_run_s_range_is_what_its_windows_allow():
-    ablation = make_ablation({"baseline": [100.0], "baseline + amp": [200.0]})
-    assert effect_of(ablation, "amp").alone == Ratio(2.0, pytest.approx(180 / 110), pytest.approx(220 / 90))
+@pytest.mark.parametrize(
+    "speeds, verdict",
+    [
+        ([115.0, 240.0, 125.0], "more"),  # 1.15, 1.2, 1.25 times the baseline
+        ([50.0, 110.0, 60.0], "less"),
+        ([110.0, 240.0, 130.0], "none"),  # 1.1, 1.2, 1.3: of three runs, not enough
+        ([90.0, 240.0, 130.0], "none"),
+        ([100.0, 200.0, 100.0], "none"),
+    ],
+)
+def test_a_verdict_is_which_side_of_1_is_resolved(speeds, verdict):
+    alone = effect_of(make_ablation(BASE | {"baseline + amp": speeds}), "amp").alone
+    assert effects.verdict(alone) == verdict
+    assert str(alone).startswith("~") == (verdict == "none")
+
+
+def test_the_control_widens_no_other_verdict_and_is_named_where_it_does_not_hold_1():
+    gain = {"baseline + amp": [120.0, 240.0, 121.0]}
+    noisy = make_ablation(BASE | {"control": [60.0, 300.0, 130.0]} | gain)
+    assert effects.verdict(effect_of(noisy, "amp").alone) == "more"
+    assert "The control" not in shown(noisy), "its interval is wide, and holds 1"
+    differs = make_ablation(BASE | {"control": [110.0, 220.0, 110.0]} | gain)
+    assert "The control, the baseline's program measured once more, came out at 1.10x (1.10-1.10)" in shown(differs)
+
+
+def test_one_run_s_interval_is_of_its_windows_and_said_to_be():
+    ablation = make_ablation({"baseline": [100.0], "baseline + amp": [200.0]}, runs=1)
+    expected = statistics.of_windows([180.0, 200.0, 220.0], [90.0, 100.0, 110.0])
+    assert effect_of(ablation, "amp").alone == expected
+    assert (expected.ratio, expected.rounds) == (pytest.approx(2.0), 1)
+    assert "which holds nothing of how runs differ" in " ".join(shown(ablation).split())
 
 
 def interaction(speeds, base=BASE):
@@ -512,58 +538,78 @@ def arms(both, first=(150.0, 300.0, 150.0), second=(120.0, 240.0, 120.0)):
 
 
 def test_an_interaction_is_the_gain_of_two_together_over_what_is_predicted_from_each_alone():
-    pair = interaction(arms((270.0, 540.0, 360.0)))  # predicted: 1.5 x 1.2 = 1.8
-    assert pair.ratio == Ratio(pytest.approx(1.5), pytest.approx(1.5), pytest.approx(2.0))
+    pair = interaction(arms((270.0, 540.0, 288.0)))  # predicted: 1.5 x 1.2 = 1.8
+    assert pair.ratio.ratio == pytest.approx(of_pairs([1.5, 1.5, 1.6]).ratio)
+    assert pair.ratio.low == pytest.approx(of_pairs([1.5, 1.5, 1.6]).low)
     assert pair.verdict == "more"
-    assert (pair.first.ratio, pair.second.ratio, pair.together.ratio) == (1.5, 1.2, 2.7)
+    ratios = (pair.first.ratio, pair.second.ratio, pair.together.ratio)
+    assert ratios == (pytest.approx(1.5), pytest.approx(1.2), pytest.approx(of_pairs([2.7, 2.7, 2.88]).ratio))
     assert interaction(arms((90.0, 180.0, 90.0))).verdict == "less"
 
 
 @pytest.mark.parametrize(
-    "both, base",
+    "both",
     [
-        ((180.0, 360.0, 180.0), BASE),  # just what was predicted
-        ((270.0, 540.0, 170.0), BASE),  # one run on the other side
-        ((182.0, 364.0, 182.0), BASE),  # 1.01, and the control was 1.01 once
-        ((183.0, 366.0, 183.0), BASE),  # 1.017: a ratio of two such ratios
-        ((270.0, 540.0, 270.0), BASE | {"control": [100.0, 120.0, 100.0]}),  # the control was 0.6 once
+        (180.0, 360.0, 180.0),  # just what was predicted
+        (270.0, 540.0, 170.0),  # one run on the other side
+        (182.0, 364.0, 178.0),
     ],
 )
-def test_no_interaction_is_seen_where_runs_disagree_or_the_control_did_as_much(both, base):
-    assert interaction(arms(both), base).verdict == "none"
+def test_no_interaction_is_resolved_where_runs_disagree_or_gain_what_was_predicted(both):
+    assert interaction(arms(both)).verdict == "none"
 
 
-def test_interactions_are_not_named_from_one_run_or_without_a_control():
+def test_an_interaction_needs_two_runs_and_no_control():
     one = {name: speeds[:1] for name, speeds in (BASE | arms((270.0,))).items()}
-    assert interaction(one, {}).verdict is None
-    assert interaction(one, {}).ratio.ratio == pytest.approx(1.5)
-    pair = interaction(arms((270.0, 540.0, 270.0)), {"baseline": BASE["baseline"]})
-    assert (pair.verdict, pair.ratio.ratio) == (None, pytest.approx(1.5))
+    assert (interaction(one, {}).verdict, interaction(one, {}).ratio) == (None, None)
+    assert interaction(one, {}).together.ratio == pytest.approx(2.7)
+    assert "Interactions are computed from two runs on" in shown(make_ablation(one, runs=1))
+    assert interaction(arms((270.0, 540.0, 270.0)), {"baseline": BASE["baseline"]}).verdict == "more"
     assert interaction({}).ratio is None
 
 
-def test_what_gains_in_one_place_only_is_named():
+def test_what_has_another_effect_in_the_full_ladder_than_alone_is_named():
     same, twice = [100.0, 200.0, 100.0], [200.0, 400.0, 200.0]
     ablation = make_ablation(
         BASE
         | {"baseline + amp": same, "baseline + compile": twice, "baseline + channels_last": [102.0, 204.0, 102.0],
-           "baseline + pinned_memory": [99.0, 202.0, 102.0],
+           "baseline + bigger_batch": [110.0, 200.0, 90.0],
            "full": [1000.0] * 3, "full without amp": [500.0] * 3, "full without compile": [1000.0] * 3,
-           "full without channels_last": [970.0, 975.0, 980.0], "full without pinned_memory": [985.0] * 3}
+           "full without channels_last": [1000 / 1.02] * 3, "full without bigger_batch": [900.0, 980.0, 1020.0]}
     )  # fmt: skip
-    assert effects.depends_on_place(ablation) == [("amp", "none", "more"), ("compile", "more", "none")]
-    text = shown(ablation)
-    assert "amp shows no difference alone and gains in the full ladder." in text
-    assert "compile gains alone and shows no difference in the full ladder." in text
+    places = {effect.optimisation: effect.full_over_alone for effect in effects.depends_on_place(ablation)}
+    assert {name: ratio.ratio for name, ratio in places.items()} == {
+        "amp": pytest.approx(2.0),
+        "compile": pytest.approx(0.5),
+    }
+    text = " ".join(shown(ablation).split())
+    assert "amp depends on its place: 2.00x (2.00-2.00) in the full ladder, ~1.00x (1.00-1.00) alone; the one" in text
+    assert "alone; the one over the other, 0.50x (0.50-0.50)." in text
+
+
+def test_effects_of_one_run_are_not_compared_between_places():
+    speeds = {"baseline": [100.0], "baseline + amp": [100.0], "full": [900.0], "full without amp": [300.0]}
+    assert effect_of(make_ablation(speeds), "amp").full_over_alone is None
 
 
 def test_the_ladder_is_set_beside_the_product_of_its_parts():
     without = [NotMeasured(name, "so") for name in LADDER if name not in ("amp", "compile")]
     speeds = BASE | {"baseline + amp": [150.0, 300.0, 150.0], "full": [600.0, 1200.0, 600.0]}
-    assert effects.whole_ladder(make_ablation(speeds, no_effect=without)) == (Ratio(6.0, 6.0, 6.0), None)
+    ladder, predicted = effects.whole_ladder(make_ablation(speeds, no_effect=without))
+    assert (ladder.ratio, predicted) == (pytest.approx(6.0), None)
     speeds["baseline + compile"] = [200.0, 400.0, 300.0]
     _, predicted = effects.whole_ladder(make_ablation(speeds, no_effect=without))
-    assert predicted == Ratio(3.0, 3.0, 4.5)
+    assert predicted.ratio == pytest.approx(of_pairs([3.0, 3.0, 4.5]).ratio)
+    assert predicted.high == pytest.approx(of_pairs([3.0, 3.0, 4.5]).high)
+    nothing = make_ablation(BASE, no_effect=[NotMeasured(name, "so") for name in LADDER])
+    assert effects.whole_ladder(nothing)[1].ratio == pytest.approx(1.0)
+
+
+def test_windows_that_differ_widely_are_reported():
+    assert "UNSTEADY" not in shown(make_ablation(BASE))
+    [first, *others] = make_ablation(BASE).measurements
+    disturbed = replace(first, samples_per_second=Throughput(100.0, [40.0, 100.0, 101.0]))
+    assert "UNSTEADY" in shown(make_ablation({}, measurements=[disturbed, *others]))
 
 
 def shown(ablation, width=140):
@@ -578,7 +624,7 @@ def test_the_tables_name_what_interacts_and_what_has_no_effect():
         not_run=[NotMeasured("full", "out of memory")], notes=["a note"],
     )  # fmt: skip
     text = " ".join(shown(ablation).split())
-    gain = "amp + channels_last together gain more than predicted from each alone, 1.50x. What may be behind it: Tensor"
+    gain = "amp + channels_last together gain more than predicted from each alone, 1.50x (1.50-1.50). What may be"
     assert gain in text
     assert "amp 150.0 1.50x (1.50-1.50)" in text
     assert "compile - no effect [1]" in text
@@ -589,7 +635,7 @@ def test_the_tables_name_what_interacts_and_what_has_no_effect():
     narrow = shown(ablation, width=80)
     assert max(map(len, narrow.splitlines())) <= 80
     assert "…" not in narrow
-    assert "no difference looks like" in " ".join(narrow.split())
+    assert "its interval should hold 1" in " ".join(narrow.split())
     assert shown(make_ablation({})).count("-") > 10  # nothing measured yet
 
 
@@ -598,10 +644,20 @@ def test_the_file_holds_effects_and_interactions_and_is_read_back(tmp_path):
     study.write(tmp_path / FILE, ablation)
     assert read(tmp_path) == ablation
     value = json.loads((tmp_path / FILE).read_text())
-    assert value["effects"][0]["alone"] == asdict(Ratio(1.5, 1.5, 1.5))
+    amp = value["effects"][0]
+    assert amp["alone"] == asdict(of_pairs([1.5, 1.5, 1.5]))
+    assert set(amp) == {"optimisation", "alone", "in_full", "full_over_alone", "no_effect"}
     [pair] = [pair for pair in value["interactions"] if pair["verdict"] == "more"]
     assert pair["pair"]["first"] == "amp"
     assert read(tmp_path / "none") is None
+
+
+def test_without_scipy_the_file_holds_what_was_measured(tmp_path, monkeypatch):
+    ablation = make_ablation(BASE | arms((270.0, 540.0, 270.0)))
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    study.write(tmp_path / FILE, ablation)
+    assert not {"control", "effects", "interactions"} & set(json.loads((tmp_path / FILE).read_text()))
+    assert read(tmp_path) == ablation
 
 
 def broken(change):
@@ -636,11 +692,16 @@ def test_a_recorded_ablation_of_schema_1_reads_with_the_same_numbers():
         asdict(measurement) | {"notes": []} for measurement in ablation.measurements
     ]
     computed = json.loads(json.dumps(ablation.as_json()))
-    assert computed["control"] == value["control"]
-    for old, new in zip(value["interactions"], computed["interactions"], strict=True):
-        assert {**new, "pair": str(Pair(**new["pair"]))} == {**old, "pair": str(Pair(**old["pair"]))}
+    then_and_now = [(value["control"], computed["control"])]
     for old, new in zip(value["effects"], computed["effects"], strict=True):
-        assert (new["alone"], new["in_full"], new["no_effect"]) == (old["alone"], old["in_full"], old["cannot_act"])
+        assert (new["optimisation"], new["no_effect"]) == (old["optimisation"], old["cannot_act"])
+        then_and_now += [(old[name], new[name]) for name in ("alone", "in_full")]
+    for old, new in zip(value["interactions"], computed["interactions"], strict=True):
+        assert str(Pair(**new["pair"])) == str(Pair(**old["pair"]))
+        then_and_now += [(old[name], new[name]) for name in ("first", "second", "together", "ratio")]
+    for old, new in then_and_now:  # then the median and the range of the same runs' ratios
+        assert (old is None) == (new is None)
+        assert old is None or old["low"] <= new["ratio"] <= old["high"]
     assert ablation.setup == Setup("AMD EPYC", 2, "stand-in", "mobilenet_v2", 64)
     assert (ablation.batch_size, ablation.workers, ablation.whole_runs, ablation.missing) == (128, 2, 5, [])
     assert (ablation.precision, len(ablation.notes)) == (None, 1)
@@ -654,15 +715,18 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     figure.draw(ablation, tmp_path / "effects.png")
     text = (tmp_path / "effects.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-    for words in ("multiprocess loading", "range of baseline / baseline", "alone: over the baseline",
-                  "no effect on this device", "not measured", "prefers-color-scheme"):  # fmt: skip
+    for words in ("multiprocess loading", "control: baseline over baseline: not resolved", "alone: over the baseline",
+                  "no effect on this device", "not measured", "mean of 3 interleaved runs"):  # fmt: skip
         assert words in text
     assert (tmp_path / "effects.png").read_bytes().startswith(b"\x89PNG")
     axes = figure.ablation_figure(ablation).axes[0]
     assert axes.get_xscale() == "log"
     assert axes.get_xlim()[0] < 0.99
     assert axes.get_xlim()[1] > 10
-    assert [list(container[0].get_xdata()) for container in axes.containers] == [[1.5, 1.2], [10.0]]
+    points = {container[0].get_color(): list(container[0].get_xdata()) for container in axes.containers}
+    assert points[SPEED] == [pytest.approx(1.5), pytest.approx(1.2)]
+    assert points[MEMORY] == [pytest.approx(10.0)]
+    assert points[GREY] == [effects.control(ablation).ratio], "grey: not resolved"
     figure.draw(make_ablation({}), tmp_path / "empty.svg")
     with pytest.raises(InputError):
         figure.draw(ablation, tmp_path / "effects.html")

@@ -145,9 +145,10 @@ def control_lines(ablation: Ablation) -> list[Text]:
 
 
 def _legend(ablation: Ablation) -> str:
+    count = len(ablation.by_run(BASELINE))
     runs = (
-        f"one program over another of the same run, mean over {ablation.whole_runs} runs and 95 % interval"
-        if ablation.whole_runs > 1
+        f"one program over another of the same run, mean over {count} runs and 95 % interval"
+        if count > 1
         else "one program over another, and the 95 % interval by the windows of one run, which holds nothing of how "
         "runs differ"
     )

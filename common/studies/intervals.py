@@ -32,7 +32,7 @@ def draw_ratios(
             [ratio.ratio for _, ratio in drawn], [height for height, _ in drawn],
             xerr=reach((ratio.low, ratio.ratio, ratio.high) for _, ratio in drawn),
             fmt=marker, color=shown, ecolor=shown, capsize=3, markersize=7,
-            label=label if resolved else f"{label}: not resolved",
+            label=label if resolved else f"{label}, not resolved",
         )  # fmt: skip
 
 

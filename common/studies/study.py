@@ -82,6 +82,7 @@ def header(
     notes: list[str],
     started: str,
     data: str | None = None,
+    schema: int = SCHEMA,
 ) -> dict[str, Any]:
     """The fields that a `Study` begins with, of one that was measured here. data: None where it trains on noise."""
     import torch
@@ -89,7 +90,7 @@ def header(
     from common.device import dtype_name
 
     return {
-        "schema": SCHEMA,
+        "schema": schema,
         "setup": setup(options, data),
         "device_type": torch.device(options.device).type,
         "precision": precision and dtype_name(precision),

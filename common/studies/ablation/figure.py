@@ -61,7 +61,9 @@ def ablation_figure(ablation: Ablation) -> "Figure":
     axes.set_ylim(len(rows) + 0.5, -0.5)
     setup = ablation.setup
     styled(axes, f"{setup.model}, {setup.image_size} px, on {setup.device}; {_interval_of(ablation)}")
-    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
+    if shown:
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.08), "ncols": 2}
+        axes.legend(frameon=False, labelcolor=GREY, fontsize=9, **below)
     return figure
 
 

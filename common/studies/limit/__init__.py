@@ -1,4 +1,4 @@
-"""`limit`: how fast the model could train on this device if data cost nothing, and why not faster."""
+"""`limit`: the highest speed of the model on this device if data cost nothing, and why it is not higher."""
 
 import argparse
 import os
@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--compile-limit",
         type=whole_number(0, 36000),
         metavar="S",
-        help="seconds that torch.compile may take, 0: do not compile (default: 300 on a GPU; on a CPU 30 or more)",
+        help="seconds that each torch.compile may take, 0: do not compile (default: 300 on a GPU; on a CPU 30 or more)",
     )
 
 

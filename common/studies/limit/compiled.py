@@ -1,4 +1,4 @@
-"""The model compiled, as in step 08, and timed on one batch: `python -m common.studies.limit.compiled JSON`.
+"""A compiled program, timed on one batch: `python -m common.studies.limit.compiled JSON`.
 
 In a process of its own, since compiling can take minutes, can be stopped only from outside, and can bring a process
 down.
@@ -18,6 +18,7 @@ from common.model import classifier
 from common.session import Timing, Window
 from common.studies import isolated, one_batch
 from common.studies.isolated import Isolated
+from common.studies.limit.record import CHANNELS_LAST, Program
 
 COMPILED = "compiled"  # the line that a process prints once the model is
 
@@ -27,7 +28,7 @@ def time_compiled(
     limit_seconds: float,
     command: Sequence[str] = isolated.module("common.studies.limit.compiled"),
 ) -> tuple[Timing, None] | tuple[None, str]:
-    """Time the compiled model in a process of its own: (its `Timing`, None), or (None, why not, in a line).
+    """Time a compiled program in a process of its own: (its `Timing`, None), or (None, why not, in a line).
 
     settings: what `compile_and_time` takes. limit_seconds: how long starting and compiling together may take; after
     that the process and all that it started are ended.
@@ -49,23 +50,26 @@ def end_limit_once_compiled(line: str, child: Isolated) -> None:
 
 
 def compile_and_time(
-    device: str, model: str, image_size: int, batch_size: int, precision: str, seed: int, quick: bool
+    device: str, model: str, image_size: int, precision: str, seed: int, quick: bool, program: Mapping[str, Any]
 ) -> None:
     """Compile and time here. Prints `COMPILED` once the model is, and answers {"timing": …} or {"error": why not}.
 
-    precision: name of a dtype, such as "float32".
+    precision: name of a dtype, such as "float32". program: the fields of a `Program`.
     """
+    chosen = Program(**program)
     on = torch.device(device)
     if on.index is not None:
         torch.cuda.set_device(on)
     disable_tf32()
+    torch.backends.cudnn.benchmark = bool(chosen.cudnn_benchmark)
     torch.manual_seed(seed)
     plan = one_batch.QUICK if quick else one_batch.FULL
     try:
-        batch = one_batch.batch_on(on, batch_size, image_size)
-        network = classifier(model, image_size)
-        train_step = one_batch.TrainStep(network, on, getattr(torch, precision), one_batch.COMPILED)
-        train_step(*train_step.laid_out(*batch)).item()
+        batch = one_batch.batch_on(on, chosen.batch_size)
+        network, dtype = classifier(model, image_size), getattr(torch, precision)
+        channels_last = chosen.layout == CHANNELS_LAST
+        train_step = one_batch.TrainStep(network, on, dtype, image_size, channels_last, compiled=True)
+        train_step(*batch).item()
         print(COMPILED, flush=True)
         timing = one_batch.time_one_batch(train_step, batch, on, plan)
     except Exception as error:  # a compiler fails in any way

@@ -25,6 +25,7 @@ COLOURS = {  # of the groups of `flops.GROUPS`
     "attention": "#f0e442",
     "matrix product": "#56b4e9",
     "pooling": "#e69f00",
+    "resize": "#aa4499",
     "loss, softmax": "#cc79a7",
     "sum, mean": "#000000",
     "copy, cast": "#44aa99",
@@ -64,17 +65,19 @@ def roofline_figure(limit: Limit) -> "Figure":
             linewidths=1.8, alpha=0.85, zorder=3,
             label=f"{group.name}, {share:.0%} of the time{' *' if group.flops is None else ''}",
         )  # fmt: skip
-    stars = (GREY, 380), (SPEED, 180), ("#d55e00", 60)  # ever smaller: where they meet, all are seen
-    for speed, (colour, size) in zip(limit.speeds, stars, strict=False):
+    stars = [(limit.uncompiled, GREY, 380)]
+    if limit.fastest.compiled:
+        stars.append((limit.fastest, SPEED, 150))  # smaller: where they meet, both are seen
+    for speed, colour, size in stars:
         axes.scatter(
             limit.flops_per_step / limit.bytes_per_step, speed.flops_per_second, marker="*", s=size, color=colour,
             edgecolors=GREY, linewidths=0.7, zorder=4,
-            label=f"the whole step, {speed.kind}, timed{' **' if speed.bytes_per_second is None else ''}",
+            label=f"the whole step, {speed.kind}, batch {speed.batch_size}, timed{' **' if speed.bytes_per_second is None else ''}",
         )  # fmt: skip
     axes.set_xlabel("FLOPs per byte of the operators' tensors", color=GREY, fontsize=9)
     axes.set_ylabel("FLOP/s", color=GREY, fontsize=9)
     setup = limit.setup
-    styled(axes, f"{setup.model}, batch {limit.batch_size}, {setup.image_size} px, {limit.precision}, {setup.device}")
+    styled(axes, f"{setup.model}, {setup.image_size} px, {limit.precision}, {setup.device}")
     legend = axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
     for handle in legend.legend_handles:
         if isinstance(handle, PathCollection):
@@ -85,7 +88,7 @@ def roofline_figure(limit: Limit) -> "Figure":
             "* no FLOP formula: drawn with one FLOP for each element written, so only the distance to the sloped roof "
             "(bytes/s) means something"
         )
-    if any(speed.bytes_per_second is None for speed in limit.speeds):
+    if limit.fastest.compiled:
         remarks.append("** fused, it moves fewer bytes than are counted, so its true place is further right")
     figure.supxlabel("\n".join(remarks), fontsize=8, color=GREY)
     return figure

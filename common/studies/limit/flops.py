@@ -29,6 +29,7 @@ _BY_NAME = {
     "attention": ("attention",),
     "matrix product": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"),
     "pooling": ("pool",),
+    "resize": ("upsample",),
     "loss, softmax": ("nll_loss", "softmax", "cross_entropy"),
     "sum, mean": ("aten::mean", "aten::sum"),
     "copy, cast": ("aten::copy_", "_to_copy", "aten::clone", "aten::cat", "aten::stack"),

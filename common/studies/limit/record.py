@@ -8,6 +8,12 @@ from common.record import Meta, Positive, PositiveInt, Result, StepTime, Through
 from common.studies import study
 
 FILE = "limit.json"
+SCHEMA = 3
+CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels last"  # memory layouts
+OLDER = (
+    "measured by an earlier version: the model alone at one batch size, without normalisation and resizing, uncompiled "
+    "and contiguous without the fused optimizer"
+)
 
 
 @dataclass(frozen=True)
@@ -20,15 +26,29 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class TrainingSpeed:
-    """How fast the model trains on one batch that is on the device already.
+class Program:
+    """What the search for the limit varies. cudnn_benchmark: None where there is no GPU, on which alone it acts."""
 
-    kind: "uncompiled", "channels last" or "compiled"; see `one_batch.TrainStep`. flops_per_second: FLOPs of a step over
-    its time. mfu: that over the measured peak, 0..1. bytes_per_second: bytes of a step's operators over its time; None
-    for the compiled model, whose fused operators move fewer bytes than are counted.
+    batch_size: PositiveInt
+    layout: str
+    cudnn_benchmark: bool | None
+    compiled: bool
+
+    @property
+    def kind(self) -> str:
+        """All but the batch size, for people: "compiled, channels last"."""
+        compiled = "compiled" if self.compiled else "uncompiled"
+        return f"{compiled}, {self.layout}{', cudnn.benchmark' if self.cudnn_benchmark else ''}"
+
+
+@dataclass(frozen=True)
+class TrainingSpeed(Program):
+    """How fast a `Program` trains on one batch that is on the device already; see `one_batch.TrainStep`.
+
+    flops_per_second: FLOPs of a step over its time. mfu: that over the measured peak, 0..1. bytes_per_second: bytes of
+    a step's operators over its time; None for a compiled program, whose fused operators are not counted.
     """
 
-    kind: str
     samples_per_second: Throughput
     step_ms: StepTime
     flops_per_second: float
@@ -81,15 +101,15 @@ class WithoutFormula:
 class Limit(study.Study):
     """One call of `limit`. FLOPs are 2 x multiply-adds; peaks are those measured here, the best size first.
 
-    batch_size: samples per step. speeds: uncompiled first. not_compiled: why there is no compiled one. groups: empty
-    where operators were not timed. outside_ms: of a traced step, time on the CPU in no counted operator (on a GPU: of
-    device work that no counted operator launched).
+    speeds: of all programs that the search tried, in its order. not_compiled: why none of them is compiled. The others
+    are of a step of `uncompiled`. groups: empty where operators were not timed. outside_ms: of a traced step, time on
+    the CPU in no counted operator (on a GPU: of device work that no counted operator launched).
     """
 
     FILE: ClassVar[str] = FILE
+    SCHEMA: ClassVar[int] = SCHEMA
 
     precision: str
-    batch_size: PositiveInt
     forward_flops_per_image: PositiveInt
     flops_per_step: PositiveInt
     bytes_per_step: PositiveInt
@@ -101,10 +121,25 @@ class Limit(study.Study):
     outside_ms: float
     without_formula: WithoutFormula
 
+    def problem(self) -> str | None:
+        return (
+            "none of its speeds is of an uncompiled program" if all(speed.compiled for speed in self.speeds) else None
+        )
+
     @property
     def fastest(self) -> TrainingSpeed:
         """The limit itself: the fastest of the speeds."""
-        return max(self.speeds, key=lambda speed: speed.samples_per_second.median)
+        return _fastest(self.speeds)
+
+    @property
+    def uncompiled(self) -> TrainingSpeed:
+        """The fastest uncompiled program: the one whose operators were counted and traced."""
+        return _fastest([speed for speed in self.speeds if not speed.compiled])
+
+    @property
+    def batch_size(self) -> int:
+        """The fastest program's."""
+        return self.fastest.batch_size
 
     @property
     def flops_roof(self) -> float:
@@ -136,9 +171,26 @@ class Limit(study.Study):
 
 def read(logdir: str | Path) -> Limit | None:
     """The `Limit` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    return study.read(Limit, logdir, from_schema_1)
+    return study.read(Limit, logdir, from_older)
 
 
-def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema 1 to schema 2."""
-    return value | study.header_from_schema_1(value) | {"speeds": value["floors"]}
+def from_older(value: dict[str, Any]) -> dict[str, Any]:
+    """Convert schema 1 or 2, which knew one batch size and three kinds, to schema 3."""
+    if value["schema"] == 1:
+        value = value | study.header_from_schema_1(value) | {"speeds": value["floors"]}
+    gpu = value["device_type"] == "cuda"
+    speeds = [
+        {
+            **speed,
+            "batch_size": value["batch_size"],
+            "layout": CONTIGUOUS if speed["kind"] == "uncompiled" else CHANNELS_LAST,
+            "cudnn_benchmark": False if gpu else None,
+            "compiled": speed["kind"] == "compiled",
+        }
+        for speed in value["speeds"]
+    ]
+    return value | {"schema": SCHEMA, "speeds": speeds, "notes": [*value["notes"], OLDER]}
+
+
+def _fastest(speeds: list[TrainingSpeed]) -> TrainingSpeed:
+    return max(speeds, key=lambda speed: speed.samples_per_second.median)

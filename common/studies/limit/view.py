@@ -5,11 +5,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from common.errors import InputError
 from common.explain.terminal import plain_table
-from common.ladder.table import UNSTEADY
+from common.ladder import statistics
 from common.record import Throughput
 from common.studies import study
-from common.studies.limit.record import Limit, Peak
+from common.studies.limit.record import Limit, Peak, TrainingSpeed
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name
 
@@ -17,8 +18,8 @@ MOST_NAMED = 6  # operators without a FLOP formula, by name
 def show(limit: Limit, to: Console) -> None:
     """Print a `Limit` on a console."""
     to.print(
-        f"\n[bold]{escape(limit.setup.model)}[/], batch {limit.batch_size}, {limit.setup.image_size} px, "
-        f"{limit.precision}, on [bold]{escape(limit.setup.device)}[/] ({limit.environment.cores} CPU cores), torch "
+        f"\n[bold]{escape(limit.setup.model)}[/], {limit.setup.image_size} px, {limit.precision}, on "
+        f"[bold]{escape(limit.setup.device)}[/] ({limit.environment.cores} CPU cores), torch "
         f"{escape(limit.environment.torch)}; one batch on the device, no input pipeline\n"
     )
     to.print(facts_table(limit))
@@ -30,15 +31,14 @@ def show(limit: Limit, to: Console) -> None:
         to.print()
     fastest = limit.fastest.samples_per_second
     to.print(
-        f"[bold]The limit is {fastest.median:.1f} images/s ({limit.fastest.kind})[/], its windows "
-        f"{min(fastest.windows):.1f} to {max(fastest.windows):.1f}: no input pipeline can make this model train faster "
-        "here, at this batch size and precision."
+        f"[bold]The limit is {fastest.median:.1f} images/s ({limit.fastest.kind}, batch {limit.batch_size})[/], its "
+        f"windows {min(fastest.windows):.1f} to {max(fastest.windows):.1f}: the fastest program found, so no input "
+        "pipeline can make this model train faster here at this precision."
     )
+    if sentence := memory_bound(limit):
+        to.print(sentence)
     rates = [limit.peak_flops[0], limit.peak_bytes[0], *(speed.samples_per_second for speed in limit.speeds)]
-    if max(map(_half_range, rates)) > UNSTEADY:
-        to.print(
-            Text("UNSTEADY: windows differ widely, so something else kept this machine busy. Run it again.", "red")
-        )
+    study.print_unsteady([rate.windows for rate in rates], to)
     if limit.not_compiled:
         to.print(Text(f"Not compiled: {limit.not_compiled}.", "yellow"))
     study.print_notes(limit.notes, to)
@@ -56,9 +56,13 @@ def facts_table(limit: Limit) -> Table:
         ("measured peak, computing", rate_text(flops.median, "FLOP/s"), f"{flops.what}, ±{_half_range(flops):.0%}"),
         ("measured peak, memory", rate_text(moved.median, "B/s"), f"{moved.what}, ±{_half_range(moved):.0%}"),
         ("forward, per image", rate_text(image, "FLOP"), f"{image / 2e9:.4g} G multiply-adds"),
-        ("a training step", rate_text(step, "FLOP"), f"{step / limit.batch_size / image:.2f} x forward"),
         (
-            "bytes it moves",
+            f"a training step, batch {limit.uncompiled.batch_size}",
+            rate_text(step, "FLOP"),
+            f"{step / limit.uncompiled.batch_size / image:.2f} x forward",
+        ),
+        (
+            "bytes it moves, uncompiled",
             rate_text(limit.bytes_per_step, "B"),
             f"{step / limit.bytes_per_step:.3g} FLOPs per byte; the peaks balance at "
             f"{limit.flops_roof / limit.bytes_roof:.3g}",
@@ -69,23 +73,33 @@ def facts_table(limit: Limit) -> Table:
 
 
 def speeds_table(limit: Limit) -> Table:
-    """How fast the model trains on one batch that is on the device, a row for each kind."""
-    table = plain_table("model", ["images/s", "windows", "step ms", "achieved", "of peak (MFU)", "moved"])
+    """How fast the model trains on one batch that is on the device: each program that the search tried, in its order."""
+    table = plain_table("program", ["batch", "images/s", "vs the limit", "step ms", "MFU", "of peak bytes/s"])
     for speed in limit.speeds:
-        images = speed.samples_per_second
-        moved = "-"
-        if speed.bytes_per_second is not None:
-            moved = f"{rate_text(speed.bytes_per_second, 'B/s')}, {speed.bytes_per_second / limit.bytes_roof:.0%}"
         table.add_row(
             speed.kind,
-            f"{images.median:.1f}",
-            f"{min(images.windows):.1f} to {max(images.windows):.1f}",
+            str(speed.batch_size),
+            f"{speed.samples_per_second.median:.1f}",
+            "1.00x" if speed is limit.fastest else _ratio(speed, limit.fastest),
             f"{speed.step_ms.median:.1f}",
-            rate_text(speed.flops_per_second, "FLOP/s"),
             f"{speed.mfu:.1%}",
-            moved,
+            "-" if speed.bytes_per_second is None else f"{speed.bytes_per_second / limit.bytes_roof:.0%}",
         )
     return table
+
+
+def memory_bound(limit: Limit) -> str | None:
+    """What a low MFU means where memory limits the uncompiled step, in sentences; None where arithmetic does."""
+    speed, intensity = limit.uncompiled, limit.flops_per_step / limit.bytes_per_step
+    highest = intensity * limit.bytes_roof / limit.flops_roof
+    if highest >= 1 or speed.bytes_per_second is None:
+        return None
+    return (
+        f"Memory-bound by the roofline: at {intensity:.3g} FLOPs per byte, memory at its measured peak allows an MFU of at most "
+        f"{highest:.0%}, so a low one is to be expected. Uncompiled it is {speed.mfu:.1%}, at "
+        f"{speed.bytes_per_second / limit.bytes_roof:.0%} of the peak bytes/s; only moving fewer bytes (fused operators, "
+        "lower precision) raises that bound."
+    )
 
 
 def groups_table(limit: Limit) -> Table:
@@ -136,19 +150,29 @@ def _legend(limit: Limit) -> str:
         f"{without_formula(limit)}\n"
         "peaks: measured here, the best size of large matrix products and of copies (bytes read + written), ± half the "
         "windows' range.\n"
-        "MB: what operators that are not fused move at least, each tensor read or written once per operator; fused "
-        "(compiled), they move less. moved: that per second, and its share of the measured peak.\n"
-        "achieved, MFU: FLOPs of a step over its time, and that over the measured peak; images/s: the median window.\n"
+        "MB: what operators that are not fused move at least, each tensor read or written once per operator. of peak "
+        "bytes/s: that per second over the measured peak, above 100%: served from caches; what fused (compiled) operators "
+        "move is not counted.\n"
+        "MFU: FLOPs of a step per second over the measured peak. images/s: the median window. vs the limit: times as "
+        "fast, and the 95% interval from the windows of both runs; ~: not resolved, it holds 1.\n"
         f"ms, time: of a traced step, uncompiled, {time}. of its roof: speed over what the measured peaks allow at its "
         "FLOPs per byte; without a formula, bytes/s over their peak; above 100%: served from caches.\n"
-        "model: uncompiled in the memory format and with the optimizer of steps 01 to 05; channels last with the fused "
-        "optimizer as step 07; compiled as step 08."
+        "program: from uint8 images of 32 px on the device: resizing, normalisation, model, loss, backward pass, fused "
+        "SGD; compiled: normalisation, model and loss as one function."
     )
 
 
 def _half_range(rates: Peak | Throughput) -> float:
     """Half the range of the windows over their median."""
     return (max(rates.windows) - min(rates.windows)) / 2 / rates.median
+
+
+def _ratio(speed: TrainingSpeed, other: TrainingSpeed) -> str:
+    """Their `statistics.Ratio`; without SciPy no interval, so nothing."""
+    try:
+        return str(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
+    except InputError:
+        return "-"
 
 
 def _share(part: float, whole: float) -> str:

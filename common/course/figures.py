@@ -20,6 +20,7 @@ from common.ladder.figures import (
     ladder_figure,
     ladder_title,
     reach,
+    short,
     step_label,
     styled,
 )
@@ -54,15 +55,17 @@ Parts = dict[str, dict[str, float]]  # {step: {part: ms per image}}
 
 def ladder(recorded: Recorded) -> Drawing:
     """What each step gains: times the baseline's images/s, and times those of the step before, with the intervals."""
-    base = recorded.ladder.baseline.samples_per_second.median
+    rows = recorded.ladder.rows
+    base = rows[0].result.samples_per_second.median
     steps = "; ".join(
-        f"{step_label(row.result.step)} {row.relative} the baseline, {row.gain} the step before"
-        for row in recorded.ladder.rows
+        f"{step_label(row.result.step)} {row.relative} the baseline"
+        + (f", {short(row.gain)} the step before" if row.gain.resolved else "")
+        for row in rows
         if row.gain
     )
     return ladder_figure(recorded.ladder), (
-        f"Two bar charts of times the images/s of the baseline ({base:.0f}) and of the step before, with "
-        f"{interval_label(recorded.ladder)}. {steps}."
+        f"Two bar charts of times the images/s of the baseline ({base:.0f}) and of the step before, with the "
+        f"{interval_label(recorded.ladder)}; grey where it holds 1. {steps}."
     )
 
 
@@ -133,7 +136,10 @@ def predicted(recorded: Recorded) -> Drawing:
     styled(axes, f"times as fast as the step before: {ladder_title(recorded.ladder)}")
     axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=2)
     steps = "; ".join(f"{step_label(row.step)} {row.gain}, {row.outcome}" for row in rows)
-    return figure, f"Points: what each step gained over the one before, {interval}, and the predicted bound. {steps}."
+    return (
+        figure,
+        f"Points: what each step gained over the one before, with the {interval}, and the predicted bound. {steps}.",
+    )
 
 
 def roofline(recorded: Recorded) -> Drawing | None:

@@ -130,15 +130,16 @@ def predicted(recorded: Recorded) -> Drawing:
         heights, values = zip(*bounds, strict=True)
         axes.scatter(values, heights, marker="|", s=300, linewidths=3, color=BOUND, label="predicted, at most")
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
-    labels = [f"{'' if row.gain.resolved else '~'}{step_label(row.step)}" for row in rows]
-    axes.set_yticks(range(len(rows)), labels)
+    for y, row in enumerate(rows):
+        at, offset = (row.gain.ratio, y), (0, 7)
+        axes.annotate(short(row.gain), at, offset, textcoords="offset points", ha="center", color=GREY, fontsize=8)
+    axes.set_yticks(range(len(rows)), [step_label(row.step) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     styled(axes, f"times as fast as the step before: {ladder_title(recorded.ladder)}")
     axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=2)
     steps = "; ".join(f"{step_label(row.step)} {row.gain}, {row.outcome}" for row in rows)
-    return (
-        figure,
-        f"Points: what each step gained over the one before, with the {interval}, and the predicted bound. {steps}.",
+    return figure, (
+        f"Points: what each step gained over the one before, with the {interval}, and the predicted bound. {steps}."
     )
 
 

@@ -113,7 +113,8 @@ class Schedule:
         }
         reach, step = widest(speeds)
         if step:
-            print(f"round {number}: widest ±{100 * reach:.1f} % ({step}); goal ±{goal:g} %", flush=True)
+            width = f"±{100 * reach:.1f} %" if reach < 1 else "over ±100 %"
+            print(f"round {number}: widest {width} ({step}); goal ±{goal:g} %", flush=True)
         return number >= FEWEST and 100 * reach <= goal
 
 

@@ -101,9 +101,11 @@ def test_the_rounds_end_as_soon_as_every_interval_is_narrow_but_three_are_made(c
 
 
 def test_the_rounds_end_at_the_limit_however_wide_the_intervals_are(capsys):
-    order = runs_of(rounds.Schedule(SCRIPTS, limit=4, until=5), drifting)
-    assert len(order) == 8
-    assert capsys.readouterr().out.splitlines()[-1].startswith("round 4: widest ±")
+    order = runs_of(rounds.Schedule(SCRIPTS, limit=9, until=5), drifting)
+    assert len(order) == 18
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "round 2: widest over ±100 % (01_b); goal ±5 %"
+    assert lines[-1].startswith("round 9: widest ±")
 
 
 def test_rounds_of_an_earlier_call_count_and_are_not_judged_before_they_are_whole(capsys):

@@ -16,6 +16,7 @@ from support.recorded import (
     a_result,
     a_trace,
     copied,
+    edit,
     sum_up,
     tree,
     write_trace,
@@ -39,6 +40,12 @@ def test_a_record_passes_with_a_line_per_step(records, command, schema):
     assert [line.split(":")[0] for line in out[:-1]] == STEPS
     assert "2 runs, 10 windows, a trace of 3 steps on Test GPU, 4 kinds of scalars" in out[0]
     assert tree(records[schema]) == before
+
+
+def test_a_record_may_name_the_instructions_of_its_cpu(folder, command):
+    edit(folder / "record.json", lambda value: value["settings"].update(instructions="AVX512-BF16"))
+    code, _, err = command("--check", folder)
+    assert (code, err) == (0, [])
 
 
 def write_limit(folder, schema=2, **changes):

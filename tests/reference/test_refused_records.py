@@ -176,6 +176,10 @@ SPOILED = {
     "a setting that is too small": (
         setting(lambda settings: settings.update(batch_size=0)), ["record.json is broken", "$.settings.batch_size"],
     ),
+    "instructions that no CPU has": (
+        setting(lambda settings: settings.update(instructions="a b")),
+        ["record.json is broken", "$.settings.instructions"],
+    ),
     "data that no step trains on": (
         setting(lambda settings: settings.update(data="imagenet")), ["record.json is broken", "$.settings.data"],
     ),

@@ -13,6 +13,7 @@ next: only rounds show that.
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from common.errors import InputError
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
+UNLIMITED = sys.float_info.max  # an upper end that nothing limits; JSON has no infinity
 ROUNDING = 1e-9  # speeds that differ by less are equal but for floating point
 
 Rounds = Mapping[
@@ -41,7 +43,8 @@ class Ratio:
 
     def __str__(self) -> str:
         """For people: "1.39x (1.31-1.48)"; "~1.02x (0.97-1.08)" where it is not resolved."""
-        return f"{'' if self.resolved else '~'}{self.ratio:.2f}x ({self.low:.2f}-{self.high:.2f})"
+        ratio, low, high = (f"{end:.2f}" if end < 1e4 else f"{end:.0e}" for end in (self.ratio, self.low, self.high))
+        return f"{'' if self.resolved else '~'}{ratio}x ({low}-{high})"
 
     @property
     def resolved(self) -> bool:
@@ -79,7 +82,7 @@ def of_windows(faster: Sequence[float], slower: Sequence[float]) -> Ratio:
     """The `Ratio` of the median windows of one run each, its interval by a block bootstrap over the windows.
 
     It reaches as far as a t interval with as many degrees of freedom as there are blocks, less one for each run. A run
-    of one window does not show how it varies: the interval is then 0 to infinity.
+    of one window does not show how it varies: the interval is then 0 to `UNLIMITED`.
 
     What `benchmarks/interval_coverage.py` shows, for 5 windows (for 10): the interval holds the ratio of the two runs
     in 99.7 % (98.1 %) of trials where windows are independent, in 98.9 % (97.0 %) where neighbours have a correlation
@@ -89,7 +92,7 @@ def of_windows(faster: Sequence[float], slower: Sequence[float]) -> Ratio:
     """
     mean = math.log(statistics.median(faster)) - math.log(statistics.median(slower))
     if min(len(faster), len(slower)) < 2:
-        return Ratio(_exp(mean), 0.0, math.inf, 1)
+        return Ratio(_exp(mean), 0.0, UNLIMITED, 1)
     error = math.hypot(_bootstrap_error(faster), _bootstrap_error(slower))
     freedom = sum(len(windows) / _block_length(len(windows)) - 1 for windows in (faster, slower))
     return _interval(mean, error, freedom, 1)
@@ -125,7 +128,7 @@ def _exp(logarithm: float) -> float:
     try:
         return math.exp(logarithm)
     except OverflowError:
-        return math.inf
+        return UNLIMITED
 
 
 def _quantile(freedom: float) -> float:

@@ -1,4 +1,4 @@
-"""The one model that every step trains, with random weights: any torchvision classifier, or a small one of our own."""
+"""The one model that every step trains, with random weights: a torchvision classifier, or a small one of our own."""
 
 import difflib
 from typing import Any
@@ -9,7 +9,6 @@ from torch.func import functional_call
 from torchvision import models
 
 from common.errors import InputError
-
 
 TINY = "tiny_convmixer"
 

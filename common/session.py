@@ -105,8 +105,9 @@ def run_step(
     read only at a window's end.
 
     An earlier run in that folder is replaced once this one is whole. Under torch.distributed, samples of all processes
-    count, and rank 0 writes; the others add their traces and return None. Raises InputError for what the user can fix: a batch larger than
-    the data, no memory, a loader worker killed, a folder that cannot be written, another run of the same program in it.
+    count, and rank 0 writes; the others add their traces and return None. Raises InputError for what the user can fix:
+    a batch larger than the data, no memory, a loader worker killed, a folder that cannot be written, another run of
+    the same program in it.
     """
     step, device = Path(file).stem, torch.device(args.device)
     source = getattr(loader.dataset, "source", type(loader.dataset).__name__)
@@ -184,7 +185,7 @@ def run_step(
 
 
 def _trace_name() -> str:
-    """The file name of this process's trace: <host>.<ms>.pt.trace.json.gz, each rank a host of its own in TensorBoard."""
+    """The file name of this process's trace, <host>.<ms>.pt.trace.json.gz; TensorBoard shows each rank as a host."""
     rank = f"_rank{ranks.rank()}" if ranks.world_size() > 1 else ""
     return f"{stamp(rank)}.pt.trace.json.gz"
 

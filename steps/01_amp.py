@@ -1,10 +1,10 @@
 """Step 01: automatic mixed precision.
 
 Idea       Convolutions and matrix products in 16 bits run on Tensor Cores and keep activations of half the size.
-Change     torch.autocast around forward and loss: bf16 where the hardware has it, otherwise fp16 with a GradScaler.
+Change     torch.autocast around forward and loss: bf16 where the GPU has it, otherwise fp16 with a GradScaler.
 Look for   GPU Kernel: Tensor Cores no longer at 0 %; Memory: a lower peak; Overview: less "Kernel" time per step.
-Caution    fp16 needs the scaler: small gradients underflow to zero without it. A CPU without bf16 hardware emulates
-           it many times slower, so autocast stays off there.
+Caution    fp16 needs the scaler: small gradients underflow to zero without it. On most CPUs
+           bf16 is slower than fp32, without its instructions many times: autocast is on only with AMX.
 """
 
 import sys

@@ -5,7 +5,8 @@ Idea       A CIFAR-10 image is 32 x 32. Enlarged before it crosses, it is work f
 Change     The loader yields the stored 32 x 32 uint8 images; resize(images, [args.image_size] * 2) in the train step.
 Look for   Overview: "DataLoader" shrinks again; Trace: a much shorter "Memcpy HtoD", and a kernel that resizes.
 Caution    Nothing is lost where images are enlarged. Images that are stored large have to be made smaller before they
-           cross, with antialiasing. The device's bilinear filter rounds differently from PIL's, by a few of 255.
+           cross, with antialiasing. The device's bilinear filter rounds in other places than PIL's, by 1 of 255.
+No GPU     Nothing is copied to a device; what is saved is resizing image by image.
 """
 
 import sys

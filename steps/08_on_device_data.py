@@ -5,7 +5,7 @@ Idea       50,000 images of 3 x 32 x 32 bytes are 154 MB, which fits on a GPU. T
 Change     DeviceLoader(train_set, …) instead of the DataLoader: torch.randperm, and indexing on the device.
 Look for   Trace: no "Memcpy HtoD" and no DataLoader; a kernel that picks the batch. Memory: 154 MB more.
 Caution    It works for data that fits, and for transforms that the device can do. It shuffles in another order.
-No GPU     The data is in memory already; what is saved is the work per image: PIL, collating, passing between processes.
+No GPU     The data is in memory already; what is saved is the loader's work per image, and passing it on.
 """
 
 import sys

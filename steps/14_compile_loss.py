@@ -1,7 +1,7 @@
 """Step 14: compile normalisation and loss with the model.
 
-Idea       Converting and normalising a batch is four kernels, each of which reads and writes all of it in float32. Inside
-           the compiled function they are one, together with the conversion to autocast's dtype; so is the loss.
+Idea       Converting and normalising a batch is four kernels, each of which reads and writes all of it in float32.
+           Inside the compiled function they are one, with the conversion to autocast's dtype; so is the loss.
 Change     One compiled function: images to loss. The normalisation as one multiply-add, images * scale + bias.
 Look for   Trace: aten::div, aten::sub and aten::_to_copy gone from the start of a step. Memory: a lower peak.
 Caution    What is compiled must not read a tensor's value (.item(), an `if` on one): each such place splits the graph.

@@ -1,7 +1,7 @@
 """Step 15: CUDA graphs.
 
-Idea       Each kernel is launched by the CPU, for some microseconds. Where kernels are shorter than that, the GPU waits.
-           A CUDA graph records the launches of a whole step once and replays them with a single call.
+Idea       The CPU needs some microseconds to launch a kernel. Where kernels are shorter than that, the GPU waits.
+           A CUDA graph records the launches once and replays them with a single call.
 Change     torch.compile(mode="reduce-overhead").
 Look for   Trace: "cudaGraphLaunch" in place of hundreds of "cudaLaunchKernel"; the gaps between kernels close.
 Caution    It matters only where launches are the limit: small models, small batches, fast GPUs. A graph keeps memory of

@@ -71,7 +71,7 @@ def capture_step(monkeypatch):
     def capture(name, *options):
         file = ROOT / "steps" / f"{name}.py"
         module = load_step(file)
-        captured = SimpleNamespace(precision=None)
+        captured = SimpleNamespace(precision=None, notes=())
 
         def classifier(*_):
             captured.model = SmallNet()
@@ -108,7 +108,7 @@ def room_for_two(monkeypatch):
 def quick_tour(tmp_path_factory, worker_id):
     """One real `tour --quick`, made once for all processes of the tests: the finished process and its log folder.
 
-    torch.compile does nothing in it, else it would take minutes; `test_step_08_compiles_for_real` is for that.
+    torch.compile does nothing in it, else it would take minutes; `test_step_13_compiles_for_real` is for that.
     """
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent

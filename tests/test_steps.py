@@ -11,6 +11,7 @@ from support import NAMES, ROOT, STEPS, run_program
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common import record
+from common.data import CIFAR10_STD
 from common.device import enable_tf32, without_gpu
 from common.loaders import DeviceLoader, Prefetcher
 from common.machine import cpu_bf16_hardware
@@ -71,17 +72,25 @@ def reads(captured, images, labels):
 def settings(captured, compiled):
     images, labels = next(iter(captured.loader))
     on_device = isinstance(captured.loader, DeviceLoader)
+    kept = zip(captured.train_step.__code__.co_freevars, captured.train_step.__closure__, strict=True)
+    optimizer = dict(kept)["optimizer"].cell_contents
+    targets, modes = zip(*compiled, strict=True) if compiled else ((), (None,))
     step_settings = {
         "batch_size": captured.loader.batch_size,
         "precision": captured.precision or torch.float32,
         "synchronises": reads(captured, images, labels) > 0,
         "channels_last": captured.model.layers[0].weight.is_contiguous(memory_format=torch.channels_last),
-        "compiled": captured.model in compiled,
+        "compiled": "the model" if captured.model in targets else "a function" if targets else "nothing",
+        "mode": modes[0],
+        "fused": optimizer.defaults["fused"],
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "data": "on the device" if on_device else "on the host",
+        "may share the work": bool(captured.notes),
     }
     if not on_device:  # what is there already is not loaded, pinned, prefetched or copied
         step_settings |= {
             "transfer": images.dtype,
+            "px": images.shape[-1],
             "workers": captured.loader.num_workers,
             "pin_memory": captured.loader.pin_memory,
             "prefetched": isinstance(captured.loader, Prefetcher),
@@ -91,9 +100,16 @@ def settings(captured, compiled):
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    """torch.compile leaves every model as it is; a list of those it was asked for."""
+    """torch.compile leaves models and functions as they are; a list of (what it was asked for, mode)."""
     asked = []
-    monkeypatch.setattr(torch, "compile", lambda model: asked.append(model) or model)
+
+    def leave(target=None, mode=None):
+        if target is None:
+            return lambda function: leave(function, mode)
+        asked.append((target, mode))
+        return target
+
+    monkeypatch.setattr(torch, "compile", leave)
     return asked
 
 
@@ -103,16 +119,23 @@ def bf16_cpu(monkeypatch):
     monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: "AMX")
 
 
-def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompiled, tmp_path):
-    ladder = [settings(capture_step(name, "--data", str(tmp_path), "--workers", "1"), uncompiled) for name in NAMES]
+def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompiled, monkeypatch, tmp_path):
+    ladder = []
+    for name in NAMES:
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+        uncompiled.clear()
+        captured = capture_step(name, "--data", str(tmp_path), "--workers", "1", "--image-size", "40")
+        ladder.append(settings(captured, uncompiled))
     changed = [{key for key in after if after[key] != before[key]} for before, after in itertools.pairwise(ladder)]
     assert changed == [
-        {"precision"}, {"batch_size"}, {"transfer"}, {"workers"}, {"pin_memory"}, {"channels_last"}, {"synchronises"},
-        {"compiled"}, {"prefetched"}, {"data"},
+        {"precision"}, {"batch_size"}, {"transfer"}, {"workers"}, {"pin_memory"}, {"prefetched"}, {"px"}, {"data"},
+        {"channels_last"}, {"synchronises"}, {"fused"}, {"cudnn_benchmark"}, {"compiled"}, {"compiled"}, {"mode"},
+        {"may share the work"},
     ]  # fmt: skip
     assert ladder[0] == {
         "batch_size": 32, "precision": torch.float32, "transfer": torch.float32, "workers": 0, "pin_memory": False,
-        "synchronises": True, "channels_last": False, "compiled": False, "prefetched": False, "data": "on the host",
+        "synchronises": True, "channels_last": False, "compiled": "nothing", "mode": None, "prefetched": False,
+        "data": "on the host", "px": 40, "fused": None, "cudnn_benchmark": False, "may share the work": False,
     }  # fmt: skip
 
 
@@ -147,6 +170,20 @@ def test_uint8_batches_are_a_quarter_of_the_bytes_and_the_model_sees_the_same_va
     assert seen["02_bigger_batch"].std() > 0.5  # normalised images, not nearly-black ones divided by 255 twice
 
 
+@pytest.mark.parametrize("size", [128, 224])
+def test_the_device_enlarges_images_as_pil_does(capture_step, tmp_path, size):
+    seen = {}
+    for name in ("06_prefetch_stream", "07_small_images"):
+        words = ("--data", str(tmp_path), "--image-size", str(size), "--workers", "0", "--batch-size", "16")
+        captured = capture_step(name, *words)
+        images, labels = next(iter(captured.loader))
+        captured.train_step(images, labels)
+        seen[name] = captured.model.seen * torch.tensor(CIFAR10_STD).view(3, 1, 1) * 255
+    assert images.shape == (16, 3, 32, 32)
+    difference = (seen["07_small_images"] - seen["06_prefetch_stream"]).abs()
+    assert difference.max() < 1.5  # of 255: both filter alike, and round in other places
+
+
 STEPS_TRAINED = 300
 
 
@@ -168,9 +205,9 @@ def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompile
         losses[name] = train(capture_step(name, *words))
     for name, loss in losses.items():
         assert loss[-10:].mean() < 0.9 * loss[:10].mean(), name
-        # Noise of a run is what reordered sums make of it: far below one step's progress. Step 10 shuffles otherwise,
-        # so its last ten batches hold other images (measured: 1.2 % apart).
-        rtol = 0.1 if name == "10_on_device_data" else 5e-3
+        # Noise of a run is what reordered sums make of it: far below one step's progress. From step 08 on batches are
+        # shuffled otherwise, so the last ten hold other images (measured: 1.2 % apart).
+        rtol = 0.1 if name >= "08" else 5e-3
         torch.testing.assert_close(loss[-10:].mean(), losses["00_baseline"][-10:].mean(), rtol=rtol, atol=0, msg=name)
 
 
@@ -178,21 +215,25 @@ def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompile
 COMPILED_RTOL = {"fp32": 1e-4, "bf16": 1e-2}
 
 
-@pytest.mark.parametrize("precision", COMPILED_RTOL)
-def test_the_compiled_model_gives_the_same_losses(capture_step, tmp_path, precision):
+@pytest.mark.parametrize(
+    ("compiled", "precision"),
+    [("13_compile", "fp32"), ("13_compile", "bf16"), ("14_compile_loss", "fp32"), ("14_compile_loss", "bf16"),
+     ("15_cuda_graphs", "fp32")],
+)  # fmt: skip
+def test_what_is_compiled_gives_the_same_losses(capture_step, tmp_path, precision, compiled):
     """For real, so it takes a while."""
     if precision == "bf16" and not cpu_bf16_hardware():
         pytest.skip("this CPU has no bf16 hardware")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     losses = {}
-    for name in ("07_no_hidden_syncs", "08_compile"):
+    for name in ("12_cudnn_benchmark", compiled):
         words = ("--data", str(tmp_path), "--batch-size", "32", "--workers", "0", "--precision", precision)
         captured = capture_step(name, *words)
         batches = itertools.islice(iter(captured.loader), 20)
         losses[name] = torch.tensor([captured.train_step(images, labels).item() for images, labels in batches])
     rtol = COMPILED_RTOL[precision]
-    torch.testing.assert_close(losses["08_compile"], losses["07_no_hidden_syncs"], rtol=rtol, atol=0)
+    torch.testing.assert_close(losses[compiled], losses["12_cudnn_benchmark"], rtol=rtol, atol=0)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # compiled, whole, and only in the first step
 
 
@@ -208,28 +249,28 @@ runpy.run_path({program!r}, run_name="__main__")
 
 
 @pytest.mark.long
-def test_step_08_compiles_for_real(tmp_path):
+def test_step_13_compiles_for_real(tmp_path):
     """As a program, with a model of few kernels; the C++ compiler's headers are compiled once for all tests."""
     words = ["--quick", "--batch-size", "8", "--workers", "0", "--device", "cpu"]
     words += ["--logdir", str(tmp_path), "--data", str(tmp_path)]
-    program = str(ROOT / "steps" / "08_compile.py")
+    program = str(ROOT / "steps" / "13_compile.py")
     code = WITH_SMALL_NET.format(root=str(ROOT), tests=str(ROOT / "tests"), program=program, words=words)
     finished = run_program("-c", code)
     assert finished.returncode == 0, finished.stderr
-    result = record.read_result(tmp_path / "08_compile" / "result.json")
-    trace = gzip.decompress((tmp_path / "08_compile" / result.trace).read_bytes())
+    result = record.read_result(tmp_path / "13_compile" / "result.json")
+    trace = gzip.decompress((tmp_path / "13_compile" / result.trace).read_bytes())
     assert b"Torch-Compiled Region" in trace
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_from_step_07_on_no_training_step_waits_for_a_value(capture_step, uncompiled, tmp_path, precision):
+def test_from_step_10_on_no_training_step_waits_for_a_value(capture_step, uncompiled, tmp_path, precision):
     waits = {}
     for name in NAMES[1:]:
         words = ("--data", str(tmp_path), "--batch-size", "8", "--workers", "0", "--precision", precision)
         captured = capture_step(name, *words)
         waits[name] = reads(captured, *next(iter(captured.loader)))
     scaling = precision == "fp16"  # the scaler reads whether gradients are finite, unless the optimizer is fused
-    assert waits == {name: 1 + scaling if name < "07" else 0 for name in NAMES[1:]}
+    assert waits == {name: (name < "10") + (scaling and name < "11") for name in NAMES[1:]}
 
 
 def test_the_list_holds_every_loss(capture_step, uncompiled, tmp_path):
@@ -245,10 +286,10 @@ def test_the_list_holds_every_loss(capture_step, uncompiled, tmp_path):
 
 def test_channels_last_images_hold_the_same_values(capture_step, tmp_path):
     seen = {}
-    for name in ("05_pinned_memory", "06_channels_last"):
+    for name in ("08_on_device_data", "09_channels_last"):
         captured = capture_step(name, "--data", str(tmp_path), "--batch-size", "8", "--workers", "0", "--seed", "3")
         images, labels = next(iter(captured.loader))
-        assert images.is_contiguous()  # converted after the copy, not before it
+        assert images.is_contiguous()  # converted on the device
         captured.train_step(images, labels)
         seen[name] = captured.model.seen
     assert torch.equal(*seen.values())

@@ -255,7 +255,7 @@ def test_the_model_s_side_is_taken_from_a_limit_that_matches(small, tmp_path):
     limit = write_limit(tmp_path)
     consumed, notes = measure.model_alone(options_of(tmp_path, batch_size=8), torch.float32)
     assert (consumed.samples_per_second, notes) == (limit.fastest.samples_per_second, [])
-    assert (consumed.kind, consumed.batch_size, consumed.precision) == ("compiled", 4, "float32")
+    assert (consumed.kind, consumed.batch_size, consumed.precision) == (limit.fastest.kind, 4, "float32")
     assert consumed.source == "limit.json of 2026-01-01"
 
 

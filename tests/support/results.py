@@ -50,14 +50,14 @@ def make_limit(**changes):
     setup = replace(result.setup, data=None)
     setup = replace(setup, **{name: changes.pop(name) for name in vars(setup) if name in changes})
     values = dict(
-        schema=2, setup=setup, device_type="cuda", precision="bfloat16", seed=0, quick=False, batch_size=4,
+        schema=3, setup=setup, device_type="cuda", precision="bfloat16", seed=0, quick=False,
         forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,
         peak_flops=[Peak("8 x 8", 1e9, [1e9])], peak_bytes=[Peak("1 MiB copied", 1e8, [1e8])],
         speeds=[
-            TrainingSpeed("uncompiled", record.Throughput(200.0, [190.0, 200.0, 210.0]),
+            TrainingSpeed(4, "contiguous", False, False, record.Throughput(200.0, [190.0, 200.0, 210.0]),
                           record.StepTime(20.0, 19.0, 21.0), 6e8, 0.6, 5e7),
-            TrainingSpeed("compiled", record.Throughput(400.0, [400.0]), record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2,
-                          None),
+            TrainingSpeed(4, "channels last", True, True, record.Throughput(400.0, [400.0]),
+                          record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2, None),
         ],
         not_compiled=None,
         groups=[Group("convolution", 3, 10**7, 10**6, 0, 15.0), Group("elementwise", 5, None, 10**5, 10**4, 5.0)],

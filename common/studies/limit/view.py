@@ -10,6 +10,7 @@ from common.explain.terminal import plain_table
 from common.ladder import statistics
 from common.record import Throughput
 from common.studies import study
+from common.studies.intervals import ratio_cell
 from common.studies.limit.record import Limit, Peak, TrainingSpeed
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name
@@ -73,7 +74,7 @@ def facts_table(limit: Limit) -> Table:
 
 
 def speeds_table(limit: Limit) -> Table:
-    """How fast the model trains on one batch that is on the device: each program that the search tried, in its order."""
+    """How fast the model trains on one batch on the device: the programs that the search tried, in its order."""
     table = plain_table("program", ["batch", "images/s", "vs the limit", "step ms", "MFU", "of peak bytes/s"])
     for speed in limit.speeds:
         table.add_row(
@@ -95,10 +96,10 @@ def memory_bound(limit: Limit) -> str | None:
     if highest >= 1 or speed.bytes_per_second is None:
         return None
     return (
-        f"Memory-bound by the roofline: at {intensity:.3g} FLOPs per byte, memory at its measured peak allows an MFU of at most "
-        f"{highest:.0%}, so a low one is to be expected. Uncompiled it is {speed.mfu:.1%}, at "
-        f"{speed.bytes_per_second / limit.bytes_roof:.0%} of the peak bytes/s; only moving fewer bytes (fused operators, "
-        "lower precision) raises that bound."
+        f"Memory-bound by the roofline: at {intensity:.3g} FLOPs per byte, memory at its measured peak allows an "
+        f"MFU of at most {highest:.0%}, so a low one is to be expected. Uncompiled it is {speed.mfu:.1%}, at "
+        f"{speed.bytes_per_second / limit.bytes_roof:.0%} of the peak bytes/s; only moving fewer bytes (fused "
+        "operators, lower precision) raises that bound."
     )
 
 
@@ -151,10 +152,11 @@ def _legend(limit: Limit) -> str:
         "peaks: measured here, the best size of large matrix products and of copies (bytes read + written), ± half the "
         "windows' range.\n"
         "MB: what operators that are not fused move at least, each tensor read or written once per operator. of peak "
-        "bytes/s: that per second over the measured peak, above 100%: served from caches; what fused (compiled) operators "
-        "move is not counted.\n"
+        "bytes/s: that per second over the measured peak, above 100%: served from caches; what fused (compiled) "
+        "operators move is not counted.\n"
         "MFU: FLOPs of a step per second over the measured peak. images/s: the median window. vs the limit: times as "
-        "fast, and the 95% interval from the windows of both runs; ~: not resolved, it holds 1.\n"
+        "fast, and the 95% interval from the windows of one run each, which holds nothing of how runs differ; ~, grey: "
+        "not resolved, the interval holds 1.\n"
         f"ms, time: of a traced step, uncompiled, {time}. of its roof: speed over what the measured peaks allow at its "
         "FLOPs per byte; without a formula, bytes/s over their peak; above 100%: served from caches.\n"
         "program: from uint8 images of 32 px on the device: resizing, normalisation, model, loss, backward pass, fused "
@@ -170,7 +172,7 @@ def _half_range(rates: Peak | Throughput) -> float:
 def _ratio(speed: TrainingSpeed, other: TrainingSpeed) -> str:
     """Their `statistics.Ratio`; without SciPy no interval, so nothing."""
     try:
-        return str(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
+        return ratio_cell(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
     except InputError:
         return "-"
 

@@ -1,0 +1,102 @@
+"""Programs that are not compiled: counted, timed and traced in this process."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import repeat
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from common.device import empty_cache
+from common.errors import is_out_of_memory
+from common.failures import batch_norm_problem
+from common.run.tracing import traced_window
+from common.session import Plan, Timing
+from common.studies import one_batch
+from common.studies.limit import operator_times
+from common.studies.limit.flops import OperatorCounter, count_step
+from common.studies.limit.operator_times import OperatorTimes
+from common.studies.limit.record import CHANNELS_LAST, Program
+
+CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """A model that is trained in `Program`s, each timed by `plan`. image_size: px that images are resized to."""
+
+    model: nn.Module
+    device: torch.device
+    precision: torch.dtype
+    image_size: int
+    plan: Plan
+    timings: dict[Program, Timing] = field(default_factory=dict)
+    counters: dict[Program, OperatorCounter] = field(default_factory=dict)
+
+    def train_step(self, program: Program) -> one_batch.TrainStep:
+        channels_last = program.layout == CHANNELS_LAST
+        return one_batch.TrainStep(self.model, self.device, self.precision, self.image_size, channels_last)
+
+    def time(self, program: Program) -> Timing | None:
+        """Count and time a program. None where memory does not hold it, and for a batch too small for batch norm."""
+        if self.device.type == "cpu" and self._bytes_expected(program) > memory_bytes() / 2:
+            return None
+        try:
+            with cudnn_benchmark(program.cudnn_benchmark):
+                train_step = self.train_step(program)
+                batch = one_batch.batch_on(self.device, program.batch_size)
+                train_step(*batch)  # makes the momentum, and is counted from the next on
+                counter = count_step(train_step, *batch)
+                timing = one_batch.time_one_batch(train_step, batch, self.device, self.plan)
+        except Exception as error:
+            if not (is_out_of_memory(error) or batch_norm_problem(error, program.batch_size, self.image_size)):
+                raise
+        else:
+            self.timings[program], self.counters[program] = timing, counter
+            return timing
+        train_step = batch = None
+        empty_cache(self.device)
+        return None
+
+    def _bytes_expected(self, program: Program) -> float:
+        """More than a step allocates: what the operators of those that ran move, by the number of images.
+
+        On a CPU memory that is used up shows in no error: the system ends the process.
+        """
+        per_image = (counter.bytes / known.batch_size for known, counter in self.counters.items())
+        return max(per_image, default=0) * program.batch_size
+
+    def operator_ms(self, program: Program) -> OperatorTimes:
+        """`operator_times.operator_ms` of a program that was timed, from a trace that is not kept."""
+        names = {count.name for count in self.counters[program].counts.values()}
+        train_step, batch = self.train_step(program), one_batch.batch_on(self.device, program.batch_size)
+        with tempfile.TemporaryDirectory(prefix="limit-") as folder, cudnn_benchmark(program.cudnn_benchmark):
+            path = Path(folder) / "trace.json"
+            events = traced_window(repeat(batch), train_step, self.device, path)
+            return operator_times.operator_ms(path, events, names)
+
+
+@contextmanager
+def cudnn_benchmark(on: bool | None) -> Iterator[None]:
+    """Let cuDNN time its algorithms and take the fastest, or not; afterwards it is as before."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = bool(on)
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def memory_bytes() -> float:
+    """Bytes of memory that this process may use: the machine's, or its cgroup's where that is less."""
+    machine = float("inf")
+    if hasattr(os, "sysconf"):
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(machine, float(CGROUP_MEMORY.read_text()))
+    except (OSError, ValueError):  # none, or "max"
+        return machine

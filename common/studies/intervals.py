@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from common.ladder.figures import GREY, reach
+from common.ladder.figures import UNRESOLVED, reach
 from common.ladder.statistics import Ratio
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def draw_ratios(
         drawn = [(height, ratio) for height, ratio in rows if ratio.resolved == resolved]
         if not drawn:
             continue
-        shown = colour if resolved else GREY
+        shown = colour if resolved else UNRESOLVED
         axes.errorbar(
             [ratio.ratio for _, ratio in drawn], [height for height, _ in drawn],
             xerr=reach((ratio.low, ratio.ratio, ratio.high) for _, ratio in drawn),

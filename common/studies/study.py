@@ -8,7 +8,6 @@ used: a recording needs no more than torch, torchvision and tensorboard.
 
 import argparse
 import json
-import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,21 +68,12 @@ class Study:
     def as_json(self) -> dict[str, Any]:
         """The object that the file holds and `--json` prints: the fields, and what is computed from them if it can."""
         try:
-            return asdict(self) | _finite(self.computed())
+            return asdict(self) | self.computed()
         except InputError:  # no SciPy: a recording needs none
             return asdict(self)
 
 
 S = TypeVar("S", bound=Study)
-
-
-def _finite(value: Any) -> Any:
-    """A JSON value with null for infinity, which JSON lacks: of a ratio's interval that has no upper end."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if value == math.inf else value
 
 
 def header(

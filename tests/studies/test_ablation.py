@@ -22,7 +22,7 @@ from common import data
 from common.__main__ import main
 from common.errors import InputError
 from common.ladder import statistics
-from common.ladder.figures import GREY, MEMORY, SPEED
+from common.ladder.figures import MEMORY, SPEED, UNRESOLVED
 from common.ladder.statistics import of_pairs
 from common.options import StepOptions
 from common.record import Setup, StepTime, Throughput
@@ -726,7 +726,7 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     points = {container[0].get_color(): list(container[0].get_xdata()) for container in axes.containers}
     assert points[SPEED] == [pytest.approx(1.5), pytest.approx(1.2)]
     assert points[MEMORY] == [pytest.approx(10.0)]
-    assert points[GREY] == [effects.control(ablation).ratio], "grey: not resolved"
+    assert points[UNRESOLVED] == [effects.control(ablation).ratio], "grey: not resolved"
     figure.draw(make_ablation({}), tmp_path / "empty.svg")
     with pytest.raises(InputError):
         figure.draw(ablation, tmp_path / "effects.html")

@@ -19,7 +19,7 @@ from support import ROOT, SmallNet, assert_refused, run_program
 from common import record
 from common.__main__ import main
 from common.errors import InputError
-from common.ladder.figures import GREY, SPEED
+from common.ladder.figures import SPEED, UNRESOLVED
 from common.studies import one_batch, overhead, study
 from common.studies.overhead import figure, measure, view
 from common.studies.overhead.record import FILE, OFF, OFF_AGAIN, Mode, Overhead, read
@@ -354,7 +354,7 @@ def test_the_figure_shows_the_control_s_and_each_mode_s_cost_with_its_interval(t
     assert resolved[0].get_color() == SPEED
     assert unresolved[0].get_xdata().tolist() == [result.control.cost.ratio, NOISY.cost.ratio]
     assert unresolved[0].get_ydata().tolist() == [0, 2]
-    assert unresolved[0].get_color() == GREY
+    assert unresolved[0].get_color() == UNRESOLVED
     intervals = [segment[:, 0].tolist() for segment in resolved[2][0].get_segments()]
     assert intervals == [pytest.approx([DEAR.cost.low, DEAR.cost.high])]
     assert [label.get_text() for label in axes.get_yticklabels()] == [

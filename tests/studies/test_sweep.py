@@ -22,9 +22,10 @@ from support import ROOT, SmallNet
 
 from common.__main__ import main
 from common.errors import InputError
+from common.ladder import statistics
 from common.ladder.figures import ink_on
 from common.options import StepOptions
-from common.record import Environment, Setup
+from common.record import Environment, Setup, write_json
 from common.session import Timing, Window
 from common.studies import isolated, study
 from common.studies import sweep as command
@@ -116,18 +117,61 @@ def test_neighbours_differ_in_one_setting_by_one_place():
     assert corner == {(1, 32), (0, 64)}
 
 
+def of_runs(*speeds, workers=1):
+    """A cell of one run for each of `speeds`."""
+    return Cell(workers, 32, False, [run(speed * 0.99, speed, speed * 1.01) for speed in speeds], None)
+
+
+def test_cells_are_compared_run_by_run_with_an_interval():
+    over = of_runs(110.0, 120.0, 130.0).over(of_runs(100.0, 100.0, 100.0))
+    assert over.ratio == pytest.approx(statistics.of_pairs([1.1, 1.2, 1.3]).ratio)
+    assert over.low == pytest.approx(statistics.of_pairs([1.1, 1.2, 1.3]).low)
+    assert over.rounds == 3
+
+
+@pytest.mark.parametrize(
+    "speeds, others, faster",
+    [
+        ((120.0, 121.0, 119.0), (100.0, 101.0, 99.0), True),
+        ((120.0, 60.0, 30.0), (100.0, 50.0, 25.0), True),  # the machine slowed down, for both alike
+        ((120.0, 90.0, 130.0), (100.0, 101.0, 99.0), False),
+        ((100.0, 101.0, 99.0), (120.0, 121.0, 119.0), False),  # resolved, as slower
+        ((100.0, 101.0, 99.0), (100.0, 101.0, 99.0), False),
+        ((150.0,), (100.0,), True),
+        ((100.5,), (100.0,), False),
+    ],
+)
+def test_faster_is_what_the_interval_resolves(speeds, others, faster):
+    assert of_runs(*speeds).faster_than(of_runs(*others)) is faster
+
+
 def test_the_verdict_names_the_best_cell_and_what_more_workers_cost():
-    sentence = view.verdict(make_sweep())
-    assert sentence.startswith("Best: 2 workers, batch 64: 120.0 images/s (119.0 to 121.0); faster than each of its")
-    assert sentence.endswith("With 4 workers instead it is 25% slower, and takes 200 MB more memory in all.")
+    sweep = make_sweep()
+    sentence, best = view.verdict(sweep), sweep.best
+    least = best.over(sweep.cell(1, 64, False))
+    assert str(least).startswith("1.33x")
+    start = "Best: 2 workers, batch 64: 120.0 images/s (119.0 to 121.0); faster than each of its neighbours, by"
+    assert sentence.startswith(f"{start} {least} at least. ")
+    fewer = sweep.cell(4, 64, False).over(best)
+    assert str(fewer).startswith("0.75x")
+    assert sentence.endswith(f"With 4 workers instead it is {fewer} as fast, and takes 200 MB more memory in all.")
 
 
-def test_the_verdict_names_what_the_best_is_not_resolved_from():
-    near = {(1, 64): 119.5, (4, 64): 119.0}
-    cells = [cell(*key, near[key]) if (key := own.setting[:2]) in near else own for own in make_sweep().cells]
-    sentence = view.verdict(make_sweep(cells))
-    assert "not resolved from 1 worker, batch 64 (119.5); 4 workers, batch 64 (119.0)" in sentence
-    assert "With 4 workers instead it is 0.99x as fast, which is within the ranges" in sentence
+def test_the_verdict_names_what_the_best_is_not_resolved_as_faster_than():
+    sweep = make_sweep()
+    near = {(1, 64): (122.0, 118.5, 119.0), (4, 64): (123.0, 118.0, 119.0)}
+    cells = [
+        replace(own, runs=[run(speed, workers=own.workers) for speed in near[own.setting[:2]]])
+        if own.setting[:2] in near
+        else own
+        for own in sweep.cells
+    ]
+    sweep = make_sweep(cells)
+    one, four = (sweep.best.over(sweep.cell(workers, 64, False)) for workers in (1, 4))
+    assert str(one).startswith("~1.00x")
+    sentence = view.verdict(sweep)
+    assert f"not resolved as faster than 1 worker, batch 64: {one}, 4 workers, batch 64: {four}." in sentence
+    assert "With 4 workers instead it is ~1.00x" in sentence
 
 
 def test_the_verdict_of_a_best_with_the_most_workers_is_that_it_is_at_the_edge():
@@ -270,7 +314,7 @@ def test_cores_are_the_cpu_seconds_of_the_process_and_its_workers_over_the_time(
         assert (use.cores, use.process_bytes, use.worker_bytes) == (cores, *memory.values())
 
 
-def test_the_program_is_step_07_s_with_pinned_memory_as_asked(monkeypatch):
+def test_the_program_is_step_05_s_with_pinned_memory_as_asked(monkeypatch):
     """test_ablation holds the program to the steps."""
     calls = []
 
@@ -283,7 +327,7 @@ def test_the_program_is_step_07_s_with_pinned_memory_as_asked(monkeypatch):
     monkeypatch.setattr(program, "timed", timed)
     for pinned in (False, True):
         assert program.measured_here(OPTIONS, pinned).windows == [3.0, 5.0]
-    with_pinned = list(NAMES[:7])
+    with_pinned = list(NAMES[:5])
     on = [[name for name in NAMES if getattr(optimisations, name)] for optimisations, *_ in calls]
     assert on == [[name for name in with_pinned if name != "pinned_memory"], with_pinned]
     assert calls[0][1:] == (OPTIONS, program.QUICK)
@@ -311,7 +355,7 @@ def test_a_process_prints_its_cell_or_why_there_is_none(monkeypatch, capsys, pre
 
 
 def write(folder, sweep):
-    study.write(folder / FILE, sweep)
+    write_json(folder / FILE, asdict(sweep))
 
 
 @pytest.mark.parametrize("make", [make_sweep, pinned_too, with_failure])
@@ -354,6 +398,8 @@ def test_a_recorded_sweep_of_schema_1_reads_with_the_same_numbers():
     assert value["schema"] == 1
     for name in ("workers", "batch_sizes", "pin_memory", "cells", "precision", "seed", "started"):
         assert json.loads(json.dumps(sweep.as_json()[name])) == value[name], name
+    compared = [(row["workers"], row["batch_size"], row["pin_memory"]) for row in sweep.as_json()["of_best"]]
+    assert compared == [cell.setting for cell in sweep.cells if cell is not sweep.best]
     assert sweep.setup == Setup("AMD EPYC", 2, "stand-in", "mobilenet_v2", 64)
     assert (sweep.quick, sweep.schema, len(sweep.notes)) == (False, 2, 3)
     assert "pinned memory has no effect" in sweep.notes[1]
@@ -372,13 +418,51 @@ def shown(sweep, width=200):
 def test_the_table_holds_every_cell_and_says_which_failed():
     text = shown(with_failure())
     rows = [line.split() for line in text.splitlines() if re.match(r"\d", line)]
-    assert [row[:3] for row in rows] == [[w, b, "no"] for b in ("32", "64") for w in "0124"]
-    assert rows[6] == "2 64 no 120.0 119.0 to 121.0 1.00x 1.5 100 300 900 900".split()
+    assert [row[:2] for row in rows] == [[w, b] for b in ("32", "64") for w in "0124"]
+    assert rows[6] == "2 64 120.0 best 1.5 100 300 900 900".split()
+    sweep = make_sweep()
+    assert rows[5][3:5] == str(sweep.of_best(sweep.cell(1, 64, False))).split()
     assert rows[0][-4:] == ["-", "-", "900", "700"], "no worker, no worker's memory"
-    assert rows[7][3] == "failed"
+    assert rows[7][2] == "failed"
     assert "Failed: 4 workers, batch 64: out of memory on the GPU." in text
     assert "A note." in text
     assert "the median run" in text
+
+
+def test_the_table_says_what_is_pinned_where_both_were_measured():
+    rows = [line.split() for line in shown(pinned_too()).splitlines() if re.match(r"\d+ +(32|64) ", line)]
+    assert [row[2] for row in rows] == ["no"] * 8 + ["yes"] * 8
+    assert "pinned" not in shown(make_sweep())
+
+
+def test_windows_that_differ_widely_are_reported():
+    assert "UNSTEADY" not in shown(make_sweep())
+    [first, *others] = make_sweep().cells
+    disturbed = replace(first, runs=[run(20.0, 50.0, 51.0, workers=0), *first.runs[1:]])
+    assert "UNSTEADY" in shown(make_sweep([disturbed, *others]))
+
+
+def test_of_one_run_the_legend_says_what_the_interval_does_not_hold():
+    once = make_sweep([replace(cell, runs=cell.runs[:1]) for cell in make_sweep().cells])
+    assert "which holds nothing of how runs differ" in " ".join(shown(once).split())
+    assert "holds nothing" not in shown(make_sweep())
+
+
+def test_the_file_holds_each_cell_over_the_best_where_scipy_is_there(tmp_path, monkeypatch):
+    sweep = with_failure()
+    over_best = sweep.as_json()["of_best"]
+    assert len(over_best) == len(sweep.measured) - 1
+    assert over_best[0] == {"workers": 0, "batch_size": 32, "pin_memory": False} | asdict(sweep.of_best(sweep.cells[0]))
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    study.write(tmp_path / FILE, sweep)
+    assert read(tmp_path) == sweep
+    assert "of_best" not in json.loads((tmp_path / FILE).read_text())
+
+
+def test_of_one_window_the_file_can_be_read(tmp_path):
+    one_window = make_sweep([replace(cell, runs=[run(cell.median)]) for cell in make_sweep().cells])
+    study.write(tmp_path / FILE, one_window)
+    assert read(tmp_path) == one_window
 
 
 def test_what_is_not_known_is_a_dash():
@@ -426,7 +510,8 @@ def test_the_drawn_heat_map_holds_the_same_and_is_the_same_each_time(tmp_path):
     assert svg == (tmp_path / "b.svg").read_text()
     ElementTree.fromstring(svg)
     texts = re.findall(r">([^<>\n]+)</text>", svg)
-    for text in ("120", "60.0", "1.5 cores", "100 MB per worker", "failed", "workers", "batch size"):
+    assert str(with_failure().of_best(with_failure().cells[0])) in texts
+    for text in ("120", "best", "60.0", "1.5 cores", "100 MB per worker", "failed", "workers", "batch size"):
         assert text in texts
     assert "href" not in re.sub(r'xlink:href="#', "", svg)
     figure.draw(pinned_too(), tmp_path / "a.png")
@@ -472,6 +557,8 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     assert (sweep.workers, sweep.batch_sizes, sweep.pin_memory) == ([0, 2], [4], [False])
     assert [len(cell.runs) for cell in sweep.cells] == [2, 2]
     assert (tmp_path / "s.svg").exists()
+    [over_best] = json.loads((tmp_path / FILE).read_text())["of_best"]
+    assert (over_best["workers"], over_best["rounds"]) == (0, 2)
     assert ended("--logdir", tmp_path, "--data", tmp_path) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "No GPU: nothing is copied to a device, so pinned memory has no effect" in text

@@ -72,7 +72,7 @@ def roofline_figure(limit: Limit) -> "Figure":
         axes.scatter(
             limit.flops_per_step / limit.bytes_per_step, speed.flops_per_second, marker="*", s=size, color=colour,
             edgecolors=GREY, linewidths=0.7, zorder=4,
-            label=f"the whole step, {speed.kind}, batch {speed.batch_size}, timed{' **' if speed.compiled else ''}",
+            label=f"the whole step, timed{' **' if speed.compiled else ''}:\n{speed.kind}, batch {speed.batch_size}",
         )  # fmt: skip
     axes.set_xlabel("FLOPs per byte of the operators' tensors", color=GREY, fontsize=9)
     axes.set_ylabel("FLOP/s", color=GREY, fontsize=9)

@@ -48,19 +48,19 @@ def test_a_record_may_name_the_instructions_of_its_cpu(folder, command):
     assert (code, err) == (0, [])
 
 
-def write_limit(folder, schema=2, **changes):
+def write_limit(folder, schema=3, **changes):
     """A real `limit.json` as if it were of the record's device, with changes in place of its fields."""
     value = json.loads(LIMIT.read_text())
     setup = {"device": "Test GPU", "model": "mobilenet_v2", "image_size": 224}
     value |= setup | {"device_type": "cuda"}
     record.write_json(folder / "limit.json", value)
-    if schema == 2:
+    if schema == 3:
         value = limit_record.read(folder).as_json()
         value["setup"] |= {name: changes.pop(name) for name in setup.keys() & changes.keys()}
     record.write_json(folder / "limit.json", value | changes)
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 3])
 def test_a_record_may_hold_the_limit_of_its_device(folder, command, schema):
     write_limit(folder, schema)
     (folder / ".ablation.lock").touch()
@@ -73,15 +73,15 @@ def test_a_record_may_hold_the_limit_of_its_device(folder, command, schema):
     ("schema", "changes", "message"),
     [
         (1, {"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
-        (2, {"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
-        (2, {"model": "resnet50"}, "model 'resnet50', not 'mobilenet_v2'"),
-        (2, {"image_size": 64}, "image size 64, not 224"),
-        (2, {"speeds": []}, "limit.json is broken"),
-        (2, {"batch_size": 0}, "limit.json is broken"),
+        (3, {"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
+        (3, {"model": "resnet50"}, "model 'resnet50', not 'mobilenet_v2'"),
+        (3, {"image_size": 64}, "image size 64, not 224"),
+        (3, {"speeds": []}, "limit.json is broken"),
+        (3, {"flops_per_step": 0}, "limit.json is broken"),
         (1, {"notes": ["smoke run (--quick): rough"]}, "limit.json is of a smoke run"),
-        (2, {"quick": True}, "limit.json is of a smoke run"),
-        (2, {"notes": ["<b>"]}, "limit.json holds an odd text"),
-        (2, {"not_compiled": "/home/ada/cc"}, "limit.json holds"),
+        (3, {"quick": True}, "limit.json is of a smoke run"),
+        (3, {"notes": ["<b>"]}, "limit.json holds an odd text"),
+        (3, {"not_compiled": "/home/ada/cc"}, "limit.json holds"),
     ],
 )
 def test_the_limit_of_something_else_is_refused(folder, assert_refused, schema, changes, message):

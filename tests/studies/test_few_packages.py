@@ -6,7 +6,7 @@ from support import run_program
 
 from common.studies.study import STUDIES
 
-BLOCKED = ["rich", "msgspec", "psutil", "plotly", "matplotlib", "pandas"]
+BLOCKED = ["rich", "msgspec", "psutil", "plotly", "matplotlib", "pandas", "scipy"]
 IMPORTS = f"""
 import sys
 from importlib import import_module

@@ -19,6 +19,7 @@ from common.studies.ablation.plan import (
     NAMES,
     Pair,
     alone,
+    before,
     in_full,
     pairs,
     together,
@@ -92,9 +93,9 @@ def effects(ablation: Ablation) -> list[Effect]:
         results.append(
             Effect(
                 optimisation=name,
-                alone=compared(ablation, alone(name), BASELINE),
+                alone=compared(ablation, alone(name), before(name)),
                 in_full=compared(ablation, with_it, without_it),
-                full_over_alone=_products(ablation, [with_it, BASELINE], [without_it, alone(name)]),
+                full_over_alone=_products(ablation, [with_it, before(name)], [without_it, alone(name)]),
                 no_effect=reasons.get(name),
             )
         )
@@ -107,8 +108,9 @@ def whole_ladder(ablation: Ablation) -> tuple[Ratio | None, Ratio | None]:
     There is no prediction with fewer than two runs.
     """
     without_effect = {optimisation.name for optimisation in ablation.no_effect}
-    each_alone = [alone(name) for name in LADDER if name not in without_effect]
-    predicted = _products(ablation, [BASELINE, *each_alone], [BASELINE] * (1 + len(each_alone)))
+    without_effect |= set(ablation.alone_only)
+    with_effect = [name for name in LADDER if name not in without_effect]
+    predicted = _products(ablation, [BASELINE, *map(alone, with_effect)], [BASELINE, *map(before, with_effect)])
     return compared(ablation, FULL, BASELINE), predicted
 
 

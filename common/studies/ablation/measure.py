@@ -17,7 +17,7 @@ from common import machine
 from common.data import check_cifar10, holds_cifar10
 from common.device import autocast_dtype, autocast_notes
 from common.errors import InputError, printable
-from common.machine import code_hash
+from common.machine import code_hash, cpu_bf16_hardware
 from common.model import classifier
 from common.options import StepOptions
 from common.record import StepTime, Throughput
@@ -97,6 +97,8 @@ def _new(options: StepOptions, runs: int, all_pairs: bool) -> Ablation:
     precision = autocast_dtype(options.device, options.precision)
     notes = autocast_notes(options.device, options.precision)
     off = notes.pop(0) if precision == torch.float32 else None
+    if _tries_bf16(options, precision):
+        notes, off = [*notes, f"{off}: amp is measured alone, in bf16"], None
     return Ablation(
         **study.header(
             options, precision, notes, machine.now(), "cifar10" if holds_cifar10(options.data) else "stand-in"
@@ -110,6 +112,12 @@ def _new(options: StepOptions, runs: int, all_pairs: bool) -> Ablation:
         not_run=[],
         measurements=[],
     )
+
+
+def _tries_bf16(options: StepOptions, precision: torch.dtype) -> bool:
+    """True where autocast is off by itself, though this CPU has bf16 instructions: whether they help is worth a row."""
+    unasked = options.precision == "auto" and precision == torch.float32
+    return unasked and options.device == "cpu" and cpu_bf16_hardware() is not None
 
 
 def _measure_all(options: StepOptions, ablation: Ablation) -> Ablation:
@@ -126,7 +134,8 @@ def _measure_all(options: StepOptions, ablation: Ablation) -> Ablation:
             raise InputError("steps/ or common/ changed while measuring: restore the code, and go on with --resume")
         run, variant = todo[0]
         name, begin, started = f"run {run}/{ablation.runs}  {variant.name:<44}", time.monotonic(), machine.now()
-        answer = measured(variant, options)
+        in_bf16 = "amp" in variant.on and "amp" in ablation.alone_only
+        answer = measured(variant, replace(options, precision="bf16") if in_bf16 else options)
         if "windows" in answer:
             measurement = _measurement(variant, run, answer, started)
             ablation = replace(ablation, measurements=[*ablation.measurements, measurement])

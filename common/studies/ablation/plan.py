@@ -1,8 +1,11 @@
 """What `ablate` measures: optimisations by name, variants made of them, and the pairs that may interact.
 
-on_device_data takes the place of the loader, its workers, pinned memory and prefetching, and yields uint8. So "the full
-ladder", which the others are left out of, is steps 01 to 09 together; the effect of on_device_data there is the full
-ladder with it over the full ladder.
+Some optimisations need another (`NEEDS`): compile_loss without compile would be nothing. Alone, such a one is compared
+with the baseline that has what it needs; and what needs an optimisation is left out of the full ladder with it.
+
+Some are no part of "the full ladder", which the others are left out of (`ADDED`); their effect there is the full ladder
+with them over the full ladder. on_device_data takes the place of the loader and of all that is done to it; tf32 is no
+step, but what cuDNN does unless told not to.
 """
 
 from collections.abc import Collection
@@ -14,24 +17,37 @@ from common.options import StepOptions
 
 @dataclass(frozen=True)
 class Optimisations:
-    """Which optimisations a training program has, one field for each step from 01 on; all off is the baseline."""
+    """Which optimisations a training program has, one field for each step from 01 to 15; all off is the baseline.
+
+    tf32: convolutions and matrix products of float32 on Tensor Cores, with 10 bits of mantissa.
+    """
 
     amp: bool = False
     bigger_batch: bool = False
     reduced_h2d_copy: bool = False
     multiprocess_loading: bool = False
     pinned_memory: bool = False
+    prefetch_stream: bool = False
+    small_images: bool = False
+    on_device_data: bool = False
     channels_last: bool = False
     no_hidden_syncs: bool = False
+    fused_optimizer: bool = False
+    cudnn_benchmark: bool = False
     compile: bool = False
-    prefetch_stream: bool = False
-    on_device_data: bool = False
+    compile_loss: bool = False
+    cuda_graphs: bool = False
+    tf32: bool = False
 
 
 NAMES = tuple(field.name for field in fields(Optimisations))
-ON_DEVICE = "on_device_data"
-LADDER = tuple(name for name in NAMES if name != ON_DEVICE)
-REPLACED = ("reduced_h2d_copy", "multiprocess_loading", "pinned_memory", "prefetch_stream")  # by on_device_data
+ON_DEVICE, TF32 = "on_device_data", "tf32"
+ADDED = (ON_DEVICE, TF32)
+LADDER = tuple(name for name in NAMES if name not in ADDED)
+REPLACED = (  # by on_device_data
+    "reduced_h2d_copy", "multiprocess_loading", "pinned_memory", "prefetch_stream", "small_images",
+)  # fmt: skip
+NEEDS = {"small_images": "reduced_h2d_copy", "compile_loss": "compile", "cuda_graphs": "compile"}
 BASELINE, CONTROL, FULL = "baseline", "control", "full"
 BASELINE_BATCH = 32  # images: that of steps 00 and 01
 
@@ -68,6 +84,7 @@ PAIRS = (
     Pair("channels_last", "compile", "both decide the layout of tensors, and fused kernels need fewer conversions"),
     Pair("pinned_memory", "prefetch_stream", "a copy runs beside kernels only from pinned memory"),
     Pair("no_hidden_syncs", "prefetch_stream", "a loop that waits for every loss asks for its next batch late"),
+    Pair("amp", TF32, "both use Tensor Cores: what amp gains over TF32 is what most people get from it"),
 )  # fmt: skip
 
 
@@ -84,13 +101,18 @@ class Variant:
 
 
 def alone(name: str) -> str:
-    """The variant's name: the baseline with one optimisation enabled."""
+    """The variant's name: the baseline with one optimisation enabled, and with what it needs."""
     return f"{BASELINE} + {name}"
+
+
+def before(name: str) -> str:
+    """The variant's name that `alone` is compared with: the baseline, with what the optimisation needs."""
+    return alone(NEEDS[name]) if name in NEEDS else BASELINE
 
 
 def in_full(name: str) -> tuple[str, str]:
     """Two variants' names, with and without: their ratio is the effect of an optimisation in the full ladder."""
-    return (f"{FULL} + {name}", FULL) if name == ON_DEVICE else (FULL, f"{FULL} without {name}")
+    return (f"{FULL} + {name}", FULL) if name in ADDED else (FULL, f"{FULL} without {name}")
 
 
 def together(pair: Pair) -> str:
@@ -98,36 +120,57 @@ def together(pair: Pair) -> str:
     return f"{BASELINE} + {pair}"
 
 
-def variants(no_effect: Collection[str], all_pairs: bool = False) -> list[Variant]:
+def variants(no_effect: Collection[str], all_pairs: bool = False, alone_only: Collection[str] = ()) -> list[Variant]:
     """All `Variant`s of an ablation, in the order in which the first run measures them.
 
     no_effect: names of optimisations that change nothing on this device; no variant is measured for them. The full
-    ladder has them nevertheless, as step 09 does, all but `compile`, which would stop it.
+    ladder has them nevertheless, as step 15 does, all but `compile` and what needs it, which would stop it. alone_only:
+    those that are measured alone, but are not in the full ladder.
     """
     effective = [name for name in NAMES if name not in no_effect]
-    full = tuple(name for name in LADDER if name != "compile" or name in effective)
+    left_out = {*alone_only, *(_with_dependents("compile") if "compile" in no_effect else ())}
+    full = tuple(name for name in LADDER if name not in left_out)
     plan = [Variant(BASELINE, ())]
-    plan += [Variant(alone(name), (name,)) for name in effective]
+    plan += [Variant(alone(name), _with_needs(name)) for name in effective]
     plan += [Variant(FULL, full), Variant(CONTROL, ())]  # as far from the baseline as others are: it shows drift too
     for name in effective:
-        if name == ON_DEVICE:
+        if name in ADDED:
             plan.append(Variant(in_full(name)[0], (*full, name)))
-        else:
-            plan.append(Variant(in_full(name)[1], tuple(other for other in full if other != name)))
-    return plan + [Variant(together(pair), (pair.first, pair.second)) for pair in pairs(no_effect, all_pairs)]
+        elif name in full:
+            without = _with_dependents(name)
+            plan.append(Variant(in_full(name)[1], tuple(other for other in full if other not in without)))
+    return plan + [
+        Variant(together(pair), tuple(dict.fromkeys((*_with_needs(pair.first), *_with_needs(pair.second)))))
+        for pair in pairs(no_effect, all_pairs)
+    ]
+
+
+def _with_needs(name: str) -> tuple[str, ...]:
+    return (NEEDS[name], name) if name in NEEDS else (name,)
+
+
+def _with_dependents(name: str) -> tuple[str, ...]:
+    return (name, *(other for other, needed in NEEDS.items() if needed == name))
 
 
 def pairs(no_effect: Collection[str], all_pairs: bool = False) -> list[Pair]:
     """The `Pair`s to measure: those of `PAIRS`, or with `all_pairs` every two optimisations, that have an effect here.
 
-    Without those of on_device_data and what it replaces: that is on_device_data alone.
+    Without those of on_device_data and what it replaces, which is on_device_data alone, and of what needs the other.
     """
     candidates = list(PAIRS)
     if all_pairs:
         declared = {frozenset((pair.first, pair.second)): pair for pair in PAIRS}
-        every = [names for names in combinations(NAMES, 2) if not (names[1] == ON_DEVICE and names[0] in REPLACED)]
+        every = [names for names in combinations(NAMES, 2) if _separate(*names)]
         candidates = [declared.get(frozenset(names)) or Pair(*names) for names in every]
     return [pair for pair in candidates if not {pair.first, pair.second} & set(no_effect)]
+
+
+def _separate(first: str, second: str) -> bool:
+    """Whether two optimisations together are another program than each alone, and neither is counted twice."""
+    if ON_DEVICE in (first, second):
+        return not {first, second} & set(REPLACED)
+    return not set(_with_needs(first)) & set(_with_needs(second))
 
 
 def no_effect(options: StepOptions, autocast_off: str | None) -> dict[str, str]:
@@ -144,7 +187,11 @@ def no_effect(options: StepOptions, autocast_off: str | None) -> dict[str, str]:
         reasons["bigger_batch"] = f"--batch-size {options.batch_size} is the baseline's"
     if not options.workers:
         reasons["multiprocess_loading"] = "--workers 0 loads in the main process"
-    for name in ("pinned_memory", "prefetch_stream"):  # the others are another program without a GPU too
+    # The others are another program without a GPU too.
+    for name in ("pinned_memory", "prefetch_stream", "cudnn_benchmark", "cuda_graphs", TF32):
         for reason in without_gpu(name, options.device):
             reasons[name] = reason
+    for name, needed in NEEDS.items():
+        if needed in reasons:
+            reasons[name] = reasons[needed]
     return {name: reasons[name] for name in NAMES if name in reasons}

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
+from torchvision.transforms.v2.functional import resize
 
-from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_float, resized_uint8
-from common.device import autocast_dtype, disable_tf32
+from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_float, resized_uint8, stored_uint8
+from common.device import autocast_dtype, disable_tf32, enable_tf32
 from common.errors import InputError, is_out_of_memory
 from common.failures import as_input_error
 from common.loaders import DeviceLoader, Loader, Prefetcher
@@ -48,24 +49,37 @@ def training(on: Optimisations, options: StepOptions) -> Training:
     """
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
-    disable_tf32()
+    enable_tf32() if on.tf32 else disable_tf32()
+    torch.backends.cudnn.benchmark = on.cudnn_benchmark
 
     loader = _loader(on, options, device)
     model = classifier(options.model, options.image_size).to(device)
     if on.channels_last:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # lacks a stub
-    if on.compile:
-        model = torch.compile(model)
+    mode = "reduce-overhead" if on.cuda_graphs else None
+    if on.compile and not on.compile_loss:
+        model = torch.compile(model, mode=mode)
     criterion = nn.CrossEntropyLoss()
-    fused = {"fused": True} if on.no_hidden_syncs else {}
+    fused = {"fused": True} if on.fused_optimizer else {}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, **fused)
     amp_dtype = autocast_dtype(device, options.precision) if on.amp else torch.float32
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
+    scale, bias = 1 / (255 * std), -mean / std
     on_device_already = on.prefetch_stream or on.on_device_data
+    small = on.small_images or on.on_device_data
     uint8 = on.reduced_h2d_copy or on.on_device_data
     losses = []  # the training curve
+
+    def forward(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if uint8:
+            images = images * scale + bias if on.compile_loss else (images.float() / 255 - mean) / std
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            return criterion(model(images), labels)
+
+    if on.compile_loss:
+        forward = torch.compile(forward, mode=mode)
 
     def train_step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if not on_device_already:
@@ -73,10 +87,11 @@ def training(on: Optimisations, options: StepOptions) -> Training:
             labels = labels.to(device, non_blocking=on.pinned_memory)
         if on.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        if uint8:
-            images = (images.float() / 255 - mean) / std
-        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
-            loss = criterion(model(images), labels)
+        if small:
+            images = resize(images, [options.image_size] * 2, antialias=False)
+        loss = forward(images, labels)
+        if on.cuda_graphs:
+            loss = loss.clone()  # the graph's own output is overwritten by its next replay
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -90,11 +105,12 @@ def training(on: Optimisations, options: StepOptions) -> Training:
 def _loader(on: Optimisations, options: StepOptions, device: torch.device) -> Loader:
     batch_size = options.batch_size if on.bigger_batch else BASELINE_BATCH
     if on.on_device_data:
-        return DeviceLoader(cifar10(options.data), batch_size, options.image_size, device, options.seed)
+        return DeviceLoader(cifar10(options.data), batch_size, device, options.seed)
     resized = resized_uint8 if on.reduced_h2d_copy else resized_float
+    transform = stored_uint8() if on.small_images else resized(options.image_size)
     workers = options.workers if on.multiprocess_loading else 0
     loader = DataLoader(
-        cifar10(options.data, transform=resized(options.image_size)), batch_size=batch_size, shuffle=True,
+        cifar10(options.data, transform=transform), batch_size=batch_size, shuffle=True,
         drop_last=True, num_workers=workers, persistent_workers=workers > 0, pin_memory=on.pinned_memory,
     )  # fmt: skip
     return Prefetcher(loader, device) if on.prefetch_stream else loader

@@ -58,8 +58,14 @@ class Ablation(Study):
     def variants(self) -> list[Variant]:
         """The `Variant`s that are to be measured in every run."""
         skipped = {variant.name for variant in self.not_run}
-        plan = variants([optimisation.name for optimisation in self.no_effect], self.all_pairs)
+        plan = variants([optimisation.name for optimisation in self.no_effect], self.all_pairs, self.alone_only)
         return [variant for variant in plan if variant.name not in skipped]
+
+    @property
+    def alone_only(self) -> list[str]:
+        """amp where autocast would be off by itself, though the CPU has bf16 instructions: measured, but in no ladder."""
+        effective = "amp" not in {optimisation.name for optimisation in self.no_effect}
+        return ["amp"] if self.precision == "float32" and effective else []
 
     @property
     def missing(self) -> list[tuple[int, Variant]]:

@@ -63,7 +63,7 @@ class Ablation(Study):
 
     @property
     def alone_only(self) -> list[str]:
-        """amp where autocast would be off by itself, though the CPU has bf16 instructions: measured, but in no ladder."""
+        """amp where autocast is off by itself, though the CPU has bf16 instructions: measured, but in no ladder."""
         effective = "amp" not in {optimisation.name for optimisation in self.no_effect}
         return ["amp"] if self.precision == "float32" and effective else []
 

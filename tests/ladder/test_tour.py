@@ -32,7 +32,7 @@ def test_a_quick_tour_runs_every_step_and_prints_the_table(quick_tour):
     assert "has no effect in this step" not in quick_tour.finished.stdout
     assert "not run" not in quick_tour.finished.stdout
     header = next(line for line in quick_tour.finished.stdout.splitlines() if line.startswith("step "))
-    assert header.split() == ["step", "batch", "MB", "MB", "ms", "images/s", "before", "baseline", "original"]
+    assert header.split() == ["step", "images/s", "before", "baseline", "batch", "ms", "±", "MB", "MB"]
     assert "…" not in quick_tour.finished.stdout
 
 

@@ -8,7 +8,7 @@ from itertools import repeat
 
 import torch
 from torch import nn
-from torch.nn import functional
+from torchvision.transforms.v2.functional import resize
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.device import device_name, empty_cache
@@ -54,7 +54,7 @@ class TrainStep:
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         images = images.contiguous(memory_format=self.layout)
         if self.image_size not in (None, images.shape[-1]):
-            images = functional.interpolate(images, size=(self.image_size, self.image_size), mode="bilinear")
+            images = resize(images, [self.image_size, self.image_size], antialias=False)
         loss = self.forward(images, labels)
         self.optimizer.zero_grad()
         self.scaler.scale(loss).backward()

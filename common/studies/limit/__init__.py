@@ -14,6 +14,7 @@ HELP = "Measure how fast the model could train on this device if data cost nothi
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command `limit`, with those of `limit --input`."""
     texts = {
+        "--batch-size": "images per step; without --input the first of the sizes tried (default: %(default)s)",
         "--data": "with --input: folder that holds cifar-10-batches-py (default: data/ of this project)",
         "--download": "with --input: fetch CIFAR-10 into --data first, 170 MB",
     }

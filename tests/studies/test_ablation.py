@@ -190,7 +190,7 @@ def test_a_measurement_computes_in_the_precision_of_the_options(small, capsys, m
 def test_what_cannot_be_run_is_one_line(small, capsys, monkeypatch):
     on = ["bigger_batch", "on_device_data"]
     assert "larger than the data (50000 images)" in printed(capsys, on, batch_size=50_001)["not_run"]
-    monkeypatch.setattr(torch, "compile", lambda model: 1 / 0)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: 1 / 0)
     assert printed(capsys, ["compile", *on])["not_run"].startswith("torch.compile failed: ZeroDivisionError")
 
     def killed(*_, **__):
@@ -216,6 +216,8 @@ def test_what_cannot_be_run_is_one_line(small, capsys, monkeypatch):
 
 # The plan
 
+ON_NO_GPU = ["amp", "pinned_memory", "prefetch_stream", "cudnn_benchmark", "cuda_graphs", "tf32"]  # without effect
+
 
 def names_of(variants):
     return [variant.name for variant in variants]
@@ -225,44 +227,65 @@ def test_on_a_gpu_every_optimisation_is_enabled_and_left_out():
     every = variants({})
     assert names_of(every) == [
         "baseline", *(f"baseline + {name}" for name in plan.NAMES), "full", "control",
-        *(f"full without {name}" for name in LADDER), "full + on_device_data",
+        *(f"full without {name}" if name in LADDER else f"full + {name}" for name in plan.NAMES),
         *(f"baseline + {pair}" for pair in PAIRS),
     ]  # fmt: skip
     by_name = {variant.name: set(variant.on) for variant in every}
     assert by_name["baseline"] == by_name["control"] == set()
     assert by_name["full"] == set(LADDER)
     assert by_name["full without amp"] == set(LADDER) - {"amp"}
-    assert by_name["full + on_device_data"] == set(plan.NAMES)
+    assert by_name["full + on_device_data"] == {*LADDER, "on_device_data"}
+    assert by_name["full + tf32"] == {*LADDER, "tf32"}
     assert by_name["baseline + amp + channels_last"] == {"amp", "channels_last"}
     assert Variant("x", ("amp",)).optimisations == Optimisations(amp=True)
+
+
+def test_what_needs_another_comes_and_goes_with_it():
+    by_name = {variant.name: set(variant.on) for variant in variants({})}
+    for name, needed in plan.NEEDS.items():
+        assert by_name[f"baseline + {name}"] == by_name[plan.alone(name)] == {needed, name}
+        assert plan.before(name) == f"baseline + {needed}"
+        assert name not in by_name[f"full without {needed}"]
+        assert by_name[f"full without {name}"] == set(LADDER) - {name}
+    assert plan.before("amp") == "baseline"
+
+
+def test_what_is_measured_alone_is_in_no_ladder():
+    every = variants({}, alone_only=["amp"])
+    assert "baseline + amp" in names_of(every)
+    assert "full without amp" not in names_of(every)
+    assert not any("amp" in variant.on for variant in every if variant.name.startswith("full"))
 
 
 def test_what_has_no_effect_on_this_device_is_not_measured():
     options = replace(OPTIONS, batch_size=128, workers=2)
     reasons = no_effect(options, "autocast is off: so")
-    assert list(reasons) == ["amp", "pinned_memory", "prefetch_stream"]
+    assert list(reasons) == ON_NO_GPU
     assert reasons["amp"] == "autocast is off: so"
     assert reasons["prefetch_stream"].startswith("no GPU: there is no copy to overlap")
     every = variants(reasons)
     assert not [name for name in names_of(every) if any(reason in name for reason in reasons)]
-    assert next(variant for variant in every if variant.name == "full").on == LADDER  # as step 09 on a CPU
+    assert next(variant for variant in every if variant.name == "full").on == LADDER  # as step 15 on a CPU
     assert no_effect(replace(options, device="cuda:1"), None) == {}
     no_change = replace(options, device="cuda", batch_size=32, workers=0)
     assert list(no_effect(no_change, None)) == ["bigger_batch", "multiprocess_loading"]
 
 
 def test_where_compile_cannot_run_the_full_ladder_is_without_it():
-    every = variants(["compile"])
-    assert not any("compile" in variant.on for variant in every)
+    compiling = ["compile", "compile_loss", "cuda_graphs"]
+    every = variants(compiling)
+    assert not any(set(compiling) & set(variant.on) for variant in every)
     assert "full without amp" in names_of(every)
 
 
 def test_all_pairs_are_every_two_that_do_not_replace_each_other():
     every = [str(pair) for pair in pairs({}, all_pairs=True)]
-    assert len(every) == len(set(every)) == 9 * 8 // 2 + 5
+    assert len(every) == len(set(every))
     assert {str(pair) for pair in PAIRS} <= set(every)
     assert "pinned_memory + on_device_data" not in every
-    assert "compile + on_device_data" in every
+    for needed in ("small_images + reduced_h2d_copy", "reduced_h2d_copy + small_images", "compile + cuda_graphs"):
+        assert needed not in every
+    assert {"on_device_data + compile", "amp + bigger_batch"} <= set(every)
     assert all(pair.why for pair in pairs({}))
     assert names_of(variants({}, all_pairs=True))[-1].startswith("baseline + ")
 
@@ -289,7 +312,8 @@ def fake(monkeypatch):
 
     monkeypatch.setattr(measure, "measured", measured)
     monkeypatch.setattr(measure, "classifier", lambda *_: None)
-    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: None)
+    for module in ("common.device", "common.machine", "common.studies.ablation.measure"):
+        monkeypatch.setattr(f"{module}.cpu_bf16_hardware", lambda: None)
     return state
 
 
@@ -299,7 +323,7 @@ def ended(tmp_path, *words):
     return end.value.code
 
 
-EVERY = names_of(variants(["amp", "pinned_memory", "prefetch_stream"]))
+EVERY = names_of(variants(ON_NO_GPU))
 
 
 def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path, capsys):
@@ -405,7 +429,7 @@ def test_a_compile_that_cannot_run_is_left_out_of_everything(fake, tmp_path, cap
     assert ended(tmp_path, "--runs", 2) == 0
     assert [name for name in fake.log if "compile" in name] == ["baseline + compile"]
     ablation = read(tmp_path)
-    assert ablation.no_effect[-1].name == "compile"
+    assert {"compile", "compile_loss"} <= {optimisation.name for optimisation in ablation.no_effect}
     assert all("compile" not in measurement.on for measurement in ablation.measurements)
     assert ablation.missing == []
     assert "no C++ compiler that works; the full ladder is without it" in capsys.readouterr().out
@@ -707,17 +731,20 @@ def test_a_recorded_ablation_of_schema_1_reads_with_the_same_numbers():
     ]
     computed = json.loads(json.dumps(ablation.as_json()))
     then_and_now = [(value["control"], computed["control"])]
-    for old, new in zip(value["effects"], computed["effects"], strict=True):
-        assert (new["optimisation"], new["no_effect"]) == (old["optimisation"], old["cannot_act"])
+    effects_now = {effect["optimisation"]: effect for effect in computed["effects"]}
+    for old in value["effects"]:
+        new = effects_now[old["optimisation"]]
+        assert new["no_effect"] == old["cannot_act"]
         then_and_now += [(old[name], new[name]) for name in ("alone", "in_full")]
-    for old, new in zip(value["interactions"], computed["interactions"], strict=True):
-        assert str(Pair(**new["pair"])) == str(Pair(**old["pair"]))
+    pairs_now = {str(Pair(**pair["pair"])): pair for pair in computed["interactions"]}
+    for old in value["interactions"]:
+        new = pairs_now[str(Pair(**old["pair"]))]
         then_and_now += [(old[name], new[name]) for name in ("first", "second", "together", "ratio")]
     for old, new in then_and_now:  # then the median and the range of the same runs' ratios
         assert (old is None) == (new is None)
         assert old is None or old["low"] <= new["ratio"] <= old["high"]
     assert ablation.setup == Setup("AMD EPYC", 2, "stand-in", "mobilenet_v2", 64)
-    assert (ablation.batch_size, ablation.workers, ablation.whole_runs, ablation.missing) == (128, 2, 5, [])
+    assert (ablation.batch_size, ablation.workers, ablation.run_count) == (128, 2, 5)
     assert (ablation.precision, len(ablation.notes)) == (None, 1)
     assert "5 interleaved run(s)" in " ".join(shown(ablation).split())
 

@@ -87,8 +87,9 @@ def ablation_programs(ablation: Ablation) -> list[str]:
 def ablation_effects(ablation: Ablation) -> list[str]:
     """What each optimisation gains alone and in the full ladder."""
     table, notes = ablation_view.effects_table(ablation)
+    programs = {measurement.variant for measurement in ablation.measurements}
     return [
-        f"{ablation.whole_runs} interleaved runs of {len(ablation.variants)} programs.",
+        f"{ablation.run_count} interleaved runs of {len(programs)} programs.",
         _table(table),
         *(f"\\[{number}\\] {escaped(note)}" for number, note in enumerate(notes, start=1)),
         *_plain(ablation_view.place_lines(ablation)),

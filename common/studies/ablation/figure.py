@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from common.ladder.figures import GREY, MEMORY, SPEED, check_figure_file, save, step_label, styled
 from common.studies.ablation.effects import control, effects
-from common.studies.ablation.plan import BASELINE, CONTROL
+from common.studies.ablation.plan import CONTROL
 from common.studies.ablation.record import Ablation
 from common.studies.intervals import draw_ratios, shown_range
 
@@ -75,5 +75,5 @@ def shown_ticks(low: float, high: float) -> list[float]:
 
 
 def _interval_of(ablation: Ablation) -> str:
-    runs = len(ablation.by_run(BASELINE))
+    runs = ablation.run_count
     return f"mean of {runs} interleaved runs, 95 % interval" if runs > 1 else "one run, 95 % interval of its windows"

@@ -24,7 +24,7 @@ from common.record import StepTime, Throughput
 from common.run import privacy, progress
 from common.run.folder import locked
 from common.studies import isolated, study
-from common.studies.ablation.plan import BASELINE, Variant, alone, no_effect
+from common.studies.ablation.plan import BASELINE, NEEDS, Variant, alone, no_effect
 from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
 
 PROGRAM = isolated.module("common.studies.ablation.program")
@@ -194,9 +194,13 @@ def _can_be_left_out(ablation: Ablation, variant: Variant) -> bool:
 
 
 def _left_out(ablation: Ablation, variant: Variant, why: str) -> Ablation:
-    """The `Ablation` without a variant; where compiling alone cannot be done, without compile in the full ladder."""
+    """The `Ablation` without a variant; where compiling alone cannot be done, without all that compiles in the full
+    ladder.
+    """
     why = printable(privacy.redacted(why), REASON_LENGTH).rstrip(".")
     if variant.name == alone("compile"):
-        left_out = NotMeasured("compile", f"{why}; the full ladder is without it")
-        return replace(ablation, no_effect=[*ablation.no_effect, left_out])
+        skipped = {optimisation.name for optimisation in ablation.no_effect}
+        names = ["compile", *(name for name, needed in NEEDS.items() if needed == "compile" and name not in skipped)]
+        left_out = [NotMeasured(name, f"{why}; the full ladder is without it") for name in names]
+        return replace(ablation, no_effect=[*ablation.no_effect, *left_out])
     return replace(ablation, not_run=[*ablation.not_run, NotMeasured(variant.name, why)])

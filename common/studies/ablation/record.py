@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from common.record import PositiveInt, StepTime, Throughput
 from common.studies import study
-from common.studies.ablation.plan import NAMES, Variant, variants
+from common.studies.ablation.plan import BASELINE, NAMES, Variant, variants
 from common.studies.study import SMOKE, Study, header_from_schema_1
 
 FILE = "ablation.json"
@@ -79,6 +79,11 @@ class Ablation(Study):
     def whole_runs(self) -> int:
         """How many runs have every variant."""
         return len(self.runs_with(variant.name for variant in self.variants))
+
+    @property
+    def run_count(self) -> int:
+        """How many runs have the baseline, which others are compared with."""
+        return len(self.by_run(BASELINE))
 
     def by_run(self, variant: str) -> dict[int, Measurement]:
         """{run: its `Measurement`} of the variant of that name, in order."""

@@ -32,7 +32,7 @@ def show(ablation: Ablation, to: Console) -> None:
     to.print(
         f"\n[bold]{escape(setup.model)}[/], {data_label(setup.data or '')}, {setup.image_size} px, batch "
         f"{ablation.batch_size} (32 without bigger_batch), on [bold]{escape(setup.device)}[/] ({environment.cores} "
-        f"CPU cores), torch {escape(environment.torch)}; {ablation.whole_runs} interleaved run(s)\n"
+        f"CPU cores), torch {escape(environment.torch)}; {ablation.run_count} interleaved run(s)\n"
     )
     to.print(programs_table(ablation))
     to.print()
@@ -145,7 +145,7 @@ def control_lines(ablation: Ablation) -> list[Text]:
 
 
 def _legend(ablation: Ablation) -> str:
-    count = len(ablation.by_run(BASELINE))
+    count = ablation.run_count
     runs = (
         f"one program over another of the same run, mean over {count} runs and 95 % interval"
         if count > 1

@@ -84,7 +84,9 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
     slowest, fastest = max(times, key=lambda rank: times[rank]), min(times, key=lambda rank: times[rank])
     spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
     difference = f"rank {slowest} takes {spread:.1%} longer per step than rank {fastest}"
-    to.print(f"\n{len(times)} ranks; {difference if spread >= 0.005 else 'no difference'}")
+    if spread < 0.005:
+        difference = "their steps take the same time to within 0.5 %"
+    to.print(f"\n{len(times)} ranks; {difference}")
     to.print(f"rank {slowest}: {summaries[slowest].verdict}; `explain` its trace to see more", markup=False)
     to.print(Text("A rank that others wait for shows little time in collectives; those that wait show much.", "dim"))
 

@@ -2,7 +2,8 @@
 
 The predicted gain is Amdahl's bound: how many times faster the mean step would be with that cost gone, or hidden behind
 other work. The measured gain is at most that, as long as only this cost changes. (A bigger batch changes more: work
-that is done once per step, such as the optimizer's, is then done less often per image.)
+that is done once per step, such as the optimizer's, is then done less often per image.) Where more may change than the
+trace shows, there is no bound, and the cost's share ranks it.
 `bottlenecks` looks for the costs.
 """
 
@@ -15,13 +16,14 @@ from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
 
 WORTHWHILE = 0.02  # of the step: less is not worth a change
+COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
 
 
 class Advice(Struct, frozen=True):
     """step: the script in steps/ that treats this, or None. title: what to do. why: the evidence.
 
-    share_of_step: the cost as a share of the mean step, 0..1. predicted_gain: at most this many times faster; None
-    where the trace cannot tell.
+    share_of_step: the cost, or what it slows down, as a share of the mean step, 0..1. predicted_gain: at most this many
+    times faster; None where the trace cannot tell.
     """
 
     step: str | None
@@ -39,9 +41,20 @@ def bounded(step: str | None, title: str, why: str, share: float, remaining: flo
 
 
 def ranked(bottlenecks: Iterable[Advice]) -> list[Advice]:
-    """The advice worth following, the largest gain first; unknown gains last."""
+    """The advice worth following, the largest gain first; unknown gains by their share, as if that were gone."""
     worthwhile = [advice for advice in bottlenecks if advice.share_of_step >= WORTHWHILE]
-    return sorted(worthwhile, key=lambda advice: (-(advice.predicted_gain or 0.0), -advice.share_of_step))
+    return sorted(worthwhile, key=_remaining)
+
+
+def _remaining(advice: Advice) -> float:
+    """The share of the step that is left at best."""
+    return 1 / advice.predicted_gain if advice.predicted_gain else 1 - advice.share_of_step
+
+
+def step_time(steps: Steps, share: float) -> str:
+    """That share of the mean step as text, such as "1.23 s", "4.5 ms", "678 us"."""
+    us = share * steps.mean_us
+    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"
 
 
 def verdict(trace: Trace, steps: Steps, bottlenecks: Iterable[Advice], tensor_cores: TensorCores) -> str:
@@ -50,16 +63,20 @@ def verdict(trace: Trace, steps: Steps, bottlenecks: Iterable[Advice], tensor_co
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
     advice = ranked(bottlenecks)
-    first = advice[0].title if advice else None
+    first = ""
+    if advice:
+        known = advice[0].predicted_gain is not None
+        first = f"{'the most to gain' if known else 'to try first, the gain unknown'}: {advice[0].title}"
     if not len(trace.kernels):
         share = (parts["cpu_exec"] + parts["runtime"]) / total
         bound = f"{share:.0%} of the step is operators on the CPU"
-        if first:
-            return f"{bound}; the most to gain: {first}"
-        return f"compute-bound: {bound}; left to try: a GPU, a smaller model, or fewer or smaller images"
+        if advice and (share < 0.5 or _remaining(advice[0]) <= COMPUTE_BOUND):
+            return f"{bound}; {first}"
+        left = "".join(f"{item.title}, " for item in advice)
+        return f"compute-bound: {bound}; left to try: {left}a GPU, a smaller model, or fewer or smaller images"
     share = parts["kernel"] / total
     if first:
-        return f"kernels fill {share:.0%} of the step; the most to gain: {first}"
+        return f"kernels fill {share:.0%} of the step; {first}"
     if share < 0.5:
         return f"kernels fill {share:.0%} of the step, and nothing stands out"
     matrix = tensor_cores.eligible_share or 0.0

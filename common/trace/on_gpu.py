@@ -1,0 +1,289 @@
+"""The costs that a trace of a GPU shows, one for each step of the walkthrough, and some others: see `advice`."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from common.trace.advice import WORTHWHILE, Advice, bounded, step_time
+from common.trace.columns import Spans, Trace
+from common.trace.communication import Communication
+from common.trace.copies import direction, step_bytes
+from common.trace.gpus import Gpu, mean_of_known
+from common.trace.idle import CAUSES, Idle
+from common.trace.intervals import Cover
+from common.trace.operators import launches
+from common.trace.phases import Phases
+from common.trace.steps import Steps
+from common.trace.tensor_cores import TensorCores
+
+SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
+_LAYOUT_CONVERSION = re.compile("nchwToNhwc|nhwcToNchw", re.IGNORECASE)  # cuDNN's kernels that only change the layout
+
+
+def costs_on_gpu(
+    trace: Trace,
+    steps: Steps,
+    phases: Phases,
+    gpus: Sequence[Gpu],
+    idle: Sequence[Idle],
+    tensor_cores: TensorCores,
+    communication: Communication | None,
+) -> list[Advice]:
+    """An `Advice` for each step of the ladder and for some other costs; its share is 0 where the trace shows none."""
+    waits_for_launches = _waits(idle, "launch", steps)
+    another = "whether another of cuDNN's algorithms is faster, no trace shows"
+    several = "what another GPU would add, no trace of one process shows"
+    return [
+        _mixed_precision(trace, steps, tensor_cores),
+        _launching(trace, steps, gpus, waits_for_launches),
+        *_loading(steps, phases, _waits(idle, "dataloader", steps)),
+        *_copying(trace, steps, phases, idle),
+        *_less_loading(trace, steps, phases, idle),
+        _layout_conversions(trace, steps),
+        _synchronising(trace, steps, idle),
+        _optimizer(trace, steps, phases, idle),
+        Advice("12_cudnn_benchmark", "choose algorithms by timing", another, 0.0, None),
+        *_compiling(trace, steps, phases, waits_for_launches),
+        _compiling_the_rest(trace, steps, phases, idle),
+        Advice("16_data_parallel", "train on several GPUs", several, 0.0, None),
+        _setting_up(steps, _waits(idle, "setup", steps)),
+        _communicating(steps, communication),
+        _idling(steps, _waits(idle, "other", steps)),
+    ]
+
+
+def _waits(idle: Sequence[Idle], cause: str, steps: Steps) -> float:
+    """Share of the steps' time that the GPUs, on average, wait for this cause."""
+    total = steps.duration.sum()
+    return float(np.mean([gpu.causes_us[cause] for gpu in idle]) / total) if idle and total > 0 else 0.0
+
+
+def _loading(steps: Steps, phases: Phases, share: float) -> list[Advice]:
+    """Waits for the DataLoader: for processes, and where these load already, for more of them."""
+    step, wait = "04_multiprocess_loading", step_time(steps, share)
+    if not phases.workers:
+        why = f"each step waits {wait} for the DataLoader, which does its work in the training process"
+        return [bounded(step, "load in processes", why, share)]
+    why = f"although worker processes load, each step still waits {wait} for its batch: more workers, or less to do"
+    return [
+        Advice(step, "load in processes", "worker processes load already", 0.0, 1.0),
+        bounded(None, "load in more processes", why, share),
+    ]
+
+
+def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> Advice:
+    """At best the matrix work without Tensor Cores is gone, and the other kernels move half as many bytes."""
+    kernels, total = trace.kernels, max(float(steps.duration.sum()), 1e-9)
+    devices = [trace.properties.get(number, {}) for number in np.unique(kernels.device).tolist()]
+    majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
+    if majors and max(majors) < 7:
+        return Advice("01_amp", "mixed precision", "this GPU has no Tensor Cores", 0.0, 1.0)
+    matrix = _cover(kernels, tensor_cores.fp32_matrix)
+    either = matrix | _cover(kernels, tensor_cores.fp32_other)
+    share = float(matrix.within(steps.start, steps.end).sum()) / total
+    others = float(either.within(steps.start, steps.end).sum()) / total - share
+    why = f"{step_time(steps, share)} of a step are matrix products and convolutions in kernels without Tensor Cores"
+    if others >= WORTHWHILE:
+        why += f", and other kernels in float32, {step_time(steps, others)}, may move half as many bytes"
+    gain = bounded("01_amp", "", "", share + others / 2).predicted_gain
+    return Advice("01_amp", "mixed precision, on Tensor Cores", why, min(share, 1.0), gain)
+
+
+def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float) -> Advice:
+    """Waits for launches, and SMs that are idle because kernels have too few blocks: less with more work per launch."""
+    kernels = trace.kernels
+    inside = Cover(steps.start, steps.end).holds(kernels.start)
+    mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
+    empty = mean_of_known(None if gpu.sm_efficiency is None else gpu.utilization - gpu.sm_efficiency for gpu in gpus)
+    empty = max(0.0, empty or 0.0)
+    why = (
+        f"{inside.sum() / len(steps.names):.0f} kernels per step, {mean_us:.0f} us on average: for "
+        f"{step_time(steps, share)} of it the GPU waits for the CPU to launch the next one"
+    )
+    if empty >= WORTHWHILE:
+        why += f", and {step_time(steps, empty)} are lost on SMs for which kernels have no blocks"
+    why += "; a bigger batch gives each launch more work, torch.compile needs fewer of them"
+    return bounded("02_bigger_batch", "give each launch more work", why, share + empty)
+
+
+def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -> list[Advice]:
+    """Advice for copies to the device and from it, by the time in which the GPU computes nothing because of them."""
+    copies, size = trace.copies, np.nan_to_num(trace.copies.bytes)
+    to_device, total = direction(trace, "h2d"), max(float(steps.duration.sum()), 1e-9)
+    shares = {name: _blocked_by(trace, idle, direction(trace, name)) / total for name in ("h2d", "d2h")}
+    inside = to_device & Cover(steps.start, steps.end).holds(copies.start)
+    batch = step_bytes(trace, steps)
+    weight = size if batch else np.ones(len(copies))  # where sizes are not recorded, every copy counts alike
+    pageable = weight[inside & trace.named(copies, lambda name: "Pageable" in name)].sum() > weight[inside].sum() / 2
+    cost = step_time(steps, shares["h2d"])
+    size_text = f"{batch / 1e6:.1f} MB" if batch >= 1e5 else f"{batch / 1e3:.1f} kB"
+    what = f"{size_text} per step" if batch else f"{inside.sum() / len(steps.names):.0f} copies per step"
+    crossing = f"{what} cross to the GPU, which computes nothing for {cost} meanwhile"
+    fewer = f"{crossing}; images sent as uint8 instead of float32 are a quarter of that"
+    uint8 = bounded("03_reduced_h2d_copy", "copy images as uint8", fewer, shares["h2d"], remaining=1 - SAVED_BY_UINT8)
+    if phases.normalises:
+        uint8 = Advice(uint8.step, uint8.title, "batches are normalised on the GPU, so they cross as uint8", 0.0, 1.0)
+    pinned, early = ("05_pinned_memory", "pinned memory"), ("06_prefetch_stream", "copy the next batch early")
+    back = bounded(
+        None,
+        "leave results on the GPU",
+        f"copies back to the CPU (.item(), .cpu(), print) hold the GPU up for {step_time(steps, shares['d2h'])}",
+        shares["d2h"],
+    )
+    if pageable:
+        memory = bounded(*pinned, f"{crossing}, from pageable memory", shares["h2d"])
+        stream = Advice(
+            *early, "copies from pageable memory cannot overlap: that is the first thing to change", 0.0, None
+        )
+    else:
+        memory = Advice(*pinned, "no batch is copied from pageable memory", 0.0, 1.0)
+        stream = bounded(*early, f"{crossing}, though not from pageable memory", shares["h2d"])
+    return [uint8, memory, stream, back]
+
+
+def _blocked_by(trace: Trace, idle: Sequence[Idle], selected: np.ndarray) -> float:
+    """µs that a GPU, on average, runs no kernel during its `selected` copies (a mask) or the calls that start them."""
+    copies, runtime = trace.copies, trace.runtime
+    call = launches(trace, copies)
+    blocked_us = []
+    for gpu in idle:
+        mask = selected & (copies.device == gpu.device)
+        copying = _cover(copies, mask) | _cover(runtime, call[mask & (call >= 0)])
+        blocked_us.append(_common(copying, Cover(gpu.start, gpu.end)))
+    return mean_of_known(blocked_us) or 0.0
+
+
+def _common(one: Cover, other: Cover) -> float:
+    """µs that both cover."""
+    return one.total + other.total - (one | other).total
+
+
+def _caused_by(trace: Trace, steps: Steps, idle: Sequence[Idle], code: Cover) -> tuple[float, float]:
+    """Of the steps' time, the shares in which a GPU runs kernels that `code` (a cover on the CPU) launches, and waits
+    while it runs, copies not counted."""
+    total, runtime, kernels = max(float(steps.duration.sum()), 1e-9), trace.runtime, trace.kernels
+    call = launches(trace, kernels)
+    launched = (call >= 0) & code.holds(runtime.start[call]) if len(runtime) else np.zeros(len(kernels), bool)
+    copying = _cover(runtime, trace.named(runtime, lambda name: "emcpy" in name))
+    alone = copying.gaps(code.start, code.end)
+    working_us, waiting_us = [], []
+    for gpu in idle:
+        cover = _cover(kernels, launched & (kernels.device == gpu.device))
+        working_us.append(float(cover.within(steps.start, steps.end).sum()))
+        waiting_us.append(_common(alone, Cover(gpu.start, gpu.end)))
+    return (mean_of_known(working_us) or 0.0) / total, (mean_of_known(waiting_us) or 0.0) / total
+
+
+def _layout_conversions(trace: Trace, steps: Steps) -> Advice:
+    """Kernels that only convert an image's layout, because the kernels before and after need different ones."""
+    converting = _cover(trace.kernels, trace.named(trace.kernels, _LAYOUT_CONVERSION.search))
+    share = float(converting.within(steps.start, steps.end).sum()) / max(float(steps.duration.sum()), 1e-9)
+    if not share:
+        why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
+        return Advice("09_channels_last", "channels last", why, 0.0, None)
+    why = f"{step_time(steps, share)} of a step are kernels that turn images from NCHW into NHWC or back"
+    return bounded("09_channels_last", "channels last", why, share)
+
+
+def _compiling(trace: Trace, steps: Steps, phases: Phases, share: float) -> list[Advice]:
+    """Waits for launches: compiled code has fewer, a CUDA graph one. What fusion saves in kernels, no trace shows."""
+    model, graphs = ("13_compile", "compile the model"), ("15_cuda_graphs", "CUDA graphs")
+    wait = f"for {step_time(steps, share)} of a step the GPU waits for a launch"
+    fewer = bounded(*model, f"{wait}; torch.compile launches fewer kernels, which also read and write less", share)
+    if phases.compiled:
+        fewer = Advice(*model, "compiled code runs already", 0.0, 1.0)
+    once = bounded(*graphs, f"{wait}; a CUDA graph launches all kernels with one call", share)
+    if trace.named(trace.runtime, lambda name: "GraphLaunch" in name).any():
+        once = Advice(*graphs, "CUDA graphs are launched already", 0.0, 1.0)
+    return [fewer, once]
+
+
+def _compiling_the_rest(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -> Advice:
+    working, waiting = _caused_by(trace, steps, idle, phases.preparing | phases.loss)
+    why = (
+        f"{step_time(steps, working)} of a step are kernels of the operators that convert and normalise the "
+        f"batch before the model, or compute the loss, and for {step_time(steps, waiting)} the GPU waits for "
+        "them; both can be compiled with the model"
+    )
+    return bounded("14_compile_loss", "compile normalisation and loss", why, working + waiting)
+
+
+def _optimizer(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -> Advice:
+    step, title = "11_fused_optimizer", "a fused optimizer"
+    if phases.fused:
+        return Advice(step, title, "the optimizer is fused already", 0.0, 1.0)
+    working, waiting = _caused_by(trace, steps, idle, phases.optimizer)
+    why = (
+        f"Optimizer.step launches {step_time(steps, working)} of kernels per step, and for "
+        f"{step_time(steps, waiting)} of it the GPU waits; fused, the optimizer is a few kernels"
+    )
+    return bounded(step, title, why, working + waiting)
+
+
+def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -> list[Advice]:
+    """Waits for batches that worker processes load, and for their copies: less with small images, none without both."""
+    small, on_device = ("07_small_images", "resize on the GPU"), ("08_on_device_data", "keep the data on the GPU")
+    if not len(phases.loading.start):
+        why = "no DataLoader in this trace: nothing is loaded image by image"
+        return [Advice(*small, why, 0.0, 1.0), Advice(*on_device, why, 0.0, 1.0)]
+    if not phases.workers:
+        why = "the training process loads by itself: that is the first thing to change"
+        return [Advice(*small, why, 0.0, None), Advice(*on_device, why, 0.0, None)]
+    copying = _blocked_by(trace, idle, direction(trace, "h2d")) / max(float(steps.duration.sum()), 1e-9)
+    waiting = _waits(idle, "dataloader", steps)
+    both = (
+        f"although worker processes load, a step waits {step_time(steps, waiting)} for its batch and "
+        f"{step_time(steps, copying)} for the copy"
+    )
+    fits = f"{both}: a small data set fits on the GPU, which can prepare it too"
+    none = bounded(*on_device, fits, waiting + copying)
+    if phases.resizes:
+        return [Advice(*small, "batches are resized on the GPU already", 0.0, 1.0), none]
+    enlarged = f"{both}: images that are enlarged can cross as they are stored, so that only a part of both remains"
+    return [bounded(*small, enlarged, waiting + copying), none]
+
+
+def _synchronising(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Advice:
+    """Waits inside calls that synchronise, and after them until the GPU has work again."""
+    runtime = trace.runtime
+    waiting = trace.named(runtime, lambda name: "ynchronize" in name)
+    drained = Cover(runtime.start[waiting], runtime.end[waiting] + 1)  # the call returns as the last kernel ends
+    waits_us = []
+    for gpu in idle:
+        after = drained.holds(gpu.start)
+        inside, launching, other = (gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
+        waits_us.append(inside.sum() + launching[after].sum() + other[after].sum())
+    share = (mean_of_known(waits_us) or 0.0) / max(float(steps.duration.sum()), 1e-9)
+    count = (waiting & Cover(steps.start, steps.end).holds(runtime.start)).sum() / len(steps.names)
+    why = (
+        f"the CPU waits for the GPU, {count:.0f}x per step (.item(), .cpu(), synchronize), "
+        f"and then the GPU for the CPU: {step_time(steps, share)} without a kernel"
+    )
+    return bounded("10_no_hidden_syncs", "do not synchronise", why, share)
+
+
+def _setting_up(steps: Steps, share: float) -> Advice:
+    why = (
+        f"{step_time(steps, share)} of a step go into allocating GPU memory, loading code or starting the GPU up: "
+        "trace after a warm-up, and see that no step has larger tensors than those before"
+    )
+    return bounded(None, "warm up first", why, share)
+
+
+def _communicating(steps: Steps, communication: Communication | None) -> Advice:
+    share = communication.exposed_us / max(float(steps.duration.sum()), 1e-9) if communication else 0.0
+    alone = f"collectives run {step_time(steps, share)} of a step with nothing beside them"
+    why = f"{alone}: larger buckets, or fewer of them (accumulate gradients)"
+    return bounded(None, "overlap communication", why, share)
+
+
+def _idling(steps: Steps, share: float) -> Advice:
+    why = f"for {step_time(steps, share)} of a step neither the GPU nor any operator works: Python, most likely"
+    return bounded(
+        None, "find the Python between operators", f"{why}; trace with stacks and look there in the Trace view", share
+    )
+
+
+def _cover(spans: Spans, mask: np.ndarray) -> Cover:
+    return Cover(spans.start[mask], spans.end[mask])

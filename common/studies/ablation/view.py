@@ -19,7 +19,7 @@ from common.studies.ablation.effects import (
     interactions,
     whole_ladder,
 )
-from common.studies.ablation.plan import BASELINE, CONTROL, FULL, LADDER, NAMES, ON_DEVICE, alone, in_full
+from common.studies.ablation.plan import ADDED, BASELINE, CONTROL, FULL, NEEDS, ON_DEVICE, alone, in_full
 from common.studies.ablation.record import Ablation
 from common.studies.intervals import ratio_cell
 
@@ -152,15 +152,15 @@ def _legend(ablation: Ablation) -> str:
         else "one program over another, and the 95 % interval by the windows of one run, which holds nothing of how "
         "runs differ"
     )
-    left_out = ", ".join(name for name in NAMES if name not in LADDER)
+    added, needing = ", ".join(ADDED), ", ".join(f"{name} ({needed})" for name, needed in NEEDS.items())
     return (
         f"1.39x (1.31-1.48): {runs}. ~, grey: not resolved, the interval holds 1. Of 20 intervals, 1 leaves 1 out by "
         "chance.\n"
         "control: the baseline's program measured as if it were another; its interval should hold 1.\n"
-        f"alone: the baseline with it over the baseline. full: all together but {left_out}. in the full ladder: full "
-        "over full without it.\n"
-        "on_device_data replaces loader, workers, pinned memory and prefetching (and yields uint8), so in the full "
-        "ladder it is full with it over full.\n"
+        "alone: the baseline with it over the baseline; of those that need another, over the baseline with that: "
+        f"{needing}.\n"
+        f"full: all together but {added}. in the full ladder: full over full without it; for {added}, full with it "
+        "over full. on_device_data replaces loader, workers, pinned memory, prefetching and small images.\n"
         "interaction: together over first x second, run by run; more or less than 1 where that is resolved."
     )
 

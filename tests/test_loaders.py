@@ -1,4 +1,4 @@
-"""What hands batches to the later steps: copied ahead in a stream of their own, or made on the device."""
+"""The loaders of the later steps: one copies batches ahead in a stream of its own, one has its data on the device."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
 from common import record, session
-from common.data import cifar10, resized_uint8
+from common.data import cifar10
 from common.loaders import DeviceLoader, Prefetcher
 
 
@@ -119,44 +118,46 @@ def made_up(count=10):
     return SimpleNamespace(data=images.transpose(0, 2, 3, 1), targets=list(range(count)), source="stand-in")
 
 
-@pytest.mark.parametrize("capability", ["AVX2", "DEFAULT"], ids=["in uint8", "in fp32, as on a GPU"])
-@pytest.mark.parametrize("size", [16, 31, 32, 33, 64, 224])
-def test_images_are_resized_as_pil_does_to_within_one_of_255(monkeypatch, size, capability):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    data = made_up()
-    images, labels = next(iter(DeviceLoader(data, 10, size, torch.device("cpu"))))
-    assert (images.shape, images.dtype, labels.dtype) == ((10, 3, size, size), torch.uint8, torch.int64)
-    by_pil = torch.stack([resized_uint8(size)(Image.fromarray(data.data[label])) for label in labels.tolist()])
-    assert (images.int() - by_pil.int()).abs().max() <= 1
-    assert size != 32 or torch.equal(images, by_pil)
-
-
 def labels_of(loader):
     return torch.cat([labels for _, labels in loader]).tolist()
 
 
 def test_every_epoch_has_every_image_once_in_an_order_of_its_own_which_the_seed_decides():
-    loader = DeviceLoader(made_up(12), 4, 32, torch.device("cpu"), seed=1)
+    loader = DeviceLoader(made_up(12), 4, "cpu", seed=1)
     first, second = labels_of(loader), labels_of(loader)
     assert sorted(first) == sorted(second) == list(range(12))
     assert first != second
-    again, other = (DeviceLoader(made_up(12), 4, 32, torch.device("cpu"), seed=seed) for seed in (1, 2))
+    again, other = (DeviceLoader(made_up(12), 4, "cpu", seed=seed) for seed in (1, 2))
     assert labels_of(again) == first
     assert labels_of(other) != first
 
 
 def test_images_and_labels_stay_together_and_a_smaller_last_batch_is_dropped():
     data = made_up(10)
-    loader = DeviceLoader(data, 4, 32, torch.device("cpu"))
+    loader = DeviceLoader(data, 4, "cpu")
     batches = list(loader)
     assert len(loader) == len(batches) == 2
     for images, labels in batches:
+        assert (images.shape, images.dtype, labels.dtype) == ((4, 3, 32, 32), torch.uint8, torch.int64)
         for image, label in zip(images, labels.tolist(), strict=True):
             assert np.array_equal(image.permute(1, 2, 0).numpy(), data.data[label])
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_ranks_share_an_epoch_without_overlap_and_in_equal_numbers(world_size):
+    ranks = [DeviceLoader(made_up(26), 4, "cpu", 1, rank, world_size) for rank in range(world_size)]
+    epochs = []
+    for _ in range(2):
+        of_ranks = [labels_of(loader) for loader in ranks]
+        assert {len(labels) for labels in of_ranks} == {26 // world_size // 4 * 4}
+        epochs.append([label for labels in of_ranks for label in labels])
+        assert len(set(epochs[-1])) == len(epochs[-1])
+    assert epochs[0] != epochs[1]
+    assert {len(loader) for loader in ranks} == {26 // world_size // 4}
+
+
 def test_the_data_set_takes_154_mb(tmp_path):
-    loader = DeviceLoader(cifar10(tmp_path), 128, 64, torch.device("cpu"))
+    loader = DeviceLoader(cifar10(tmp_path), 128, "cpu")
     assert loader.images.shape == (50_000, 3, 32, 32)
     assert loader.images.nbytes == 153_600_000
     assert loader.images.nbytes + loader.labels.nbytes == 50_000 * (3 * 32 * 32 + 8)
@@ -166,7 +167,7 @@ def test_a_batch_that_is_on_the_device_moves_nothing(tmp_path):
     from test_session import options, small_step
 
     train_step = small_step()
-    loader = DeviceLoader(made_up(40), 4, 32, torch.device("cpu"))
+    loader = DeviceLoader(made_up(40), 4, "cpu")
     result = session.run_step(
         "10_small.py", options(tmp_path), loader, lambda images, labels: train_step(images.float(), labels % 10)
     )

@@ -12,7 +12,7 @@ from common import device, machine
 from common.__main__ import main
 from common.errors import InputError
 from common.model import classifier
-from common.options import OneLineParser, add_step_options, command_line, step_options
+from common.options import OneLineParser, add_step_options, command_line, image_size_for, model_for, step_options
 
 STEP = ROOT / "steps" / "02_bigger_batch.py"
 BAD = {
@@ -145,14 +145,62 @@ def test_a_program_uses_the_options_that_it_reads(tmp_path, capsys):
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["--workers"]
 
 
-def test_image_sizes_default_by_device(monkeypatch):
-    assert step_options("A step.", STEP, ["--device", "cpu"]).image_size == 64
-    assert step_options("A step.", STEP, ["--device", "cpu", "--quick"]).image_size == 32
+DEFAULTS = {  # (device, words): model, image size
+    ("cpu", ""): ("tiny_convmixer", 128),
+    ("cpu", "--quick"): ("tiny_convmixer", 32),
+    ("cpu", "--model tiny_convmixer"): ("tiny_convmixer", 128),
+    ("cpu", "--model mobilenet_v2"): ("mobilenet_v2", 64),
+    ("cpu", "--model resnet18 --quick"): ("resnet18", 32),
+    ("cpu", "--image-size 48 --quick"): ("tiny_convmixer", 48),
+    ("cuda", ""): ("mobilenet_v2", 224),
+    ("cuda", "--quick"): ("mobilenet_v2", 224),
+    ("cuda", "--model resnet18"): ("resnet18", 224),
+    ("cuda:1", "--model tiny_convmixer"): ("tiny_convmixer", 224),
+    ("cuda:1", "--image-size 96"): ("mobilenet_v2", 96),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), DEFAULTS.items(), ids=map(" ".join, DEFAULTS))
+def test_model_and_image_size_default_by_device(monkeypatch, given, expected):
+    kind, words = given
+    monkeypatch.setattr("common.device.checked_device", lambda name: kind)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda name: None)
+    options = step_options("A step.", STEP, words.split())
+    assert (options.model, options.image_size) == expected
+    parser = OneLineParser()
+    add_step_options(parser)
+    args = parser.parse_args(words.split())
+    assert (model_for(args, kind), image_size_for(args, kind)) == expected
+
+
+@pytest.fixture
+def four_gpus(monkeypatch):
+    """A made-up machine with four GPUs; returns a list of those that were made the current one."""
     current = []
-    monkeypatch.setattr("common.device.checked_device", lambda name: "cuda:1")
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    assert step_options("A step.", STEP, []).image_size == 224
-    assert current == ["cuda:1"]  # the profiler and the pinning thread look at the current device
+    return current
+
+
+def test_a_chosen_gpu_becomes_the_current_one(four_gpus):
+    assert step_options("A step.", STEP, []).device == "cuda"
+    assert four_gpus == []
+    assert step_options("A step.", STEP, ["--device", "cuda:1"]).device == "cuda:1"
+    assert four_gpus == ["cuda:1"]  # the profiler and the pinning thread look at the current device
+
+
+def test_under_torchrun_each_process_has_a_gpu_of_its_own(four_gpus, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert step_options("A step.", STEP, []).device == "cuda:3"
+    assert step_options("A step.", STEP, ["--device", "cuda"]).device == "cuda:3"
+    assert step_options("A step.", STEP, ["--device", "cuda:1"]).device == "cuda:1"  # asked for
+    assert step_options("A step.", STEP, ["--device", "cpu"]).device == "cpu"
+    assert four_gpus == ["cuda:3", "cuda:3", "cuda:1"]
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    with pytest.raises(InputError, match="cuda:4: this machine has 4 GPU"):
+        step_options("A step.", STEP, [])
 
 
 AUTOCAST = {

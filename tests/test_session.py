@@ -176,6 +176,20 @@ def test_timed_windows_run_without_a_profiler_and_synchronise_at_their_edges_onl
     assert window.samples_per_second > 0
 
 
+def test_the_samples_of_all_processes_count(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr(session.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(session.ranks, "summed", lambda values: [3 * value for value in values])
+    batches = iter([(torch.zeros(4, 3), torch.zeros(4))] * 3)
+    window = session.timed_window(
+        batches, lambda *_: torch.tensor(1.0), torch.device("cpu"), 3, count_tokens=lambda batch: 10
+    )
+    assert window.step_ms == [1000, 1000, 1000]
+    seconds = 5  # the clock is read at the window's edges and at the ends of its steps
+    assert window.samples_per_second == pytest.approx(3 * 12 / seconds)
+    assert window.tokens_per_second == pytest.approx(3 * 30 / seconds)
+
+
 def test_the_loader_runs_on_through_windows_and_epochs():
     batches = session.endless(DataLoader(Images(), batch_size=16, drop_last=True))
     firsts = [next(batches)[1][0].item() for _ in range(5)]

@@ -1,0 +1,66 @@
+"""The small network that is the default on a CPU."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from common.errors import InputError
+from common.model import TINY, TinyConvMixer, classifier
+
+
+@pytest.mark.parametrize("size", [8, 32, 65, 128])
+def test_it_gives_a_number_per_image_and_class_at_any_size_from_one_patch_on(size):
+    model = classifier(TINY, size)
+    assert isinstance(model, TinyConvMixer)
+    assert model.training
+    assert model(torch.randn(2, 3, size, size)).shape == (2, 10)
+
+
+def test_its_parameters_are_those_of_its_layers():
+    width, patch, depth, classes = 16, 8, 2, 10
+    norm = 2 * width
+    block = (9 * width + norm) + (width * width + norm)  # depthwise 3 x 3, pointwise
+    by_hand = (3 * patch * patch * width + norm) + depth * block + (width * classes + classes)
+    assert sum(parameter.numel() for parameter in TinyConvMixer().parameters()) == by_hand
+    assert by_hand < 10_000
+    wider = TinyConvMixer(classes=3, width=4, patch=16, depth=1)
+    assert wider(torch.randn(2, 3, 32, 32)).shape == (2, 3)
+
+
+def test_neighbouring_patches_are_mixed_and_distant_ones_are_not():
+    torch.manual_seed(0)
+    blocks = torch.nn.Sequential(*list(TinyConvMixer(depth=1).eval())[:4])  # patches, normalisation, ReLU, one block
+    images = torch.randn(1, 3, 80, 80, requires_grad=True)
+    assert blocks(images).shape == (1, 16, 10, 10)
+    (gradient,) = torch.autograd.grad(blocks(images)[:, :, 5, 5].sum(), images)
+    seen = gradient[0].abs().sum(0).reshape(10, 8, 10, 8).sum((1, 3)) > 0
+    rows, columns = torch.where(seen)
+    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (4, 6, 4, 6)
+
+
+def test_it_learns():
+    torch.manual_seed(0)
+    model = TinyConvMixer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    images, labels = torch.randn(40, 3, 16, 16), torch.arange(40) % 10
+    losses = []
+    for _ in range(60):
+        loss = cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+
+
+def test_an_image_smaller_than_a_patch_is_refused_in_one_line():
+    with pytest.raises(InputError, match=r"tiny_convmixer cannot take 7 px images .*try --image-size 224") as refused:
+        classifier(TINY, 7)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_name_that_is_nearly_its_own_is_suggested():
+    with pytest.raises(InputError, match="did you mean tiny_convmixer"):
+        classifier("tiny_convmixr")
+    with pytest.raises(InputError, match="unknown model 'zzz': tiny_convmixer, or one of torchvision's"):
+        classifier("zzz")

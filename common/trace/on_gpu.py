@@ -150,28 +150,24 @@ def _blocked_by(trace: Trace, idle: Sequence[Idle], selected: np.ndarray) -> flo
     for gpu in idle:
         mask = selected & (copies.device == gpu.device)
         copying = _cover(copies, mask) | _cover(runtime, call[mask & (call >= 0)])
-        blocked_us.append(_common(copying, Cover(gpu.start, gpu.end)))
+        waiting = Cover(gpu.start, gpu.end)
+        blocked_us.append(copying.total + waiting.total - (copying | waiting).total)  # what both cover
     return mean_of_known(blocked_us) or 0.0
-
-
-def _common(one: Cover, other: Cover) -> float:
-    """µs that both cover."""
-    return one.total + other.total - (one | other).total
 
 
 def _caused_by(trace: Trace, steps: Steps, idle: Sequence[Idle], code: Cover) -> tuple[float, float]:
     """Of the steps' time, the shares in which a GPU runs kernels that `code` (a cover on the CPU) launches, and waits
-    while it runs, copies not counted."""
+    while it runs, for other than copies and setting up."""
     total, runtime, kernels = max(float(steps.duration.sum()), 1e-9), trace.runtime, trace.kernels
     call = launches(trace, kernels)
     launched = (call >= 0) & code.holds(runtime.start[call]) if len(runtime) else np.zeros(len(kernels), bool)
-    copying = _cover(runtime, trace.named(runtime, lambda name: "emcpy" in name))
-    alone = copying.gaps(code.start, code.end)
+    alone = _cover(runtime, trace.named(runtime, lambda name: "emcpy" in name)).gaps(code.start, code.end)
     working_us, waiting_us = [], []
     for gpu in idle:
         cover = _cover(kernels, launched & (kernels.device == gpu.device))
         working_us.append(float(cover.within(steps.start, steps.end).sum()))
-        waiting_us.append(_common(alone, Cover(gpu.start, gpu.end)))
+        avoidable = sum(gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
+        waiting_us.append(float(np.minimum(alone.within(gpu.start, gpu.end), avoidable).sum()))
     return (mean_of_known(working_us) or 0.0) / total, (mean_of_known(waiting_us) or 0.0) / total
 
 

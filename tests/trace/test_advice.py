@@ -1,0 +1,264 @@
+"""Advice for each step of the ladder, each cost on a trace small enough to compute by hand."""
+
+import pytest
+from support import ROOT, STEPS
+from support.trace_builder import TraceBuilder, two_steps
+
+from common.trace.advice import Advice, bounded, ranked
+from common.trace.summary import summarize
+
+LADDER = [path.stem for path in STEPS[1:]]
+WORKERS = "_MultiProcessingDataLoaderIter"
+
+
+@pytest.fixture
+def summary(tmp_path):
+    """summary(builder): the `Summary` of the trace that a builder holds."""
+    return lambda builder: summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
+
+
+def advised(summary, step):
+    return next(advice for advice in summary.bottlenecks if advice.step == step)
+
+
+def operators(builder, *rows):
+    """Add operators: (name, start, duration)."""
+    for row in rows:
+        builder.op(*row)
+    return builder
+
+
+def cpu_step(*rows, length=1000):
+    """One step on a CPU with these operators: (name, start, duration)."""
+    builder = TraceBuilder(devices=())
+    builder.step(1, 0, length)
+    return operators(builder, *rows)
+
+
+def loaded_images(count, *each, start=0, every=100, loader="_SingleProcessDataLoaderIter"):
+    """A step on a CPU that loads `count` images until 500, one `every` µs, with operators: (name, start, duration)."""
+    builder = cpu_step(("aten::conv2d", 600, 300))
+    builder.loading(0, 500, loader)
+    for image in range(count):
+        for name, begin, duration in each:
+            builder.op(name, start + image * every + begin, duration)
+    return builder
+
+
+def gpu_step(kernels, *rows):
+    """One step of 1000 µs on a GPU. kernels: (call's start, kernel's start, duration); rows: operators as above."""
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    for call, start, duration in kernels:
+        builder.launch("k", call, 2, start, duration)
+    return operators(builder, *rows)
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [two_steps(), two_steps("2021"), cpu_step(("aten::mm", 0, 500)), loaded_images(5, loader=WORKERS)],
+    ids=["gpu", "gpu 2021", "cpu", "cpu with workers"],
+)
+def test_each_step_of_the_ladder_has_one_advice_with_a_reason(summary, builder):
+    advice = summary(builder).bottlenecks
+    assert sorted(item.step for item in advice if item.step) == LADDER
+    assert all(item.why for item in advice)
+
+
+def test_a_recorded_trace_of_a_cpu_has_one_advice_for_each_step_too():
+    advice = summarize(ROOT / "tests" / "data" / "cpu.pt.trace.json.gz").bottlenecks
+    assert sorted(item.step for item in advice if item.step) == LADDER
+    assert all(item.predicted_gain is None or item.predicted_gain >= 1 for item in advice)
+
+
+def test_a_cost_without_a_bound_ranks_by_its_share():
+    unknown = Advice("02_x", "t", "w", 0.3, None)
+    larger, smaller = bounded("03_x", "t", "w", 0.4), bounded("04_x", "t", "w", 0.2)
+    none = Advice("01_x", "t", "w", 0.0, None)
+    assert ranked([none, smaller, unknown, larger]) == [larger, unknown, smaller]
+
+
+# On a CPU.
+
+
+def test_images_converted_one_by_one_are_to_be_loaded_as_uint8(summary):
+    """Per image: 40 µs without an operator, in which it is read and resized, then 20 + 2 + 30 + 2 + 4 of conversion."""
+    each = (("aten::to", 40, 20), ("aten::div", 62, 30), ("aten::sub_", 94, 4))
+    builder = loaded_images(5, *each)
+    result = summary(builder)
+    converting = advised(result, "03_reduced_h2d_copy")
+    assert converting.share_of_step == pytest.approx(5 * (100 - 42) / 1000 + 0.002)  # the last pause is short
+    assert converting.predicted_gain is None
+    assert advised(result, "04_multiprocess_loading").predicted_gain == pytest.approx(1000 / 500)
+    assert [advice.step for advice in result.advice[:2]] == ["04_multiprocess_loading", "03_reduced_h2d_copy"]
+    for step in ("07_small_images", "08_on_device_data"):  # first load in processes
+        assert (advised(result, step).share_of_step, advised(result, step).predicted_gain) == (0, None)
+
+
+def test_images_that_the_loader_does_not_scale_are_uint8_already(summary):
+    result = summary(loaded_images(5, ("aten::permute", 60, 5), ("aten::to", 70, 5)))
+    assert advised(result, "03_reduced_h2d_copy").predicted_gain == 1
+    assert "03_reduced_h2d_copy" not in [advice.step for advice in result.advice]
+
+
+def test_a_batch_that_is_normalised_after_loading_crosses_as_uint8(summary):
+    prepared = (("aten::div", 510, 20), ("aten::sub", 530, 20))
+    result = summary(operators(loaded_images(5), *prepared))
+    assert advised(result, "03_reduced_h2d_copy").predicted_gain == 1
+
+
+def test_workers_on_a_cpu_compete_with_the_training_so_that_less_work_for_them_has_no_bound(summary):
+    result = summary(loaded_images(0, loader=WORKERS))
+    assert advised(result, "04_multiprocess_loading").predicted_gain == 1  # they load already
+    first, second = result.advice[:2]
+    assert (first.step, second.step) == ("07_small_images", "08_on_device_data")
+    for advice in (first, second):
+        assert advice.share_of_step == pytest.approx(0.8)  # all but Python: waiting 0.5, the convolution 0.3
+        assert advice.predicted_gain is None
+    assert "the gain unknown: resize batches" in result.verdict
+
+
+def test_workers_that_keep_up_leave_nothing_to_load_faster(summary):
+    builder = cpu_step(("aten::conv2d", 10, 900))
+    builder.loading(0, 10, WORKERS)
+    result = summary(builder)
+    assert not {"07_small_images", "08_on_device_data"} & {advice.step for advice in result.advice}
+
+
+def test_small_images_are_not_advised_where_batches_are_resized_already(summary):
+    result = summary(operators(loaded_images(0, loader=WORKERS), ("aten::upsample_bilinear2d", 520, 50)))
+    assert advised(result, "07_small_images").predicted_gain == 1
+    assert result.advice[0].step == "08_on_device_data"
+
+
+def test_without_a_loader_nothing_about_loading_is_advised(summary):
+    result = summary(cpu_step(("aten::index", 0, 100), ("aten::conv2d", 100, 900)))
+    for step in ("03_reduced_h2d_copy", "04_multiprocess_loading", "07_small_images", "08_on_device_data"):
+        assert advised(result, step).predicted_gain == 1
+
+
+STEP = (  # 100-400 preparing, 400-800 the model with 250 of products and 20 of loss, 850-950 the optimizer
+    ("aten::upsample_bilinear2d", 0, 100),
+    ("aten::to", 100, 100),
+    ("aten::div", 200, 100),
+    ("aten::sub", 300, 100),
+    ("aten::conv2d", 400, 100),
+    ("aten::convolution", 410, 80),
+    ("aten::batch_norm", 500, 80),
+    ("aten::cross_entropy_loss", 580, 20),
+    ("aten::convolution_backward", 600, 150),
+    ("Optimizer.step#SGD.step", 850, 100),
+    ("aten::add_", 860, 50),
+)
+
+
+def test_compiling_removes_at_most_what_is_between_convolutions_and_the_rest_of_it_normalisation_and_loss(summary):
+    result = summary(cpu_step(*STEP))
+    model = 600 - 250 - 20 - 100  # to the end of the step, without products, loss and optimizer
+    assert advised(result, "13_compile").predicted_gain == pytest.approx(1000 / (1000 - model))
+    assert advised(result, "14_compile_loss").predicted_gain == pytest.approx(1000 / (1000 - 300 - 20))
+    assert advised(result, "11_fused_optimizer").predicted_gain == pytest.approx(1000 / 900)
+    per_step = advised(result, "02_bigger_batch")
+    assert per_step.share_of_step == pytest.approx((1000 - 750 - 100 + 100) / 1000)  # Python, and the optimizer
+    assert per_step.predicted_gain is None
+
+
+def test_steps_are_prepared_each_for_itself(summary):
+    builder = TraceBuilder(devices=())
+    for begin in (0, 1000):
+        builder.step(begin, begin, 1000)
+        operators(builder, *((name, begin + start, duration) for name, start, duration in STEP))
+    once, twice = summary(cpu_step(*STEP)), summary(builder)
+    for step in ("02_bigger_batch", "11_fused_optimizer", "13_compile", "14_compile_loss"):
+        assert advised(twice, step).share_of_step == pytest.approx(advised(once, step).share_of_step)
+
+
+def test_what_is_compiled_or_fused_already_is_not_advised_again(summary):
+    compiled = (
+        ("aten::div", 0, 200),
+        ("Torch-Compiled Region: 0/0", 200, 500),
+        ("CompiledFunction", 210, 480),
+        ("Optimizer.step#SGD.step", 800, 100),
+        ("aten::_fused_sgd_", 810, 80),
+    )
+    result = summary(cpu_step(*compiled))
+    assert advised(result, "13_compile").predicted_gain == 1
+    assert advised(result, "11_fused_optimizer").predicted_gain == 1
+    assert advised(result, "14_compile_loss").predicted_gain == pytest.approx(1000 / 800)
+    whole = summary(cpu_step(("aten::upsample_bilinear2d", 0, 200), *compiled[1:]))
+    assert advised(whole, "14_compile_loss").predicted_gain == 1
+
+
+def test_a_cpu_that_only_computes_is_called_compute_bound(summary):
+    result = summary(cpu_step(("aten::conv2d", 0, 950)))
+    assert result.verdict.startswith(
+        "compute-bound: 95% of the step is operators on the CPU; left to try: do more work"
+    )
+    assert summary(cpu_step(*STEP)).verdict.endswith("the most to gain: compile normalisation and loss")
+
+
+# On a GPU.
+
+
+def test_kernels_of_the_optimizer_and_waits_inside_it_are_what_fusing_removes(summary):
+    kernels = [(10, 12, 688), (810, 812, 38), (860, 870, 30)]  # the last two from inside the optimizer
+    rows = (("aten::conv2d", 0, 100), ("Optimizer.step#SGD.step", 800, 100))
+    advice = advised(summary(gpu_step(kernels, *rows)), "11_fused_optimizer")
+    assert advice.share_of_step == pytest.approx((38 + 30 + 12 + 20) / 1000)
+    fused = summary(gpu_step(kernels, *rows, ("aten::_fused_sgd_", 805, 90)))
+    assert advised(fused, "11_fused_optimizer").predicted_gain == 1
+
+
+def test_kernels_that_normalise_before_the_model_or_compute_the_loss_can_be_compiled_with_it(summary):
+    kernels = [(10, 20, 80), (110, 120, 80), (210, 220, 280), (510, 520, 30), (610, 620, 380)]
+    rows = (
+        ("aten::div", 0, 100),
+        ("aten::sub", 100, 100),
+        ("aten::conv2d", 200, 100),
+        ("aten::cross_entropy_loss", 500, 100),
+        ("aten::div", 600, 100),  # after the model has begun: part of it
+    )
+    result = summary(gpu_step(kernels, *rows))
+    advice = advised(result, "14_compile_loss")
+    assert advice.share_of_step == pytest.approx((80 + 80 + 30 + 40 + 20 + 50) / 1000)  # kernels, and waits for them
+    assert advised(result, "03_reduced_h2d_copy").predicted_gain == 1  # it crosses as uint8: it is normalised there
+
+
+def test_copies_before_the_model_do_not_count_as_preparing(summary):
+    builder = gpu_step([(310, 320, 600)], ("aten::to", 0, 200), ("aten::conv2d", 300, 50))
+    builder.copy(10, 180, 20, 170, 1_000_000)
+    assert advised(summary(builder), "14_compile_loss").share_of_step == pytest.approx((10 + 10) / 1000)
+
+
+def test_cuda_graphs_remove_the_waits_for_launches_unless_there_are_graphs_already(summary):
+    builder = gpu_step([(100, 150, 400), (600, 650, 350)], ("aten::mm", 0, 900))
+    result = summary(builder)
+    waits = result.idle[0].causes_us["launch"] / 1000
+    assert waits > 0
+    assert advised(result, "15_cuda_graphs").share_of_step == pytest.approx(waits)
+    assert advised(result, "13_compile").share_of_step == pytest.approx(waits)
+    builder.launch("k", 550, 10, 555, 10, call="cudaGraphLaunch")
+    operators(builder, ("Torch-Compiled Region: 0/0", 0, 900))
+    result = summary(builder)
+    assert [advised(result, step).predicted_gain for step in ("13_compile", "15_cuda_graphs")] == [1, 1]
+
+
+def test_workers_that_load_already_are_not_advised_again_but_more_of_them(summary):
+    builder = gpu_step([(500, 510, 490)])
+    builder.loading(0, 400, WORKERS)
+    result = summary(builder)
+    assert advised(result, "04_multiprocess_loading").predicted_gain == 1
+    more = next(advice for advice in result.advice if advice.title == "load in more processes")
+    assert (more.step, more.predicted_gain) == (None, pytest.approx(1000 / 600))
+
+
+def test_what_no_trace_shows_has_no_bound(summary):
+    result = summary(two_steps())
+    for step in ("12_cudnn_benchmark", "16_data_parallel"):
+        assert (advised(result, step).share_of_step, advised(result, step).predicted_gain) == (0, None)
+
+
+def test_setting_up_inside_the_first_operators_is_not_what_compiling_them_saves(summary):
+    builder = gpu_step([(750, 760, 240)], ("aten::to", 0, 700), ("aten::conv2d", 740, 20))
+    builder.add("runtime", "cudaMalloc", 10, 680, correlation=-2)
+    assert advised(summary(builder), "14_compile_loss").share_of_step <= (760 - 680) / 1000

@@ -90,11 +90,11 @@ def test_the_limit_of_something_else_is_refused(folder, assert_refused, schema, 
 
 
 def test_a_record_with_a_step_that_was_not_run_passes_and_names_the_reason(folder, command):
-    not_run.write(folder / "08_compile", "08_compile", "torch.compile found no C++ compiler that works")
+    not_run.write(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
     page.write_page(folder)
     code, out, err = command("--check", folder)
     assert (code, err) == (0, [])
-    assert out[-2:] == ["08_compile: not run: torch.compile found no C++ compiler that works", "ok"]
+    assert out[-2:] == ["13_compile: not run: torch.compile found no C++ compiler that works", "ok"]
 
 
 def test_a_step_whose_data_is_on_the_device_copies_nothing(folder, command, assert_refused):

@@ -290,6 +290,19 @@ def test_all_pairs_are_every_two_that_do_not_replace_each_other():
     assert names_of(variants({}, all_pairs=True))[-1].startswith("baseline + ")
 
 
+def test_the_two_of_a_pair_share_no_optimisation_and_neither_replaces_the_other():
+    every = {frozenset((pair.first, pair.second)) for pair in pairs({}, all_pairs=True)}
+    on = {name: set(variant.on) for name in plan.NAMES for variant in variants({}) if variant.name == plan.alone(name)}
+    for first, second in itertools.combinations(plan.NAMES, 2):
+        shared = on[first] & on[second]
+        replaced = "on_device_data" in (first, second) and (on[first] | on[second]) & set(plan.REPLACED)
+        assert (frozenset((first, second)) in every) == (not shared and not replaced), (first, second)
+    for variant in variants({}, all_pairs=True):
+        for pair in pairs({}, all_pairs=True):
+            if variant.name == plan.together(pair):
+                assert set(variant.on) == on[pair.first] | on[pair.second]
+
+
 def test_a_pair_reads_as_its_two_names():
     assert str(Pair("amp", "compile")) == "amp + compile"
 
@@ -299,13 +312,17 @@ def test_a_pair_reads_as_its_two_names():
 
 @pytest.fixture
 def fake(monkeypatch):
-    """In place of measurements: log of variants, `answers` {variant: what its process prints instead}, and a stop."""
-    state = SimpleNamespace(log=[], answers={}, stop=None, ends=KeyboardInterrupt)
+    """In place of measurements: what was measured, `answers` {variant: what its process prints instead}, and a stop.
+
+    bf16: the bf16 instructions of the CPU.
+    """
+    state = SimpleNamespace(log=[], precisions={}, answers={}, stop=None, ends=KeyboardInterrupt, bf16=None)
 
     def measured(variant, options):
         if len(state.log) == state.stop:
             raise state.ends
         state.log.append(variant.name)
+        state.precisions[variant.name] = options.precision
         plain = {"windows": [99.0, 100.0, 102.0], "step_ms": {"median": 1.0, "p10": 1.0, "p90": 1.0},
                  "first_step_seconds": 0.5, "batch_size": 32}  # fmt: skip
         return state.answers.get(variant.name, plain)
@@ -313,7 +330,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(measure, "measured", measured)
     monkeypatch.setattr(measure, "classifier", lambda *_: None)
     for module in ("common.device", "common.machine", "common.studies.ablation.measure"):
-        monkeypatch.setattr(f"{module}.cpu_bf16_hardware", lambda: None)
+        monkeypatch.setattr(f"{module}.cpu_bf16_hardware", lambda: state.bf16)
     return state
 
 
@@ -339,6 +356,37 @@ def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path, caps
     no_amp = "amp has no effect on this device: autocast is off: this CPU has no bf16"
     for words in (no_amp, "3 interleaved run(s)", "Not resolved whether they interact", "full", "Smoke run"):
         assert words in text
+
+
+def test_where_bf16_may_be_slower_amp_is_measured_alone_and_is_in_no_ladder(fake, tmp_path, capsys):
+    fake.bf16 = "AVX512-BF16"
+    assert ended(tmp_path, "--runs", 1) == 0
+    ablation = read(tmp_path)
+    assert (ablation.alone_only, ablation.precision, ablation.missing) == (["amp"], "float32", [])
+    assert "amp" not in {optimisation.name for optimisation in ablation.no_effect}
+    with_amp = {variant.name for variant in ablation.variants if "amp" in variant.on}
+    assert with_amp == {"baseline + amp", *(f"baseline + {pair}" for pair in PAIRS if pair.first == "amp")} - {
+        "baseline + amp + tf32"
+    }
+    assert {name: "bf16" if name in with_amp else "auto" for name in fake.log} == fake.precisions
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--precision bf16 tries it: amp is measured alone, in bf16" in text
+    assert "full: all together but on_device_data, tf32, amp." in text
+
+
+@pytest.mark.parametrize(
+    "bf16, words, precision",
+    [("AVX512-BF16", ["--precision", "bf16"], "bfloat16"), (None, ["--precision", "bf16"], "bfloat16"),
+     ("AMX", [], "bfloat16"), (None, [], None), ("AVX512-BF16", ["--precision", "fp32"], None)],
+)  # fmt: skip
+def test_where_it_is_chosen_amp_is_in_the_full_ladder_and_else_it_has_no_effect(fake, tmp_path, bf16, words, precision):
+    fake.bf16 = bf16
+    assert ended(tmp_path, "--runs", 1, *words) == 0
+    ablation = read(tmp_path)
+    assert (ablation.alone_only, ablation.precision) == ([], precision or "float32")
+    assert ("full without amp" in fake.log) == ("baseline + amp" in fake.log) == (precision is not None)
+    assert ("amp" in {optimisation.name for optimisation in ablation.no_effect}) == (precision is None)
+    assert set(fake.precisions.values()) == {words[1] if words else "auto"}
 
 
 def test_the_time_to_go_is_printed_once_a_program_of_each_kind_ran():
@@ -643,6 +691,28 @@ def test_the_ladder_is_set_beside_the_product_of_its_parts():
     assert effects.whole_ladder(nothing)[1].ratio == pytest.approx(1.0)
 
 
+def test_the_prediction_counts_nothing_twice_and_only_what_is_in_the_full_ladder():
+    counted = ("reduced_h2d_copy", "small_images", "compile", "compile_loss")
+    without = [NotMeasured(name, "so") for name in LADDER if name not in (*counted, "amp")]
+    speeds = {
+        "baseline": [100.0, 50.0],
+        "baseline + amp": [500.0, 250.0],  # only alone, as on a CPU where autocast is off
+        "baseline + reduced_h2d_copy": [200.0, 100.0],
+        "baseline + small_images": [300.0, 150.0],  # with reduced_h2d_copy, which it needs
+        "baseline + compile": [150.0, 75.0],
+        "baseline + compile_loss": [180.0, 90.0],
+        "baseline + on_device_data": [900.0, 450.0],
+        "baseline + tf32": [300.0, 150.0],
+        "full": [600.0, 300.0],
+    }
+    ablation = make_ablation(speeds, no_effect=without, precision="float32")
+    assert ablation.alone_only == ["amp"]
+    gains = {name: effect_of(ablation, name).alone.ratio for name in counted}
+    assert gains == {name: pytest.approx(gain) for name, gain in zip(counted, (2, 1.5, 1.5, 1.2), strict=True)}
+    _, predicted = effects.whole_ladder(ablation)
+    assert predicted.ratio == pytest.approx(2 * 1.5 * 1.5 * 1.2)
+
+
 def test_windows_that_differ_widely_are_reported():
     assert "UNSTEADY" not in shown(make_ablation(BASE))
     [first, *others] = make_ablation(BASE).measurements
@@ -736,6 +806,9 @@ def test_a_recorded_ablation_of_schema_1_reads_with_the_same_numbers():
         new = effects_now[old["optimisation"]]
         assert new["no_effect"] == old["cannot_act"]
         then_and_now += [(old[name], new[name]) for name in ("alone", "in_full")]
+    known = {effect["optimisation"] for effect in value["effects"]}
+    for name in set(effects_now) - known:  # there was no such optimisation
+        assert {effects_now[name][place] for place in ("alone", "in_full", "full_over_alone")} == {None}
     pairs_now = {str(Pair(**pair["pair"])): pair for pair in computed["interactions"]}
     for old in value["interactions"]:
         new = pairs_now[str(Pair(**old["pair"]))]

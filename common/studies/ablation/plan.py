@@ -191,7 +191,4 @@ def no_effect(options: StepOptions, autocast_off: str | None) -> dict[str, str]:
     for name in ("pinned_memory", "prefetch_stream", "cudnn_benchmark", "cuda_graphs", TF32):
         for reason in without_gpu(name, options.device):
             reasons[name] = reason
-    for name, needed in NEEDS.items():
-        if needed in reasons:
-            reasons[name] = reasons[needed]
     return {name: reasons[name] for name in NAMES if name in reasons}

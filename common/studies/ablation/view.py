@@ -152,6 +152,7 @@ def _legend(ablation: Ablation) -> str:
         else "one program over another, and the 95 % interval by the windows of one run, which holds nothing of how "
         "runs differ"
     )
+    not_in_full = ", ".join((*ADDED, *ablation.alone_only))
     added, needing = ", ".join(ADDED), ", ".join(f"{name} ({needed})" for name, needed in NEEDS.items())
     return (
         f"1.39x (1.31-1.48): {runs}. ~, grey: not resolved, the interval holds 1. Of 20 intervals, 1 leaves 1 out by "
@@ -159,8 +160,8 @@ def _legend(ablation: Ablation) -> str:
         "control: the baseline's program measured as if it were another; its interval should hold 1.\n"
         "alone: the baseline with it over the baseline; of those that need another, over the baseline with that: "
         f"{needing}.\n"
-        f"full: all together but {added}. in the full ladder: full over full without it; for {added}, full with it "
-        "over full. on_device_data replaces loader, workers, pinned memory, prefetching and small images.\n"
+        f"full: all together but {not_in_full}. in the full ladder: full over full without it; for {added}, full with "
+        "it over full. on_device_data replaces loader, workers, pinned memory, prefetching and small images.\n"
         "interaction: together over first x second, run by run; more or less than 1 where that is resolved."
     )
 

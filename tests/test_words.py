@@ -10,6 +10,7 @@ REPLACED = {
     r"\bm" r"end(?:ed|s|ing)?\b": "fix, patch",
     r"\bcannot " r"act\b": "has no effect on this device",
     r"\bof the " r"floor\b": "% of limit",
+    r"\bno " r"difference\b": "~ and the interval",
     r"\btold " r"apart\b": "resolved",
     r"\btaken " r"in\b": "imported",
     r"\bturned " r"over\b": "converted (a layout)",

@@ -13,7 +13,7 @@ from common.errors import InputError
 TINY = "tiny_convmixer"
 
 
-class TinyConvMixer(nn.Sequential):
+class TinyConvMixer(nn.Module):
     """A classifier so small that on a CPU preparing an image costs about what training on it does, as on a GPU.
 
     After ConvMixer ("Patches Are All You Need?", Trockman and Kolter 2022), much smaller: one strided convolution makes
@@ -24,13 +24,17 @@ class TinyConvMixer(nn.Sequential):
     """
 
     def __init__(self, classes: int = 10, width: int = 16, patch: int = 8, depth: int = 2) -> None:
-        super().__init__(
+        super().__init__()
+        self.layers = nn.Sequential(
             *_convolution(3, width, kernel_size=patch, stride=patch),
             *[_Block(width) for _ in range(depth)],
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Linear(width, classes),
         )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.layers(images)
 
 
 class _Block(nn.Module):

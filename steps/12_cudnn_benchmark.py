@@ -1,7 +1,7 @@
 """Step 12: let cuDNN measure which algorithm is fastest.
 
 Idea       For each convolution cuDNN has several algorithms. By default it picks one by a heuristic; with benchmark on
-           it runs them all, once for each new shape, and keeps the fastest.
+           it times several of them, once for each new shape, and keeps the fastest.
 Change     torch.backends.cudnn.benchmark = True.
 Look for   GPU Kernel: other names among the convolutions, and less time in them; the first step takes longer.
 Caution    Every new shape is measured again: batches that vary in size pay each time, hence drop_last. The choice may

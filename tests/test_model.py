@@ -29,7 +29,7 @@ def test_its_parameters_are_those_of_its_layers():
 
 def test_neighbouring_patches_are_mixed_and_distant_ones_are_not():
     torch.manual_seed(0)
-    blocks = torch.nn.Sequential(*list(TinyConvMixer(depth=1).eval())[:4])  # patches, normalisation, ReLU, one block
+    blocks = TinyConvMixer(depth=1).eval().layers[:4]  # patches, normalisation, ReLU, one block
     images = torch.randn(1, 3, 80, 80, requires_grad=True)
     assert blocks(images).shape == (1, 16, 10, 10)
     (gradient,) = torch.autograd.grad(blocks(images)[:, :, 5, 5].sum(), images)

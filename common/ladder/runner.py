@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import InputError
+from common.ladder.forked import ForkedProcess
 from common.machine import ROOT
 from common.options import StepOptions, image_size_for, model_for
 from common.record import check_writable, writing
@@ -66,8 +67,9 @@ def run(
     words: Sequence[str],
     on_progress: Callable[[dict[str, Any]], None],
     on_line: Callable[[str], None],
+    forked: bool = False,
 ) -> Outcome:
-    """Run a step and follow it. words: its options.
+    """Run a step and follow it. words: its options. forked: in a fork of a process that has imported torch already.
 
     on_progress(event): see `progress.report`. on_line(text): any other line that it prints; its own error line,
     "NN_name: …", goes into the `Outcome` instead. However this ends (Ctrl-C, SIGTERM), the step is stopped first, and
@@ -76,14 +78,7 @@ def run(
     environment = os.environ | {progress.VARIABLE: "json", "PYTHONUNBUFFERED": "1"}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
     own, last, error = f"{file.stem}: ", "no message", None
-    with subprocess.Popen(
-        [sys.executable, str(file), *words],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
+    with (ForkedProcess if forked else _fresh_process)(file, words, environment) as process:
         try:
             for line in map(str.rstrip, process.stdout or ()):
                 if event := progress.parse(line):
@@ -121,7 +116,18 @@ def once(on_line: Callable[[str], None]) -> Callable[[str], None]:
     return show
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def _fresh_process(file: Path, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(file), *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def _stop(process: subprocess.Popen[str] | ForkedProcess) -> None:
     for stop in (lambda: process.send_signal(signal.SIGINT), process.kill):  # a second Ctrl-C does no harm
         stop()
         try:

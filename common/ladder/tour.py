@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import record
-from common.ladder import rounds, runner
+from common.ladder import forked, rounds, runner
 from common.options import add_step_options, command_line
 from common.run.folder import drop_runs, locked, own_folder, publish
 from common.run.not_run import NotRun
@@ -50,13 +50,15 @@ def _run_all(args: argparse.Namespace, schedule: rounds.Schedule, staging: Mappi
     from common.explain.terminal import console
 
     out, failures = console(), []
+    is_forked = args.quick and forked.available(args.device)
     show = runner.once(lambda line: out.print(Text(line, "dim")))
     for number, script in schedule:
         step, folder = script.stem, args.logdir / script.stem
         label = schedule.label(number, step) if staging else f"{step:<26}"
         logdir = staging.get(step, args.logdir)
         with _bar(out, label) as advance:
-            outcome = runner.run(script, command_line(args, logdir=logdir, download=False), advance, show)
+            words = command_line(args, logdir=logdir, download=False)
+            outcome = runner.run(script, words, advance, show, is_forked)
         if outcome.code == 0:
             result = record.read_result(logdir / step / record.FILE)
             if staging:

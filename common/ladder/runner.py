@@ -128,10 +128,11 @@ def _fresh_process(file: Path, words: Sequence[str], environment: Mapping[str, s
 
 
 def _stop(process: subprocess.Popen[str] | ForkedProcess) -> None:
-    for stop in (lambda: process.send_signal(signal.SIGINT), process.kill):  # a second Ctrl-C does no harm
+    # A terminal's Ctrl-C has reached the step too: another one at once could stop it from cleaning up.
+    for stop, seconds in ((lambda: None, 1), (lambda: process.send_signal(signal.SIGINT), 20), (process.kill, 20)):
         stop()
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=seconds)
             return
         except subprocess.TimeoutExpired:
             continue

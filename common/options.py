@@ -177,8 +177,8 @@ def step_options(description: str | None, file: str | Path, argv: Sequence[str] 
     """Parse a step's command line. description: its docstring. file: its `__file__`.
 
     Options of `WORKLOAD` that the program nowhere reads, as `args.NAME`, have no effect in it: its help says so, and so
-    does a printed line where one is given. A bad option ends the program (exit code 2); InputError for a device that
-    is not there.
+    does a printed line where one is given. Under torchrun only rank 0 prints. A bad option
+    ends the program (exit code 2); InputError for a device that is not there.
     """
     program = ast.parse(Path(file).read_text(encoding="utf-8"))
     attributes = (node for node in ast.walk(program) if isinstance(node, ast.Attribute))
@@ -188,6 +188,8 @@ def step_options(description: str | None, file: str | Path, argv: Sequence[str] 
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add_step_options(parser, unused)
+    if os.environ.get("RANK", "0") != "0":  # under torchrun: one process reports for all
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the program
     words = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(words)
     options = resolved(args, unused)

@@ -5,14 +5,13 @@ import json
 import shutil
 
 import pytest
-from support import NAMES, ROOT, make_result, write_run
+from support import CPU_RECORD, NAMES, ROOT, make_result, write_run
 
 from common import record
 from common.course import pages, recorded
 from common.course.recorded import Course
 
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
-CPU = "amd-epyc"  # this project's record of a CPU
 GPU = "made-up-gpu"
 
 
@@ -30,9 +29,9 @@ def generated():
 
 @pytest.fixture(scope="session")
 def gpu_records(tmp_path_factory):
-    """A folder of records: this project's CPU, and a made-up GPU whose traces are the specimen. For reading only."""
+    """A folder of records: this project's, and a made-up GPU whose traces are the specimen. For reading only."""
     folder = tmp_path_factory.mktemp("records")
-    shutil.copytree(recorded.RECORDS / CPU, folder / CPU)
+    shutil.copytree(recorded.RECORDS / CPU_RECORD, folder / CPU_RECORD)
     trace = gzip.compress(SPECIMEN.read_bytes(), compresslevel=1)
     for number, step in enumerate(NAMES):
         speeds = [100.0 * (number + 1) + window for window in range(5)]
@@ -41,7 +40,7 @@ def gpu_records(tmp_path_factory):
         (run / result.trace).write_bytes(trace)
         (run / "runs").mkdir()
         record.write_result(run / "runs" / "1.json", result)
-    header = json.loads((folder / CPU / "record.json").read_text(encoding="utf-8"))
+    header = json.loads((folder / CPU_RECORD / "record.json").read_text(encoding="utf-8"))
     record.write_json(folder / GPU / "record.json", header)
     return folder
 
@@ -60,5 +59,5 @@ def own_gpu_records(gpu_records, tmp_path):
 
 @pytest.fixture
 def own_cpu_record(tmp_path):
-    """A copy of this project's record of a CPU, in a folder of records, that a test may change."""
-    return shutil.copytree(recorded.RECORDS / CPU, tmp_path / "records" / CPU)
+    """A copy of this project's record of a CPU_RECORD, in a folder of records, that a test may change."""
+    return shutil.copytree(recorded.RECORDS / CPU_RECORD, tmp_path / "records" / CPU_RECORD)

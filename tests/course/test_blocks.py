@@ -6,7 +6,7 @@ import shutil
 from dataclasses import asdict, replace
 
 import pytest
-from support import ROOT, make_limit
+from support import CPU_RECORD, ROOT, make_limit
 
 from common import record
 from common.course import figures, pages, recorded
@@ -45,7 +45,7 @@ def test_the_originals_figures_agree_with_each_other():
 
 
 def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
-    assert [shown.folder.name for shown in gpu_course.records] == [GPU, "amd-epyc"]
+    assert [shown.folder.name for shown in gpu_course.records] == [GPU, CPU_RECORD]
     text = pages.filled(page("04_loading.md"), gpu_course)
     assert "No GPU has been recorded" not in text
     assert "figures/made-up-gpu/idle.svg" in text
@@ -65,13 +65,13 @@ def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tm
     shutil.copy(ROOT / "README.md", docs.parent)
     files = pages.contents(docs, gpu_records)
     assert docs / "figures" / GPU / "idle.svg" in files
-    assert docs / "figures" / "amd-epyc" / "ladder.svg" in files
+    assert docs / "figures" / CPU_RECORD / "ladder.svg" in files
     assert "made-up GPU" in files[docs.parent / "README.md"]
     assert "made-up GPU" in files[docs / "predicted.md"]
 
 
 def test_a_cpus_record_is_labelled_as_one(course):
-    of_cpu = Course([shown for shown in course.records if shown.folder.name == "amd-epyc"])
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
     text = BLOCKS["machine"](of_cpu)
     assert "No GPU has been recorded yet" in text
     assert "it was not measured here" in text

@@ -1,6 +1,7 @@
 """The course's figures: for each record those that it has the data for, and numbers that can be computed by hand."""
 
 import pytest
+from support import CPU_RECORD
 
 from common.course import figures, interactive, recorded
 from common.ladder.figures import svg_text
@@ -36,7 +37,7 @@ def test_every_figure_is_the_same_text_each_time_and_has_alternative_text(course
 
 
 def test_the_parts_of_an_image_add_up_to_its_share_of_the_step(course):
-    [cpu] = [shown for shown in course.records if shown.folder.name == "amd-epyc"]
+    [cpu] = [shown for shown in course.records if shown.folder.name == CPU_RECORD]
     parts = figures.per_image_ms(cpu)
     for step, summary in cpu.summaries.items():
         batch_size = cpu.row(step).result.batch_size

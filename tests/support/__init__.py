@@ -13,6 +13,7 @@ from support.results import make_limit, make_result, write_run  # noqa: F401  # 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in STEPS]
+CPU_RECORD = min((ROOT / "logs" / "reference").glob("*/record.json")).parent.name  # this project's own
 
 
 def run_program(*command, cwd=None, **environment):

@@ -43,7 +43,7 @@ class Plan:
     window_seconds: float
 
 
-FULL = Plan(warmup_steps=2, warmup_seconds=1.5, windows=10, window_steps=3, window_seconds=0.7)
+FULL = Plan(warmup_steps=2, warmup_seconds=1.2, windows=10, window_steps=3, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.2)
 
 

@@ -21,7 +21,6 @@ _WITHOUT_GPU = {
     "no_hidden_syncs": "the loss is available at once, so there is no synchronisation to avoid",
     "cudnn_benchmark": "there is no cuDNN, so there is nothing to choose",
     "cuda_graphs": "there are no launches to save",
-    "data_parallel": "the processes share this machine's cores, and exchange gradients through its memory",
     "tf32": "there are no Tensor Cores to multiply float32 on",
     "kernels_only": "there are no kernels to record",
 }

@@ -1,10 +1,12 @@
 """Facts about the machine and the code, from the standard library alone."""
 
+import ctypes
 import hashlib
 import os
 import platform
 import subprocess
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 
 from common import PASSIVE_WAITING
@@ -13,6 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Linux names of the instructions that multiply bf16 numbers in hardware on x86; AMX, the fastest, first.
 BF16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
+
+
+# M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX of malloc.h: never trim, map no single tensor, one heap for all threads.
+MALLOPT = {-1: -1, -4: 0, -8: 1}
+KEEPS_FREED_MEMORY = "memory that is freed is kept for the next step, as torch keeps a GPU's (mallopt)"
 
 
 def now() -> str:
@@ -41,6 +48,23 @@ def openmp_waiting() -> str:
     if chosen == PASSIVE_WAITING:
         return f"OpenMP's threads sleep while they wait ({words}); OMP_WAIT_POLICY=ACTIVE lets them spin"
     return f"OpenMP's threads wait as the environment says ({words})"
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Make glibc keep memory that is freed for what is allocated next; True where it does, now and if called again.
+
+    torch keeps it on a GPU, in its caching allocator, but not on a CPU: glibc returns tensors of many megabytes to the
+    system, or does not, depending on what else is allocated, and the next step then waits for new pages. Where a
+    variable MALLOC_… is set, the user has chosen. False too where there is no glibc.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library; Windows
+        return False
+    return all([mallopt(setting, value) for setting, value in MALLOPT.items()])
 
 
 def cpu_name() -> str:

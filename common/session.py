@@ -209,6 +209,8 @@ def time_training(
     queued: batches that a loader's workers have loaded ahead; they are used up first, since they show no loading.
     report(phase, done): called after each part. around_windows: entered while the windows are timed.
     """
+    if device.type == "cpu":
+        machine.keep_freed_memory()
     report("first step", 0)  # it may take minutes
     first_step_seconds = _time_first_step(next(batches), train_step, device)
     steps = warm_up(batches, train_step, device, plan, queued)
@@ -302,10 +304,12 @@ def batch_transfer(batch: Batch, loader: Loader) -> BatchTransfer:
 
 
 def _notes(step: str, args: StepOptions, device: torch.device, precision: torch.dtype | None) -> list[str]:
-    """How a CPU's threads wait, what this device could not do (mixed precision, this step's change), a smoke run."""
+    """How a CPU waits and keeps memory, what could not be done here (mixed precision, this change), a smoke run."""
     notes = [machine.openmp_waiting()] if device.type == "cpu" else []
+    notes += [machine.KEEPS_FREED_MEMORY] if device.type == "cpu" and machine.keep_freed_memory() else []
     notes += [] if precision is None else autocast_notes(device, args.precision)
-    notes += without_gpu(step.partition("_")[2], device)
+    change = step.partition("_")[2]
+    notes += [*without_gpu(change, device), *ranks.without_others(change)]
     return notes + (["smoke run (--quick): few steps, so the figures are rough"] if args.quick else [])
 
 

@@ -7,7 +7,6 @@ Look for   A trace per rank: `explain` on the run's folder shows them together; 
            the ranks communicate, and how much of that is hidden behind computing.
 Caution    The batch that counts for the learning rate is the batch size times the processes. Never save, print or
            evaluate on rank 0 alone while the others wait in a collective.
-No GPU     The processes share one machine's cores and exchange gradients through its memory (gloo).
 """
 
 import os
@@ -46,7 +45,7 @@ def main():
     loader = DeviceLoader(train_set, args.batch_size, device, args.seed, rank, world_size)
     model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
     if world_size > 1:
-        dist.init_process_group()
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         model = DistributedDataParallel(model)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
@@ -73,8 +72,7 @@ def main():
         losses.append(loss.detach())
         return loss
 
-    alone = ["one process, so this is step 15: start several with torchrun --nproc-per-node 2"] if world_size == 1 else []
-    run_step(__file__, args, loader, train_step, precision=amp_dtype, notes=alone)
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
     print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
     if world_size > 1:
         dist.destroy_process_group()

@@ -85,7 +85,7 @@ def settings(captured, compiled):
         "fused": optimizer.defaults["fused"],
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "data": "on the device" if on_device else "on the host",
-        "may share the work": bool(captured.notes),
+        "processes": getattr(captured.loader, "world_size", 1),
     }
     if not on_device:  # what is there already is not loaded, pinned, prefetched or copied
         step_settings |= {
@@ -121,6 +121,9 @@ def bf16_cpu(monkeypatch):
 
 def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompiled, monkeypatch, tmp_path):
     ladder = []
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun sets it
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend: None)
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda model: model)
     for name in NAMES:
         monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
         uncompiled.clear()
@@ -130,12 +133,12 @@ def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompile
     assert changed == [
         {"precision"}, {"batch_size"}, {"transfer"}, {"workers"}, {"pin_memory"}, {"prefetched"}, {"px"}, {"data"},
         {"channels_last"}, {"synchronises"}, {"fused"}, {"cudnn_benchmark"}, {"compiled"}, {"compiled"}, {"mode"},
-        {"may share the work"},
+        {"processes"},
     ]  # fmt: skip
     assert ladder[0] == {
         "batch_size": 32, "precision": torch.float32, "transfer": torch.float32, "workers": 0, "pin_memory": False,
         "synchronises": True, "channels_last": False, "compiled": "nothing", "mode": None, "prefetched": False,
-        "data": "on the host", "px": 40, "fused": None, "cudnn_benchmark": False, "may share the work": False,
+        "data": "on the host", "px": 40, "fused": None, "cudnn_benchmark": False, "processes": 1,
     }  # fmt: skip
 
 

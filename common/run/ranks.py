@@ -17,6 +17,15 @@ def world_size() -> int:
     return dist.get_world_size() if _several() else 1
 
 
+def without_others(optimisation: str) -> list[str]:
+    """The note that an optimisation has no effect in a process that trains alone; [] where it has one.
+
+    optimisation: a step's name without its number.
+    """
+    alone = world_size() == 1 and optimisation == "data_parallel"
+    return ["one process trains alone, so this is the step before: torchrun --nproc-per-node 2 starts two"] * alone
+
+
 def from_rank_0(value: T) -> T:
     """Rank 0's value, in every process: what must not differ between them, such as when to stop."""
     if not _several():

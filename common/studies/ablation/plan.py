@@ -1,7 +1,7 @@
 """What `ablate` measures: optimisations by name, variants made of them, and the pairs that may interact.
 
 Some optimisations need another (`NEEDS`): compile_loss without compile would be nothing. Alone, such a one is compared
-with the baseline that has what it needs; and what needs an optimisation is left out of the full ladder with it.
+with the baseline that has what it needs; in the full ladder, an optimisation is compared without what needs it.
 
 Some are no part of "the full ladder", which the others are left out of (`ADDED`); their effect there is the full ladder
 with them over the full ladder. on_device_data takes the place of the loader and of all that is done to it; tf32 is no
@@ -111,8 +111,13 @@ def before(name: str) -> str:
 
 
 def in_full(name: str) -> tuple[str, str]:
-    """Two variants' names, with and without: their ratio is the effect of an optimisation in the full ladder."""
-    return (f"{FULL} + {name}", FULL) if name in ADDED else (FULL, f"{FULL} without {name}")
+    """Two variants' names, with and without: their ratio is the effect of an optimisation in the full ladder.
+
+    What needs the optimisation is in neither.
+    """
+    dependents = _dependents(name)
+    full = f"{FULL} without {' and '.join(dependents)}" if dependents else FULL
+    return (f"{FULL} + {name}", FULL) if name in ADDED else (full, f"{FULL} without {name}")
 
 
 def together(pair: Pair) -> str:
@@ -128,18 +133,22 @@ def variants(no_effect: Collection[str], all_pairs: bool = False, alone_only: Co
     those that are measured alone, but are not in the full ladder.
     """
     effective = [name for name in NAMES if name not in no_effect]
-    left_out = {*alone_only, *(_with_dependents("compile") if "compile" in no_effect else ())}
+    left_out = {*alone_only, *(("compile", *_dependents("compile")) if "compile" in no_effect else ())}
     full = tuple(name for name in LADDER if name not in left_out)
     plan = [Variant(BASELINE, ())]
     plan += [Variant(alone(name), _with_needs(name)) for name in effective]
     plan += [Variant(FULL, full), Variant(CONTROL, ())]  # as far from the baseline as others are: it shows drift too
+    in_ladder: dict[str, Variant] = {}
     for name in effective:
+        with_it, without_it = in_full(name)
         if name in ADDED:
-            plan.append(Variant(in_full(name)[0], (*full, name)))
+            in_ladder[with_it] = Variant(with_it, (*full, name))
         elif name in full:
-            without = _with_dependents(name)
-            plan.append(Variant(in_full(name)[1], tuple(other for other in full if other not in without)))
-    return plan + [
+            rest = tuple(other for other in full if other not in _dependents(name))
+            in_ladder[without_it] = Variant(without_it, tuple(other for other in rest if other != name))
+            if with_it != FULL:
+                in_ladder[with_it] = Variant(with_it, rest)
+    return [*plan, *in_ladder.values()] + [
         Variant(together(pair), tuple(dict.fromkeys((*_with_needs(pair.first), *_with_needs(pair.second)))))
         for pair in pairs(no_effect, all_pairs)
     ]
@@ -149,8 +158,8 @@ def _with_needs(name: str) -> tuple[str, ...]:
     return (NEEDS[name], name) if name in NEEDS else (name,)
 
 
-def _with_dependents(name: str) -> tuple[str, ...]:
-    return (name, *(other for other, needed in NEEDS.items() if needed == name))
+def _dependents(name: str) -> tuple[str, ...]:
+    return tuple(other for other, needed in NEEDS.items() if needed == name)
 
 
 def pairs(no_effect: Collection[str], all_pairs: bool = False) -> list[Pair]:

@@ -91,6 +91,7 @@ def measure(options: StepOptions, runs: int) -> Overhead:
     """The `Overhead` of tracing on a device. Prints its progress; see `overhead.run` for errors."""
     started, device = machine.now(), torch.device(options.device)
     if device.type == "cpu":
+        machine.keep_freed_memory()
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
     os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else what watches a GPU stays attached, and "off" would not be off
     torch.manual_seed(options.seed)

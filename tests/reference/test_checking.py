@@ -17,6 +17,7 @@ from support.recorded import (
     a_trace,
     copied,
     edit,
+    edit_trace,
     sum_up,
     tree,
     write_trace,
@@ -111,6 +112,24 @@ def test_a_step_whose_data_is_on_the_device_copies_nothing(folder, command, asse
     assert command("--check", folder)[0] == 0
     on_device(1_000_000)
     assert_refused(folder, "a step copies 1000000 bytes to the GPU, a batch has 0")
+
+
+def test_a_step_that_replays_cuda_graphs_needs_no_convolution_in_its_trace(folder, command, assert_refused):
+    path = folder / STEPS[1] / a_result(STEPS[1], 1).trace
+
+    def without_shapes(trace):
+        for event in trace["traceEvents"]:
+            event["args"].pop("Input Dims", None)
+
+    def launched_as_a_graph(trace):
+        for event in trace["traceEvents"]:
+            if event["name"] == "cudaLaunchKernel":
+                event["name"] = "cudaGraphLaunch"
+
+    edit_trace(path, without_shapes)
+    assert_refused(folder, "no convolution in it has an input of shape [32, 3, 224, 224]")
+    edit_trace(path, launched_as_a_graph)
+    assert command("--check", folder)[0] == 0
 
 
 def test_verifying_starts_without_torch(folder):

@@ -130,18 +130,21 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def disable_tf32() -> None:
     """Multiply fp32 in full on a GPU, convolutions and matrix products, as every step does."""
-    _multiply_fp32("ieee")
+    _allow_tf32(False)
 
 
 def enable_tf32() -> None:
     """Multiply fp32 as TF32 on a GPU that has it: convolutions (torch's default) and matrix products."""
-    _multiply_fp32("tf32")
+    _allow_tf32(True)
 
 
-def _multiply_fp32(precision: str) -> None:
-    # One by one: in torch 2.11, `torch.backends.fp32_precision` does not reach convolutions. No CPU is concerned.
-    torch.backends.cuda.matmul.fp32_precision = precision
-    torch.backends.cudnn.conv.fp32_precision = precision  # pyright: ignore[reportAttributeAccessIssue]  # no stub
+def _allow_tf32(allowed: bool) -> None:
+    # One by one: in torch 2.11, `torch.backends.fp32_precision` does not reach convolutions. Matrix products by the
+    # older name, which sets the newer too: after `matmul.fp32_precision = "tf32"` alone, torch.compile up to 2.13
+    # refuses to go on, since it reads both. No CPU is concerned.
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]  # no stub
+    convolutions.fp32_precision = "tf32" if allowed else "ieee"
 
 
 def empty_cache(device: torch.device) -> None:

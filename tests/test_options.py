@@ -266,9 +266,12 @@ def test_bf16_hardware_is_read_from_the_cpu_flags(monkeypatch):
 
 def test_tf32_is_switched_in_matrix_products_and_convolutions_of_a_gpu_alone():
     on_a_cpu = torch.backends.mkldnn.matmul.fp32_precision, torch.backends.mkldnn.conv.fp32_precision
-    for switch, precision in ((device.enable_tf32, "tf32"), (device.disable_tf32, "ieee")):
+    for switch, precision, older in (
+        (device.enable_tf32, "tf32", "high"), (device.disable_tf32, "ieee", "highest"),
+    ):  # fmt: skip
         switch()
         assert torch.backends.cuda.matmul.fp32_precision == precision
+        assert torch.get_float32_matmul_precision() == older  # which torch.compile reads up to 2.13, and refuses a mix
         assert torch.backends.cudnn.conv.fp32_precision == precision
         assert (torch.backends.mkldnn.matmul.fp32_precision, torch.backends.mkldnn.conv.fp32_precision) == on_a_cpu
 

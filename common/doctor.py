@@ -50,6 +50,7 @@ def examine(logdir: Path, data: Path) -> list[Finding]:
         _compiler(),
         _cifar10(data),
         _package("tensorboard", "2.21", "TensorBoard", "fix"),
+        _package("scipy", "1.9", "SciPy", "fix"),
         _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note"),
         _disk(logdir),
     ]

@@ -371,7 +371,7 @@ def test_the_search_goes_through_layouts_and_on_a_gpu_through_cudnn_s_benchmark(
     assert any(program.cudnn_benchmark for program in seen) is (benchmark is False)
 
 
-def compiled_search(monkeypatch, tmp_path, answers, quick=False, elapsed=0.0):
+def compiled_search(monkeypatch, tmp_path, answers, quick=False, elapsed=0.0, start=PLAIN):
     """`search_compiled` where each process answers in turn: its result, and the programs that were compiled."""
     parser, asked = argparse.ArgumentParser(), []
     command.add_options(parser)
@@ -384,7 +384,7 @@ def compiled_search(monkeypatch, tmp_path, answers, quick=False, elapsed=0.0):
 
     monkeypatch.setattr(measure, "time_compiled", time_compiled)
     clock = SimpleNamespace(seconds=elapsed)
-    return measure.search_compiled(options, torch.float32, PLAIN, 7, clock), asked
+    return measure.search_compiled(options, torch.float32, start, 7, clock), asked
 
 
 def test_both_layouts_are_compiled_then_other_batches(monkeypatch, tmp_path):
@@ -399,6 +399,15 @@ def test_what_did_not_compile_ends_the_search_with_its_reason_unless_another_did
     answers = [(timed(100.0), None), *[(None, "out of memory")] * 3]
     (timings, why_not), _ = compiled_search(monkeypatch, tmp_path, answers)
     assert (len(timings), why_not) == (1, None)
+
+
+def test_on_a_gpu_compiled_code_is_tried_with_cuda_graphs_as_well(monkeypatch, tmp_path):
+    start = replace(PLAIN, cudnn_benchmark=True, cuda_graphs=False)
+    answers = [(timed(speed), None) for speed in (100.0, 90.0, 120.0, 80.0, 80.0)]
+    (timings, _), asked = compiled_search(monkeypatch, tmp_path, answers, start=start)
+    assert asked == [(CONTIGUOUS, 4), (CHANNELS_LAST, 4), (CONTIGUOUS, 4), (CONTIGUOUS, 8), (CONTIGUOUS, 2)]
+    assert [program.cuda_graphs for program in timings] == [False, False, True, True, True]
+    assert [*timings][2].kind == "compiled, contiguous, cudnn.benchmark, CUDA graphs"
 
 
 @pytest.mark.parametrize("settings", [{"quick": True}, {"elapsed": 1e9}])
@@ -486,14 +495,14 @@ def test_a_compiler_s_error_is_reported_without_advice_for_a_step():
 
 
 SETTINGS = {
-    "device": "cpu", "model": "resnet18", "image_size": 32, "precision": "float32", "seed": 0, "quick": True,
+    "device": "cpu", "model": "resnet18", "image_size": 48, "precision": "float32", "seed": 0, "quick": True,
     "program": asdict(replace(PLAIN, compiled=True)),
 }  # fmt: skip
 
 
 def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch, capsys):
     monkeypatch.setattr(compiled, "classifier", lambda *_: SmallNet())
-    monkeypatch.setattr(torch, "compile", lambda model: model)
+    monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     compiled.compile_and_time(**SETTINGS)
     first, last = capsys.readouterr().out.splitlines()
     assert first == compiled.COMPILED
@@ -503,7 +512,7 @@ def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch
 
 
 def test_the_process_prints_why_it_could_not_compile(monkeypatch, capsys):
-    def compile_nothing(model):
+    def compile_nothing(model, **_):
         raise RuntimeError("torch.compile is not supported on Python 3.99")
 
     monkeypatch.setattr(compiled, "classifier", lambda *_: SmallNet())
@@ -528,11 +537,37 @@ def test_the_train_step_normalises_and_resizes_as_the_steps_do():
 
 def test_compiled_normalisation_model_and_loss_are_one_function(monkeypatch):
     functions = []
-    monkeypatch.setattr(torch, "compile", lambda function: functions.append(function) or function)
+    monkeypatch.setattr(torch, "compile", lambda function, mode: functions.append((function, mode)) or function)
     one_batch.TrainStep(SmallNet(), CPU, torch.float32, 64, compiled=True)
-    (function,) = functions
+    [(function, mode)] = functions
     images, labels = one_batch.batch_on(CPU, 2)
     assert function(images, labels).shape == ()  # uint8 images and labels to the loss
+    assert mode is None
+
+
+def test_what_a_cuda_graph_returns_is_copied_before_the_next_replay_overwrites_it(monkeypatch):
+    """A fake compiler: as a graph does, it returns the same memory from every call."""
+    modes, memory = [], torch.zeros(())
+
+    def fake_compile(function, mode):
+        modes.append(mode)
+
+        def replay(images, labels):
+            loss = function(images, labels)
+            memory.copy_(loss.detach())
+            loss.data = memory
+            return loss
+
+        return replay
+
+    monkeypatch.setattr(torch, "compile", fake_compile)
+    train_step = one_batch.TrainStep(SmallNet(), CPU, torch.float32, compiled=True, cuda_graphs=True)
+    batch = one_batch.batch_on(CPU, 4)
+    first = train_step(*batch)
+    before = first.item()
+    train_step(*batch)
+    assert modes == ["reduce-overhead"]
+    assert first.item() == before != memory.item()
 
 
 # The roofline
@@ -676,6 +711,18 @@ def test_a_file_of_schema_2_reads_as_well(tmp_path):
     assert read(tmp_path) == read(ROOT / "tests" / "data" / "schema_1")
 
 
+@pytest.mark.parametrize("with_msgspec", [True, False])
+def test_a_file_without_cuda_graphs_reads_as_well(tmp_path, monkeypatch, with_msgspec):
+    value = asdict(make_limit())
+    for speed in value["speeds"]:
+        del speed["cuda_graphs"]
+    (tmp_path / FILE).write_text(json.dumps(value))
+    if not with_msgspec:
+        monkeypatch.setattr(record, "msgspec", None)
+    assert read(tmp_path) == make_limit()
+    assert [speed.cuda_graphs for speed in make_limit().speeds] == [None, None]
+
+
 def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, monkeypatch):
     study.write(tmp_path / FILE, make_limit())
     monkeypatch.setattr(record, "msgspec", None)
@@ -736,11 +783,11 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     assert printed == json.loads((tmp_path / FILE).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "roof.svg"]
     limit = read(tmp_path)
-    assert (limit.schema, limit.batch_size, limit.setup.image_size, limit.precision) == (3, 4, 32, "float32")
+    assert (limit.schema, limit.batch_size, limit.setup.image_size, limit.precision) == (3, 4, 48, "float32")
     assert (limit.quick, limit.setup.data, limit.seed) == (True, None, 0)
     assert limit.notes[0] == "autocast is off: --precision fp32"
     assert [speed.kind for speed in limit.speeds] == ["uncompiled, contiguous"]
-    assert limit.speeds[0].cudnn_benchmark is None
+    assert (limit.speeds[0].cudnn_benchmark, limit.speeds[0].cuda_graphs) == (None, None)
     assert limit.not_compiled == "no compiler here"
     assert len(limit.fastest.samples_per_second.windows) == 5
     assert limit.forward_flops_per_image * 4 < limit.flops_per_step < limit.forward_flops_per_image * 4 * 3

@@ -67,8 +67,10 @@ def compile_and_time(
     try:
         batch = one_batch.batch_on(on, chosen.batch_size)
         network, dtype = classifier(model, image_size), getattr(torch, precision)
-        channels_last = chosen.layout == CHANNELS_LAST
-        train_step = one_batch.TrainStep(network, on, dtype, image_size, channels_last, compiled=True)
+        channels_last, graphs = chosen.layout == CHANNELS_LAST, bool(chosen.cuda_graphs)
+        train_step = one_batch.TrainStep(
+            network, on, dtype, image_size, channels_last, compiled=True, cuda_graphs=graphs
+        )
         train_step(*batch).item()
         print(COMPILED, flush=True)
         timing = one_batch.time_one_batch(train_step, batch, on, plan)

@@ -92,7 +92,8 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
 def fitting_start(uncompiled: Uncompiled, batch_size: int) -> tuple[Program, list[str]]:
     """The program that the search starts from: of `batch_size` images or as many as fit; see `fitting_batch`."""
     gpu = uncompiled.device.type == "cuda"
-    start = Program(batch_size, CONTIGUOUS, cudnn_benchmark=False if gpu else None, compiled=False)
+    off = False if gpu else None
+    start = Program(batch_size, CONTIGUOUS, cudnn_benchmark=off, compiled=False, cuda_graphs=off)
     batch, notes = one_batch.fitting_batch(uncompiled.train_step(start), batch_size, one_batch.STORED_SIZE)
     return replace(start, batch_size=len(batch[1])), notes
 
@@ -145,8 +146,10 @@ def search_compiled(
         timings[program] = timing
         return reported(program, timing)
 
-    other_layout = CONTIGUOUS if best.layout == CHANNELS_LAST else CHANNELS_LAST
-    greedy(replace(best, compiled=True), {"layout": other_layout}, time_program)
+    changes: dict[str, object] = {"layout": CONTIGUOUS if best.layout == CHANNELS_LAST else CHANNELS_LAST}
+    if best.cuda_graphs is not None:
+        changes["cuda_graphs"] = True
+    greedy(replace(best, compiled=True), changes, time_program)
     return timings, None if timings else why_not
 
 

@@ -1,6 +1,6 @@
 """The result of `limit`, as `limit.json` holds it. Starts without torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -27,18 +27,24 @@ class Peak:
 
 @dataclass(frozen=True)
 class Program:
-    """What the search for the limit varies. cudnn_benchmark: None where there is no GPU, on which alone it acts."""
+    """What the search for the limit varies. cudnn_benchmark, cuda_graphs: None where there is no GPU.
+
+    cuda_graphs: of compiled code, as in step 15.
+    """
 
     batch_size: PositiveInt
     layout: str
     cudnn_benchmark: bool | None
     compiled: bool
+    cuda_graphs: bool | None = field(default=None, kw_only=True)
 
     @property
     def kind(self) -> str:
         """All but the batch size, for people: "compiled, channels last"."""
-        compiled = "compiled" if self.compiled else "uncompiled"
-        return f"{compiled}, {self.layout}{', cudnn.benchmark' if self.cudnn_benchmark else ''}"
+        words = ["compiled" if self.compiled else "uncompiled", self.layout]
+        words += ["cudnn.benchmark"] if self.cudnn_benchmark else []
+        words += ["CUDA graphs"] if self.cuda_graphs else []
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,7 @@ def from_older(value: dict[str, Any]) -> dict[str, Any]:
             "layout": CONTIGUOUS if speed["kind"] == "uncompiled" else CHANNELS_LAST,
             "cudnn_benchmark": False if gpu else None,
             "compiled": speed["kind"] == "compiled",
+            "cuda_graphs": False if gpu else None,
         }
         for speed in value["speeds"]
     ]

@@ -160,7 +160,7 @@ def _legend(limit: Limit) -> str:
         f"ms, time: of a traced step, uncompiled, {time}. of its roof: speed over what the measured peaks allow at its "
         "FLOPs per byte; without a formula, bytes/s over their peak; above 100%: served from caches.\n"
         "program: from uint8 images of 32 px on the device: resizing, normalisation, model, loss, backward pass, fused "
-        "SGD; compiled: normalisation, model and loss as one function."
+        "SGD; compiled: normalisation, model and loss as one function; CUDA graphs: of that function."
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STUDIES = ("limit", "input", "ablation", "overhead", "sweep")  # the packages, in the order in which pages show them
+WITHOUT_RATIOS = ("limit", "input")  # whose figures hold no ratio, so that drawing them needs no SciPy
 SCHEMA = 2
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
@@ -194,8 +195,9 @@ def check_plot(name: str, path: Path | None) -> None:
     if path is None:
         return
     check_figure_file(path)
+    modules = ("matplotlib.figure", f"common.studies.{name}.figure")
     try:
-        for module in ("matplotlib.figure", f"common.studies.{name}.figure"):
+        for module in modules if name in WITHOUT_RATIOS else (*modules, "scipy.special"):
             import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

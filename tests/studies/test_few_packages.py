@@ -1,10 +1,13 @@
 """A recording needs torch, torchvision and tensorboard, no more: as on somebody's GPU machine."""
 
 import json
+import sys
 
+import pytest
 from support import run_program
 
-from common.studies.study import STUDIES
+from common.errors import InputError
+from common.studies.study import STUDIES, WITHOUT_RATIOS, check_plot
 
 BLOCKED = ["rich", "msgspec", "psutil", "plotly", "matplotlib", "pandas", "scipy"]
 IMPORTS = f"""
@@ -58,3 +61,15 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(tmp_path):
     assert len(lines) == 1
     assert "needs matplotlib, which is not installed" in lines[0]
     assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_plot_of_ratios_without_scipy_is_refused_before_measuring(name, tmp_path, monkeypatch):
+    check_plot(name, tmp_path / "figure.svg")
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    check_plot(name, None)
+    if name in WITHOUT_RATIOS:
+        check_plot(name, tmp_path / "figure.svg")
+        return
+    with pytest.raises(InputError, match="needs scipy, which is not installed: pip install scipy, or leave --plot out"):
+        check_plot(name, tmp_path / "figure.svg")

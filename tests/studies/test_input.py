@@ -256,7 +256,7 @@ def test_the_model_s_side_is_taken_from_a_limit_that_matches(small, tmp_path):
     consumed, notes = measure.model_alone(options_of(tmp_path, batch_size=8), torch.float32)
     assert (consumed.samples_per_second, notes) == (limit.fastest.samples_per_second, [])
     assert (consumed.kind, consumed.batch_size, consumed.precision) == (limit.fastest.kind, 4, "float32")
-    assert consumed.source == "limit.json of 2026-01-01"
+    assert consumed.source == "limit.json of 2026-01-01, resizing on the device included"
 
 
 @pytest.mark.parametrize("change", [{"device": "Other"}, {"cores": 999}, {"model": "resnet18"}, {"image_size": 40}])
@@ -265,6 +265,17 @@ def test_a_limit_of_something_else_is_not_taken(small, tmp_path, change):
     consumed, _ = measure.model_alone(options_of(tmp_path), torch.float32)
     assert "limit.json is of another device" in consumed.source
     assert (consumed.kind, consumed.batch_size) == ("uncompiled", 4)
+
+
+def test_the_model_s_side_resizes_stored_images_with_a_limit_and_without(small, tmp_path, monkeypatch):
+    model, options = SmallNet(), options_of(tmp_path, image_size=40)
+    monkeypatch.setattr(measure, "classifier", lambda *_: model)
+    assert measure.model_alone(options, torch.float32)[0].kind == "uncompiled"
+    assert model.seen.shape[-1] == 40
+    write_limit(tmp_path, image_size=40, notes=[limit_record.OLDER])
+    assert "of an earlier version, without resizing" in measure.model_alone(options, torch.float32)[0].source
+    write_limit(tmp_path, image_size=40)
+    assert "limit.json of 2026-01-01" in measure.model_alone(options, torch.float32)[0].source
 
 
 def test_a_limit_of_another_precision_or_a_broken_one_is_not_taken(small, tmp_path):
@@ -301,7 +312,7 @@ def ended(*words):
 def test_the_command_prints_both_sides(small, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     text = capsys.readouterr().out
-    assert "measured briefly: no limit.json here" in text
+    assert "measured briefly, resizing on the device included: no limit.json here" in " ".join(text.split())
     assert "-" in next(line for line in text.splitlines() if line.startswith("0 ")).split()
     assert "Smoke run" in text
     assert "The workers had all cores to themselves" in text

@@ -1,7 +1,8 @@
 """Measure how many images/s the input pipeline alone delivers, for each number of workers.
 
 The data, the transform and the DataLoader are those of step 05. Nothing trains meanwhile: each batch is taken and
-dropped. The other side is the limit, what the model alone consumes; the slower of the two is the bottleneck.
+dropped. The other side is the limit, what the model alone consumes, with the resizing of stored images on the device;
+the slower of the two is the bottleneck.
 """
 
 import math
@@ -125,23 +126,25 @@ def images_per_second(batches: Iterator[Batch], batch_size: int, seconds: float)
 
 def model_alone(options: StepOptions, precision: torch.dtype) -> tuple[Consumed, list[str]]:
     """What the model consumes, and notes: from a `limit.json` that matches, otherwise measured briefly, uncompiled."""
-    name, why = dtype_name(precision), "no limit.json here"
+    name, why, resizing = dtype_name(precision), "no limit.json here", "resizing on the device included"
     try:
         limit = limit_record.read(options.logdir)
     except InputError as error:
         limit, why = None, privacy.redacted(str(error))
-    if limit is not None:
+    if limit is not None and limit_record.OLDER in limit.notes:
+        why = "limit.json is of an earlier version, without resizing"
+    elif limit is not None:
         if limit.setup.matches(study.setup(options)) and limit.precision == name:
-            source = f"limit.json of {limit.started[:10]}{', a smoke run' if limit.quick else ''}"
+            source = f"limit.json of {limit.started[:10]}{', a smoke run' if limit.quick else ''}, {resizing}"
             speed = limit.fastest
             return Consumed(speed.samples_per_second, speed.kind, limit.precision, limit.batch_size, source), []
         why = "limit.json is of another device, model, image size or precision"
     torch.manual_seed(options.seed)
     model, device = classifier(options.model, options.image_size), torch.device(options.device)
-    train_step = one_batch.TrainStep(model, device, precision)
-    batch, notes = one_batch.fitting_batch(train_step, options.batch_size, options.image_size)
+    train_step = one_batch.TrainStep(model, device, precision, options.image_size)
+    batch, notes = one_batch.fitting_batch(train_step, options.batch_size, one_batch.STORED_SIZE)
     timing = one_batch.time_one_batch(train_step, batch, device, one_batch.QUICK)
-    source = f"measured briefly: {why}; limit without --input does it properly"
+    source = f"measured briefly, {resizing}: {why}; limit without --input does it properly"
     consumed = Consumed(timing.samples_per_second, one_batch.PLAIN, name, len(batch[1]), source)
     return consumed, [f"the model alone: {note}" for note in notes]
 

@@ -1,0 +1,36 @@
+"""What the C library does with freed memory: kept where it is glibc and the user did not choose, and noted."""
+
+import os
+import platform
+
+import pytest
+import torch
+from support import ROOT, run_program
+from test_session import options
+
+from common import machine, session
+
+KEPT = "import sys; from common import machine; print(machine.keep_freed_memory(), 'torch' in sys.modules)"
+
+
+def kept(**environment):
+    """What `keep_freed_memory` says in a new process, and whether torch is imported there."""
+    finished = run_program("-c", KEPT, cwd=ROOT, **environment)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
+
+
+def test_glibc_keeps_freed_memory_unless_the_user_chose(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("MALLOC_"):
+            monkeypatch.delenv(name)
+    assert kept() == [str(platform.libc_ver()[0] == "glibc"), "False"]
+    assert kept(MALLOC_ARENA_MAX=4) == ["False", "False"]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_run_on_a_cpu_notes_that_it_is_kept(monkeypatch, tmp_path, keeps):
+    monkeypatch.setattr(machine, "keep_freed_memory", lambda: keeps)
+    notes = {kind: session._notes("09_small", options(tmp_path), torch.device(kind), None) for kind in ("cpu", "cuda")}
+    assert (machine.KEEPS_FREED_MEMORY in notes["cpu"]) is keeps
+    assert machine.KEEPS_FREED_MEMORY not in notes["cuda"]

@@ -15,6 +15,8 @@ import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from common import PASSIVE_WAITING, record
 from common.ladder.statistics import of_pairs
 from common.machine import ROOT, usable_cores

@@ -178,7 +178,7 @@ def _layout_conversions(trace: Trace, steps: Steps) -> Advice:
     if not share:
         why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
         return Advice("09_channels_last", "channels last", why, 0.0, None)
-    why = f"{step_time(steps, share)} of a step are kernels that turn images from NCHW into NHWC or back"
+    why = f"{step_time(steps, share)} of a step are layout conversions between NCHW and NHWC"
     return bounded("09_channels_last", "channels last", why, share)
 
 

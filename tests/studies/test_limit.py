@@ -350,6 +350,11 @@ def test_cudnn_s_benchmark_is_on_only_while_a_program_runs_that_asks_for_it(monk
     assert torch.backends.cudnn.benchmark is False
 
 
+def test_a_first_program_that_memory_does_not_hold_after_all_is_reported_in_a_line(room_for_two):
+    with pytest.raises(InputError, match="batch size 4: try a smaller --batch-size"):
+        measure.search_uncompiled(an_uncompiled(), PLAIN, seconds=1e9)
+
+
 def test_without_time_only_the_first_program_is_timed():
     programs = an_uncompiled()
     assert measure.search_uncompiled(programs, PLAIN, seconds=0) == PLAIN
@@ -937,6 +942,15 @@ def test_compare_shows_each_step_s_share_of_the_limit():
     assert ("26%" in rows[0], "50%" in rows[1]) == (True, True)  # 102 and 200 of 400 images/s
     assert "batch 4, bfloat16" in " ".join(text.split())
     assert "% of limit" in text.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("device_type", "share"), [("cuda", 0.25), ("cpu", 0.5)])
+def test_two_gpus_have_two_limits_and_two_processes_on_a_cpu_share_one(device_type, share):
+    result = make_result(windows=(200.0,) * 5)
+    limit = make_limit(device_type=device_type)
+    assert limit.share_of_limit(result) == 0.5  # of 400 images/s
+    assert limit.share_of_limit(replace(result, world_size=2)) == share
+    assert limit.share_of_limit(replace(result, world_size=None)) == 0.5  # of schema 1
 
 
 @pytest.mark.parametrize("change", [{"device": "Other GPU"}, {"model": "resnet18"}, {"image_size": 64}])

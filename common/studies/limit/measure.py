@@ -7,6 +7,7 @@ import torch
 
 from common import machine, record
 from common.device import autocast_dtype, autocast_notes, device_name, dtype_name, empty_cache
+from common.errors import InputError
 from common.model import classifier
 from common.options import StepOptions
 from common.record import Throughput
@@ -99,7 +100,10 @@ def fitting_start(uncompiled: Uncompiled, batch_size: int) -> tuple[Program, lis
 
 
 def search_uncompiled(uncompiled: Uncompiled, start: Program, seconds: float) -> Program:
-    """Time programs until the search is over or the time is; `start` always. Returns the fastest."""
+    """Time programs until the search is over or the time is; `start` always. Returns the fastest.
+
+    Raises InputError where memory does not hold even `start` while it is counted and timed.
+    """
     clock, last = Clock(), 0.0
 
     def time_program(program: Program) -> Throughput | None:
@@ -114,7 +118,10 @@ def search_uncompiled(uncompiled: Uncompiled, start: Program, seconds: float) ->
     settings: dict[str, object] = {"layout": CHANNELS_LAST}
     if start.cudnn_benchmark is not None:
         settings["cudnn_benchmark"] = True
-    return fastest(greedy(start, settings, time_program))
+    speeds = greedy(start, settings, time_program)
+    if not speeds:
+        raise InputError(f"out of memory with batch size {start.batch_size}: try a smaller --batch-size")
+    return max(speeds, key=lambda program: speeds[program].median)
 
 
 def search_compiled(
@@ -158,10 +165,6 @@ def reported(program: Program, timing: Timing) -> Throughput:
     speed = timing.samples_per_second
     progress.say(f"  {speed.median:10.1f} images/s  {program.kind}, batch {program.batch_size}")
     return speed
-
-
-def fastest(speeds: dict[Program, Throughput]) -> Program:
-    return max(speeds, key=lambda program: speeds[program].median)
 
 
 def compile_limit(device: torch.device, elapsed: float, quick: bool = False) -> int:

@@ -171,8 +171,9 @@ class Limit(study.Study):
         return group.work / (group.traced_ms / 1e3) / self.roof_at(group.work / group.bytes)
 
     def share_of_limit(self, result: Result) -> float:
-        """images/s of a run over those of the limit."""
-        return result.samples_per_second.median / self.fastest.samples_per_second.median
+        """images/s of a run over those of the limit; of a run on several GPUs, over those of as many limits."""
+        gpus = (result.world_size or 1) if self.device_type == "cuda" else 1
+        return result.samples_per_second.median / (gpus * self.fastest.samples_per_second.median)
 
 
 def read(logdir: str | Path) -> Limit | None:

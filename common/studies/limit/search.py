@@ -16,7 +16,8 @@ def greedy(start: Program, settings: Mapping[str, object], time_program: TimePro
 
     First each of `settings`, {field of a `Program`: another value}, which is kept where the median is higher. Then the
     batch size: doubled while the speed grows, and where that never helps, halved while it does. A growing speed is one
-    whose median is above all windows of the fastest program before.
+    whose median is above all windows of the fastest program before. This rule only chooses what to try next: whether
+    two programs differ is decided in `ladder.statistics`, which needs SciPy.
 
     time_program: None for a program that cannot be timed (no memory, no time left); the search does not go on there.
     """

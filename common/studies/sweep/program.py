@@ -22,7 +22,7 @@ from common.studies.sweep.record import CellRun
 
 FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=3, window_steps=2, window_seconds=1.0)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=1, window_seconds=0.1)
-STEP_04 = Optimisations(amp=True, bigger_batch=True, reduced_h2d_copy=True, multiprocess_loading=True)
+BASE = Optimisations(amp=True, bigger_batch=True, reduced_h2d_copy=True, multiprocess_loading=True)
 
 
 class ResourceUse:
@@ -46,7 +46,7 @@ class ResourceUse:
 
 def measured_here(options: StepOptions, pin_memory: bool) -> CellRun:
     """Measure one setting, that of the options, in this process."""
-    use, on = ResourceUse(), replace(STEP_04, pinned_memory=pin_memory)
+    use, on = ResourceUse(), replace(BASE, pinned_memory=pin_memory)
     _, timing = timed(on, options, QUICK if options.quick else FULL, around_windows=use)
     return CellRun(timing.samples_per_second.windows, use.cores, use.process_bytes, use.worker_bytes)
 

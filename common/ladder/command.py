@@ -3,12 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from common.errors import InputError
-from common.ladder.compare import Ladder, comparison, gpu_use, ladders, recorded_rounds
+from common.errors import InputError, printable
+from common.ladder.compare import Ladder, comparison, gpu_use, ladders, readable_rounds
+from common.ladder.summary import short_name
 from common.machine import ROOT
 from common.options import folder
 from common.record import FILE, Result, read_results
@@ -47,7 +49,16 @@ def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") 
         below = sorted({file.parent.parent.name for file in args.logdir.glob(f"*/*/{FILE}")})
         fix = f"its folders have: {', '.join(below[:6])}" if below else "run `make tour`"
         raise InputError(f"no results in {args.logdir}: it should have a folder per step with {FILE} in it; {fix}")
-    compared = ladders(results, recorded_rounds(args.logdir, results))
+    runs, problems = readable_rounds(args.logdir, results)
+    for problem in problems:
+        print(f"skipped: {problem}", file=sys.stderr)
+    compared = ladders(results, runs)
+    if foreign := of_other_versions(compared):
+        print(
+            f"{', '.join(foreign)}: of another version of the steps, with numbers that are used twice here; remove "
+            "their folders, or use another --logdir",
+            file=sys.stderr,
+        )
     if len(compared) > 1:
         print(f"{len(compared)} ladders: the runs differ in device, data, model or image size", file=sys.stderr)
     if args.plot:
@@ -62,6 +73,15 @@ def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") 
     else:
         _print(args.logdir, results, compared, read_limit)
     return 0
+
+
+def of_other_versions(compared: Sequence[Ladder]) -> list[str]:
+    """The steps that are none of `steps/`, but share their number with another step of their ladder."""
+    steps = []
+    for ladder in compared:
+        numbers = Counter(short_name(row.result.step) for row in ladder.rows)
+        steps += [step for step in (row.result.step for row in ladder.rows) if numbers[short_name(step)] > 1]
+    return [printable(step) for step in steps if not (ROOT / "steps" / f"{step}.py").exists()]
 
 
 def _print(

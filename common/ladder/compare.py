@@ -7,7 +7,7 @@ from typing import Any
 
 from common.errors import InputError
 from common.ladder.statistics import Ratio, Rounds, ratio
-from common.record import Result, Setup, read_result, run_files
+from common.record import FILE, Result, Setup, read_result, run_files
 
 Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
 
@@ -93,6 +93,12 @@ def _ladder(group: list[Result], runs: Runs) -> Ladder:
     return Ladder(rows)
 
 
+def rounds_compared(ladder: Ladder) -> tuple[int, int]:
+    """The fewest and the most rounds that a ratio of the ladder is from: 1 for one from the windows of two runs."""
+    rounds = [ratio.rounds for row in ladder.rows[1:] for ratio in (row.relative, row.gain) if ratio]
+    return min(rounds, default=1), max(rounds, default=1)
+
+
 def rounds_of(result: Result, kept: Rounds) -> Rounds:
     """The windows of a result, round by round: those kept in its folder, if it is from them, else its own as round 0.
 
@@ -111,6 +117,17 @@ def rounds_in(files: Iterable[Path]) -> Rounds:
 def recorded_rounds(logdir: str | Path, results: Iterable[Result]) -> dict[str, Rounds]:
     """{step: the windows that its folder keeps round by round}, empty where it keeps none. Raises InputError."""
     return {result.step: rounds_in(run_files(Path(logdir) / result.step)) for result in results}
+
+
+def readable_rounds(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Rounds], list[str]]:
+    """(`recorded_rounds` of the steps where no file is broken, the problems met: a message for each other step)."""
+    runs, problems = {}, []
+    for result in results:
+        try:
+            runs |= recorded_rounds(logdir, [result])
+        except InputError as error:
+            problems.append(f"the rounds of {result.step}, so it is compared by the windows of its {FILE}: {error}")
+    return runs, problems
 
 
 def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, GpuUse], list[str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import InputError
-from common.ladder.compare import Ladder
+from common.ladder.compare import Ladder, rounds_compared
 from common.ladder.statistics import SAME, Ratio
 from common.record import write_whole
 
@@ -191,8 +191,11 @@ def _fill(colour: str) -> str:
 
 def interval_label(ladder: Ladder) -> str:
     """What the lines in a figure of ratios are, and of how many rounds."""
-    rounds = ladder.rows[-1].relative.rounds
-    return f"95 % interval of {rounds} rounds" if rounds > 1 else "95 % interval of one round (no run-to-run variation)"
+    fewest, most = rounds_compared(ladder)
+    if most == 1:
+        return "95 % interval of one round (no run-to-run variation)"
+    count = f"{most}" if fewest == most else f"{fewest} to {most}"
+    return f"95 % interval of {count} rounds{' (1: no run-to-run variation)' if fewest == 1 else ''}"
 
 
 def ladder_title(ladder: Ladder) -> str:

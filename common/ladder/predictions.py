@@ -76,8 +76,9 @@ def predictions(
 
     max_size: refuse traces of more bytes of JSON.
     """
-    ladders, problems = [], []
-    for ladder in compare.ladders(results, compare.recorded_rounds(logdir, results)):
+    results, ladders = list(results), []
+    runs, problems = compare.readable_rounds(logdir, results)
+    for ladder in compare.ladders(results, runs):
         summaries = {}
         for before in ladder.rows[:-1]:
             try:

@@ -3,17 +3,24 @@
 from collections.abc import Iterable
 
 from common.errors import printable
-from common.ladder.compare import Ladder
+from common.ladder.compare import Ladder, Row, rounds_compared
+from common.ladder.statistics import ratio
 
 
 def intervals(ladder: Ladder) -> str:
     """How to read the ladder's ratios, and what their intervals are from."""
-    rounds = sorted({ratio.rounds for row in ladder.rows[1:] for ratio in (row.relative, row.gain) if ratio})
-    if rounds[-1:] > [1]:
-        count = "" if len(rounds) == 1 else f"{rounds[0]} to "
-        source = f"over {count}{rounds[-1]} rounds, in each of which every step ran"
-    else:
+    fewest, most = rounds_compared(ladder)
+    if most == 1:
         source = "of one round, so it holds no run-to-run variation: --rounds N"
+    elif fewest == most:
+        source = f"over {most} rounds, in each of which every step ran"
+    elif fewest > 1:
+        source = f"over the {fewest} to {most} rounds in which both steps ran"
+    else:
+        source = (
+            f"over the up to {most} rounds in which both steps ran; where there are none, as for a step that was run "
+            "again by itself, by the windows of two runs, so it holds no run-to-run variation"
+        )
     return (
         f"1.39x (1.31-1.48): times as fast, and the 95 % interval ({source}). ~: the 95 % interval holds 1, so the two "
         "are not resolved; more rounds make it narrower."
@@ -21,24 +28,36 @@ def intervals(ladder: Ladder) -> str:
 
 
 def summary(ladder: Ladder) -> str:
-    """The fastest step, and which steps are faster or slower than the step before."""
+    """Where the ladder's top is reached, and which steps are faster or slower than the step before."""
     later = ladder.rows[1:]
     if not later:
         return f"Only {printable(ladder.baseline.step)} is here: there is nothing to compare it with."
-    top = max(ladder.rows, key=lambda row: row.relative.ratio)
-    if top is ladder.rows[0]:
-        fastest = "No step is faster than the baseline"
-    else:
-        unresolved = "" if top.relative.resolved else ", not resolved"
-        fastest = f"Top of the ladder: {printable(top.result.step)}, {top.relative} the baseline{unresolved}"
     gains = {row.result.step: row.gain for row in later if row.gain and row.gain.resolved}
     faster = _listed("faster", ((step, gain.ratio) for step, gain in gains.items() if gain.ratio > 1))
     slower = _listed("slower", ((step, gain.ratio) for step, gain in gains.items() if gain.ratio < 1))
     which = "; ".join(filter(None, (faster, slower)))
     return (
-        f"{fastest}. Resolved against the step before: {len(gains) or 'none'} of {len(later)}"
+        f"{_top(ladder)}. Resolved against the step before: {len(gains) or 'none'} of {len(later)}"
         f"{f' ({which})' if which else ''}."
     )
+
+
+def _top(ladder: Ladder) -> str:
+    """The first step that the one with the largest ratio is not resolved against, and where it is another, that one."""
+    largest = max(ladder.rows, key=lambda row: row.relative.ratio)
+    if largest is ladder.rows[0]:
+        return "No step is faster than the baseline"
+
+    def as_fast(row: Row) -> bool:
+        return row.relative.resolved and row.relative.ratio > 1 and not ratio(largest.rounds, row.rounds).resolved
+
+    top = next(filter(as_fast, ladder.rows), largest)
+    unresolved = "" if top.relative.resolved else ", not resolved"
+    text = f"Top of the ladder: {printable(top.result.step)}, {top.relative} the baseline{unresolved}"
+    if top is not largest:
+        over = ratio(largest.rounds, top.rounds)
+        text += f"; {printable(largest.result.step)}, with the largest ratio, is {over} that, not resolved"
+    return text
 
 
 def _listed(word: str, steps: Iterable[tuple[str, float]]) -> str:

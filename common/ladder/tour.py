@@ -94,13 +94,16 @@ def _keep(source: Path, folder: Path, number: int, result: record.Result, first:
 
 
 def _print_comparison(logdir: Path, results: list[record.Result], missing: list[NotRun], out: "Console") -> None:
-    from common.ladder.compare import gpu_use, ladders, recorded_rounds
+    from common.ladder.compare import gpu_use, ladders, readable_rounds
     from common.ladder.table import print_ladders
 
+    runs, problems = readable_rounds(logdir, results)
+    for problem in problems:
+        print(f"tour: skipped: {problem}", file=sys.stderr)
     used, problems = gpu_use(logdir, results)
     for problem in problems:
         print(f"tour: no figures from a trace: {problem}", file=sys.stderr)
-    print_ladders(ladders(results, recorded_rounds(logdir, results)), out, used, missing=missing)
+    print_ladders(ladders(results, runs), out, used, missing=missing)
     python = Path(sys.executable)
     board = python.with_name("tensorboard")
     out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {logdir}", markup=False)

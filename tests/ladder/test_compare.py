@@ -14,7 +14,7 @@ from support import assert_refused, make_result, write_run
 
 from common import record
 from common.__main__ import main
-from common.ladder import compare, markdown, summary, table
+from common.ladder import compare, figures, markdown, summary, table
 from common.ladder.statistics import SAME
 from common.run.not_run import NotRun
 
@@ -122,10 +122,28 @@ def test_a_step_that_was_run_again_by_itself_is_not_the_rounds_that_its_folder_s
     assert (row.gain.ratio, row.gain.rounds) == (pytest.approx(2.0, rel=0.01), 1)
 
 
-def test_a_broken_round_is_refused_by_name(tmp_path, command):
-    in_rounds(tmp_path, "00_baseline", {1: SLOW, 2: SLOW})
-    (tmp_path / "00_baseline" / "runs" / "2.json").write_text("torn")
-    assert_refused(command(tmp_path), "runs/2.json is broken")
+def test_a_step_with_a_broken_round_is_named_and_compared_by_all_its_windows(tmp_path, command):
+    rounds = {1: SLOW, 2: SLOW}
+    base, amp, larger = (
+        in_rounds(tmp_path, step, rounds, device_type="cpu") for step in ("00_baseline", "01_amp", "02_bigger_batch")
+    )
+    (tmp_path / "02_bigger_batch" / "runs" / "2.json").write_text("torn")
+    done = command(tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+    assert done.stderr.startswith("skipped: the rounds of 02_bigger_batch, so it is compared by the windows of its")
+    assert "runs/2.json is broken" in done.stderr
+    runs, _ = compare.readable_rounds(tmp_path, [base, amp, larger])
+    assert [row.gain.rounds for row in compare.ladders([base, amp, larger], runs)[0].rows[1:]] == [2, 1]
+
+
+def test_steps_of_another_version_are_named_where_they_share_a_number(tmp_path, command):
+    write_run(tmp_path, make_result(device_type="cpu"))
+    write_run(tmp_path, make_result("06_channels_last", device_type="cpu"))
+    assert command(tmp_path).stderr == ""
+    write_run(tmp_path, make_result("06_prefetch_stream", device_type="cpu"))
+    done = command(tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+    assert done.stderr.startswith("06_channels_last: of another version of the steps")
 
 
 def ladder_with_gains(*gains):
@@ -150,6 +168,9 @@ def ladder_with_gains(*gains):
                      r"Resolved against the step before: 2 of 2 \(faster: 01 2.00x; slower: 02 0.50x\)."),
         ((0.5,), r"No step is faster than the baseline. "
                  r"Resolved against the step before: 1 of 1 \(slower: 01 0.50x\)."),
+        ((1.5, None, 1.002), r"Top of the ladder: 01_step, 1.50x \(.*\) the baseline; "
+                             r"03_step, with the largest ratio, is ~1.00x \(.*\) that, not resolved. "
+                             r"Resolved against the step before: 1 of 3 \(faster: 01 1.50x\)."),
         ((1.002,), r"Top of the ladder: 01_step, ~1.00x \(.*\) the baseline, not resolved. "
                    r"Resolved against the step before: none of 1."),
     ],
@@ -164,7 +185,22 @@ def test_the_legend_says_how_many_rounds_the_intervals_are_from(tmp_path):
     three = in_rounds(tmp_path, "01_amp", {1: FAST, 2: FAST, 3: FAST})
     assert "over 3 rounds" in summary.intervals(ladder_of(tmp_path, base, three))
     two = in_rounds(tmp_path, "02_bigger_batch", {1: FAST, 2: FAST})
-    assert "over 2 to 3 rounds" in summary.intervals(ladder_of(tmp_path, base, three, two))
+    ladder = ladder_of(tmp_path, base, three, two)
+    assert "over the 2 to 3 rounds in which both steps ran" in summary.intervals(ladder)
+    assert figures.interval_label(ladder) == "95 % interval of 2 to 3 rounds"
+
+
+@pytest.mark.parametrize("alone", ["01_amp", "02_bigger_batch"])
+def test_the_legend_says_which_intervals_are_without_run_to_run_variation(tmp_path, alone):
+    results = [in_rounds(tmp_path, "00_baseline", {1: SLOW, 2: SLOW, 3: SLOW})]
+    for step in ("01_amp", "02_bigger_batch"):
+        folder = tmp_path / ("again" if step == alone else "")
+        results.append(in_rounds(folder, step, {1: FAST, 2: FAST, 3: FAST}))
+    ladder = ladder_of(tmp_path, *results)
+    text = summary.intervals(ladder)
+    assert "over the up to 3 rounds in which both steps ran; where there are none, as for a step that was run" in text
+    assert "no run-to-run variation" in text
+    assert figures.interval_label(ladder) == "95 % interval of 1 to 3 rounds (1: no run-to-run variation)"
 
 
 def test_of_many_windows_a_tenth_at_either_end_is_left_out():

@@ -164,8 +164,8 @@ def _cpu_bf16() -> Iterator[Finding]:
 
     speeds = relative_speeds(program(bf16=True), program(bf16=False), BF16_SECONDS)
     rounds = f"{len(speeds)} round{'s' if len(speeds) > 1 else ''}"
-    text = f"{statistics.median(speeds):.2f}x ({min(speeds):.2f}-{max(speeds):.2f}) the speed of fp32 in training"
-    yield Finding("bf16 on this CPU", "ok", f"{text}: median and range of {rounds}")
+    text = f"{statistics.median(speeds):.2f}x the speed of fp32 in training, the median of {rounds}"
+    yield Finding("bf16 on this CPU", "ok", f"{text} from {min(speeds):.2f}x to {max(speeds):.2f}x")
 
 
 def relative_speeds(program: Callable[[], None], other: Callable[[], None], seconds: float) -> list[float]:

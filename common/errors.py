@@ -79,7 +79,7 @@ def one_line_errors() -> Iterator[None]:
     except InputError as error:
         _exit(2, error)
     except KeyboardInterrupt:
-        _exit(130, "interrupted; the results of earlier runs are as they were")
+        _exit(130, "interrupted; every run that was complete is kept")
     except Exception as error:
         if not is_out_of_memory(error):
             if message := compile_failure(error):

@@ -143,7 +143,7 @@ def test_emulated_bf16_ends_the_measurement_in_time(monkeypatch):
 def test_the_measured_speed_is_printed_with_the_range_of_its_rounds(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "relative_speeds", lambda *_: [0.7, 0.72, 0.68, 0.76, 0.74])
     text = examined(tmp_path)["bf16 on this CPU"].text
-    assert text == "0.72x (0.68-0.76) the speed of fp32 in training: median and range of 5 rounds"
+    assert text == "0.72x the speed of fp32 in training, the median of 5 rounds from 0.68x to 0.76x"
 
 
 def test_without_torch_the_doctor_says_what_to_do_and_goes_on(tmp_path, monkeypatch):

@@ -75,9 +75,14 @@ class Schedule:
 
     @classmethod
     def of(cls, args: argparse.Namespace, scripts: Sequence[Path], default: int) -> "Schedule":
-        """The schedule that the options of `add_options` ask for. Raises InputError for `--until` without SciPy."""
+        """The schedule that the options of `add_options` ask for.
+
+        Raises InputError for `--until` without SciPy or with fewer rounds than it needs.
+        """
         if args.until is not None:
             check_intervals()
+            if args.rounds is not None and args.rounds < FEWEST:
+                raise InputError(f"--until needs {FEWEST} rounds at least, not {args.rounds}: more, or none")
         return cls(scripts, args.rounds or (default if args.until is None else LIMIT), args.until)
 
     def __iter__(self) -> Iterator[tuple[int, Path]]:

@@ -11,7 +11,7 @@ def intervals(ladder: Ladder) -> str:
     """How to read the ladder's ratios, and what their intervals are from."""
     fewest, most = rounds_compared(ladder)
     if most == 1:
-        source = "of one round, so it holds no run-to-run variation: --rounds N"
+        source = "of one round, so it holds no run-to-run variation: `tour --rounds N`, `record --runs N`"
     elif fewest == most:
         source = f"over {most} rounds, in each of which every step ran"
     elif fewest > 1:

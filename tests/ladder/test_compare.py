@@ -180,7 +180,7 @@ def test_a_sentence_sums_a_ladder_up(gains, text):
 
 
 def test_the_legend_says_how_many_rounds_the_intervals_are_from(tmp_path):
-    assert "of one round, so it holds no run-to-run variation: --rounds N" in summary.intervals(ladder_with_gains(2.0))
+    assert "so it holds no run-to-run variation: `tour --rounds N`" in summary.intervals(ladder_with_gains(2.0))
     base = in_rounds(tmp_path, "00_baseline", {1: SLOW, 2: SLOW, 3: SLOW})
     three = in_rounds(tmp_path, "01_amp", {1: FAST, 2: FAST, 3: FAST})
     assert "over 3 rounds" in summary.intervals(ladder_of(tmp_path, base, three))

@@ -152,6 +152,12 @@ def test_a_goal_without_scipy_is_refused_at_once(monkeypatch):
     assert rounds.Schedule.of(parsed("--rounds", "3"), SCRIPTS, default=1).limit == 3
 
 
+def test_a_goal_with_too_few_rounds_for_it_is_refused():
+    with pytest.raises(InputError, match="--until needs 3 rounds at least, not 2"):
+        rounds.Schedule.of(parsed("--until", "5", "--rounds", "2"), SCRIPTS, default=1)
+    assert rounds.Schedule.of(parsed("--until", "5", "--rounds", "3"), SCRIPTS, default=1).limit == 3
+
+
 def test_a_round_is_not_kept_beside_no_trace(tmp_path):
     with pytest.raises(InputError, match="holds no trace"):
         rounds.keep(tmp_path, 2, make_result())

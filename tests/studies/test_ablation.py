@@ -774,6 +774,17 @@ def broken(change):
     return value
 
 
+def test_amp_is_shown_over_tf32_too_by_pairs_of_the_same_run():
+    tf32 = {"baseline + tf32": [120.0, 240.0, 120.0], "baseline + amp + tf32": [144.0, 300.0, 156.0]}
+    ablation = make_ablation(BASE | {"baseline + amp": [150.0, 300.0, 150.0]} | tf32)
+    over_tf32 = of_pairs([1.2, 1.25, 1.3])
+    assert ablation.as_json()["amp_over_tf32"] == asdict(over_tf32)
+    line = f"AMP over TF32, which cuDNN uses unless told not to: {over_tf32}; over true fp32: 1.50x (1.50-1.50)."
+    assert line in shown(ablation)
+    assert "AMP over TF32" not in shown(make_ablation(BASE))
+    assert make_ablation(BASE).as_json()["amp_over_tf32"] is None
+
+
 @pytest.mark.parametrize(
     "change, words",
     [

@@ -100,7 +100,8 @@ def ablation_effects(ablation: Ablation) -> list[str]:
 def ablation_pairs(ablation: Ablation) -> list[str]:
     """The pairs that were measured, and which of them are resolved as interacting."""
     pairs = interactions(ablation)
-    return [_table(ablation_view.pairs_table(pairs)), *_plain(ablation_view.interaction_lines(pairs))]
+    lines = (*ablation_view.interaction_lines(pairs), *ablation_view.tf32_lines(ablation))
+    return [_table(ablation_view.pairs_table(pairs)), *_plain(lines)]
 
 
 @shows("overhead")

@@ -17,6 +17,7 @@ from common.studies.ablation.plan import (
     FULL,
     LADDER,
     NAMES,
+    TF32,
     Pair,
     alone,
     before,
@@ -60,9 +61,10 @@ class Interaction:
 
 def as_json(ablation: Ablation) -> dict[str, Any]:
     """What the file of an ablation holds besides its measurements."""
-    noise = control(ablation)
+    noise, over_tf32 = control(ablation), amp_over_tf32(ablation)
     return {
         "control": noise and asdict(noise),
+        "amp_over_tf32": over_tf32 and asdict(over_tf32),
         "effects": [asdict(effect) for effect in effects(ablation)],
         "interactions": [asdict(interaction) for interaction in interactions(ablation)],
     }
@@ -82,6 +84,11 @@ def compared(ablation: Ablation, faster: str, slower: str) -> Ratio | None:
 def control(ablation: Ablation) -> Ratio | None:
     """The baseline over itself, measured as if it were another program: an interval that should hold 1."""
     return compared(ablation, CONTROL, BASELINE)
+
+
+def amp_over_tf32(ablation: Ablation) -> Ratio | None:
+    """What amp gains over float32 as cuDNN multiplies it unless told not to: both on the baseline with TF32."""
+    return compared(ablation, together(Pair("amp", TF32)), alone(TF32))
 
 
 def effects(ablation: Ablation) -> list[Effect]:

@@ -13,6 +13,8 @@ from common.record import data_label
 from common.studies import study
 from common.studies.ablation.effects import (
     Interaction,
+    amp_over_tf32,
+    compared,
     control,
     depends_on_place,
     effects,
@@ -43,7 +45,7 @@ def show(ablation: Ablation, to: Console) -> None:
     if any(pair.together for pair in pairs):
         to.print(pairs_table(pairs))
         to.print()
-    for line in (*interaction_lines(pairs), *place_lines(ablation), *control_lines(ablation)):
+    for line in (*interaction_lines(pairs), *tf32_lines(ablation), *place_lines(ablation), *control_lines(ablation)):
         to.print(line)
     study.print_unsteady((measurement.samples_per_second.windows for measurement in ablation.measurements), to)
     if ablation.missing:
@@ -117,6 +119,14 @@ def interaction_lines(pairs: Sequence[Interaction]) -> list[Text]:
     if any(pair.together and pair.ratio is None for pair in pairs):
         lines.append(Text("Interactions are computed from two runs on: --resume --runs N adds some.", "yellow"))
     return lines
+
+
+def tf32_lines(ablation: Ablation) -> list[Text]:
+    """A line with what amp gains over TF32, where that was measured."""
+    over_tf32, over_float32 = amp_over_tf32(ablation), compared(ablation, alone("amp"), BASELINE)
+    if not (over_tf32 and over_float32):
+        return []
+    return [Text(f"AMP over TF32, which cuDNN uses unless told not to: {over_tf32}; over true fp32: {over_float32}.")]
 
 
 def place_lines(ablation: Ablation) -> list[Text]:

@@ -46,8 +46,9 @@ def test_a_tour_leaves_nothing_but_its_runs(quick_tour):
 def test_uint8_cuts_the_bytes_of_a_batch_to_a_quarter(quick_tour):
     results, _ = record.read_results(quick_tour.logdir)
     sizes = {result.step: result.batch_bytes for result in results}
-    assert sizes["02_bigger_batch"] == 128 * 3 * 32 * 32 * 4 + 128 * 8
-    assert {sizes[name] for name in NAMES[3:8]} == {128 * 3 * 32 * 32 + 128 * 8}
+    assert sizes["02_bigger_batch"] == 128 * 3 * 48 * 48 * 4 + 128 * 8
+    assert {sizes[name] for name in NAMES[3:7]} == {128 * 3 * 48 * 48 + 128 * 8}
+    assert sizes["07_small_images"] == 128 * 3 * 32 * 32 + 128 * 8, "as stored; the device resizes"
     assert {sizes[name] for name in NAMES[8:]} == {0}, "the data is on the device"
 
 
@@ -63,7 +64,7 @@ def test_on_a_cpu_the_notes_name_what_has_no_effect(quick_tour):
         ("no synchronisation to avoid", "10_no_hidden_syncs"),
         ("no cuDNN", "12_cudnn_benchmark"),
         ("no launches to save", "15_cuda_graphs"),
-        ("one process, so this is step 15", "16_data_parallel"),
+        ("one process trains alone", "16_data_parallel"),
     ):
         assert [name for name in notes if note in notes[name]] == [step]
         assert note in quick_tour.finished.stdout

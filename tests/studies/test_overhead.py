@@ -413,7 +413,7 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, monk
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cost.svg", FILE]
     result = read(tmp_path)
     assert (result.runs, result.steps, result.batch_size) == (1, measure.FEWEST_STEPS, 4)
-    assert (result.schema, result.setup.image_size, result.precision, result.quick) == (2, 32, "float32", True)
+    assert (result.schema, result.setup.image_size, result.precision, result.quick) == (2, 48, "float32", True)
     assert len(result.modes) == len(BY_NAME)
     sizes = {mode.name: mode.json_bytes_per_step for mode in result.modes}
     assert sizes["operators"] < sizes["+ shapes"] < sizes["as the steps"] < sizes["+ stacks of operators"]

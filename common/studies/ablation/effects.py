@@ -21,6 +21,7 @@ from common.studies.ablation.plan import (
     Pair,
     alone,
     before,
+    dependents,
     in_full,
     pairs,
     together,
@@ -96,7 +97,7 @@ def effects(ablation: Ablation) -> list[Effect]:
     reasons = {optimisation.name: optimisation.why for optimisation in ablation.no_effect}
     results = []
     for name in NAMES:
-        with_it, without_it = in_full(name)
+        with_it, without_it = _in_full(ablation, name)
         results.append(
             Effect(
                 optimisation=name,
@@ -107,6 +108,14 @@ def effects(ablation: Ablation) -> list[Effect]:
             )
         )
     return results
+
+
+def _in_full(ablation: Ablation, name: str) -> tuple[str, str]:
+    """`plan.in_full`; with the full ladder itself in an older record, where nothing in it needs the optimisation."""
+    with_it, without_it = in_full(name)
+    in_ladder = {on for measurement in ablation.by_run(FULL).values() for on in measurement.on}
+    older = dependents(name) and not ablation.by_run(with_it) and in_ladder.isdisjoint(dependents(name))
+    return (FULL if older else with_it), without_it
 
 
 def whole_ladder(ablation: Ablation) -> tuple[Ratio | None, Ratio | None]:

@@ -115,8 +115,8 @@ def in_full(name: str) -> tuple[str, str]:
 
     What needs the optimisation is in neither.
     """
-    dependents = _dependents(name)
-    full = f"{FULL} without {' and '.join(dependents)}" if dependents else FULL
+    needing = dependents(name)
+    full = f"{FULL} without {' and '.join(needing)}" if needing else FULL
     return (f"{FULL} + {name}", FULL) if name in ADDED else (full, f"{FULL} without {name}")
 
 
@@ -133,7 +133,7 @@ def variants(no_effect: Collection[str], all_pairs: bool = False, alone_only: Co
     those that are measured alone, but are not in the full ladder.
     """
     effective = [name for name in NAMES if name not in no_effect]
-    left_out = {*alone_only, *(("compile", *_dependents("compile")) if "compile" in no_effect else ())}
+    left_out = {*alone_only, *(("compile", *dependents("compile")) if "compile" in no_effect else ())}
     full = tuple(name for name in LADDER if name not in left_out)
     plan = [Variant(BASELINE, ())]
     plan += [Variant(alone(name), _with_needs(name)) for name in effective]
@@ -144,7 +144,7 @@ def variants(no_effect: Collection[str], all_pairs: bool = False, alone_only: Co
         if name in ADDED:
             in_ladder[with_it] = Variant(with_it, (*full, name))
         elif name in full:
-            rest = tuple(other for other in full if other not in _dependents(name))
+            rest = tuple(other for other in full if other not in dependents(name))
             in_ladder[without_it] = Variant(without_it, tuple(other for other in rest if other != name))
             if with_it != FULL:
                 in_ladder[with_it] = Variant(with_it, rest)
@@ -158,7 +158,8 @@ def _with_needs(name: str) -> tuple[str, ...]:
     return (NEEDS[name], name) if name in NEEDS else (name,)
 
 
-def _dependents(name: str) -> tuple[str, ...]:
+def dependents(name: str) -> tuple[str, ...]:
+    """The optimisations that need that one."""
     return tuple(other for other, needed in NEEDS.items() if needed == name)
 
 

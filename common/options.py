@@ -206,15 +206,13 @@ def resolved(args: argparse.Namespace, unused: tuple[str, ...] = (), batch_size:
 
     batch_size: in place of the one in `args`. Under torchrun "cuda" is the GPU of this process, cuda:LOCAL_RANK. The
     current CUDA device is set to the chosen one, since the profiler and the thread that pins memory look at that.
-    Raises InputError for a device that is not there.
+    Raises InputError for a device that is not there, and for one GPU that several processes would share.
     """
     import torch  # here, since `python -m common` starts without it
 
     from common.device import checked_device
 
-    device = checked_device(args.device)
-    if device == "cuda" and "LOCAL_RANK" in os.environ:
-        device = checked_device(f"cuda:{os.environ['LOCAL_RANK']}")
+    device = _gpu_of_process(checked_device(args.device), torch.cuda.device_count())
     if torch.device(device).index is not None:
         torch.cuda.set_device(device)
     return StepOptions(
@@ -232,6 +230,18 @@ def resolved(args: argparse.Namespace, unused: tuple[str, ...] = (), batch_size:
         stacks=args.stacks,
         unused=unused,
     )
+
+
+def _gpu_of_process(device: str, gpus: int) -> str:
+    """Under torchrun, "cuda" with the number of this process's GPU. gpus: of this machine. Raises InputError."""
+    rank, processes = os.environ.get("LOCAL_RANK"), os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if rank is None or device == "cpu":
+        return device
+    if device != "cuda" and processes != "1":
+        raise InputError(f"--device {device} under torchrun: each of {processes} processes needs a GPU: --device cuda")
+    if device == "cuda" and int(rank) >= gpus:
+        raise InputError(f"torchrun started {processes} processes here, this machine has {gpus} GPU(s): start no more")
+    return f"cuda:{rank}" if device == "cuda" else device
 
 
 def model_for(args: argparse.Namespace, device: str) -> str:

@@ -178,6 +178,7 @@ def four_gpus(monkeypatch):
     """A made-up machine with four GPUs; returns a list of those that were made the current one."""
     current = []
     monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
@@ -195,11 +196,16 @@ def test_under_torchrun_each_process_has_a_gpu_of_its_own(four_gpus, monkeypatch
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert step_options("A step.", STEP, []).device == "cuda:3"
     assert step_options("A step.", STEP, ["--device", "cuda"]).device == "cuda:3"
-    assert step_options("A step.", STEP, ["--device", "cuda:1"]).device == "cuda:1"  # asked for
+    assert step_options("A step.", STEP, ["--device", "cuda:1"]).device == "cuda:1"  # asked for, by one process
     assert step_options("A step.", STEP, ["--device", "cpu"]).device == "cpu"
     assert four_gpus == ["cuda:3", "cuda:3", "cuda:1"]
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "5")
+    assert step_options("A step.", STEP, []).device == "cuda:3"
+    assert step_options("A step.", STEP, ["--device", "cpu"]).device == "cpu"
+    with pytest.raises(InputError, match="--device cuda:1 under torchrun: each of 5 processes needs a GPU"):
+        step_options("A step.", STEP, ["--device", "cuda:1"])
     monkeypatch.setenv("LOCAL_RANK", "4")
-    with pytest.raises(InputError, match="cuda:4: this machine has 4 GPU"):
+    with pytest.raises(InputError, match=r"torchrun started 5 processes here, this machine has 4 GPU\(s\)"):
         step_options("A step.", STEP, [])
 
 

@@ -29,7 +29,7 @@ from common.session import Plan, Timing, TrainStep, endless, queued_batches, tim
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
 from common.studies.isolated import not_compiled, options_from, print_answer
 
-FULL = Plan(warmup_steps=2, warmup_seconds=1.0, windows=5, window_steps=2, window_seconds=1.0)
+FULL = Plan(warmup_steps=2, warmup_seconds=0.8, windows=5, window_steps=2, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
 
 

@@ -20,7 +20,7 @@ from common.studies.isolated import options_from, print_answer
 from common.studies.processes import ProcessMemory, cpu_seconds, process_memory
 from common.studies.sweep.record import CellRun
 
-FULL = Plan(warmup_steps=1, warmup_seconds=1.0, windows=3, window_steps=2, window_seconds=1.0)
+FULL = Plan(warmup_steps=1, warmup_seconds=0.8, windows=3, window_steps=2, window_seconds=0.8)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=1, window_seconds=0.1)
 BASE = Optimisations(amp=True, bigger_batch=True, reduced_h2d_copy=True, multiprocess_loading=True)
 

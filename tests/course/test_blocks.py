@@ -145,7 +145,7 @@ def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu
 
 def test_a_broken_study_is_refused(own_cpu_record):
     limit = json.loads((own_cpu_record / "limit.json").read_text(encoding="utf-8"))
-    record.write_json(own_cpu_record / "limit.json", limit | {"batch_size": "many"})
+    record.write_json(own_cpu_record / "limit.json", limit | {"flops_per_step": "many"})
     with pytest.raises(InputError, match=r"limit\.json is broken"):
         BLOCKS["limit-facts"](Course(recorded.records(own_cpu_record.parent)))
 

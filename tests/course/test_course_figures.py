@@ -25,7 +25,7 @@ def test_figures_follow_the_readers_theme_and_hold_no_date_or_path(generated):
         assert "prefers-color-scheme:dark" in text, path
         assert "currentColor" in text
         assert "dc:date" not in text
-        assert len(text) < 150_000
+        assert len(text) < 250_000
 
 
 def test_every_figure_is_the_same_text_each_time_and_has_alternative_text(course, gpu_course):

@@ -287,7 +287,15 @@ def test_a_step_that_cannot_be_run_here_is_tried_in_the_first_round_only(fake_st
     assert "01_b was not run: no compiler." in out
 
 
-def test_a_tour_stopped_in_round_3_leaves_two_whole_rounds_that_compare_prints(fake_steps, whole, tmp_path, capsys):
+@pytest.fixture
+def hears_ctrl_c():
+    """SIGINT raises KeyboardInterrupt, also in tests that a shell runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_tour_stopped_in_round_3_leaves_two_whole_rounds(fake_steps, whole, hears_ctrl_c, tmp_path, capsys):
     stop = "import os, signal, time\nif count == 3: os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     fake_steps(_00_a=whole(), _01_b=whole(stop))
     code, _, err = tour(tmp_path, capsys, "--rounds", "5")

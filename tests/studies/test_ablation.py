@@ -448,7 +448,7 @@ def test_another_ablation_is_not_touched(fake, tmp_path, capsys, monkeypatch):
         assert words in line
     assert "seed 0, not 3" in refused(tmp_path, capsys, "--resume", "--seed", 3)
     assert "all pairs False, not True" in refused(tmp_path, capsys, "--resume", "--all-pairs")
-    assert "image size 32, not 64" in refused(tmp_path, capsys, "--resume", "--image-size", 64)
+    assert "image size 48, not 64" in refused(tmp_path, capsys, "--resume", "--image-size", 64)
     assert "precision 'float32', not 'bfloat16'" in refused(tmp_path, capsys, "--resume", "--precision", "bf16")
     with monkeypatch.context() as patch:
         patch.setattr("common.machine.usable_cores", lambda: 99)

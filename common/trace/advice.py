@@ -70,6 +70,8 @@ def verdict(trace: Trace, steps: Steps, bottlenecks: Iterable[Advice], tensor_co
     if not len(trace.kernels):
         share = (parts["cpu_exec"] + parts["runtime"]) / total
         bound = f"{share:.0%} of the step is operators on the CPU"
+        if (waiting := parts["dataloader"] / total) > share:
+            bound = f"{waiting:.0%} of the step waits for the DataLoader"
         if advice and (share < 0.5 or _remaining(advice[0]) <= COMPUTE_BOUND):
             return f"{bound}; {first}"
         left = "".join(f"{item.title}, " for item in advice)

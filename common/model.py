@@ -47,7 +47,7 @@ class _Block(nn.Module):
         return self.pointwise(x + self.depthwise(x))
 
 
-def _convolution(channels_in: int, channels_out: int, **settings: int) -> list[nn.Module]:
+def _convolution(channels_in: int, channels_out: int, **settings: Any) -> list[nn.Module]:
     convolution = nn.Conv2d(channels_in, channels_out, bias=False, **settings)
     return [convolution, nn.BatchNorm2d(channels_out), nn.ReLU()]
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.ladder.figures import GREY, MEMORY, SPEED, check_figure_file, save, step_label, styled
+from common.ladder.figures import GREY, MEMORY, SLOWER, SPEED, check_figure_file, save, step_label, styled
 from common.studies.ablation.effects import control, effects
 from common.studies.ablation.plan import CONTROL
 from common.studies.ablation.record import Ablation
@@ -19,7 +19,6 @@ TICKS = (  # from coarse to fine
     (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7, 2),
 )
 MOST_TICKS = 9
-CHANGED = "#d55e00"  # where a program differs from itself
 
 
 def draw(ablation: Ablation, path: str | Path) -> None:
@@ -46,7 +45,7 @@ def ablation_figure(ablation: Ablation) -> "Figure":
         drawn = [(row + shift, ratio) for row, ratio in enumerate(ratios, start=1) if ratio]
         draw_ratios(axes, drawn, colour=colour, marker=marker, label=label)
     if noise:
-        draw_ratios(axes, [(0, noise)], colour=CHANGED, marker="D", label="control: baseline over baseline")
+        draw_ratios(axes, [(0, noise)], colour=SLOWER, marker="D", label="control: baseline over baseline")
     for row, effect in enumerate(rows, start=1):
         if not (effect.alone or effect.in_full):
             text = "no effect on this device" if effect.no_effect else "not measured"

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 
-from common import PASSIVE_WAITING
+from common import SHORT_SPIN
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,11 +42,11 @@ def usable_cores() -> int:
 
 
 def openmp_waiting() -> str:
-    """How OpenMP's threads wait for work here, for a run's notes; see `common.PASSIVE_WAITING`."""
-    chosen = {name: value for name, value in os.environ.items() if name in PASSIVE_WAITING}
+    """How OpenMP's threads wait for work here, for a run's notes; see `common.SHORT_SPIN`."""
+    chosen = {name: value for name, value in os.environ.items() if name in SHORT_SPIN}
     words = " ".join(f"{name}={value}" for name, value in sorted(chosen.items(), reverse=True))
-    if chosen == PASSIVE_WAITING:
-        return f"OpenMP's threads sleep while they wait ({words}); OMP_WAIT_POLICY=ACTIVE lets them spin"
+    if chosen == SHORT_SPIN:
+        return f"OpenMP's threads spin only briefly while they wait, then sleep ({words})"
     return f"OpenMP's threads wait as the environment says ({words})"
 
 

@@ -23,7 +23,7 @@ class TinyConvMixer(nn.Module):
     Float images [N, 3, H, W] in, H and W at least `patch`; [N, classes] out.
     """
 
-    def __init__(self, classes: int = 10, width: int = 16, patch: int = 8, depth: int = 2) -> None:
+    def __init__(self, classes: int = 10, width: int = 16, patch: int = 12, depth: int = 2) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             *_convolution(3, width, kernel_size=patch, stride=patch),

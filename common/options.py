@@ -14,7 +14,7 @@ from common.errors import InputError
 from common.machine import ROOT, usable_cores
 
 MODEL = {"cuda": "mobilenet_v2", "cpu": "tiny_convmixer"}  # the course's own
-IMAGE_SIZE = {"cuda": 224, "cpu": 128}  # px; on a CPU, preparing an image then costs about what training on it does
+IMAGE_SIZE = {"cuda": 224, "cpu": 96}  # px; on a CPU, preparing an image then costs about what training on it does
 TORCHVISION_IMAGE_SIZE = {"cuda": 224, "cpu": 64}  # of any other model; a CPU needs minutes per step at 224
 QUICK_IMAGE_SIZE = {"cuda": 224, "cpu": 48}  # not 32, as which images are stored: then nothing would be resized
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -137,7 +137,7 @@ def add_step_options(
     )
     add(
         "--image-size",
-        "images are resized to PX x PX (default: 224 on a GPU; on a CPU 128, 64 with another --model, 48 with --quick)",
+        "images are resized to PX x PX (default: 224 on a GPU; on a CPU 96, 64 with another --model, 48 with --quick)",
         type=whole_number(16, 1024),
         default=None,
         metavar="PX",

@@ -8,7 +8,7 @@ from common.errors import InputError
 from common.model import TINY, TinyConvMixer, classifier
 
 
-@pytest.mark.parametrize("size", [8, 32, 65, 128])
+@pytest.mark.parametrize("size", [12, 32, 65, 128])
 def test_it_gives_a_number_per_image_and_class_at_any_size_from_one_patch_on(size):
     model = classifier(TINY, size)
     assert isinstance(model, TinyConvMixer)

@@ -7,7 +7,7 @@ import torch
 from support import NAMES, STEPS, run_program
 from test_session import options
 
-from common import PASSIVE_WAITING, machine, session
+from common import SHORT_SPIN, machine, session
 
 # What OpenMP's library reads when it is loaded is seen in the environment at the moment at which torch is imported.
 AT_IMPORT = """
@@ -28,7 +28,7 @@ runpy.run_path(sys.argv[1])
 @pytest.fixture
 def nothing_chosen(monkeypatch):
     """An environment as a user's is; the tests' own process has imported `common`, which sets it."""
-    for name in PASSIVE_WAITING:
+    for name in SHORT_SPIN:
         monkeypatch.delenv(name, raising=False)
 
 
@@ -40,20 +40,20 @@ def at_import(program):
 
 @pytest.mark.parametrize("path", STEPS, ids=NAMES)
 def test_a_step_sets_both_variables_before_it_imports_torch(nothing_chosen, path):
-    assert at_import(path) == ["PASSIVE", "0"]
+    assert at_import(path) == ["PASSIVE", "1000"]
 
 
 @pytest.mark.parametrize("chosen", [("ACTIVE", ""), ("PASSIVE", ""), ("", "30000"), ("ACTIVE", "5")])
 def test_what_the_user_chose_is_kept(nothing_chosen, monkeypatch, chosen):
-    for name, value in zip(PASSIVE_WAITING, chosen, strict=True):
+    for name, value in zip(SHORT_SPIN, chosen, strict=True):
         if value:
             monkeypatch.setenv(name, value)
     assert at_import(STEPS[0]) == list(chosen)
 
 
-SLEEPING = "OpenMP's threads sleep while they wait (OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=0); OMP_WAIT_POLICY=ACTIVE"
+BRIEFLY = "OpenMP's threads spin only briefly while they wait, then sleep (OMP_WAIT_POLICY=PASSIVE GOMP_SPINCOUNT=1000)"
 CHOSEN = {
-    SLEEPING: PASSIVE_WAITING,
+    BRIEFLY: SHORT_SPIN,
     "OpenMP's threads wait as the environment says (OMP_WAIT_POLICY=ACTIVE)": {"OMP_WAIT_POLICY": "ACTIVE"},
     "OpenMP's threads wait as the environment says (GOMP_SPINCOUNT=9)": {"GOMP_SPINCOUNT": "9"},
 }

@@ -146,9 +146,9 @@ def test_a_program_uses_the_options_that_it_reads(tmp_path, capsys):
 
 
 DEFAULTS = {  # (device, words): model, image size
-    ("cpu", ""): ("tiny_convmixer", 128),
+    ("cpu", ""): ("tiny_convmixer", 96),
     ("cpu", "--quick"): ("tiny_convmixer", 48),
-    ("cpu", "--model tiny_convmixer"): ("tiny_convmixer", 128),
+    ("cpu", "--model tiny_convmixer"): ("tiny_convmixer", 96),
     ("cpu", "--model mobilenet_v2"): ("mobilenet_v2", 64),
     ("cpu", "--model resnet18 --quick"): ("resnet18", 48),
     ("cpu", "--image-size 48 --quick"): ("tiny_convmixer", 48),

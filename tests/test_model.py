@@ -17,7 +17,7 @@ def test_it_gives_a_number_per_image_and_class_at_any_size_from_one_patch_on(siz
 
 
 def test_its_parameters_are_those_of_its_layers():
-    width, patch, depth, classes = 16, 8, 2, 10
+    width, patch, depth, classes = 16, 12, 2, 10
     norm = 2 * width
     block = (9 * width + norm) + (width * width + norm)  # depthwise 3 x 3, pointwise
     by_hand = (3 * patch * patch * width + norm) + depth * block + (width * classes + classes)
@@ -30,10 +30,10 @@ def test_its_parameters_are_those_of_its_layers():
 def test_neighbouring_patches_are_mixed_and_distant_ones_are_not():
     torch.manual_seed(0)
     blocks = TinyConvMixer(depth=1).eval().layers[:4]  # patches, normalisation, ReLU, one block
-    images = torch.randn(1, 3, 80, 80, requires_grad=True)
+    images = torch.randn(1, 3, 120, 120, requires_grad=True)
     assert blocks(images).shape == (1, 16, 10, 10)
     (gradient,) = torch.autograd.grad(blocks(images)[:, :, 5, 5].sum(), images)
-    seen = gradient[0].abs().sum(0).reshape(10, 8, 10, 8).sum((1, 3)) > 0
+    seen = gradient[0].abs().sum(0).reshape(10, 12, 10, 12).sum((1, 3)) > 0
     rows, columns = torch.where(seen)
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (4, 6, 4, 6)
 

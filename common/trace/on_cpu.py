@@ -90,7 +90,10 @@ def _loading(steps: Steps, phases: Phases) -> Advice:
             step, title, "worker processes load already; more of them would take cores from the training"
         )
     waiting = _within(steps, phases.loading)
-    why = f"each step waits {step_time(steps, waiting)} for the DataLoader, which does its work in the training process"
+    why = (
+        f"each step waits {step_time(steps, waiting)} for the DataLoader, which does its work in the training process. "
+        "On few cores, workers take from the training much or all of what they save"
+    )
     return bounded(step, title, why, waiting)
 
 

@@ -18,13 +18,15 @@ from typing import Any
 
 from common import machine
 from common.errors import InputError
-from common.machine import ROOT
 from common.options import IMAGE_SIZE, MODEL, add_step_options, image_size_for
 
 HELP = "Check this machine: what it has, and what to do about what it lacks."
 NEEDED_GB = 1  # a full ladder of traces takes some tens of MB; what a run stages, a few hundred
 SHARED_MEMORY = Path("/dev/shm")  # where workers put their batches
-PREFETCH_FACTOR, HELD_BATCHES = 2, 2  # batches: that each worker has ready, DataLoader's default; in use or being copied
+PREFETCH_FACTOR, HELD_BATCHES = (
+    2,
+    2,
+)  # batches: that each worker has ready, DataLoader's default; in use or being copied
 BF16_SECONDS = 4.0  # for measuring bf16 on a CPU: no round of it starts that would end later
 BF16_ROUNDS, BF16_STEPS = 7, 5  # of fp32 and bf16 in turn; training steps of each in a round, where time allows
 
@@ -232,7 +234,7 @@ def _shared_memory(workers: int, batch_size: int, image_size: int) -> Iterator[F
     if free >= needed:
         yield Finding("Shared memory", "ok", text)
         return
-    fix = f"mount -o remount,size={-(-2 * needed // 10**9)}G {SHARED_MEMORY}, a container's --shm-size, or fewer --workers"
+    fix = f"mount -o remount,size={-(-2 * needed // 10**9)}G {SHARED_MEMORY}, --shm-size, or fewer --workers"
     yield Finding("Shared memory", "fix", f"{text}: {fix}")
 
 
@@ -250,7 +252,7 @@ def _cifar10(data: Path) -> Finding:
 
 
 def _package(name: str, wanted: str, title: str, without: str, effect: str) -> Finding:
-    """wanted: the oldest version that works. without: the state where there is none. effect: of that, or an older one."""
+    """wanted: the oldest version that works. without: the state where there is none. effect: of either."""
     fix = "run `make setup`, or pip install -r requirements.txt"
     try:
         version = importlib.metadata.version(name)

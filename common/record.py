@@ -111,7 +111,7 @@ class Result:
     pin_memory: the loader's. world_size: processes that trained together. samples_per_second: of all of them;
     tokens_per_second: for what trains on tokens, else None. first_step_seconds: of the first training step, which
     compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes: bytes that one batch moves to
-    the device. gpu_clocks: of an NVIDIA GPU while it was timed; not in the object where nobody looked. notes: what this device could not do. started: ISO 8601.
+    the device. gpu_clocks: see `run.gpu_clocks`. notes: what this device could not do. started: ISO 8601.
     """
 
     schema: int

@@ -6,13 +6,21 @@ A GPU that is hot, or that reached its power limit, lowers its clock: then a run
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what reads results starts without torch
     import torch
 
-FIELDS = ("clocks.sm", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu", "clocks_throttle_reasons.active")
+FIELDS = (
+    "clocks.sm",
+    "clocks.max.sm",
+    "power.draw",
+    "power.limit",
+    "temperature.gpu",
+    "clocks_throttle_reasons.active",
+)
 EVERY_MS = 500
 # Bits of nvmlClocksThrottleReasons in NVML's nvml.h that slow a GPU down; not: idle, clocks that someone has set.
 REASONS = {
@@ -27,7 +35,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class GpuClocks:
-    """Medians over the samples, but the lowest clock and the highest temperature; None for what the GPU keeps to itself.
+    """Medians over the samples, but the lowest clock and the highest temperature; None for what is not told.
 
     samples: how many. sm_mhz, sm_mhz_lowest, sm_mhz_limit: the multiprocessors' clock, and the highest that this GPU
     has. power_watts, power_limit_watts. temperature: degrees Celsius. slowed_by: values of `REASONS` that were given.
@@ -46,8 +54,7 @@ class GpuClocks:
 class GpuWatch:
     """A context in which nvidia-smi samples an NVIDIA GPU, in a process of its own. clocks: what it saw, afterwards.
 
-    None on a CPU, where there is no nvidia-smi, and where it reports nothing in that time or of that GPU (a part of one,
-    by MIG).
+    None on a CPU, without nvidia-smi, and where that reports nothing in the time or of the GPU (a part of one, by MIG).
     """
 
     def __init__(self, device: "torch.device") -> None:
@@ -59,13 +66,17 @@ class GpuWatch:
         uuid = _uuid(self.device)
         if uuid:
             query = f"--query-gpu={','.join(FIELDS)}"
-            command = ["nvidia-smi", f"--id=GPU-{uuid}", query, "--format=csv,noheader,nounits", f"--loop-ms={EVERY_MS}"]
-            try:
+            command = [
+                "nvidia-smi",
+                f"--id=GPU-{uuid}",
+                query,
+                "--format=csv,noheader,nounits",
+                f"--loop-ms={EVERY_MS}",
+            ]
+            with suppress(OSError):  # no nvidia-smi
                 self._process = subprocess.Popen(
                     command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
                 )
-            except OSError:  # no nvidia-smi
-                pass
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,7 +124,11 @@ def slowed_down(clocks: GpuClocks | None) -> list[str]:
     """The note that a GPU lowered its clock in the windows, and why; [] where it did not, or where nobody looked."""
     if not clocks or not clocks.slowed_by:
         return []
-    to = "" if None in (clocks.sm_mhz, clocks.sm_mhz_limit) else f": {clocks.sm_mhz:.0f} of {clocks.sm_mhz_limit:.0f} MHz"
+    to = (
+        ""
+        if None in (clocks.sm_mhz, clocks.sm_mhz_limit)
+        else f": {clocks.sm_mhz:.0f} of {clocks.sm_mhz_limit:.0f} MHz"
+    )
     return [f"the GPU lowered its clock while it was timed ({', '.join(clocks.slowed_by)}){to}"]
 
 

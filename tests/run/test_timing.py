@@ -95,7 +95,7 @@ def trained(monkeypatch, device, batches, plan=PLAN):
 
 def numbered(count):
     """A loader of `count` batches, each of its own number."""
-    return DataLoader([torch.tensor(number) for number in range(count)], batch_size=1)
+    return DataLoader([(torch.tensor(number),) for number in range(count)], batch_size=1)
 
 
 def test_a_gpus_peaks_are_of_the_windows_and_not_of_what_the_warm_up_left_over(monkeypatch):
@@ -121,7 +121,7 @@ def test_windows_longer_than_an_epoch_hold_several(monkeypatch):
 def test_data_on_the_device_has_epochs_too():
     class Images:
         data = torch.zeros(12, 32, 32, 3, dtype=torch.uint8).numpy()
-        targets = list(range(12))
+        targets = tuple(range(12))
 
     batches = Epochs(DeviceLoader(Images(), 4, "cpu"))
     labels = [next(batches)[1] for _ in range(6)]

@@ -23,7 +23,7 @@ def traced(tmp_path, batches):
 
 
 def test_the_workers_queue_is_long_used_up_when_recording_begins(tmp_path):
-    loader = DataLoader(range(500), num_workers=2, persistent_workers=True)
+    loader = DataLoader([(number,) for number in range(500)], num_workers=2, persistent_workers=True)
     trained, marks = traced(tmp_path, Epochs(loader))
     queue = 2 * loader.prefetch_factor
     # one epoch begins first, and its queue is used up; one step is skipped
@@ -32,7 +32,7 @@ def test_the_workers_queue_is_long_used_up_when_recording_begins(tmp_path):
 
 
 def test_no_epoch_begins_in_the_traced_steps(tmp_path):
-    batches = Epochs(DataLoader(range(9)))
+    batches = Epochs(DataLoader([(number,) for number in range(9)]))
     for _ in range(6):
         next(batches)
     trained, _ = traced(tmp_path, batches)
@@ -40,5 +40,5 @@ def test_no_epoch_begins_in_the_traced_steps(tmp_path):
 
 
 def test_without_workers_one_step_warms_up(tmp_path):
-    trained, _ = traced(tmp_path, iter([torch.tensor([number]) for number in range(20)]))
+    trained, _ = traced(tmp_path, iter([(torch.tensor([number]),) for number in range(20)]))
     assert len(trained) == 1 + 1 + TRACED_STEPS

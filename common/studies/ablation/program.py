@@ -133,9 +133,7 @@ def timed(
     if len(loader) == 0:
         raise InputError(f"batch size {loader.batch_size} is larger than the data ({len(loader.dataset)} images)")
     with as_input_error(options, loader, device):
-        return program, time_training(
-            Epochs(loader), program.train_step, device, plan, around_windows=around_windows
-        )
+        return program, time_training(Epochs(loader), program.train_step, device, plan, around_windows=around_windows)
 
 
 def main(settings: str) -> None:

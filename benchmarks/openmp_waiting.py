@@ -31,7 +31,9 @@ BUSY = "while True: pass"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=whole_number(2, 100), default=5, metavar="N")
-    parser.add_argument("--steps", nargs="+", choices=[path.stem for path in ROOT.glob("steps/[0-9]*.py")], default=STEPS)
+    parser.add_argument(
+        "--steps", nargs="+", choices=[path.stem for path in ROOT.glob("steps/[0-9]*.py")], default=STEPS
+    )
     args = parser.parse_args()
     print(f"images/s over those of OpenMP's default, {args.rounds} rounds, {usable_cores()} cores\n")
     print(f"{'beside':<20}{'step':<26}{'asleep at once':<24}a short spin")

@@ -2,12 +2,14 @@
 
 import argparse
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
 import shutil
 import statistics
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +18,15 @@ from typing import Any
 
 from common import machine
 from common.errors import InputError
-from common.machine import ROOT
-from common.options import IMAGE_SIZE, MODEL
+from common.options import IMAGE_SIZE, MODEL, add_step_options, image_size_for
 
 HELP = "Check this machine: what it has, and what to do about what it lacks."
 NEEDED_GB = 1  # a full ladder of traces takes some tens of MB; what a run stages, a few hundred
+SHARED_MEMORY = Path("/dev/shm")  # where workers put their batches
+PREFETCH_FACTOR, HELD_BATCHES = (
+    2,
+    2,
+)  # batches: that each worker has ready, DataLoader's default; in use or being copied
 BF16_SECONDS = 4.0  # for measuring bf16 on a CPU: no round of it starts that would end later
 BF16_ROUNDS, BF16_STEPS = 7, 5  # of fp32 and bf16 in turn; training steps of each in a round, where time allows
 
@@ -35,30 +41,33 @@ class Finding:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--logdir", type=Path, default=ROOT / "logs", metavar="DIR", help="where runs would go")
-    parser.add_argument("--data", type=Path, default=ROOT / "data", metavar="DIR", help="where CIFAR-10 would be")
+    texts = {"--logdir": "where runs would go", "--data": "where CIFAR-10 would be"}
+    without = ("--device", "--download", "--model", "--precision", "--seed", "--quick", "--stacks")
+    add_step_options(parser, without=without, texts=texts)
 
 
-def examine(logdir: Path, data: Path) -> list[Finding]:
-    """All findings, in the order they are printed."""
+def examine(args: argparse.Namespace) -> list[Finding]:
+    """All findings, in the order they are printed. args: what `add_options` adds."""
+    gpu = _has_gpu()
     return [
         _python(),
         *_torch(),
         *_gpus(),
         _cpu(),
         *_cpu_bf16(),
-        _compiler(),
-        _cifar10(data),
-        _package("tensorboard", "2.21", "TensorBoard", "fix"),
-        _package("scipy", "1.9", "SciPy", "fix"),
-        _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note"),
-        _disk(logdir),
+        *_compilers(gpu),
+        *_shared_memory(args.workers, args.batch_size, image_size_for(args, "cuda" if gpu else "cpu")),
+        _cifar10(args.data),
+        _package("tensorboard", "2.21", "TensorBoard", "fix", "its page for PyTorch traces may be broken"),
+        _package("scipy", "1.9", "SciPy", "note", "no intervals: runs are recorded, and compared elsewhere"),
+        _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note", "traces are recorded, and shown elsewhere"),
+        _disk(args.logdir),
     ]
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; returns 0, or 2 where something has to be fixed."""
-    findings = examine(args.logdir, args.data)
+    findings = examine(args)
     for finding in findings:
         print(f"{finding.state:<5}{finding.subject:<18}{finding.text}")
     return 2 if any(finding.state == "fix" for finding in findings) else 0
@@ -82,6 +91,14 @@ def _torch() -> Iterator[Finding]:
         yield Finding("torch", "fix", f"{text}: 2.11 or later is needed, run `make setup`")
     else:
         yield Finding("torch", "ok", text)
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except Exception:  # reported above
+        return False
+    return torch.cuda.is_available()
 
 
 def _gpus() -> Iterator[Finding]:
@@ -187,11 +204,38 @@ def _seconds(program: Callable[[], None], count: int) -> float:
     return perf_counter() - start
 
 
-def _compiler() -> Finding:
-    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # torch.compile asks for that
-    if path := shutil.which(name):
-        return Finding("C++ compiler", "ok", path)
-    return Finding("C++ compiler", "note", f"no {name}: without it, torch.compile, in steps from 13 on, fails on a CPU")
+def _compilers(gpu: bool) -> Iterator[Finding]:
+    """What torch.compile needs: on a GPU Triton, which builds C code when it runs; on a CPU a C++ compiler."""
+    fails = f"without it, torch.compile, in steps from 13 on, fails on a {'GPU' if gpu else 'CPU'}"
+    language = "C" if gpu else "C++"
+    variable, names = ("CC", ("gcc", "clang")) if gpu else ("CXX", ("clang++" if sys.platform == "darwin" else "g++",))
+    names = (os.environ[variable],) if os.environ.get(variable) else names
+    if path := next(filter(None, map(shutil.which, names)), None):
+        yield Finding(f"{language} compiler", "ok", path)
+    else:
+        yield Finding(f"{language} compiler", "note", f"no {' or '.join(names)}: {fails}")
+    if gpu and importlib.util.find_spec("triton") is None:
+        yield Finding("Triton", "note", f"not installed: {fails}")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        yield Finding("Python's headers", "note", f"no Python.h (Debian: python3-dev): {fails}")
+
+
+def _shared_memory(workers: int, batch_size: int, image_size: int) -> Iterator[Finding]:
+    """What the workers' queue of batches takes, uint8 images as from step 03 on; nothing where no /dev/shm is used."""
+    if not workers or not SHARED_MEMORY.is_dir():
+        return
+    batch = batch_size * (3 * image_size**2 + 8)
+    needed = batch * (workers * PREFETCH_FACTOR + HELD_BATCHES)
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    text = (
+        f"{free / 1e9:.2f} GB free in {SHARED_MEMORY}, {needed / 1e9:.2f} GB needed for {workers} workers, "
+        f"batch {batch_size}, {image_size} px"
+    )
+    if free >= needed:
+        yield Finding("Shared memory", "ok", text)
+        return
+    fix = f"mount -o remount,size={-(-2 * needed // 10**9)}G {SHARED_MEMORY}, --shm-size, or fewer --workers"
+    yield Finding("Shared memory", "fix", f"{text}: {fix}")
 
 
 def _cifar10(data: Path) -> Finding:
@@ -207,15 +251,16 @@ def _cifar10(data: Path) -> Finding:
     return Finding("CIFAR-10", "note", f"not in {data}: steps use the stand-in; --download fetches it (170 MB)")
 
 
-def _package(name: str, wanted: str, title: str, without: str) -> Finding:
-    """wanted: the oldest version that works. without: the state where there is none."""
+def _package(name: str, wanted: str, title: str, without: str, effect: str) -> Finding:
+    """wanted: the oldest version that works. without: the state where there is none. effect: of either."""
     fix = "run `make setup`, or pip install -r requirements.txt"
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(title, without, f"{name} is not installed: {fix}")
+        why = "" if without == "fix" else f", so {effect}"
+        return Finding(title, without, f"{name} is not installed{why}: {fix}")
     if _numbers(version) < _numbers(wanted):
-        return Finding(title, "fix", f"{name} {version}: {wanted} or later is needed, {fix}")
+        return Finding(title, "note", f"{name} {version} is older than {wanted}, so {effect}: {fix}")
     return Finding(title, "ok", f"{name} {version}")
 
 

@@ -4,12 +4,14 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import subprocess
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 
 from common import SHORT_SPIN
+from common.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -96,11 +98,21 @@ def driver_version() -> str | None:
 ONLY_READ = (":(exclude)common/board", ":(exclude)common/course", ":(exclude)common/explain")
 
 
+COMMIT_VARIABLE = "WALKTHROUGH_COMMIT"
+
+
 def git_revision() -> str | None:
     """The commit that the code is at, "-dirty" added where the code that measures has uncommitted changes.
 
-    None outside a git checkout. Changes elsewhere (a note, a recorded run) do not affect what is measured.
+    None outside a git checkout, unless `COMMIT_VARIABLE` names it: for a machine without git, or with an archive of the
+    code. Changes elsewhere (a note, a recorded run) do not affect what is measured. Raises InputError for a variable
+    that holds no commit.
     """
+    if named := os.environ.get(COMMIT_VARIABLE):
+        if not re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", named):
+            raise InputError(f"{COMMIT_VARIABLE}={named!r} is no commit: give it as `git rev-parse HEAD` prints it")
+        commit, dash, dirty = named.partition("-")
+        return commit[:12] + dash + dirty
     commit = _run("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
     changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", "steps", "common", *ONLY_READ)
     if not commit or changes is None:

@@ -26,6 +26,7 @@ except ImportError:  # a recording needs no more than torch, torchvision and ten
 
 from common import machine
 from common.errors import InputError
+from common.run.gpu_clocks import GpuClocks
 
 SCHEMA = 2
 READABLE_SCHEMAS = (1, 2)
@@ -110,7 +111,7 @@ class Result:
     pin_memory: the loader's. world_size: processes that trained together. samples_per_second: of all of them;
     tokens_per_second: for what trains on tokens, else None. first_step_seconds: of the first training step, which
     compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes: bytes that one batch moves to
-    the device. notes: what this device could not do. started: ISO 8601.
+    the device. gpu_clocks: see `run.gpu_clocks`. notes: what this device could not do. started: ISO 8601.
     """
 
     schema: int
@@ -131,6 +132,7 @@ class Result:
     step_ms: StepTime
     peak_memory_bytes: PeakMemory
     batch_bytes: int
+    gpu_clocks: GpuClocks | None = None
     trace: str
     notes: list[str]
     environment: Environment
@@ -149,7 +151,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `result.json` holds, in the schema that the result was made with."""
-        return {name: value for name, value in asdict(self).items() if self.schema > 1 or name not in SINCE_SCHEMA_2}
+        left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + (() if self.gpu_clocks else ("gpu_clocks",))
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
 def data_label(source: str) -> str:

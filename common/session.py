@@ -4,47 +4,27 @@ The two measurements are never mixed: tracing slows the training, so throughput 
 """
 
 import gzip
-import math
 import shutil
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from common import machine, record
-from common.device import autocast_notes, device_name, dtype_name, synchronize, without_gpu
+from common.device import autocast_notes, device_name, dtype_name, without_gpu
 from common.errors import InputError
 from common.failures import as_input_error
 from common.loaders import Batch, DeviceLoader, Loader
 from common.options import StepOptions
 from common.run import progress, ranks
+from common.run.batches import Epochs
 from common.run.folder import add_trace, own_folder, publish, stamp
+from common.run.gpu_clocks import GpuWatch, slowed_down
+from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.run.tracing import cpu_peak_bytes, traced_window
-
-TokenCount = Callable[[Batch], "int | torch.Tensor"]  # tokens in a batch; a tensor is read once a window is over
-TrainStep = Callable[..., torch.Tensor]  # train_step(*batch) trains on one batch and returns the loss, one element
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How long to measure. Steps of a window: as many as fill `window_seconds`, and at least `window_steps`."""
-
-    warmup_steps: int
-    warmup_seconds: float
-    windows: int
-    window_steps: int
-    window_seconds: float
-
-
-FULL = Plan(warmup_steps=2, warmup_seconds=1.2, windows=10, window_steps=3, window_seconds=0.6)
-QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.2)
 
 
 @dataclass(frozen=True)
@@ -53,38 +33,6 @@ class BatchTransfer:
 
     dtype: torch.dtype | None
     batch_bytes: int
-
-
-@dataclass(frozen=True)
-class Window:
-    """One timed window: samples/s (and tokens/s) over the whole of it, ms of each step, mean loss."""
-
-    samples_per_second: float
-    tokens_per_second: float | None
-    step_ms: list[float]
-    loss: float
-
-
-@dataclass(frozen=True)
-class Timing:
-    """A training as it was timed. first_step_seconds: of the first step, loading not included; it is in no window."""
-
-    first_step_seconds: float
-    windows: list[Window]
-
-    @property
-    def samples_per_second(self) -> record.Throughput:
-        speeds = [window.samples_per_second for window in self.windows]
-        return record.Throughput(statistics.median(speeds), speeds)
-
-    @property
-    def tokens_per_second(self) -> record.Throughput | None:
-        speeds = [window.tokens_per_second for window in self.windows if window.tokens_per_second is not None]
-        return record.Throughput(statistics.median(speeds), speeds) if speeds else None
-
-    @property
-    def step_ms(self) -> record.StepTime:
-        return record.step_time([ms for window in self.windows for ms in window.step_ms])
 
 
 def run_step(
@@ -117,25 +65,23 @@ def run_step(
     plan = QUICK if args.quick else FULL
     started = machine.now()
     leads = ranks.rank() == 0
-    say = progress.say if leads else _quiet
+    say = progress.say if leads else quiet
     say(
         f"{step}: {args.model}, {source} data, {args.image_size} px, batch {batch_size}, "
         f"{loader.num_workers} workers, on {device_name(device)}"
     )
     own_name = step if leads else f"{step}.rank{ranks.rank()}"
     with own_folder(args.logdir, own_name) as (folder, staging), as_input_error(args, loader, device):
-        parts, batches = plan.windows + 2, endless(loader)
-        first_batch = next(batches)
-        transfer = batch_transfer(first_batch, loader)
-        batches = chain([first_batch], batches)
-        del first_batch  # else it would count as memory that the training needs
-        report = partial(progress.report, of=parts) if leads else _quiet
-        timing = time_training(batches, train_step, device, plan, queued_batches(loader), count_tokens, report)
+        parts, batches = plan.windows + 2, Epochs(loader)
+        transfer = batch_transfer(batches.peek(), loader)
+        report = partial(progress.report, of=parts) if leads else quiet
+        watch = GpuWatch(device)
+        timing = time_training(batches, train_step, device, plan, count_tokens, report, around_windows=watch)
         if device.type == "cuda":
             peak = record.PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
 
         trace, packed = staging / "trace.json", staging / "trace.json.gz"  # names that TensorBoard would not load
-        trace_events = traced_window(batches, train_step, device, trace, args.stacks, queued_batches(loader))
+        trace_events = traced_window(batches, train_step, device, trace, args.stacks)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
@@ -164,8 +110,9 @@ def run_step(
             step_ms=timing.step_ms,
             peak_memory_bytes=peak,
             batch_bytes=transfer.batch_bytes,
+            gpu_clocks=watch.clocks,
             trace=_trace_name(),
-            notes=[*notes, *_notes(step, args, device, precision)],
+            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks)],
             environment=record.environment(torch.__version__, torch.version.cuda),
             started=started,
         )
@@ -188,112 +135,6 @@ def _trace_name() -> str:
     """The file name of this process's trace, <host>.<ms>.pt.trace.json.gz; TensorBoard shows each rank as a host."""
     rank = f"_rank{ranks.rank()}" if ranks.world_size() > 1 else ""
     return f"{stamp(rank)}.pt.trace.json.gz"
-
-
-def _quiet(*_: object, **__: object) -> None:
-    """Report nothing."""
-
-
-def time_training(
-    batches: Iterator[Batch],
-    train_step: TrainStep,
-    device: torch.device,
-    plan: Plan,
-    queued: int = 0,
-    count_tokens: TokenCount | None = None,
-    report: Callable[..., None] = _quiet,
-    around_windows: AbstractContextManager[Any] | None = None,
-) -> Timing:
-    """Train on `batches` and time it: the first step, a warm-up that is not timed, then the windows of `plan`.
-
-    queued: batches that a loader's workers have loaded ahead; they are used up first, since they show no loading.
-    report(phase, done): called after each part. around_windows: entered while the windows are timed.
-    """
-    if device.type == "cpu":
-        machine.keep_freed_memory()
-    report("first step", 0)  # it may take minutes
-    first_step_seconds = _time_first_step(next(batches), train_step, device)
-    steps = warm_up(batches, train_step, device, plan, queued)
-    report("warm-up", 1)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    windows = []
-    with around_windows or nullcontext():
-        for number in range(1, plan.windows + 1):
-            windows.append(timed_window(batches, train_step, device, steps, count_tokens))
-            report(f"window {number}/{plan.windows}", number + 1, samples_per_second=windows[-1].samples_per_second)
-    return Timing(first_step_seconds, windows)
-
-
-def _time_first_step(batch: Batch, train_step: TrainStep, device: torch.device) -> float:
-    synchronize(device)
-    begin = time.perf_counter()
-    train_step(*batch)
-    synchronize(device)
-    return time.perf_counter() - begin
-
-
-def warm_up(batches: Iterator[Batch], train_step: TrainStep, device: torch.device, plan: Plan, queued: int = 0) -> int:
-    """Train untimed until caches, clocks and the loader's queue are as they will be; return the steps of a window."""
-    begin = time.perf_counter()
-    for _ in range(plan.warmup_steps + queued):
-        train_step(*next(batches))
-    step_ms = []
-    while ranks.from_rank_0(not step_ms or time.perf_counter() - begin < plan.warmup_seconds):
-        step_ms += timed_window(batches, train_step, device, plan.window_steps).step_ms
-    steps = max(plan.window_steps, math.ceil(plan.window_seconds * 1e3 / statistics.fmean(step_ms)))
-    return ranks.from_rank_0(steps)
-
-
-def timed_window(
-    batches: Iterator[Batch],
-    train_step: TrainStep,
-    device: torch.device,
-    steps: int,
-    count_tokens: TokenCount | None = None,
-) -> Window:
-    """Train `steps` steps and time them. Only its edges synchronise the device; in between, only `train_step` may."""
-    losses, marks, samples = [], [], 0
-    tokens = []
-    synchronize(device)
-    begin = time.perf_counter()
-    marks.append(_mark(device))
-    for _ in range(steps):
-        batch = next(batches)
-        losses.append(train_step(*batch).detach())
-        marks.append(_mark(device))
-        samples += len(batch[0])
-        if count_tokens:
-            tokens.append(count_tokens(batch))
-    synchronize(device)
-    seconds = time.perf_counter() - begin
-    if device.type == "cuda":
-        step_ms = [before.elapsed_time(after) for before, after in pairwise(marks)]
-    else:
-        step_ms = [(after - before) * 1e3 for before, after in pairwise(marks)]
-    speed, token_speed = ranks.summed([samples / seconds, float(sum(tokens)) / seconds])
-    loss = torch.stack(losses).float().mean().item()
-    return Window(speed, token_speed if count_tokens else None, step_ms, loss)
-
-
-def _mark(device: torch.device) -> Any:
-    """A point in time: on a GPU an event in the device's own queue, which the host does not wait for; else seconds."""
-    if device.type != "cuda":
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record(torch.cuda.current_stream(device))
-    return event
-
-
-def endless(loader: Loader) -> Iterator[Batch]:
-    """The batches of a loader, epoch after epoch."""
-    while True:
-        yield from loader
-
-
-def queued_batches(loader: Loader) -> int:
-    """How many batches the loader's workers load ahead."""
-    return loader.num_workers * (loader.prefetch_factor or 0)
 
 
 def batch_transfer(batch: Batch, loader: Loader) -> BatchTransfer:

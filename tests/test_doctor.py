@@ -1,5 +1,6 @@
 """The doctor: every line is ok or says what to do."""
 
+import argparse
 import importlib.metadata
 import sys
 from collections import namedtuple
@@ -17,8 +18,11 @@ def one_round(monkeypatch):
     monkeypatch.setattr(doctor, "BF16_SECONDS", 0.0)
 
 
-def examined(tmp_path):
-    return {finding.subject: finding for finding in doctor.examine(tmp_path, tmp_path)}
+def examined(tmp_path, *words):
+    parser = argparse.ArgumentParser()
+    doctor.add_options(parser)
+    args = parser.parse_args(["--logdir", str(tmp_path), "--data", str(tmp_path), *words])
+    return {finding.subject: finding for finding in doctor.examine(args)}
 
 
 def test_it_looks_at_everything_a_run_needs(tmp_path, capsys):
@@ -54,12 +58,60 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch, capsys):
     for subject in ("TensorBoard", "SciPy", "Profiler plugin"):
         assert "make setup" in findings[subject].text
     assert findings["TensorBoard"].state == "fix"  # a step cannot write its events without
-    assert findings["SciPy"].state == "fix"  # a tour could not compare its steps without
+    assert findings["SciPy"].state == "note"  # runs are recorded without, and compared where it is
     assert findings["Profiler plugin"].state == "note"  # it only shows what a step has recorded
     assert findings["Disk"].state == "fix"
     with pytest.raises(SystemExit) as ended:
         main(["doctor", "--logdir", str(tmp_path), "--data", str(tmp_path)])
     assert ended.value.code == 2
+
+
+def test_what_a_recording_does_not_need_is_never_to_be_fixed(tmp_path, monkeypatch):
+    """As on a GPU machine with torch, torchvision and tensorboard alone, whose tensorboard is old."""
+
+    def version(name):
+        if name == "tensorboard":
+            return "2.20.0"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: namedtuple("usage", "free")(1e12))
+    findings = examined(tmp_path)
+    assert {finding.state for finding in findings.values()} == {"ok", "note"}
+    assert "older than 2.21" in findings["TensorBoard"].text
+
+
+def test_shared_memory_for_the_workers_is_compared_with_what_is_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path)
+    free = 18 * 64 * (3 * 224**2 + 8)  # 8 workers with 2 batches each, and 2 in use
+    words = ("--workers", "8", "--batch-size", "64", "--image-size", "224")
+    for missing, state in ((0, "ok"), (1, "fix")):
+        monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path, missing=missing: usage_of(free - missing))
+        finding = examined(tmp_path, *words)["Shared memory"]
+        assert finding.state == state
+        assert "0.17 GB needed for 8 workers, batch 64, 224 px" in finding.text
+    assert "--shm-size" in finding.text
+    assert "Shared memory" not in examined(tmp_path, "--workers", "0")
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path / "none")  # not Linux
+    assert "Shared memory" not in examined(tmp_path, *words)
+
+
+def test_on_a_gpu_compiling_needs_triton_and_a_c_compiler(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "_has_gpu", lambda: True)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/usr/bin/clang" if name == "clang" else None)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor.sysconfig, "get_path", lambda name: str(tmp_path))
+    findings = examined(tmp_path)
+    assert findings["C compiler"].text == "/usr/bin/clang"
+    assert "C++ compiler" not in findings
+    for subject in ("Triton", "Python's headers"):
+        assert findings[subject].state == "note"
+        assert "fails on a GPU" in findings[subject].text
+    monkeypatch.setenv("CC", "/nonexistent/cc")
+    assert examined(tmp_path)["C compiler"].text.startswith("no /nonexistent/cc: ")
 
 
 def test_a_missing_compiler_is_noted_with_the_steps_that_need_one(tmp_path, monkeypatch):
@@ -105,6 +157,10 @@ def test_autocast_on_a_cpu_is_described_as_the_steps_choose_it(tmp_path, monkeyp
         finding = examined(tmp_path)["CPU"]
         assert finding.state == state
         assert text in finding.text
+
+
+def usage_of(free):
+    return namedtuple("usage", "free")(free)
 
 
 class Clock:

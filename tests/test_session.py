@@ -23,7 +23,7 @@ from common import record, session
 from common.device import without_gpu
 from common.errors import InputError, one_line_errors
 from common.options import StepOptions
-from common.run import tracing
+from common.run import timing, tracing
 
 
 class Images(Dataset):
@@ -131,71 +131,6 @@ def test_the_peak_on_a_cpu_is_the_highest_running_total_of_its_allocations():
     assert tracing.cpu_peak_bytes([]) == 0
 
 
-class FakeEvent:
-    """A CUDA event on a device whose clock ticks 10 ms a call."""
-
-    now = 0
-
-    def __init__(self, enable_timing):
-        assert enable_timing
-
-    def record(self, stream):
-        assert stream == "stream of cuda:1"
-        FakeEvent.now += 10
-        self.at = FakeEvent.now
-
-    def elapsed_time(self, later):
-        return later.at - self.at
-
-
-def test_steps_on_a_gpu_are_timed_by_events_in_its_own_stream(monkeypatch):
-    log = []
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    monkeypatch.setattr(torch.cuda, "synchronize", log.append)
-    batches = iter([(torch.zeros(4, 3), torch.zeros(4))] * 3)
-    window = session.timed_window(batches, lambda *_: torch.tensor(1.0), torch.device("cuda:1"), 3)
-    assert window.step_ms == [10, 10, 10]
-    assert log == [torch.device("cuda:1")] * 2
-
-
-def test_timed_windows_run_without_a_profiler_and_synchronise_at_their_edges_only(monkeypatch):
-    log = []
-    monkeypatch.setattr(session, "synchronize", lambda device: log.append("synchronize"))
-
-    def train_step(images, labels):
-        assert not torch.autograd._profiler_enabled()
-        log.append("step")
-        return torch.tensor([2.0], requires_grad=True) * len(log)
-
-    batches = iter([(torch.zeros(4, 3), torch.zeros(4))] * 3)
-    window = session.timed_window(batches, train_step, torch.device("cpu"), 3)
-    assert log == ["synchronize", "step", "step", "step", "synchronize"]
-    assert len(window.step_ms) == 3
-    assert window.loss == pytest.approx((2 * 2 + 2 * 3 + 2 * 4) / 3)
-    assert window.samples_per_second > 0
-
-
-def test_the_samples_of_all_processes_count(monkeypatch):
-    clock = iter(range(100))
-    monkeypatch.setattr(session.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(session.ranks, "summed", lambda values: [3 * value for value in values])
-    batches = iter([(torch.zeros(4, 3), torch.zeros(4))] * 3)
-    window = session.timed_window(
-        batches, lambda *_: torch.tensor(1.0), torch.device("cpu"), 3, count_tokens=lambda batch: 10
-    )
-    assert window.step_ms == [1000, 1000, 1000]
-    seconds = 5  # the clock is read at the window's edges and at the ends of its steps
-    assert window.samples_per_second == pytest.approx(3 * 12 / seconds)
-    assert window.tokens_per_second == pytest.approx(3 * 30 / seconds)
-
-
-def test_the_loader_runs_on_through_windows_and_epochs():
-    batches = session.endless(DataLoader(Images(), batch_size=16, drop_last=True))
-    firsts = [next(batches)[1][0].item() for _ in range(5)]
-    assert firsts == [0, 6, 0, 6, 0]
-
-
 def test_tensorboard_gets_scalars_and_hyper_parameters(tmp_path):
     result = run_small(tmp_path)
     events = EventAccumulator(str(tmp_path / "09_small"))
@@ -223,7 +158,7 @@ def test_the_first_step_is_timed_separately_and_is_in_no_window(tmp_path, capsys
         trained.append(len(labels))
         return step(images, labels)
 
-    monkeypatch.setattr(session.time, "perf_counter", clock)
+    monkeypatch.setattr(timing.time, "perf_counter", clock)
     loader = DataLoader(Images(), batch_size=4, drop_last=True)
     result = session.run_step("09_small.py", options(tmp_path), loader, train_step)
     assert "the first step took 100.0 s" in capsys.readouterr().out

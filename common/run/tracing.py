@@ -12,6 +12,12 @@ from torch.profiler import ProfilerActivity
 
 from common.errors import InputError
 from common.loaders import Batch
+from common.run.batches import queued, steps_past_epoch
+
+TRACED_STEPS = 3
+# A loader that prepares p batches in the time of a step (p < 1) leaves its queue 1 - p shorter each step: 4 lengths of
+# the queue empty it where p is at most 3/4. Where a loader is nearly fast enough, its wait is short anyway.
+QUEUE_LENGTHS = 4
 
 
 def traced_window(
@@ -20,29 +26,31 @@ def traced_window(
     device: torch.device,
     path: Path,
     stacks: bool = False,
-    queued: int = 0,
 ) -> list[dict[str, Any]]:
     """Record a torch.profiler trace of three steps (after one skipped step and a warm-up) into `path`.
 
-    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. queued: batches that
-    the loader's workers load ahead, and have loaded while the profiler started: the warm-up uses them up. Returns the
-    trace's events; raises InputError where the trace could not be written whole.
+    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. While the profiler
+    starts, the loader's workers fill their queue, and a trace would show no wait for it: the warm-up takes
+    `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins in the traced steps. Returns the trace's events;
+    raises InputError where the trace could not be written whole.
     """
-    warmup = max(1, queued)
+    warmup = max(1, QUEUE_LENGTHS * queued(batches))
+    for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS)):
+        train_step(*next(batches))
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     verbose = _ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
     with torch.profiler.profile(
         activities=activities,
-        schedule=torch.profiler.schedule(wait=1, warmup=warmup, active=3, repeat=1),
+        schedule=torch.profiler.schedule(wait=1, warmup=warmup, active=TRACED_STEPS, repeat=1),
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
         record_shapes=True,
         profile_memory=True,
         with_stack=stacks,
         experimental_config=verbose,
     ) as profiler:
-        for _ in range(1 + warmup + 3):
+        for _ in range(1 + warmup + TRACED_STEPS):
             train_step(*next(batches))
             profiler.step()
     return read_trace(path)

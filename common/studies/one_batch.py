@@ -14,7 +14,7 @@ from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.device import device_name, empty_cache
 from common.errors import InputError, is_out_of_memory
 from common.failures import batch_norm_problem
-from common.session import Plan, Timing, time_training
+from common.run.timing import Plan, Timing, time_training
 
 FULL = Plan(warmup_steps=1, warmup_seconds=0.5, windows=5, window_steps=1, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
@@ -114,5 +114,5 @@ def fitting_batch(train_step: TrainStep, batch_size: int, image_size: int) -> tu
 
 
 def time_one_batch(train_step: TrainStep, batch: Batch, device: torch.device, plan: Plan) -> Timing:
-    """The `session.Timing` of training on that one batch."""
+    """The `run.timing.Timing` of training on that one batch."""
     return time_training(repeat(batch), train_step, device, plan)

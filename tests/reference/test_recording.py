@@ -432,6 +432,20 @@ def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeyp
     assert machine.git_revision().endswith("-dirty")
 
 
+def test_a_commit_is_named_by_the_environment_where_git_is_not_at_hand(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    for named, commit in {
+        "0123abc": "0123abc",
+        "a" * 40: "a" * 12,
+        "0123456789abcdef-dirty": "0123456789ab-dirty",
+    }.items():
+        monkeypatch.setenv(machine.COMMIT_VARIABLE, named)
+        assert machine.git_revision() == commit
+    monkeypatch.setenv(machine.COMMIT_VARIABLE, "main")
+    with pytest.raises(InputError, match="WALKTHROUGH_COMMIT='main' is no commit"):
+        machine.git_revision()
+
+
 def test_devices_become_folder_names():
     assert recording.slug("NVIDIA H200") == "nvidia-h200"
     assert recording.slug("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz") == "intel-core-i7-8650u-cpu-1-90ghz"

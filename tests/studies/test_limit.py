@@ -29,7 +29,7 @@ from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.errors import InputError
 from common.ladder import compare, table
 from common.model import classifier
-from common.session import Timing, Window
+from common.run.timing import Timing, Window
 from common.studies import isolated, one_batch, study
 from common.studies import limit as command
 from common.studies.limit import compiled, figure, flops, measure, operator_times, peaks, view

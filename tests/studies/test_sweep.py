@@ -26,7 +26,7 @@ from common.ladder import statistics
 from common.ladder.figures import ink_on
 from common.options import StepOptions
 from common.record import Environment, Setup, write_json
-from common.session import Timing, Window
+from common.run.timing import Timing, Window
 from common.studies import isolated, study
 from common.studies import sweep as command
 from common.studies.ablation import program as training_program

@@ -25,7 +25,8 @@ from common.failures import as_input_error
 from common.loaders import DeviceLoader, Loader, Prefetcher
 from common.model import classifier
 from common.options import StepOptions
-from common.session import Plan, Timing, TrainStep, endless, queued_batches, time_training
+from common.run.batches import Epochs
+from common.run.timing import Plan, Timing, TrainStep, time_training
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
 from common.studies.isolated import not_compiled, options_from, print_answer
 
@@ -132,9 +133,7 @@ def timed(
     if len(loader) == 0:
         raise InputError(f"batch size {loader.batch_size} is larger than the data ({len(loader.dataset)} images)")
     with as_input_error(options, loader, device):
-        return program, time_training(
-            endless(loader), program.train_step, device, plan, queued_batches(loader), around_windows=around_windows
-        )
+        return program, time_training(Epochs(loader), program.train_step, device, plan, around_windows=around_windows)
 
 
 def main(settings: str) -> None:

@@ -24,7 +24,7 @@ from common.loaders import Batch
 from common.model import classifier
 from common.options import StepOptions
 from common.run import privacy, progress
-from common.session import endless, queued_batches
+from common.run.batches import Epochs
 from common.studies import one_batch, study
 from common.studies.input.record import FASTER, UNRESOLVED, Consumed, Delivered, InputLimit, compared
 from common.studies.limit import record as limit_record
@@ -89,10 +89,10 @@ def deliver(data: Dataset, options: StepOptions, workers: int, window_seconds: f
     )  # fmt: skip
     others = {child.pid for child in multiprocessing.active_children()}
     begin = time.perf_counter()
-    batches = endless(loader)
+    batches = Epochs(loader)
     next(batches)
     start_seconds = time.perf_counter() - begin
-    for _ in range(queued_batches(loader)):  # queued while the workers started: not their pace
+    for _ in range(batches.queued):  # queued while the workers started: not their pace
         next(batches)
     speeds = [images_per_second(batches, options.batch_size, window_seconds) for _ in range(WINDOWS)]
     own = [child.pid for child in multiprocessing.active_children() if child.pid and child.pid not in others]

@@ -12,7 +12,7 @@ from common.model import classifier
 from common.options import StepOptions
 from common.record import Throughput
 from common.run import privacy, progress
-from common.session import Timing
+from common.run.timing import Timing
 from common.studies import one_batch, study
 from common.studies.limit import operator_times, peaks
 from common.studies.limit.compiled import time_compiled

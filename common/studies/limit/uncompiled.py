@@ -14,8 +14,8 @@ from torch import nn
 from common.device import empty_cache
 from common.errors import is_out_of_memory
 from common.failures import batch_norm_problem
+from common.run.timing import Plan, Timing
 from common.run.tracing import traced_window
-from common.session import Plan, Timing
 from common.studies import one_batch
 from common.studies.limit import operator_times
 from common.studies.limit.flops import OperatorCounter, count_step

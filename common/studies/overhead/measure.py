@@ -29,8 +29,8 @@ from common.device import autocast_dtype, autocast_notes, device_name, synchroni
 from common.model import classifier
 from common.options import StepOptions
 from common.run import progress
+from common.run.timing import timed_window
 from common.run.tracing import read_trace
-from common.session import timed_window
 from common.studies import one_batch, study
 from common.studies.one_batch import Batch, TrainStep
 from common.studies.overhead.record import OFF, OFF_AGAIN, Mode, Overhead

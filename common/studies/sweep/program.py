@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 
 from common.errors import InputError, is_out_of_memory, printable
 from common.options import StepOptions
-from common.session import Plan
+from common.run.timing import Plan
 from common.studies.ablation.plan import Optimisations
 from common.studies.ablation.program import timed
 from common.studies.isolated import options_from, print_answer

@@ -1,0 +1,144 @@
+"""What a GPU's clock, power and temperature were while windows were timed, as nvidia-smi reports them.
+
+A GPU that is hot, or that reached its power limit, lowers its clock: then a run is slower, and not by its program.
+"""
+
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what reads results starts without torch
+    import torch
+
+FIELDS = (
+    "clocks.sm",
+    "clocks.max.sm",
+    "power.draw",
+    "power.limit",
+    "temperature.gpu",
+    "clocks_throttle_reasons.active",
+)
+EVERY_MS = 500
+# Bits of nvmlClocksThrottleReasons in NVML's nvml.h that slow a GPU down; not: idle, clocks that someone has set.
+REASONS = {
+    0x04: "power limit",
+    0x08: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "temperature (software)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
+
+
+@dataclass(frozen=True)
+class GpuClocks:
+    """Medians over the samples, but the lowest clock and the highest temperature; None for what is not told.
+
+    samples: how many. sm_mhz, sm_mhz_lowest, sm_mhz_limit: the multiprocessors' clock, and the highest that this GPU
+    has. power_watts, power_limit_watts. temperature: degrees Celsius. slowed_by: values of `REASONS` that were given.
+    """
+
+    samples: int
+    sm_mhz: float | None
+    sm_mhz_lowest: float | None
+    sm_mhz_limit: float | None
+    power_watts: float | None
+    power_limit_watts: float | None
+    temperature: float | None
+    slowed_by: list[str]
+
+
+class GpuWatch:
+    """A context in which nvidia-smi samples an NVIDIA GPU, in a process of its own. clocks: what it saw, afterwards.
+
+    None on a CPU, without nvidia-smi, and where that reports nothing in the time or of the GPU (a part of one, by MIG).
+    """
+
+    def __init__(self, device: "torch.device") -> None:
+        self.device = device
+        self.clocks: GpuClocks | None = None
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "GpuWatch":
+        uuid = _uuid(self.device)
+        if uuid:
+            query = f"--query-gpu={','.join(FIELDS)}"
+            command = [
+                "nvidia-smi",
+                f"--id=GPU-{uuid}",
+                query,
+                "--format=csv,noheader,nounits",
+                f"--loop-ms={EVERY_MS}",
+            ]
+            with suppress(OSError):  # no nvidia-smi
+                self._process = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.terminate()
+            printed, _stderr = self._process.communicate()
+            self.clocks = clocks(printed)
+
+
+def _uuid(device: "torch.device") -> str | None:
+    """The GPU's own number, which nvidia-smi knows, too; CUDA's index may be another than nvidia-smi's."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    if torch.version.hip:
+        return None
+    return str(getattr(torch.cuda.get_device_properties(device), "uuid", "")) or None
+
+
+def clocks(printed: str) -> GpuClocks | None:
+    """The `GpuClocks` of nvidia-smi's lines of `FIELDS`, the last of which may be cut off; None without a whole one."""
+    rows = [line.split(",") for line in printed.splitlines(keepends=True) if line.endswith("\n")]
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) == len(FIELDS)]
+    if not rows:
+        return None
+    *columns, reasons = zip(*rows, strict=True)
+    sm, sm_limit, power, power_limit, temperature = ([_number(cell) for cell in column] for column in columns)
+    bits = 0
+    for cell in reasons:
+        bits |= int(cell, 16) if cell.lower().startswith("0x") else 0
+    return GpuClocks(
+        samples=len(rows),
+        sm_mhz=_over(statistics.median, sm),
+        sm_mhz_lowest=_over(min, sm),
+        sm_mhz_limit=_over(max, sm_limit),
+        power_watts=_over(statistics.median, power),
+        power_limit_watts=_over(statistics.median, power_limit),
+        temperature=_over(max, temperature),
+        slowed_by=[reason for bit, reason in REASONS.items() if bits & bit],
+    )
+
+
+def slowed_down(clocks: GpuClocks | None) -> list[str]:
+    """The note that a GPU lowered its clock in the windows, and why; [] where it did not, or where nobody looked."""
+    if not clocks or not clocks.slowed_by:
+        return []
+    to = (
+        ""
+        if None in (clocks.sm_mhz, clocks.sm_mhz_limit)
+        else f": {clocks.sm_mhz:.0f} of {clocks.sm_mhz_limit:.0f} MHz"
+    )
+    return [f"the GPU lowered its clock while it was timed ({', '.join(clocks.slowed_by)}){to}"]
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:  # "[N/A]", "[Not Supported]"
+        return None
+
+
+def _over(summary: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return summary(known) if known else None

@@ -1,0 +1,83 @@
+"""A GPU's clock while it was timed, from what nvidia-smi prints."""
+
+import os
+import types
+
+import pytest
+import torch
+
+from common import record
+from common.run import gpu_clocks
+from common.run.gpu_clocks import GpuWatch, clocks, slowed_down
+
+STEADY = "1980, 1980, 345.10, 700.00, 54, 0x0000000000000000\n"
+SLOWED = "1410, 1980, 699.80, 700.00, 83, 0x0000000000000004\n"
+
+
+def test_the_samples_are_summed_up():
+    seen = clocks(STEADY * 2 + SLOWED)
+    assert seen == gpu_clocks.GpuClocks(3, 1980, 1410, 1980, 345.1, 700, 83, ["power limit"])
+    assert slowed_down(seen) == ["the GPU lowered its clock while it was timed (power limit): 1980 of 1980 MHz"]
+
+
+def test_a_gpu_that_keeps_its_clock_has_no_note():
+    assert slowed_down(clocks(STEADY)) == []
+    idle_or_set_by_hand = STEADY.replace("0x0000000000000000", "0x0000000000000003")
+    assert clocks(idle_or_set_by_hand).slowed_by == []
+    assert slowed_down(None) == []
+
+
+def test_every_reason_is_named():
+    every = clocks(STEADY.replace("0x0000000000000000", "0x00000000000001ff"))
+    assert every.slowed_by == list(gpu_clocks.REASONS.values())
+
+
+@pytest.mark.parametrize("printed", ["", "1980, 1980", STEADY.rstrip("\n"), "No devices were found\n"])
+def test_without_a_whole_line_nothing_is_known(printed):
+    assert clocks(printed) is None
+
+
+def test_what_a_gpu_keeps_to_itself_is_none():
+    seen = clocks("1980, [N/A], [Not Supported], [N/A], [N/A], [N/A]\n")
+    assert (seen.sm_mhz, seen.sm_mhz_limit, seen.power_watts, seen.temperature) == (1980, None, None, None)
+    assert slowed_down(seen) == []
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU of torch's with a number of its own."""
+    properties = types.SimpleNamespace(uuid="5bd3-01")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "hip", None)
+    return torch.device("cuda:1")
+
+
+def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/asked\nprintf '{STEADY.strip()}\\n'\nexec sleep 1000\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with GpuWatch(gpu) as watch:
+        watch._process.stdout.readline()  # it has begun
+    assert watch._process.returncode is not None
+    asked = (tmp_path / "asked").read_text()
+    assert "--id=GPU-5bd3-01 " in asked
+    assert f"--query-gpu={','.join(gpu_clocks.FIELDS)} " in asked
+
+
+def test_without_nvidia_smi_and_on_a_cpu_nothing_is_known(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for device in (gpu, torch.device("cpu")):
+        with GpuWatch(device) as watch:
+            pass
+        assert watch.clocks is None
+
+
+def test_a_result_holds_them_where_somebody_looked(tmp_path):
+    from support import make_result
+
+    assert "gpu_clocks" not in make_result("00_baseline").as_json()
+    result = make_result("00_baseline", gpu_clocks=clocks(SLOWED))
+    assert result.as_json()["gpu_clocks"]["slowed_by"] == ["power limit"]
+    record.write_result(tmp_path / "result.json", result)
+    assert record.read_result(tmp_path / "result.json") == result

@@ -540,6 +540,101 @@ def test_a_process_answers_in_json_and_one_that_dies_with_its_last_line(monkeypa
     assert options_from(value["options"]) == OPTIONS
 
 
+# Only some of it
+
+
+@pytest.mark.parametrize(
+    "only, wanted",
+    [
+        (["amp"], ["baseline", "baseline + amp", "baseline + compile", "full", "control", "full without amp"]),
+        (["compile_loss"], ["baseline", "baseline + compile", "baseline + compile_loss", "full", "control",
+                            "full without compile_loss"]),
+        (["compile"], ["baseline", "baseline + compile", "control", "full without compile",
+                       "full without compile_loss and cuda_graphs"]),
+        (["tf32", "amp"], ["baseline", "baseline + amp", "baseline + compile", "baseline + tf32", "full", "control",
+                           "full without amp", "full + tf32", "baseline + amp + tf32"]),
+    ],
+)  # fmt: skip
+def test_of_some_optimisations_what_their_effects_and_pairs_need_is_measured(only, wanted):
+    every = variants({})
+    assert names_of(plan.selected(every, only)) == [name for name in names_of(every) if name in wanted]
+    assert set(wanted) <= set(names_of(every))
+
+
+def test_of_no_names_and_of_all_everything_is_measured():
+    every = variants({})
+    assert plan.selected(every, ()) == plan.selected(every, plan.NAMES) == every
+
+
+def test_what_has_no_effect_or_no_place_in_the_full_ladder_is_not_measured_there():
+    on_cpu = plan.selected(variants(ON_NO_GPU), ["amp", "channels_last"])
+    assert not any("amp" in variant.name for variant in on_cpu)
+    alone_only = plan.selected(variants(ON_NO_GPU[1:], alone_only=["amp"]), ["amp"])
+    assert names_of(alone_only) == ["baseline", "baseline + amp", "control"]
+
+
+ONLY = names_of(plan.selected(variants(ON_NO_GPU), ["channels_last", "on_device_data"]))
+
+
+def test_only_measures_the_effects_that_it_names_and_resume_adds_the_others(fake, tmp_path, capsys):
+    assert ended(tmp_path, "--runs", 2, "--only", "on_device_data, channels_last") == 0
+    assert fake.log == ONLY + ONLY[::-1]
+    assert f"{2 * len(ONLY)} of 2 x {len(ONLY)} measurements to go" in capsys.readouterr().out
+    first = read(tmp_path).measurements
+    with_effect = [effect.optimisation for effect in effects.effects(read(tmp_path)) if effect.in_full]
+    assert with_effect == ["on_device_data", "channels_last"]
+    fake.log = []
+    assert ended(tmp_path, "--runs", 2, "--resume") == 0
+    assert sorted(fake.log) == sorted(2 * [name for name in EVERY if name not in ONLY])
+    ablation = read(tmp_path)
+    assert ablation.measurements[: len(first)] == first
+    assert (ablation.missing, ablation.whole_runs) == ([], 2)
+
+
+def test_only_goes_on_with_an_ablation_and_loses_none_of_it(fake, tmp_path, monkeypatch):
+    fake.stop = 3
+    ended(tmp_path, "--runs", 2)
+    first = read(tmp_path).measurements
+    fake.log, fake.stop = [], None
+    assert ended(tmp_path, "--runs", 1, "--resume", "--only", "on_device_data,channels_last") == 0
+    done = {measurement.variant for measurement in first}
+    assert fake.log == [name for name in ONLY if name not in done] + ONLY[::-1]
+    assert read(tmp_path).measurements[:3] == first
+    assert read(tmp_path).runs == 2, "as many as there were"
+    monkeypatch.setattr(measure, "code_hash", lambda *_: "other")  # what is whole can be shown for ever
+    assert ended(tmp_path, "--runs", 1, "--resume", "--only", "on_device_data") == 0
+
+
+def test_what_only_names_and_failed_is_the_command_s_failure(fake, tmp_path):
+    fake.answers["baseline + channels_last"] = {"failed": "killed by SIGKILL"}
+    assert ended(tmp_path, "--runs", 1, "--only", "channels_last") == 1
+    assert ended(tmp_path, "--runs", 1, "--resume", "--only", "on_device_data") == 0
+
+
+def test_a_full_ladder_that_cannot_be_compiled_is_measured_without_compiling_by_only_too(fake, tmp_path):
+    fake.answers["baseline + compile"] = {"not_run": "torch.compile found no C++ compiler that works"}
+    assert ended(tmp_path, "--runs", 1, "--only", "channels_last") == 0
+    ablation = read(tmp_path)
+    assert ablation.not_run == []
+    assert "compile" not in ablation.by_run("full")[1].on
+    assert effects.effects(ablation)[plan.NAMES.index("channels_last")].in_full
+
+
+@pytest.mark.parametrize(
+    "names, message",
+    [
+        ("chanels_last", "there is no optimisation 'chanels_last': did you mean channels_last?"),
+        ("amp,13_compile", "there is no optimisation '13_compile': did you mean compile?"),
+        ("amp,", "there is no optimisation '': they are amp, bigger_batch, "),
+        ("pinned_memory", "no effect on this device (pinned_memory: no GPU: nothing is copied to a device"),
+    ],
+)
+def test_names_that_nothing_can_be_measured_of_are_one_line(fake, tmp_path, capsys, names, message):
+    assert message in refused(tmp_path, capsys, "--only", names)
+    assert fake.log == []
+    assert not (tmp_path / FILE).exists()
+
+
 # What follows from the runs
 
 

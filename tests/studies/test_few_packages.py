@@ -22,7 +22,7 @@ for name in ("torch", "torchvision", "numpy"):
     del sys.modules[name]
 for name in {STUDIES}:
     import_module(f"common.studies.{{name}}.measure")
-for name in ("limit.compiled", "ablation.program", "sweep.program"):
+for name in ("limit.compiled", "ablation.program", "overhead.program", "sweep.program"):
     import_module(f"common.studies.{{name}}")
 print("all")
 """

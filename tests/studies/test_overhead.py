@@ -5,6 +5,7 @@ The GPU's side is tested by fakes: nothing here was run on one.
 
 import io
 import json
+import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,12 +21,19 @@ from common import record
 from common.__main__ import main
 from common.errors import InputError
 from common.ladder.figures import SPEED, UNRESOLVED
+from common.options import StepOptions
 from common.studies import one_batch, overhead, study
-from common.studies.overhead import figure, measure, view
+from common.studies.overhead import figure, measure, program, view
+from common.studies.overhead.program import LEAD_STEPS, ModeRun, TraceSizes
 from common.studies.overhead.record import FILE, OFF, OFF_AGAIN, Mode, Overhead, read
+from common.studies.overhead.tracings import tracings
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-BY_NAME = {tracing.name: tracing for tracing in measure.tracings(CPU)}
+BY_NAME = {tracing.name: tracing for tracing in tracings(CPU)}
+OPTIONS = StepOptions(
+    logdir=Path("/nowhere"), device="cpu", data=Path("/nowhere"), download=False, model="tiny", image_size=32,
+    batch_size=4, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
+)  # fmt: skip
 
 
 def mode(name, *ratios, **changes):
@@ -34,8 +42,9 @@ def mode(name, *ratios, **changes):
         name=name,
         switches="no profiler",
         not_measured=None,
+        steps=[3] * len(ratios),
+        off_ms=[100.0] * len(ratios),
         step_ms=[100 * ratio for ratio in ratios],
-        ratios=list(ratios),
         finish_seconds=[],
         json_bytes_per_step=None,
         gzip_bytes_per_step=None,
@@ -52,9 +61,9 @@ def traced_mode(name, *ratios):
 def make_overhead(*modes, **changes):
     environment = record.Environment("2.11.0", None, None, "3.12.3", "Linux", "CPU", 2, None)
     values = dict(
-        schema=2, setup=record.Setup("Test CPU", 2, None, "mobilenet_v2", 64), device_type="cpu", batch_size=32,
-        precision="float32", seed=0, quick=False, steps=3, runs=3, before_ms=99.0,
-        modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, 0.96, 1.04, 1.0), *modes],
+        schema=3, setup=record.Setup("Test CPU", 2, None, "mobilenet_v2", 64), device_type="cpu", batch_size=32,
+        precision="float32", seed=0, quick=False, runs=3,
+        modes=[mode(OFF_AGAIN, 0.96, 1.04, 1.0), *modes],
         notes=["a note"], environment=environment, started="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
     return Overhead(**(values | changes))
@@ -72,7 +81,7 @@ def events(tmp_path_factory):
 
     def of(name):
         if name not in events:
-            measure.trace_steps(BY_NAME[name], train_step, batch, CPU, 1, path)
+            program.mode_steps(BY_NAME[name], train_step, batch, CPU, 1, path)
             events[name] = json.loads(path.read_text())["traceEvents"]
         return events[name]
 
@@ -97,7 +106,7 @@ def test_operators_alone_have_neither_shapes_nor_memory_nor_stacks(events):
 @pytest.mark.filterwarnings("ignore:with_modules is deprecated")
 @pytest.mark.parametrize("name", BY_NAME)
 def test_each_mode_records_its_own_and_nothing_of_the_others(events, name):
-    if name in (OFF, OFF_AGAIN, "kernels only"):
+    if name in (OFF_AGAIN, "kernels only"):
         assert BY_NAME[name].arguments is None
         return
     recorded = events(name)
@@ -122,7 +131,7 @@ def test_each_mode_records_its_own_and_nothing_of_the_others(events, name):
 
 
 def test_kernels_alone_are_the_gpu_s_mode_and_not_measured_on_a_cpu():
-    on_gpu = {tracing.name: tracing for tracing in measure.tracings(CUDA)}
+    on_gpu = {tracing.name: tracing for tracing in tracings(CUDA)}
     assert list(on_gpu) == list(BY_NAME)
     assert on_gpu["kernels only"].arguments["activities"] == [torch.profiler.ProfilerActivity.CUDA]
     assert len(on_gpu["+ shapes"].arguments["activities"]) == 2
@@ -132,7 +141,7 @@ def test_kernels_alone_are_the_gpu_s_mode_and_not_measured_on_a_cpu():
 
 def test_a_torch_without_the_deprecated_switch_leaves_that_mode_out(monkeypatch):
     monkeypatch.setattr(torch.profiler, "profile", lambda activities=None, with_stack=False: None)
-    left_out = {tracing.name: tracing.why_not for tracing in measure.tracings(CUDA) if tracing.why_not}
+    left_out = {tracing.name: tracing.why_not for tracing in tracings(CUDA) if tracing.why_not}
     assert list(left_out) == ["+ modules"]
     assert "no with_modules" in left_out["+ modules"]
 
@@ -140,11 +149,167 @@ def test_a_torch_without_the_deprecated_switch_leaves_that_mode_out(monkeypatch)
 def test_only_the_edges_of_the_timed_steps_synchronise_a_gpu(monkeypatch):
     happened = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: happened.append("sync"))
-    measure.trace_steps(BY_NAME[OFF], lambda *_: happened.append("step"), (), CUDA, 3, None)
-    assert happened == ["step"] * measure.LEAD_STEPS + ["sync", "step", "step", "step", "sync"]
+    program.mode_steps(BY_NAME[OFF_AGAIN], lambda *_: happened.append("step"), (), CUDA, 3, Path())
+    assert happened == ["step"] * LEAD_STEPS + ["sync", "step", "step", "step", "sync"]
+
+
+# One process
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(program, "classifier", lambda *_: SmallNet())
+
+
+@pytest.fixture
+def happened(small, monkeypatch):
+    """What happens while a mode is measured: "step", and where a profiler is opened and closed."""
+    log, profile = [], torch.profiler.profile
+    train = one_batch.TrainStep.__call__
+
+    class Logged(profile):
+        def __enter__(self):
+            log.append("open")
+            return super().__enter__()
+
+        def __exit__(self, *error):
+            super().__exit__(*error)
+            log.append("close")
+
+    monkeypatch.setattr(torch.profiler, "profile", Logged)
+    monkeypatch.setattr(one_batch.TrainStep, "__call__", lambda *words: log.append("step") or train(*words))
+    return log
+
+
+def test_a_process_opens_one_profiler_and_measures_off_before_it(happened):
+    result = program.measured_here(BY_NAME["operators"], OPTIONS, most_steps=None, with_sizes=True)
+    assert (happened.count("open"), happened.count("close"), happened[-1]) == (1, 1, "close")
+    before, traced = happened[: happened.index("open")], happened[happened.index("open") + 1 : -1]
+    assert len(before) >= result.steps
+    assert len(traced) == LEAD_STEPS + result.steps
+    assert (result.steps, result.batch_size, result.notes) == (program.QUICK.window_steps, 4, [])
+    assert min(result.off_ms, result.step_ms, result.finish_seconds) > 0
+    assert result.sizes.events_per_step > 10
+    assert program.from_json(json.loads(json.dumps(asdict(result)))) == result
+
+
+def test_the_control_opens_no_profiler_and_trains_as_many_steps(happened):
+    result = program.measured_here(BY_NAME[OFF_AGAIN], OPTIONS, most_steps=None, with_sizes=True)
+    assert set(happened) == {"step"}
+    assert (result.finish_seconds, result.sizes) == (None, None)
+    assert program.from_json(asdict(result)) == result
+    control = len(happened)
+    happened.clear()
+    program.measured_here(BY_NAME["operators"], OPTIONS, most_steps=None, with_sizes=False)
+    assert happened.count("step") == control
+
+
+def test_windows_last_a_time_and_traced_ones_end_earlier_where_their_trace_would_be_too_large(small, monkeypatch):
+    windows = []
+    monkeypatch.setattr(program, "warm_up", lambda batches, train_step, device, plan: windows.append(plan) or 90)
+    monkeypatch.setattr(program, "timed_steps", lambda train_step, batch, device, steps: windows.append(steps) or 1.0)
+    options = replace(OPTIONS, quick=False)
+    assert program.measured_here(BY_NAME[OFF_AGAIN], options, None, False).steps == 90
+    assert program.measured_here(BY_NAME["operators"], options, 7, False).steps == 7
+    assert program.measured_here(BY_NAME["operators"], OPTIONS, 100, False).steps == 90
+    assert windows == [program.FULL, 90, 90, program.FULL, 90, 7, program.QUICK, 90, 90]
+    assert program.FULL.window_seconds >= 0.5
+
+
+def test_a_trace_s_sizes_are_a_step_s_and_metadata_is_no_event(tmp_path):
+    path, events = tmp_path / "trace.json", [{"ph": "M"}, {"ph": "X"}, {"ph": "i"}, {"ph": "X"}]
+    path.write_text(json.dumps({"traceEvents": events}) + " " * 1000)
+    sizes = program.trace_sizes(path, events, 2)
+    assert sizes.json_bytes_per_step == path.stat().st_size // 2
+    assert 0 < sizes.gzip_bytes_per_step < sizes.json_bytes_per_step
+    assert sizes.events_per_step == 1.5
+
+
+def test_a_gpu_s_trace_without_kernels_is_no_measurement():
+    operators, kernels = [{"cat": "cpu_op"}] * 9, [{"cat": "kernel"}] * 4
+    program.check_kernels(operators + kernels, 4, CUDA)
+    program.check_kernels(operators, 4, CPU)
+    with pytest.raises(InputError, match="holds 0 kernels in 4 steps: CUPTI recorded nothing"):
+        program.check_kernels(operators, 4, CUDA)
+    with pytest.raises(InputError, match="holds 4 kernels in 5 steps"):
+        program.check_kernels(operators + kernels, 5, CUDA)
+
+
+def printed(capsys, mode):
+    """What the process of a mode prints: its last line."""
+    values = {"mode": mode, "options": asdict(OPTIONS), "most_steps": None, "with_sizes": False}
+    program.main(json.dumps(values, default=str))
+    return json.loads(capsys.readouterr().out.splitlines()[-1])["answer"]
+
+
+def test_what_cannot_be_measured_is_one_line(small, capsys, monkeypatch):
+    assert printed(capsys, "operators")["step_ms"] > 0
+    check = program.check_kernels
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "check_kernels", lambda events, steps, device: check(events, steps, CUDA))
+        assert printed(capsys, "operators") == {
+            "error": "its trace holds 0 kernels in 4 steps: CUPTI recorded nothing, or lost some"
+        }
+        assert printed(capsys, OFF_AGAIN)["finish_seconds"] is None, "the control has no trace to hold any"
+    with monkeypatch.context() as patch:
+        patch.setattr(program, "mode_steps", lambda *words: words[-1].write_text('{"traceEvents": [') and (1.0, 1.0))
+        assert "not be written whole" in printed(capsys, "operators")["error"]
+    monkeypatch.setattr(program, "mode_steps", lambda *_: 1 / 0)
+    assert printed(capsys, "operators") == {"error": "ZeroDivisionError: division by zero"}
+
+
+def answer_of(code, monkeypatch):
+    monkeypatch.setattr("common.studies.isolated.TERMINATE_SECONDS", 0.01)
+    return measure.measured("operators", OPTIONS, command=(sys.executable, "-S", "-c", code))
+
+
+def test_a_process_that_dies_leaves_its_reason(monkeypatch):
+    assert answer_of("import os; os.kill(os.getpid(), 11)", monkeypatch) == "killed by SIGSEGV"
+    assert answer_of("raise ValueError('it broke.')", monkeypatch) == "ValueError: it broke"
+    code = 'print(\'{"answer": {"error": "no file /home/me/trace.json."}}\')'
+    assert answer_of(code, monkeypatch) == "no file …"
+
+
+def test_a_process_is_told_the_mode_and_answers_with_its_run(monkeypatch):
+    run = ModeRun(2.0, 3.0, 5, 0.5, TraceSizes(10, 1, 4.0), 4, [])
+    code = f"import json, sys; sent = json.loads(sys.argv[1]); answer = json.loads({json.dumps(asdict(run))!r})\n"
+    code += "answer['notes'] = [sent['mode'], sent['options']['model'], sent['most_steps'], sent['with_sizes']]\n"
+    code += "print(json.dumps({'answer': answer}))"
+    assert answer_of(code, monkeypatch) == replace(run, notes=["operators", "tiny", None, False])
 
 
 # The runs
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """In place of processes: `log` of (mode, quick, most steps, with sizes), `answers` {mode: what it answers instead}.
+
+    A step takes 100 ms in a mode's first process, 200 ms in its second, and twice as long while it is traced.
+    """
+    state = SimpleNamespace(log=[], answers={})
+
+    def measured(name, options, most_steps=None, with_sizes=False):
+        state.log.append((name, options.quick, most_steps, with_sizes))
+        off_ms = 100.0 * [entry[0] for entry in state.log].count(name)
+        traced = name != OFF_AGAIN
+        sizes = TraceSizes(measure.MOST_TRACE_BYTES // 10, 1, 4.0) if traced and with_sizes else None
+        run = ModeRun(off_ms, off_ms * (2 if traced else 1), 3, 0.5 if traced else None, sizes, options.batch_size, [])
+        answer = state.answers.get(name, run)
+        return answer(run) if callable(answer) else answer
+
+    monkeypatch.setattr(measure, "measured", measured)
+    return state
+
+
+def modes_of(names, runs, **changes):
+    options = replace(OPTIONS, **changes)
+    control = measure.measured(OFF_AGAIN, replace(options, quick=True))
+    measured = measure.measured_modes([BY_NAME[name] for name in names], options, runs, control)
+    return {mode.name: mode for mode in measured}
+
+
+FEW = (OFF_AGAIN, "kernels only", "operators", "+ shapes")
 
 
 def test_every_mode_begins_and_ends_some_run_and_none_is_always_after_the_same():
@@ -156,54 +321,58 @@ def test_every_mode_begins_and_ends_some_run_and_none_is_always_after_the_same()
     assert orders[1].index("b") < orders[1].index("a")
 
 
-def test_ratios_are_to_off_of_the_same_run_and_a_run_s_modes_have_equal_steps(monkeypatch):
-    step_ms = {OFF: iter([100.0, 200.0]), OFF_AGAIN: iter([110.0, 190.0]), "operators": iter([150.0, 400.0])}
-    warm, sized = [], []
-
-    def trace_steps(tracing, train_step, batch, device, steps, path, **more):
-        if tracing.name == "operators" and not warm:
-            warm.append(steps)
-            return None
-        sized.append((tracing.name, more.get("with_sizes")))
-        assert steps == 3
-        sizes = (10, 1, 4.0) if more.get("with_sizes") else None
-        return measure.Traced(next(step_ms[tracing.name]), None if tracing.arguments is None else 0.5, sizes)
-
-    monkeypatch.setattr(measure, "trace_steps", trace_steps)
-    tracings = [BY_NAME[name] for name in (OFF, OFF_AGAIN, "kernels only", "operators")]
-    modes = measure.measure_modes(tracings, None, None, CPU, runs=2, steps=3)
-    assert warm == [1], "the profiler's first use is not counted"
-    off, again, kernels, operators = modes
-    assert off.ratios == [1.0, 1.0]
-    assert again.ratios == [pytest.approx(1.1), pytest.approx(0.95)]
-    assert operators.ratios == [1.5, 2.0]
-    assert operators.step_ms == [150.0, 400.0]
-    assert (operators.json_bytes_per_step, operators.gzip_bytes_per_step, operators.events_per_step) == (10, 1, 4.0)
-    assert (kernels.ratios, kernels.step_ms, kernels.finish_seconds) == ([], [], [])
-    assert "no GPU" in kernels.not_measured
-    assert [was for name, was in sized if name == "operators"] == [True, False], "one run's trace is looked at"
+def test_every_mode_is_a_process_in_every_run_after_a_trial_that_finds_the_size_of_its_trace(fake):
+    modes = modes_of(FEW, runs=2, quick=False)
+    trial = [(OFF_AGAIN, True, None, False), ("operators", True, None, True), ("+ shapes", True, None, True)]
+    fits = 10 - LEAD_STEPS
+    assert fake.log[:3] == trial
+    runs = {(OFF_AGAIN, False, None, False), ("operators", False, fits, False), ("+ shapes", False, fits, False)}
+    assert set(fake.log[3:6]) == set(fake.log[6:]) == runs
+    assert fake.log[3:6] != fake.log[6:], "in another order"
+    assert modes["operators"].off_ms == [200.0, 300.0], "the trial is no run"
+    assert modes["operators"].ratios == [2.0, 2.0], "over off of the same process"
+    assert modes["operators"].json_bytes_per_step == measure.MOST_TRACE_BYTES // 10
+    assert (modes[OFF_AGAIN].ratios, modes[OFF_AGAIN].json_bytes_per_step) == ([1.0, 1.0], None)
+    assert modes["kernels only"] == mode("kernels only", switches="activity CUDA", not_measured=modes["kernels only"].not_measured)
+    assert "no GPU" in modes["kernels only"].not_measured
 
 
-def test_the_steps_of_a_run_fill_its_time_within_bounds(monkeypatch):
-    def steps(ms):
-        monkeypatch.setattr(measure, "timed_window", lambda *_: SimpleNamespace(step_ms=[ms, 9 * ms]))
-        return measure.steps_for(None, (), CPU)
-
-    assert steps(2000.0) == measure.FEWEST_STEPS
-    assert steps(0.1) == measure.MOST_STEPS
-    assert steps(250.0) == 3
+def test_a_smoke_run_s_trial_is_its_first_run(fake):
+    modes = modes_of(FEW, runs=2, quick=True)
+    assert [entry[0] for entry in fake.log].count("operators") == 2
+    assert modes["operators"].off_ms == [100.0, 200.0]
+    assert modes["operators"].events_per_step == 4.0
 
 
-def test_a_trace_s_sizes_are_a_step_s_and_metadata_is_no_event(tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": [{"ph": "M"}, {"ph": "X"}, {"ph": "i"}, {"ph": "X"}]}) + " " * 1000)
-    plain, packed, events = measure.trace_sizes(path, 2)
-    assert plain == path.stat().st_size // 2
-    assert 0 < packed < plain
-    assert events == 1.5
-    path.write_text('{"traceEvents": [')
-    with pytest.raises(InputError, match="not be written whole"):
-        measure.trace_sizes(path, 2)
+def test_a_trace_has_steps_even_where_one_is_too_large():
+    huge = ModeRun(1.0, 1.0, 2, 0.5, TraceSizes(measure.MOST_TRACE_BYTES, 1, 1.0), 4, [])
+    assert measure.most_steps(huge) == program.QUICK.window_steps
+
+
+def test_a_mode_that_fails_is_not_measured_with_its_reason_and_not_tried_again(fake, capsys):
+    why = "its trace holds 0 kernels in 4 steps: CUPTI recorded nothing, or lost some"
+    fake.answers["operators"] = lambda run: run if run.off_ms < 250 else why
+    modes = modes_of(FEW, runs=4, quick=False)
+    assert [entry[0] for entry in fake.log].count("operators") == 3
+    assert (modes["operators"].not_measured, modes["operators"].step_ms) == (why, [])
+    assert (modes["operators"].json_bytes_per_step, modes["operators"].finish_seconds) == (None, [])
+    assert len(modes["+ shapes"].step_ms) == 4
+    assert f"operators: not measured: {why}" in capsys.readouterr().out
+    assert make_overhead(runs=4, modes=list(modes.values())).problem() is None
+
+
+def test_a_batch_that_no_longer_fits_is_not_compared(fake):
+    fake.answers["operators"] = lambda run: replace(run, batch_size=2)
+    assert modes_of(FEW, runs=1)["operators"].not_measured == "out of memory with batch size 4, which fitted before"
+
+
+def test_without_a_control_nothing_is_measured(fake):
+    fake.answers[OFF_AGAIN] = lambda run: run if run.off_ms < 150 else "killed by SIGSEGV"
+    with pytest.raises(InputError, match="without a profiler could not be measured: killed by SIGSEGV"):
+        modes_of(FEW, runs=2, quick=False)
+
+
+# The statistics
 
 
 NOISY, DEAR = traced_mode("operators", 0.8, 1.3, 1.25), traced_mode("+ stacks", 1.35, 1.4, 1.45)
@@ -222,25 +391,25 @@ def test_slower_is_what_the_interval_resolves():
     assert (NOISY.slower, DEAR.slower) == (False, True)
     assert NOISY.ratio > 1, "though the mean of its runs is above 1"
     assert not mode("operators", 0.7, 0.7, 0.7).slower, "faster is no cost"
-    result = make_overhead(NOISY, DEAR)
-    assert result.us_per_event(NOISY) is None
-    assert result.us_per_event(DEAR) == pytest.approx(40e3 / 4000)  # the median run takes 40 ms longer
-    assert result.traced == [NOISY, DEAR]
+    assert NOISY.us_per_event is None
+    assert DEAR.us_per_event == pytest.approx(40e3 / 4000)  # the median run takes 40 ms longer
+    assert make_overhead(NOISY, DEAR).traced == [NOISY, DEAR]
 
 
 def test_a_machine_that_drifts_does_it_to_both_sides_of_a_run_s_ratio():
-    drifting = mode("operators", 1.2, 1.2, 1.2, step_ms=[120.0, 240.0, 480.0])  # as "off" took 100, 200, 400
+    drifting = mode("operators", 1.2, 1.2, 1.2, step_ms=[120.0, 240.0, 480.0], off_ms=[100.0, 200.0, 400.0])
     assert drifting.slower
+    assert drifting.ratios == [1.2, 1.2, 1.2]
 
 
 def test_the_control_does_not_widen_what_is_resolved():
-    noisy_control = make_overhead(modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, 0.7, 1.6, 1.3), DEAR])
+    noisy_control = make_overhead(modes=[mode(OFF_AGAIN, 0.7, 1.6, 1.3), DEAR])
     assert "Slower than without a profiler, cheapest first: + stacks 1.40x" in view.verdict(noisy_control)
 
 
 def test_one_run_has_no_interval_and_resolves_nothing():
-    once = make_overhead(runs=1, modes=[mode(OFF, 1.0), mode(OFF_AGAIN, 1.01), traced_mode("+ stacks", 3.0)])
-    assert (once.modes[2].cost, once.modes[2].slower, once.modes[2].ratio) == (None, False, pytest.approx(3.0))
+    once = make_overhead(runs=1, modes=[mode(OFF_AGAIN, 1.01), traced_mode("+ stacks", 3.0)])
+    assert (once.modes[1].cost, once.modes[1].slower, once.modes[1].ratio) == (None, False, pytest.approx(3.0))
     assert "One run gives no interval" in view.verdict(once)
     assert "~3.00x" in shown(once)
     assert once.as_json()["costs"] == {OFF_AGAIN: None, "+ stacks": None}
@@ -268,13 +437,19 @@ def test_a_file_of_schema_1_reads_with_the_same_numbers():
     folder = ROOT / "tests" / "data" / "schema_1"
     value, result = json.loads((folder / FILE).read_text()), read(folder)
     assert value["schema"] == 1
-    assert (result.schema, result.setup) == (2, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
-    assert [asdict(mode) for mode in result.modes] == value["modes"]
+    assert (result.schema, result.setup) == (3, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
+    off, *modes = value["modes"]
+    for mode, old in zip(result.modes, modes, strict=True):
+        assert {name: old[name] for name in asdict(mode) if name in old} == {
+            name: number for name, number in asdict(mode).items() if name in old
+        }
+        assert mode.ratios == old["ratios"]
+        assert (mode.steps, mode.off_ms) in (([], []), ([value["steps"]] * value["runs"], off["step_ms"]))
     assert all(min(mode.ratios) <= mode.cost.ratio <= max(mode.ratios) for mode in result.traced)
     assert not {mode.name for mode in result.traced if mode.slower} & {
         mode.name for mode in result.traced if min(mode.ratios) < 1
     }
-    for name in ("batch_size", "precision", "seed", "steps", "runs", "before_ms", "notes", "started"):
+    for name in ("batch_size", "precision", "seed", "runs", "notes", "started"):
         assert getattr(result, name) == value[name]
     assert not result.quick
 
@@ -282,15 +457,16 @@ def test_a_file_of_schema_1_reads_with_the_same_numbers():
 @pytest.mark.parametrize(
     "broken, message",
     [
-        (make_overhead(schema=3), "schema 3"),
-        (make_overhead(modes=[]), "must begin with 'off' and 'off again'"),
-        (make_overhead(modes=[mode(OFF_AGAIN, 1.0, 1.0, 1.0), mode(OFF, 1.0, 1.0, 1.0)]), "must begin with 'off'"),
-        (make_overhead(modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, not_measured="why")]), "both measured"),
-        (make_overhead(runs=2), "'off' must hold a number for each run"),
+        (make_overhead(schema=4), "schema 4"),
+        (make_overhead(modes=[]), "must begin with 'off again'"),
+        (make_overhead(modes=[DEAR, mode(OFF_AGAIN, 1.0, 1.0, 1.0)]), "must begin with 'off again'"),
+        (make_overhead(modes=[mode(OFF_AGAIN, not_measured="why")]), "'off again', measured"),
+        (make_overhead(runs=2), "'off again' must hold a number for each run"),
         (make_overhead(runs=0), r">= 1 - at `\$\.runs`"),
-        (make_overhead(before_ms=0.0), r"> 0\.0 - at `\$\.before_ms`"),
-        (make_overhead(mode("operators", 1.0, -1.0, 1.0)), r"> 0\.0 - at `\$\.modes\[2\]\.step_ms"),
-        (make_overhead(replace(mode("operators", 1.0, 1.0, 1.0), ratios=[1.0, 0.0, 1.0])), "> 0.0 - at .*ratios"),
+        (make_overhead(mode("operators", 1.0, -1.0, 1.0)), r"> 0\.0 - at `\$\.modes\[1\]\.step_ms"),
+        (make_overhead(mode("operators", 1.0, 1.0, 1.0, off_ms=[1.0, 0.0, 1.0])), "> 0.0 - at .*off_ms"),
+        (make_overhead(mode("operators", 1.0, 1.0, 1.0, off_ms=[1.0])), "'operators' must hold"),
+        (make_overhead(mode("operators", 1.0, 1.0, 1.0, steps=[3, 0, 3])), ">= 1 - at .*steps"),
         (make_overhead(mode("operators")), "'operators' must hold"),
         (make_overhead(mode("kernels only", 1.0, 1.0, 1.0, not_measured="no GPU")), "'kernels only' must hold"),
     ],
@@ -329,15 +505,15 @@ def test_the_table_shows_ratios_with_intervals_sizes_and_what_is_resolved():
 
 def test_a_control_that_differs_from_off_is_reported():
     assert "should hold 1, so" not in view.verdict(make_overhead())
-    differs = make_overhead(modes=[mode(OFF, 1.0, 1.0, 1.0), mode(OFF_AGAIN, 1.1, 1.1, 1.1)])
+    differs = make_overhead(modes=[mode(OFF_AGAIN, 1.1, 1.1, 1.1)])
     assert "took 1.10x (1.10-1.10) as long: it should hold 1, so something else differs" in view.verdict(differs)
 
 
 def test_steps_without_a_profiler_that_differ_widely_are_reported():
     assert "UNSTEADY" not in shown(make_overhead())
-    assert "UNSTEADY" in shown(make_overhead(modes=[mode(OFF, 1.0, 1.0), mode(OFF_AGAIN, 0.7, 1.3)]))
-    drifting = mode(OFF, 1.0, 1.0, step_ms=[100.0, 190.0])
-    assert "UNSTEADY: steps without a profiler" in shown(make_overhead(modes=[drifting, mode(OFF_AGAIN, 1.0, 1.0)]))
+    assert "UNSTEADY" in shown(make_overhead(modes=[mode(OFF_AGAIN, 0.7, 1.3)]))
+    drifting = mode(OFF_AGAIN, 1.0, 1.0, step_ms=[100.0, 190.0], off_ms=[100.0, 190.0])
+    assert "UNSTEADY: steps without a profiler" in shown(make_overhead(modes=[drifting]))
 
 
 def test_the_table_fits_a_narrow_terminal():
@@ -381,7 +557,7 @@ def test_a_result_without_any_tracing_can_be_drawn(tmp_path):
 
 
 def test_of_one_run_the_figure_has_no_points(tmp_path):
-    result = make_overhead(runs=1, modes=[mode(OFF, 1.0), mode(OFF_AGAIN, 1.01), traced_mode("+ stacks", 3.0)])
+    result = make_overhead(runs=1, modes=[mode(OFF_AGAIN, 1.01), traced_mode("+ stacks", 3.0)])
     figure.draw(result, tmp_path / "cost.svg")
     assert (tmp_path / "cost.svg").read_text().count("one run: no interval") == 2
 
@@ -397,36 +573,48 @@ def ended(*words):
 
 
 @pytest.fixture
-def small(monkeypatch):
-    monkeypatch.setattr(measure, "classifier", lambda *_: SmallNet())
+def in_process(small, monkeypatch):
+    """Modes are measured in this process, of a small model."""
+
+    def measured(name, options, most_steps=None, with_sizes=False):
+        try:
+            return program.measured_here(BY_NAME[name], options, most_steps, with_sizes)
+        except InputError as error:
+            return str(error)
+
+    monkeypatch.setattr(measure, "classifier", lambda *_: None)
+    monkeypatch.setattr(measure, "measured", measured)
 
 
 @pytest.fixture
 def few_modes(monkeypatch):
-    monkeypatch.setattr(measure, "tracings", lambda device: [BY_NAME[name] for name in (OFF, OFF_AGAIN, "operators")])
+    monkeypatch.setattr(measure, "tracings", lambda device: [BY_NAME[name] for name in (OFF_AGAIN, "operators")])
 
 
-def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, monkeypatch, capsys):
+@pytest.mark.filterwarnings("ignore:with_modules is deprecated")
+def test_the_command_prints_json_alone_and_writes_the_same(in_process, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(overhead, "QUICK_RUNS", 1)  # a run of all modes takes seconds
+    monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
     assert ended("--logdir", tmp_path, "--json", "--batch-size", 4, "--plot", tmp_path / "cost.svg") == 0
     assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / FILE).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cost.svg", FILE]
     result = read(tmp_path)
-    assert (result.runs, result.steps, result.batch_size) == (1, measure.FEWEST_STEPS, 4)
-    assert (result.schema, result.setup.image_size, result.precision, result.quick) == (2, 48, "float32", True)
+    assert (result.runs, result.steps, result.batch_size) == (1, "2 steps", 4)
+    assert (result.schema, result.setup.image_size, result.precision, result.quick) == (3, 48, "float32", True)
     assert len(result.modes) == len(BY_NAME)
     sizes = {mode.name: mode.json_bytes_per_step for mode in result.modes}
     assert sizes["operators"] < sizes["+ shapes"] < sizes["as the steps"] < sizes["+ stacks of operators"]
+    assert "TEARDOWN_CUPTI" not in os.environ, "no process needs to detach CUPTI"
 
 
-def test_the_batch_size_follows_from_the_device(small, few_modes, tmp_path, capsys):
+def test_the_batch_size_follows_from_the_device(in_process, few_modes, tmp_path, capsys):
     assert ended("--logdir", tmp_path, "--runs", 1) == 0
     assert "written to" in capsys.readouterr().out
     assert read(tmp_path).batch_size == overhead.BATCH_SIZE["cpu"]
     assert [path.name for path in Path(tmp_path).iterdir()] == [FILE]
 
 
-def test_a_batch_that_does_not_fit_is_halved_and_reported(small, few_modes, room_for_two, tmp_path, capsys):
+def test_a_batch_that_does_not_fit_is_halved_and_reported(in_process, few_modes, room_for_two, tmp_path, capsys):
     assert ended("--logdir", tmp_path, "--batch-size", 4, "--runs", 1) == 0
     assert "measured with batch 2" in capsys.readouterr().out
     assert read(tmp_path).batch_size == 2
@@ -451,16 +639,15 @@ def test_bad_input_is_one_line(tmp_path, capsys, words, message):
     assert not (tmp_path / FILE).exists()
 
 
-def test_a_real_quick_call(tmp_path):
-    words = ("--quick", "--device", "cpu", "--batch-size", 4, "--runs", 1, "--logdir", tmp_path)
-    finished = run_program("-m", "common", "overhead", *words, cwd=ROOT, OMP_NUM_THREADS=1)
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stderr == "", "nothing of the profiler's own warnings"
+def test_a_real_quick_call(few_modes, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert ended("--batch-size", 4, "--runs", 2, "--logdir", tmp_path) == 0
+    assert capfd.readouterr().err == "", "nothing of the profiler's own warnings"
     result = read(tmp_path)
-    assert result.setup.model == "tiny_convmixer"
-    operators = next(mode for mode in result.modes if mode.name == "operators")
+    assert (result.setup.model, result.quick) == ("tiny_convmixer", True)
+    [operators] = result.traced
     assert operators.events_per_step > 100
-    assert len(operators.finish_seconds) == 1
+    assert len(operators.finish_seconds) == len(operators.off_ms) == len(result.control.off_ms) == 2
 
 
 def test_a_bad_number_of_runs_ends_the_program_in_a_line():

@@ -109,7 +109,7 @@ def overhead(result: Overhead) -> list[str]:
     """What each way of tracing costs."""
     return [
         _settings(result),
-        f"{result.runs} interleaved runs of {result.steps} steps each.",
+        f"{result.runs} interleaved runs of {result.steps} each.",
         _table(overhead_view.modes_table(result)),
         f"**{escaped(overhead_view.verdict(result))}**",
         *(

@@ -1,9 +1,11 @@
 """The ablation: optimisations in combinations that the ladder passes by, and which of them interact."""
 
 import argparse
+from difflib import get_close_matches
 
 from common.options import add_step_options, folder, whole_number
 from common.studies import OPTION_TEXTS
+from common.studies.ablation.plan import NAMES
 
 HELP = (
     "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "
@@ -21,17 +23,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="go on with the ablation in --logdir, or add runs to it")
     parser.add_argument(
+        "--only",
+        type=optimisations,
+        default=(),
+        metavar="NAMES",
+        help="measure the effects of these optimisations alone, commas between (amp,compile), and of their pairs; "
+        "--resume without it adds the others",
+    )
+    parser.add_argument(
         "--all-pairs", action="store_true", help="measure every two together, not only those expected to interact"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--plot", type=folder, metavar="FILE", help="draw the effects: .svg or .png")
 
 
+def optimisations(text: str) -> tuple[str, ...]:
+    """An argparse type: names of optimisations, commas between; in the order of the steps, without repeats."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in NAMES:
+            close = get_close_matches(name, NAMES, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"they are {', '.join(NAMES)}"
+            raise argparse.ArgumentTypeError(f"there is no optimisation {name!r}: {hint}")
+    return tuple(name for name in NAMES if name in names)
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure what is missing, write `ablation.json` into `args.logdir`, print it, draw it with `args.plot`.
 
     Returns the exit code: 1 where a measurement failed that --resume can try again. Raises InputError for what the user
-    can fix: options, an ablation that is there already or differs, a baseline that cannot be run.
+    can fix: options, an ablation that is there already or differs, a baseline that cannot be run, --only what has no
+    effect here.
     """
     from common.studies import study
     from common.studies.ablation.measure import measure
@@ -40,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
     options = study.ready(args)
     runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
     with study.progress_on_stderr(args.json):
-        ablation = measure(options, runs, args.all_pairs, args.resume)
+        ablation = measure(options, runs, args.all_pairs, args.resume, args.only)
         study.plot("ablation", args.plot, ablation)
     path = options.logdir / ablation.FILE
     study.print_result("ablation", args.json, path, ablation, "; --resume with a larger --runs adds runs")
-    return 1 if ablation.missing else 0
+    return 1 if ablation.to_measure(args.only) else 0

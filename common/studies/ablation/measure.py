@@ -7,7 +7,7 @@ drifts (heat, neighbours) does it to every variant alike. `ablation.json` is who
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from common.record import StepTime, Throughput
 from common.run import privacy, progress
 from common.run.folder import locked
 from common.studies import isolated, study
-from common.studies.ablation.plan import BASELINE, NEEDS, Variant, alone, no_effect
+from common.studies.ablation.plan import BASELINE, NEEDS, Variant, alone, no_effect, selected
 from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
 
 PROGRAM = isolated.module("common.studies.ablation.program")
@@ -37,24 +37,26 @@ REASON_LENGTH = 200  # characters of why a variant was not run, at most
 SETTINGS = ("precision", "batch_size", "workers", "seed", "quick", "all_pairs")  # what its runs share besides the setup
 
 
-def measure(options: StepOptions, runs: int, all_pairs: bool, resume: bool) -> Ablation:
+def measure(options: StepOptions, runs: int, all_pairs: bool, resume: bool, only: Collection[str] = ()) -> Ablation:
     """Measure what is missing of the `Ablation` in `options.logdir`, or of a new one, and write it.
 
-    Prints its progress. What is still missing afterwards failed, and --resume can try it again. Raises InputError for
-    what the user can fix: an ablation that is there already or differs, a baseline that cannot be run.
+    only: the optimisations whose effects are measured, if not all; the others stay missing. Prints its progress. What
+    else is missing afterwards failed, and --resume can try it again. Raises InputError for what the user can fix: an
+    ablation that is there already or differs, a baseline that cannot be run, optimisations of which none has an effect.
     """
     path = options.logdir / FILE
     with locked(options.logdir / ".ablation.lock", f"another `ablate` is writing to {options.logdir}: wait for it"):
-        ablation = _opened(options, runs, all_pairs, resume)
+        ablation = _opened(options, runs, all_pairs, resume, only)
+        _check_effect(ablation, only)
         try:
-            return _measure_all(options, ablation)
+            return _measure_all(options, ablation, only)
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
             if path.exists():
                 print(f"\nwhat was measured is in {path}; --resume goes on", file=sys.stderr)
             raise
 
 
-def _opened(options: StepOptions, runs: int, all_pairs: bool, resume: bool) -> Ablation:
+def _opened(options: StepOptions, runs: int, all_pairs: bool, resume: bool, only: Collection[str]) -> Ablation:
     """The ablation to go on with, or a new one. Raises InputError where the one in the folder must be left alone."""
     path, there = options.logdir / FILE, read(options.logdir)
     if there and not resume:
@@ -67,10 +69,18 @@ def _opened(options: StepOptions, runs: int, all_pairs: bool, resume: bool) -> A
         classifier(options.model, options.image_size)  # both refused now rather than in every process
         check_cifar10(options.data)
         return new
-    to_measure = bool(there.missing) or runs > there.runs
+    to_measure = bool(there.to_measure(only)) or runs > there.runs
     if changes := differences(there, new, to_measure):
         raise InputError(f"{path} holds another ablation ({'; '.join(changes)}): choose another --logdir")
     return replace(there, runs=max(there.runs, runs))
+
+
+def _check_effect(ablation: Ablation, only: Collection[str]) -> None:
+    """Raise InputError where `only` names optimisations of which none has an effect on this device."""
+    reasons = {optimisation.name: optimisation.why for optimisation in ablation.no_effect}
+    if only and reasons.keys() >= set(only):
+        whys = "; ".join(f"{name}: {reasons[name]}" for name in only)
+        raise InputError(f"--only {','.join(only)} has no effect on this device ({whys})")
 
 
 def differences(there: Ablation, new: Ablation, to_measure: bool) -> list[str]:
@@ -120,16 +130,16 @@ def _tries_bf16(options: StepOptions, precision: torch.dtype) -> bool:
     return unasked and options.device == "cpu" and cpu_bf16_hardware() is not None
 
 
-def _measure_all(options: StepOptions, ablation: Ablation) -> Ablation:
-    """Measure all that is missing of an `Ablation`, run by run; what failed stays missing."""
-    setup = ablation.setup
+def _measure_all(options: StepOptions, ablation: Ablation, only: Collection[str]) -> Ablation:
+    """Measure all that is missing of an `Ablation`, or what `only` asks for, run by run; what failed stays missing."""
+    setup, programs = ablation.setup, selected(ablation.variants, only)
     progress.say(
         f"ablate: {setup.model}, {setup.data} data, {setup.image_size} px, on {setup.device}; "
-        f"{len(ablation.missing)} of {ablation.runs} x {len(ablation.variants)} measurements to go"
+        f"{len(ablation.to_measure(only))} of {ablation.runs} x {len(programs)} measurements to go"
     )
     failed: set[tuple[int, str]] = set()
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    while todo := [(run, variant) for run, variant in ablation.missing if (run, variant.name) not in failed]:
+    while todo := [(run, variant) for run, variant in ablation.to_measure(only) if (run, variant.name) not in failed]:
         if code_hash(*CODE) != ablation.code:
             raise InputError("steps/ or common/ changed while measuring: restore the code, and go on with --resume")
         run, variant = todo[0]

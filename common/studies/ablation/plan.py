@@ -8,9 +8,9 @@ with them over the full ladder. on_device_data takes the place of the loader and
 step, but what cuDNN does unless told not to.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
-from itertools import combinations
+from itertools import combinations, permutations
 
 from common.options import StepOptions
 
@@ -152,6 +152,23 @@ def variants(no_effect: Collection[str], all_pairs: bool = False, alone_only: Co
         Variant(together(pair), tuple(dict.fromkeys((*_with_needs(pair.first), *_with_needs(pair.second)))))
         for pair in pairs(no_effect, all_pairs)
     ]
+
+
+def selected(plan: Sequence[Variant], only: Collection[str]) -> list[Variant]:
+    """Those of the variants `plan` that the effects of the optimisations `only` need, and their pairs; all without any.
+
+    With the baseline and its control; and, where anything is compiled, with `compile` alone, which decides whether the
+    full ladder compiles here.
+    """
+    if not only:
+        return list(plan)
+    names = {variant.name for variant in plan}
+    sides = [side for name in only for side in ((alone(name), before(name)), in_full(name))]
+    wanted = {BASELINE, CONTROL, *(together(Pair(*pair)) for pair in permutations(only, 2))}
+    wanted.update(name for side in sides if names.issuperset(side) for name in side)
+    if any("compile" in variant.on for variant in plan if variant.name in wanted):
+        wanted.add(alone("compile"))
+    return [variant for variant in plan if variant.name in wanted]
 
 
 def _with_needs(name: str) -> tuple[str, ...]:

@@ -1,13 +1,13 @@
 """What `ablate` measured, as `ablation.json` holds it. Needs the standard library only."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from common.record import PositiveInt, StepTime, Throughput
 from common.studies import study
-from common.studies.ablation.plan import BASELINE, NAMES, Variant, variants
+from common.studies.ablation.plan import BASELINE, NAMES, Variant, selected, variants
 from common.studies.study import SMOKE, Study, header_from_schema_1
 
 FILE = "ablation.json"
@@ -74,6 +74,11 @@ class Ablation(Study):
         forth, back = self.variants, self.variants[::-1]
         plan = ((run, variant) for run in range(1, self.runs + 1) for variant in (forth if run % 2 else back))
         return [(run, variant) for run, variant in plan if (run, variant.name) not in done]
+
+    def to_measure(self, only: Collection[str] = ()) -> list[tuple[int, Variant]]:
+        """What is `missing`, or as much of it as the effects of the optimisations `only` need; see `plan.selected`."""
+        names = {variant.name for variant in selected(self.variants, only)}
+        return [(run, variant) for run, variant in self.missing if variant.name in names]
 
     @property
     def whole_runs(self) -> int:

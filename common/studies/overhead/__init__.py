@@ -1,7 +1,6 @@
 """`overhead`: how much each kind of tracing slows a training step down."""
 
 import argparse
-import os
 
 from common.options import add_step_options, folder, whole_number
 from common.studies import OPTION_TEXTS
@@ -26,7 +25,6 @@ def run(args: argparse.Namespace) -> int:
 
     Raises InputError for what the user can fix: options, a folder that cannot be written, a model that does not fit.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
     from common.device import checked_device
     from common.studies import study
     from common.studies.overhead.measure import measure

@@ -21,7 +21,7 @@ def overhead_figure(result: Overhead) -> "Figure":
     """A matplotlib `Figure`: a row for the control and for each mode, its cost and the interval; nothing of one run."""
     from matplotlib.figure import Figure  # half a second to import
 
-    modes = result.modes[1:]
+    modes = result.modes
     figure = Figure(figsize=(9, 1.6 + 0.4 * len(modes)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(1, color=GREY, linewidth=1)

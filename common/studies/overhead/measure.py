@@ -1,216 +1,153 @@
 """Measure what tracing itself costs a training step, for each thing that the profiler can record.
 
 The train step of the course on one batch that is on the device, without a loader's noise. Every mode is measured in
-every run, in an order that changes from run to run, and compared with "off" of the same run; a second "off" is the
-control, whose interval should hold 1.
+every run, in an order that changes from run to run, each time in a process of its own: see `overhead.program`. It is
+compared with "off", which the same process measures first. The control is a process that opens no profiler and measures
+"off" again in its place: its interval should hold 1.
 """
 
-import gc
-import gzip
-import inspect
-import math
-import os
-import tempfile
-import time
-import warnings
-from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import repeat
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
 
 import torch
-from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import ProfilerActivity
 
 from common import machine
-from common.device import autocast_dtype, autocast_notes, device_name, synchronize, without_gpu
+from common.device import autocast_dtype, autocast_notes, device_name
+from common.errors import InputError
 from common.model import classifier
 from common.options import StepOptions
-from common.run import progress
-from common.run.timing import timed_window
-from common.run.tracing import read_trace
-from common.studies import one_batch, study
-from common.studies.one_batch import Batch, TrainStep
-from common.studies.overhead.record import OFF, OFF_AGAIN, Mode, Overhead
+from common.run import privacy, progress
+from common.studies import isolated, study
+from common.studies.overhead.program import LEAD_STEPS, QUICK, ModeRun, from_json
+from common.studies.overhead.record import OFF_AGAIN, Mode, Overhead
+from common.studies.overhead.tracings import Tracing, tracings
 
-MODE_SECONDS, FEWEST_STEPS, MOST_STEPS = 0.75, 2, 25  # of a mode in a run; a trace with stacks has 7 MB per step
-LEAD_STEPS = 1  # traced, not timed: the first after tracing began finds caches and buffers cold
+PROGRAM = isolated.module("common.studies.overhead.program")
+LIMIT_SECONDS = 600  # of one process: beyond it something hangs
+MOST_TRACE_BYTES = 200_000_000  # of a trace as JSON; it is read back whole, which takes ten times as much memory
 
-
-@dataclass(frozen=True)
-class Tracing:
-    """A mode before it is measured. arguments: for `torch.profiler.profile`, None to trace nothing.
-
-    why_not: why it is not measured, if so.
-    """
-
-    name: str
-    switches: str
-    arguments: dict[str, Any] | None = None
-    why_not: str | None = None
-
-
-def tracings(device: torch.device) -> list[Tracing]:
-    """Every mode, as a `Tracing`, "off" and its control first."""
-    gpu = device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if gpu else [])
-    operators = "activities CPU and CUDA" if gpu else "activity CPU"
-    verbose = _ExperimentalConfig(verbose=True)
-
-    def plus(name: str, switches: str, **arguments: Any) -> Tracing:
-        return Tracing(name, f"{operators}, {switches}", {"activities": activities, **arguments})
-
-    modules = plus("+ modules", "with_modules=True", with_modules=True)
-    if "with_modules" not in inspect.signature(torch.profiler.profile).parameters:
-        modules = Tracing(modules.name, modules.switches, None, "this torch has no with_modules any more")
-    kernels_only = {"activities": [ProfilerActivity.CUDA]} if gpu else None
-    why_no_kernels = next(iter(without_gpu("kernels_only", device)), None)
-    return [
-        Tracing(OFF, "no profiler"),
-        Tracing(OFF_AGAIN, "no profiler"),
-        Tracing("kernels only", "activity CUDA", kernels_only, why_no_kernels),
-        Tracing("operators", operators, {"activities": activities}),
-        plus("+ shapes", "record_shapes=True", record_shapes=True),
-        plus("+ flops", "with_flops=True, which records shapes too", with_flops=True),
-        plus("+ memory", "profile_memory=True", profile_memory=True),
-        modules,
-        plus("+ stacks", "with_stack=True", with_stack=True),
-        plus(
-            "+ stacks of operators",
-            "with_stack=True, experimental_config=_ExperimentalConfig(verbose=True)",
-            with_stack=True,
-            experimental_config=verbose,
-        ),
-        plus("as the steps", "record_shapes=True, profile_memory=True", record_shapes=True, profile_memory=True),
-    ]
+T = TypeVar("T")
 
 
 def measure(options: StepOptions, runs: int) -> Overhead:
     """The `Overhead` of tracing on a device. Prints its progress; see `overhead.run` for errors."""
     started, device = machine.now(), torch.device(options.device)
-    if device.type == "cpu":
-        machine.keep_freed_memory()
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # else what watches a GPU stays attached, and "off" would not be off
-    torch.manual_seed(options.seed)
-    model = classifier(options.model, options.image_size)
+    classifier(options.model, options.image_size)  # refused now rather than in every process
     precision = autocast_dtype(device, options.precision)
     progress.say(
         f"overhead: {options.model}, {options.image_size} px, batch {options.batch_size}, on {device_name(device)}, "
-        "with no data"
+        "with no data; a process for each mode and run"
     )
-    train_step = TrainStep(model, device, precision)
-    batch, notes = one_batch.fitting_batch(train_step, options.batch_size, options.image_size)
-    modes = tracings(device)
-    steps = FEWEST_STEPS if options.quick else steps_for(train_step, batch, device)
-    before_ms = trace_steps(modes[0], train_step, batch, device, steps).step_ms
+    control = measured(OFF_AGAIN, replace(options, quick=True))
+    if isinstance(control, str):
+        raise InputError(control)
+    options = replace(options, batch_size=control.batch_size)
+    notes = [*autocast_notes(device, options.precision), *control.notes]
     return Overhead(
-        **study.header(options, precision, [*autocast_notes(device, options.precision), *notes], started),
-        batch_size=len(batch[1]),
-        steps=steps,
+        **study.header(options, precision, notes, started, schema=Overhead.SCHEMA),
+        batch_size=options.batch_size,
         runs=runs,
-        before_ms=before_ms,
-        modes=measure_modes(modes, train_step, batch, device, runs, steps),
+        modes=measured_modes(tracings(device), options, runs, control),
     )
 
 
-def measure_modes(
-    tracings: Sequence[Tracing], train_step: TrainStep, batch: Batch, device: torch.device, runs: int, steps: int
-) -> list[Mode]:
-    """Measure `steps` steps of each `Tracing` in each run. What cannot be measured becomes a `Mode` without numbers."""
-    available = [tracing for tracing in tracings if tracing.why_not is None]
-    results = {tracing.name: [] for tracing in available}
-    with tempfile.TemporaryDirectory(prefix="overhead-") as folder, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="with_modules is deprecated")  # the table notes it
-        path = Path(folder) / "trace.json"
-        for tracing in available:  # the first profiler of a process prepares Kineto, and the first of each kind its own
-            if tracing.arguments is not None:
-                trace_steps(tracing, train_step, batch, device, 1, path)
-        progress.report("warm-up", 1, runs + 1)
-        for run in range(runs):
-            for tracing in order_of_run(available, run):
-                results[tracing.name].append(
-                    trace_steps(tracing, train_step, batch, device, steps, path, with_sizes=run == 0)
-                )
-            progress.report(f"run {run + 1}/{runs}", run + 2, runs + 1)
-    off_ms = [traced.step_ms for traced in results[OFF]]
-    return [mode_of(tracing, results.get(tracing.name, []), off_ms) for tracing in tracings]
+def measured_modes(tracings: Sequence[Tracing], options: StepOptions, runs: int, control: ModeRun) -> list[Mode]:
+    """A `Mode` for each `Tracing`, without numbers where it could not be measured. control: of the trial.
+
+    The trial is a smoke run of each mode, which shows how large its traces are; with --quick it is the first run.
+    """
+    failed: dict[str, str] = {}
+    names = [tracing.name for tracing in tracings if tracing.why_not is None]
+    others = [name for name in names if name != OFF_AGAIN]
+    trial = {OFF_AGAIN: control} | measured_run("trial", others, replace(options, quick=True), failed)
+    of_runs = [trial] if options.quick else []
+    steps = {name: most_steps(run) for name, run in trial.items()}
+    for run in range(len(of_runs), runs):
+        label = f"run {run + 1}/{runs}"
+        of_runs.append(measured_run(label, order_of_run(names, run), options, failed, steps))
+    results = {name: [run[name] for run in of_runs] for name in names if name not in failed}
+    return [
+        mode_of(tracing, results.get(tracing.name, []), trial.get(tracing.name), failed.get(tracing.name))
+        for tracing in tracings
+    ]
 
 
-def steps_for(train_step: TrainStep, batch: Batch, device: torch.device) -> int:
-    """How many steps fill `MODE_SECONDS`, between `FEWEST_STEPS` and `MOST_STEPS`."""
-    ms = timed_window(repeat(batch), train_step, device, FEWEST_STEPS).step_ms
-    return min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(MODE_SECONDS * 1e3 / min(ms))))
+def measured_run(
+    label: str,
+    names: Sequence[str],
+    options: StepOptions,
+    failed: dict[str, str],
+    most_steps: Mapping[str, int | None] | None = None,
+) -> dict[str, ModeRun]:
+    """Measure the modes of these names once: {name: `ModeRun`}. most_steps: see `measured`; None in the trial.
+
+    failed: {name: why, in a line} of those that could not be measured, to which it adds; they are not tried again.
+    Raises InputError where the control is among them.
+    """
+    results = {}
+    progress.report(label, 0, 1)
+    for name in names:
+        if name in failed:
+            continue
+        result = measured(name, options, (most_steps or {}).get(name), with_sizes=most_steps is None)
+        if isinstance(result, ModeRun) and result.batch_size != options.batch_size:
+            result = f"out of memory with batch size {options.batch_size}, which fitted before"
+        if isinstance(result, str):
+            failed[name] = result
+            progress.say(f"  {name}: not measured: {result}")
+            if name == OFF_AGAIN:
+                raise InputError(f"a step without a profiler could not be measured: {result}")
+            continue
+        results[name] = result
+    return results
 
 
-def order_of_run(tracings: Sequence[Tracing], run: int) -> list[Tracing]:
+def measured(
+    name: str,
+    options: StepOptions,
+    most_steps: int | None = None,
+    with_sizes: bool = False,
+    command: Sequence[str] = PROGRAM,
+) -> ModeRun | str:
+    """Measure a mode once, in a process of its own; a text says why it could not be, in a line.
+
+    most_steps, with_sizes: see `program.measured_here`.
+    """
+    settings: dict[str, Any] = {"mode": name, "options": asdict(options)}
+    answer = isolated.answer(command, settings | {"most_steps": most_steps, "with_sizes": with_sizes}, LIMIT_SECONDS)
+    if isinstance(answer, dict) and "error" not in answer:
+        return from_json(answer)
+    why = answer if isinstance(answer, str) else answer["error"]
+    return privacy.redacted(why).rstrip(".")
+
+
+def most_steps(trial: ModeRun) -> int | None:
+    """How many timed steps a trace may have to stay within `MOST_TRACE_BYTES`; None where nothing is traced."""
+    if trial.sizes is None:
+        return None
+    return max(QUICK.window_steps, MOST_TRACE_BYTES // trial.sizes.json_bytes_per_step - LEAD_STEPS)
+
+
+def order_of_run(modes: Sequence[T], run: int) -> list[T]:
     """The modes in the order of a run: it begins elsewhere each time, and every other one is backwards."""
-    start = run * len(tracings) // 3 % len(tracings)
-    order = [*tracings[start:], *tracings[:start]]
+    start = run * len(modes) // 3 % len(modes)
+    order = [*modes[start:], *modes[:start]]
     return order[::-1] if run % 2 else order
 
 
-@dataclass(frozen=True)
-class Traced:
-    """One mode in one run; see `record.Mode`. sizes: of the trace, per step; see `trace_sizes`."""
-
-    step_ms: float
-    finish_seconds: float | None
-    sizes: tuple[int, int, float] | None
-
-
-def trace_steps(
-    tracing: Tracing,
-    train_step: TrainStep,
-    batch: Batch,
-    device: torch.device,
-    steps: int,
-    path: Path | None = None,
-    with_sizes: bool = False,
-) -> Traced:
-    """Train `steps` timed steps in one mode. path: where its trace goes, which is read only if `with_sizes`."""
-    gc.collect()
-    profiler = None if tracing.arguments is None else torch.profiler.profile(**tracing.arguments)
-    with profiler or nullcontext():
-        for _ in range(LEAD_STEPS):
-            train_step(*batch)
-        synchronize(device)
-        begin = time.perf_counter()
-        for _ in range(steps):
-            train_step(*batch)
-        synchronize(device)
-        end = time.perf_counter()
-    step_ms = (end - begin) * 1e3 / steps
-    if profiler is None or path is None:
-        return Traced(step_ms, None, None)
-    profiler.export_chrome_trace(str(path))
-    finish_seconds = time.perf_counter() - end
-    return Traced(step_ms, finish_seconds, trace_sizes(path, steps + LEAD_STEPS) if with_sizes else None)
-
-
-def trace_sizes(path: Path, steps: int) -> tuple[int, int, float]:
-    """Per step of a trace of so many: (bytes of JSON, bytes once compressed, events other than metadata).
-
-    Compressed as the steps compress theirs. Raises InputError where the trace is not whole.
-    """
-    events = sum(event.get("ph") != "M" for event in read_trace(path))
-    content = path.read_bytes()
-    return len(content) // steps, len(gzip.compress(content, 6)) // steps, events / steps
-
-
-def mode_of(tracing: Tracing, traced: Sequence[Traced], off_ms: Sequence[float]) -> Mode:
-    """The `Mode` of a tracing. traced: by run, none if not measured. off_ms: ms per step of "off", by run."""
-    sizes = next((run.sizes for run in traced if run.sizes), (None, None, None))
+def mode_of(tracing: Tracing, of_runs: Sequence[ModeRun], trial: ModeRun | None, failed: str | None) -> Mode:
+    """The `Mode` of a tracing. of_runs: none if not measured; failed: why not. trial: has the sizes of its trace."""
+    sizes = trial.sizes if trial and of_runs else None
     return Mode(
         name=tracing.name,
         switches=tracing.switches,
-        not_measured=tracing.why_not,
-        step_ms=[run.step_ms for run in traced],
-        ratios=[run.step_ms / off for run, off in zip(traced, off_ms, strict=False)],  # none at all, or all runs
-        finish_seconds=[run.finish_seconds for run in traced if run.finish_seconds is not None],
-        json_bytes_per_step=sizes[0],
-        gzip_bytes_per_step=sizes[1],
-        events_per_step=sizes[2],
+        not_measured=tracing.why_not or failed,
+        steps=[run.steps for run in of_runs],
+        off_ms=[run.off_ms for run in of_runs],
+        step_ms=[run.step_ms for run in of_runs],
+        finish_seconds=[run.finish_seconds for run in of_runs if run.finish_seconds is not None],
+        json_bytes_per_step=sizes and sizes.json_bytes_per_step,
+        gzip_bytes_per_step=sizes and sizes.gzip_bytes_per_step,
+        events_per_step=sizes and sizes.events_per_step,
     )

@@ -10,6 +10,7 @@ from common.record import Positive, PositiveInt
 from common.studies import study
 
 FILE = "overhead.json"
+SCHEMA = 3
 OFF, OFF_AGAIN = "off", "off again"
 
 
@@ -17,21 +18,27 @@ OFF, OFF_AGAIN = "off", "off again"
 class Mode:
     """One way to trace, or not to. Lists hold a number per run, in order, and none where the mode was not measured.
 
-    switches: what is passed to `torch.profiler.profile`, as one would type it. not_measured: why not. step_ms: mean of
-    the timed steps. ratios: that over what "off" took in the same run. finish_seconds: from the end of the last step
-    until the trace is written; none where nothing is traced. Sizes and events (metadata aside) are the trace's, of one
-    run, over its steps; None without a trace.
+    switches: what is passed to `torch.profiler.profile`, as one would type it. not_measured: why not. steps: timed in
+    the mode. off_ms: of a step in the same process before it used a profiler; step_ms: of one in the mode, both means.
+    finish_seconds: from the end of the last step until the trace is written; none where nothing is traced. Sizes and
+    events (metadata aside) are those of one trace, over its steps; None without a trace.
     """
 
     name: str
     switches: str
     not_measured: str | None
+    steps: list[PositiveInt]
+    off_ms: list[Positive]
     step_ms: list[Positive]
-    ratios: list[Positive]
     finish_seconds: list[float]
     json_bytes_per_step: int | None
     gzip_bytes_per_step: int | None
     events_per_step: float | None
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many times as long a step took as without a profiler, by run."""
+        return [step / off for step, off in zip(self.step_ms, self.off_ms, strict=True)]
 
     @property
     def ratio(self) -> float:
@@ -48,53 +55,57 @@ class Mode:
         """True where it is resolved that a step takes longer than without a profiler."""
         return self.cost is not None and self.cost.resolved and self.cost.ratio > 1
 
+    @property
+    def us_per_event(self) -> float | None:
+        """µs that a step takes longer, over its events; None where there are none, or it is not resolved as slower."""
+        if not self.events_per_step or not self.slower:
+            return None
+        more_ms = statistics.median(step - off for step, off in zip(self.step_ms, self.off_ms, strict=True))
+        return max(more_ms, 0.0) * 1e3 / self.events_per_step
+
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead(study.Study):
-    """One call of `overhead`. modes: `OFF` and, as a control, `OFF_AGAIN` first. steps: timed in each mode and run.
-
-    batch_size: samples per step. before_ms: of a step before the process used a profiler for the first time.
-    """
+    """One call of `overhead`. modes: first the control, `OFF_AGAIN`. batch_size: samples per step."""
 
     FILE: ClassVar[str] = FILE
+    SCHEMA: ClassVar[int] = SCHEMA
 
     precision: str
     batch_size: PositiveInt
-    steps: PositiveInt
     runs: PositiveInt
-    before_ms: Positive
     modes: list[Mode]
 
     def problem(self) -> str | None:
-        measured = [mode.name for mode in self.modes[:2] if mode.not_measured is None]
-        if measured != [OFF, OFF_AGAIN]:
-            return f"its modes must begin with {OFF!r} and {OFF_AGAIN!r}, both measured"
+        if [mode.name for mode in self.modes[:1] if mode.not_measured is None] != [OFF_AGAIN]:
+            return f"its modes must begin with {OFF_AGAIN!r}, measured"
         for mode in self.modes:
             runs = 0 if mode.not_measured is not None else self.runs
-            if (len(mode.step_ms), len(mode.ratios)) != (runs, runs):
+            if {len(mode.steps), len(mode.off_ms), len(mode.step_ms)} != {runs}:
                 return f"{mode.name!r} must hold a number for each run"
         return None
 
     @property
-    def off(self) -> Mode:
-        return self.modes[0]
-
-    @property
     def control(self) -> Mode:
-        """A second "off": nothing differs, so the interval of its cost should hold 1."""
-        return self.modes[1]
+        """A second "off" in place of a mode: nothing differs, so the interval of its cost should hold 1."""
+        return self.modes[0]
 
     @property
     def traced(self) -> list[Mode]:
         """The modes with a profiler that were measured."""
-        return [mode for mode in self.modes[2:] if mode.not_measured is None]
+        return [mode for mode in self.modes[1:] if mode.not_measured is None]
 
-    def us_per_event(self, mode: Mode) -> float | None:
-        """µs that a step takes longer, over its events; None where there are none, or it is not resolved as slower."""
-        if not mode.events_per_step or not mode.slower:
-            return None
-        more_ms = statistics.median(traced - off for traced, off in zip(mode.step_ms, self.off.step_ms, strict=True))
-        return max(more_ms, 0.0) * 1e3 / mode.events_per_step
+    @property
+    def off_ms(self) -> float:
+        """Of a step without a profiler, the median of all processes."""
+        return statistics.median(off for mode in self.modes for off in mode.off_ms)
+
+    @property
+    def steps(self) -> str:
+        """How many steps a timed window has, in words: "25 steps", "28 to 92 steps"."""
+        steps = {number for mode in self.modes for number in mode.steps}
+        low, high = min(steps), max(steps)
+        return f"{low} step{'' if high == 1 else 's'}" if low == high else f"{low} to {high} steps"
 
     def computed(self) -> dict[str, Any]:
         return {"costs": {mode.name: mode.cost and asdict(mode.cost) for mode in (self.control, *self.traced)}}
@@ -102,9 +113,17 @@ class Overhead(study.Study):
 
 def read(logdir: str | Path) -> Overhead | None:
     """The `Overhead` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    return study.read(Overhead, logdir, from_schema_1)
+    return study.read(Overhead, logdir, from_older)
 
 
-def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema 1 to schema 2."""
-    return value | study.header_from_schema_1(value)
+def from_older(value: dict[str, Any]) -> dict[str, Any]:
+    """Convert schema 1 or 2, where "off" is a mode, measured once a run in the process of all modes, to schema 3."""
+    if value["schema"] == 1:
+        value = value | study.header_from_schema_1(value)
+    others = {mode["name"]: mode for mode in value["modes"]}
+    off = others.pop(OFF)
+    modes = [
+        mode | {"steps": [value["steps"]] * len(mode["step_ms"]), "off_ms": off["step_ms"] if mode["step_ms"] else []}
+        for mode in others.values()
+    ]
+    return value | {"schema": SCHEMA, "modes": modes}

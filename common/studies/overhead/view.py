@@ -11,7 +11,7 @@ from rich.text import Text
 from common.explain.terminal import plain_table
 from common.studies import study
 from common.studies.intervals import ratio_cell
-from common.studies.overhead.record import OFF_AGAIN, Mode, Overhead
+from common.studies.overhead.record import OFF, OFF_AGAIN, Mode, Overhead
 
 HEADERS = ["step ms", "x off", "us per event", "export s", "MB per step", "gzip MB", "events per step"]
 
@@ -22,12 +22,11 @@ def show(result: Overhead, to: Console) -> None:
     to.print(
         f"\n[bold]{escape(setup.model)}[/], batch {result.batch_size}, {setup.image_size} px, {result.precision}, on "
         f"[bold]{escape(setup.device)}[/] ({environment.cores} CPU cores), torch {escape(environment.torch)}; one "
-        f"batch on the device, {result.steps} step{'' if result.steps == 1 else 's'} in each of {result.runs} runs\n"
+        f"batch on the device, {result.steps} in each of {result.runs} runs\n"
     )
     to.print(modes_table(result))
     to.print(f"\n[bold]{escape(verdict(result))}[/]")
-    study.print_unsteady([[*result.off.step_ms, *result.control.step_ms]], to, what="steps without a profiler")
-    to.print(f"Before this process had ever traced, a step took {result.before_ms:.1f} ms.")
+    study.print_unsteady([[*result.control.off_ms, *result.control.step_ms]], to, what="steps without a profiler")
     for mode in result.modes:
         if mode.not_measured is not None:
             to.print(Text(f"Not measured: {mode.name}: {mode.not_measured}.", "yellow"))
@@ -38,16 +37,16 @@ def show(result: Overhead, to: Console) -> None:
 def modes_table(result: Overhead) -> Table:
     """What each way of tracing costs, a row each."""
     table = plain_table("tracing", HEADERS)
+    table.add_row(OFF, f"{result.off_ms:.1f}", "1.00x", *["-"] * 5)
     for mode in result.modes:
         if mode.not_measured is not None:
             table.add_row(mode.name, "-", "not measured", *[""] * 5)
             continue
-        us_per_event = result.us_per_event(mode)
         table.add_row(
             mode.name,
             f"{statistics.median(mode.step_ms):.1f}",
-            "1.00x" if mode is result.off else _cost_cell(mode),
-            "-" if us_per_event is None else f"{us_per_event:.1f}",
+            _cost_cell(mode),
+            "-" if mode.us_per_event is None else f"{mode.us_per_event:.1f}",
             f"{statistics.median(mode.finish_seconds):.2f}" if mode.finish_seconds else "-",
             study.mb_text(mode.json_bytes_per_step, 2),
             study.mb_text(mode.gzip_bytes_per_step, 2),
@@ -81,12 +80,14 @@ def _cost_cell(mode: Mode) -> str:
 
 
 def _legend(result: Overhead) -> str:
-    switches = "\n".join(f"{mode.name}: {mode.switches}" for mode in result.modes[2:])
+    switches = "\n".join(f"{mode.name}: {mode.switches}" for mode in result.modes[1:])
     return (
         f"{switches}\n"
-        "step ms: of the median run, while tracing; x off: over the same run's steps without tracing, mean over the "
-        "runs and 95 % interval. ~, grey: not resolved, the interval holds 1.\n"
-        f"{OFF_AGAIN}: a second measurement without tracing, the control; its interval should hold 1.\n"
+        "step ms: of the median run, while tracing; x off: over the steps that the same process ran before it traced, "
+        "mean over the runs and 95 % interval. ~, grey: not resolved, the interval holds 1.\n"
+        f"{OFF}: the median of all processes. {OFF_AGAIN}: the control, in processes that never trace; its interval "
+        "should hold 1.\n"
+        "The timed steps fill a set time; there are fewer where their trace would be too large.\n"
         "us per event: what a step takes longer, over its events. The cost is per operator, not per image: steps of "
         "larger batches have as many events and show a smaller ratio.\n"
         "export: from the end of the last step until the trace is on disk. MB, events: of the trace "

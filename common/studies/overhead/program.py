@@ -30,8 +30,8 @@ from common.device import autocast_dtype, disable_tf32, synchronize
 from common.errors import InputError, printable
 from common.model import classifier
 from common.options import StepOptions
+from common.run.timing import Plan, warm_up
 from common.run.tracing import read_trace
-from common.session import Plan, warm_up
 from common.studies import one_batch
 from common.studies.isolated import REASON_LENGTH, options_from, print_answer
 from common.studies.one_batch import Batch, TrainStep

@@ -78,7 +78,7 @@ class Pace:
         return sum(self.seconds.get(step, longest) for step in steps)
 
     def fits(self, steps: Iterable[str], now: bool = True) -> bool:
-        """Whether a run of each of these steps will be over when the minutes are. Not now: at the begin of another call."""
+        """Whether a run of each of these steps will be over when the minutes are. Not now: in another call."""
         elapsed = self.elapsed() if now else 0.0
         return self.minutes is None or elapsed + self.expected(steps) <= 60 * self.minutes
 

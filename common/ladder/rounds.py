@@ -108,7 +108,9 @@ class Schedule:
                 return
             to_go = self.to_go()
             if missing and to_go:
-                self.pace.say(f"round {number} is over; {self._at_most}about {duration(self.pace.expected(to_go))} to go")
+                self.pace.say(
+                    f"round {number} is over; {self._at_most}about {duration(self.pace.expected(to_go))} to go"
+                )
 
     def missing(self, number: int) -> list[Path]:
         """The scripts whose run of a round is not there, without those that cannot be run here."""

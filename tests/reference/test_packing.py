@@ -9,6 +9,7 @@ import pytest
 from support.recorded import TRACE, a_result, each_event, edit, edit_trace, tree
 
 from common import record
+from common.ladder import rounds
 from common.reference import page
 from common.run import not_run
 
@@ -109,6 +110,7 @@ def test_with_few_packages_what_can_be_verified_is(folder, command, monkeypatch)
 
 def test_of_a_round_that_was_cut_off_nothing_is_packed_and_everything_is_kept(folder, command, tmp_path):
     (folder / "01_amp" / "runs" / "2.json").unlink()
+    rounds.sum_up(folder / "01_amp")
     (folder / "00_baseline" / ".result.json.4711.partial").write_text("{")
     (folder / ".running" / "01_amp").mkdir(parents=True)
     (folder / ".running" / "01_amp" / "trace.json").write_text("{")

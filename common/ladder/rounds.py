@@ -17,6 +17,7 @@ from pathlib import Path
 from common import record
 from common.errors import InputError
 from common.ladder import statistics
+from common.ladder.pace import Pace, duration
 from common.ladder.runner import Outcome
 from common.options import whole_number
 from common.run import not_run
@@ -65,16 +66,20 @@ class Schedule:
 
     scripts: the steps. limit: rounds at most. until: the goal of `--until` in percent, None to make all rounds.
     runs: {step: {round: its result}}; what is there is not run again. not_run: {step: why it cannot be run here}.
+    pace: times each run, from one `next` to the following one; with a limit, `--minutes` may end the rounds as well.
     """
 
     scripts: Sequence[Path]
     limit: int
     until: float | None = None
+    pace: Pace = field(default_factory=Pace)
     runs: dict[str, dict[int, record.Result]] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, args: argparse.Namespace, scripts: Sequence[Path], default: int) -> "Schedule":
+    def of(
+        cls, args: argparse.Namespace, scripts: Sequence[Path], default: int, pace: Pace | None = None
+    ) -> "Schedule":
         """The schedule that the options of `add_options` ask for.
 
         Raises InputError for `--until` without SciPy or with fewer rounds than it needs.
@@ -83,15 +88,72 @@ class Schedule:
             check_intervals()
             if args.rounds is not None and args.rounds < FEWEST:
                 raise InputError(f"--until needs {FEWEST} rounds at least, not {args.rounds}: more, or none")
-        return cls(scripts, args.rounds or (default if args.until is None else LIMIT), args.until)
+        return cls(scripts, args.rounds or (default if args.until is None else LIMIT), args.until, pace or Pace())
 
     def __iter__(self) -> Iterator[tuple[int, Path]]:
+        announced = False
         for number in range(1, self.limit + 1):
-            for script in self.scripts:
-                if script.stem not in self.not_run and number not in self.runs.get(script.stem, {}):
-                    yield number, script
+            missing = self.missing(number)
+            for script in missing:
+                begun = [script] if number == 1 else missing if script is missing[0] else []  # a later round as a whole
+                if begun and not self._in_time(number, begun):
+                    return
+                if self.pace.seconds and not announced:
+                    self._announce()
+                    announced = True
+                begin = self.pace.elapsed()
+                yield number, script
+                self.pace.add(script.stem, self.pace.elapsed() - begin)
             if self.until is not None and self._narrow_enough(number, self.until):
                 return
+            to_go = self.to_go()
+            if missing and to_go:
+                self.pace.say(
+                    f"round {number} is over; {self._at_most}about {duration(self.pace.expected(to_go))} to go"
+                )
+
+    def missing(self, number: int) -> list[Path]:
+        """The scripts whose run of a round is not there, without those that cannot be run here."""
+        scripts = (script for script in self.scripts if script.stem not in self.not_run)
+        return [script for script in scripts if number not in self.runs.get(script.stem, {})]
+
+    def to_go(self) -> list[str]:
+        """The step of every run that is not there."""
+        return [script.stem for number in range(1, self.limit + 1) for script in self.missing(number)]
+
+    @property
+    def whole_rounds(self) -> int:
+        """How many runs there are of every step that can be run here."""
+        steps = (script.stem for script in self.scripts if script.stem not in self.not_run)
+        return min((len(self.runs.get(step, {})) for step in steps), default=0)
+
+    @property
+    def _at_most(self) -> str:
+        return "" if self.until is None else "at most "
+
+    def _announce(self) -> None:
+        """Say how long the rounds will take."""
+        to_go = self.to_go()
+        steps, seconds = len(self.scripts) - len(self.not_run), self.pace.expected(to_go)
+        limit = "" if self.pace.minutes is None else f", at most {self.pace.minutes:g} min of it now"
+        self.pace.say(
+            f"{steps} steps x {self._at_most}{self.limit} rounds, {len(to_go)} runs to go: {self._at_most}about "
+            f"{duration(seconds)}{limit}; finished runs are kept if it is interrupted"
+        )
+
+    def _in_time(self, number: int, scripts: Sequence[Path]) -> bool:
+        """Whether runs of these scripts will be over within `--minutes`. Says so where not, and what would be next."""
+        steps = [script.stem for script in scripts]
+        if self.pace.fits(steps):
+            return True
+        seconds = self.pace.expected(steps)
+        what = f"round {number}" if number > 1 else steps[0]
+        how = "the same command goes on" if self.pace.fits(steps, now=False) else "that needs more --minutes"
+        self.pace.say(
+            f"--minutes {self.pace.minutes:g}: {self.whole_rounds} of {self._at_most}{self.limit} rounds made; next is "
+            f"{what}{f', about {duration(seconds)}' if seconds else ''}: {how}"
+        )
+        return False
 
     def label(self, number: int, step: str) -> str:
         """How a line about a run begins."""

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 from common import record
@@ -18,7 +19,6 @@ from common.ladder import rounds
 from common.reference import header, page, recording
 from common.reference.header import Header, read_header
 from common.reference.layout import NO_PAGE, record_files
-from common.reference.plausibility import contradictions
 from common.reference.written import compact, indented, parsed, read_json, unpacked
 from common.run import not_run, privacy
 from common.run.events import scalars
@@ -36,10 +36,11 @@ def check(folder: Path) -> int:
     return 0
 
 
-def verify(folder: Path, add_page: bool = False) -> tuple[Header, list[str]]:
+def verify(folder: Path, add_page: bool = False, fully: bool = True) -> tuple[Header, list[str]]:
     """(`record.json`, what was verified: a line per step and study) of a record that is as it should be.
 
     add_page: write the page where it is missing and all else is well; a machine without SciPy records without it.
+    Not fully: without what needs SciPy or msgspec, the page and the comparison of traces with figures.
     Raises InputError for anything that is not as it should be: the first problem in words, and how many more there are.
     """
     if not folder.is_dir():
@@ -50,8 +51,10 @@ def verify(folder: Path, add_page: bool = False) -> tuple[Header, list[str]]:
             refuse(folder, problems)
         elif not add_page:
             refuse(folder, problems, f"`python -m common record --pack {folder}` writes it, where SciPy is installed")
-        rounds.check_intervals()
-        return _verified(folder)
+        if fully:
+            import_module("msgspec")  # checks the types of what is read
+            rounds.check_intervals()
+        return _verified(folder, fully)
     except OSError as error:
         raise InputError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
 
@@ -64,10 +67,10 @@ def refuse(folder: Path, problems: Sequence[str], fix: str = FIX) -> None:
         raise InputError(f"{folder}: {first}{more}; {fix}")
 
 
-def _verified(folder: Path) -> tuple[Header, list[str]]:
+def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
     problems, lines, results = [], [], []
     shared = _header(folder / header.FILE)
-    steps = sorted(path for path in folder.iterdir() if path.is_dir())
+    steps = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     counts = sorted({len(record.run_files(step)) for step in steps if not (step / not_run.FILE).exists()})
     if len(counts) > 1:
         problems.append(f"the steps have different numbers of runs ({', '.join(map(str, counts))})")
@@ -76,7 +79,7 @@ def _verified(folder: Path) -> tuple[Header, list[str]]:
             if (step / not_run.FILE).exists():
                 lines.append(_of_missing(step))
             else:
-                result, line = _of_step(step, shared, problems)
+                result, line = _of_step(step, shared, problems, fully)
                 results.append(result)
                 lines.append(line)
     if results:
@@ -88,9 +91,9 @@ def _verified(folder: Path) -> tuple[Header, list[str]]:
         problems.append("its runs are not interleaved: some were made after later ones")
     if (folder / page.FILE).exists():
         with _collected(problems):
-            _check_page(folder, bool(problems))
+            _check_page(folder, not fully or bool(problems))
     refuse(folder, problems)
-    if not (folder / page.FILE).exists():
+    if fully and not (folder / page.FILE).exists():
         page.write_page(folder)
     return shared, lines
 
@@ -111,12 +114,12 @@ def _named(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _check_page(folder: Path, figures_are_wrong: bool) -> None:
+def _check_page(folder: Path, only_privacy: bool) -> None:
     path = folder / page.FILE
     text = path.read_bytes()
     if private := privacy.private_texts(text.decode(errors="replace")):
         raise InputError(f"{path} holds {private[0]}")
-    if not figures_are_wrong and text != page.page(folder).encode():
+    if not only_privacy and text != page.page(folder).encode():
         raise InputError(f"{path} is not the page that the figures give")
 
 
@@ -140,7 +143,7 @@ def _of_study(path: Path, name: str, setup: record.Setup) -> str:
     return f"{path.name}: of the same device, model and image size"
 
 
-def _of_step(step: Path, shared: Header, problems: list[str]) -> tuple[record.Result, str]:
+def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tuple[record.Result, str]:
     """Note what is wrong with a step's runs, their sum, trace and events; (a result of the step, what was verified)."""
     [path], [events] = step.glob("*.pt.trace.json.gz"), step.glob("events.*")
     results, wrong = [], []
@@ -173,7 +176,7 @@ def _of_step(step: Path, shared: Header, problems: list[str]) -> tuple[record.Re
         if abs(points.get(name, 0.0) - value) > 1e-5 * value:  # events hold float32
             problems.append(f"{events} does not hold the first run's {name.removeprefix('median/')}")
     windows = sum(len(result.samples_per_second.windows) for result in results)
-    traced = _traced(path, merged, problems)
+    traced = _traced(path, merged, problems, fully)
     return first, f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {len(points)} kinds of scalars"
 
 
@@ -226,10 +229,8 @@ def _of_run(result: record.Result, step: str, trace: str, shared: Header) -> Ite
         yield f"{speeds.median:.6g} images/s and {times.median:.6g} ms per step of {samples} do not fit"
 
 
-def _traced(path: Path, result: record.Result, problems: list[str]) -> str:
+def _traced(path: Path, result: record.Result, problems: list[str], fully: bool) -> str:
     """Compare a step's trace with its figures; note what does not fit, and return what was verified."""
-    from common.trace.summary import summarize  # msgspec and numpy
-
     with _named(path):
         text = unpacked(path.read_bytes())
     trace = parsed(path, text, compact)
@@ -238,6 +239,11 @@ def _traced(path: Path, result: record.Result, problems: list[str]) -> str:
         problems.append(f"{path} is named otherwise inside")
     if b'"Call stack"' in text:
         problems.append(f"{path} holds call stacks: no record does")
+    if not fully:
+        return "a trace that was not compared with them"
+    from common.reference.plausibility import contradictions  # msgspec and numpy
+    from common.trace.summary import summarize
+
     summary = summarize(path)
     problems += [f"{path}: {problem}" for problem in contradictions(trace, summary, result)]
     where = " and ".join(sorted({gpu.name or "?" for gpu in summary.gpus})) or "CPU"

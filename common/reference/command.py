@@ -2,7 +2,7 @@
 
 import argparse
 
-from common.ladder import rounds
+from common.ladder import pace, rounds
 from common.machine import ROOT
 from common.options import add_step_options, folder
 
@@ -13,6 +13,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `record`: those of a step, and its own."""
     add_step_options(parser, logdir=ROOT / "logs" / "reference")
     rounds.add_options(parser, "--runs", default=rounds.RECORDED)
+    pace.add_option(parser)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(
         "--check", type=folder, metavar="FOLDER", help="only verify the record in FOLDER; nothing is written"

@@ -13,7 +13,8 @@ from common.studies import study
 STEP = "[0-9]{2}_[a-z0-9_]{1,60}"
 FOLDER = re.compile(rf"{STEP}(/runs)?")
 NO_PAGE = f"{page.FILE} is missing"
-LOCK = re.compile(r"\.[a-z_]+\.lock")  # left by `record` and by studies
+# Left by `record` and by studies: locks, times, what was not whole when a call was killed.
+LEFT = re.compile(r"\.[a-z_]+\.(lock|json)|\.running(/.*)?|(.*/)?\.[^/]+\.[0-9]+\.partial")
 LIMITS = {  # file name: bytes at most; the step's name is part of the names of its trace and events
     re.escape(header.FILE): 1_000_000,
     re.escape(page.FILE): 200_000,
@@ -32,12 +33,14 @@ def record_files(folder: Path) -> tuple[list[str], list[str]]:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         limit = next((limit for pattern, limit in limits.items() if re.fullmatch(pattern, name)), None)
+        if LEFT.fullmatch(name):
+            continue
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             problems.append(f"{name} is a link or no regular file")
         elif path.is_dir():
             problems += [] if FOLDER.fullmatch(name) else [f"{name} is a folder that no record has"]
         elif limit is None:
-            problems += [] if LOCK.fullmatch(name) else [f"{name} is no file of a record"]
+            problems.append(f"{name} is no file of a record")
         elif path.stat().st_size > limit:
             problems.append(f"{name} is larger than {limit / 1e6} MB")
         else:

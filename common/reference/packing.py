@@ -1,34 +1,44 @@
 """`record --pack`: a record as one file, to be contributed. Starts without torch."""
 
 import re
+import shutil
 import stat
+import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 
 from common import record
 from common.errors import InputError, printable
+from common.ladder import rounds
+from common.reference import page
 from common.reference.checking import refuse, verify
 from common.reference.layout import record_files
 from common.reference.recording import folder_name
 from common.reference.written import unpacked
-from common.run import privacy
+from common.run import not_run, privacy
 
 
 def pack(folder: Path) -> int:
     """Write the record in `folder` as `<device>.zip` into the current folder; the exit code.
 
     The zip holds one folder of that name, and the same record gives the same bytes. A page that is missing is written
-    first. Raises InputError for what
-    `checking.verify` refuses, and for a record that contains a name of this machine, its user or the home folder.
+    first; a machine without SciPy or msgspec packs without, and without comparing traces with figures. Raises
+    InputError for what `checking.verify` refuses, and for a record that contains a name of this machine, its user or
+    the home folder.
     """
     here = Path.cwd()
     if here.is_relative_to(folder.resolve()):
         raise InputError(f"the zip would become part of {folder}: run this from another folder")
-    shared, lines = verify(folder, add_page=True)
-    names, _ = record_files(folder)
-    files = {name: (folder / name).read_bytes() for name in names}
+    missing = _missing_packages()
+    with whole_rounds(folder) as source:
+        shared, lines = verify(source, add_page=True, fully=not missing)
+        names, _ = record_files(source)
+        files = {name: (source / name).read_bytes() for name in names}
     settings = shared.settings
     public = re.split(r"\W+", f"{settings.device} {settings.model}".lower())  # a host may be called "h200"
     private = [
@@ -44,7 +54,56 @@ def pack(folder: Path) -> int:
     print(*lines, sep="\n")
     print(f"packed: {printable(target)} ({target.stat().st_size / 1e6:.1f} MB)")
     print("It contains no name of this machine or its user. CONTRIBUTING.md says where to send it.")
+    if missing:
+        what = "its traces are not compared with its figures yet, and its page is not written"
+        print(f"Without {' and '.join(missing)} {what}: unzip it where they are, and pack that folder again.")
     return 0
+
+
+def _missing_packages() -> list[str]:
+    """Those packages that a full verification needs and a machine that only records may lack."""
+    missing = []
+    for module, name in (("msgspec", "msgspec"), ("scipy.special", "SciPy")):
+        try:
+            import_module(module)
+        except ImportError:
+            missing.append(name)
+    return missing
+
+
+@contextmanager
+def whole_rounds(folder: Path) -> Iterator[Path]:
+    """The folder of a record that has only whole rounds: itself, or a copy without the runs of one that was cut off.
+
+    Prints what the copy is without.
+    """
+    names, _ = record_files(folder)
+    steps = {name: name.split("/")[0] for name in names if "/" in name}
+    counts = Counter(step for name, step in steps.items() if "/runs/" in name)
+    whole = min(counts.values(), default=0)
+    cut = [
+        name
+        for name, step in steps.items()
+        if ("/runs/" in name and int(Path(name).stem) > whole) or not (step in counts or _kept(folder / step))
+    ]
+    if not cut or not whole:
+        yield folder
+        return
+    print(f"packed are {whole} round(s); {folder} keeps {len(cut)} file(s) of one that was cut off", flush=True)
+    with tempfile.TemporaryDirectory() as parent:
+        copy = Path(parent) / folder.resolve().name
+        for name in names:
+            if name not in (*cut, page.FILE):  # the page is of all runs
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / name, copy / name)
+        for step in sorted({steps[name] for name in cut} & counts.keys()):
+            rounds.sum_up(copy / step)
+        yield copy
+
+
+def _kept(step: Path) -> bool:
+    """Whether a step's folder says how the step ended: by its result, or why it was not run."""
+    return (step / record.FILE).exists() or (step / not_run.FILE).exists()
 
 
 def _text(name: str, content: bytes) -> bytes:

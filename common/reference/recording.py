@@ -28,6 +28,8 @@ from typing import Any
 from common import machine, record
 from common.errors import InputError
 from common.ladder import rounds, runner
+from common.ladder.pace import FILE as SECONDS
+from common.ladder.pace import Pace
 from common.options import MODEL, command_line, image_size_for, model_for
 from common.reference import page
 from common.reference.header import FILE, Header, Settings, read_header, shared
@@ -36,7 +38,7 @@ from common.run import not_run, privacy
 from common.run.folder import locked
 
 # beside what every step runs
-CODE = ("common/ladder/runner.py", "common/ladder/rounds.py", "common/reference/recording.py")
+CODE = (*(f"common/ladder/{name}.py" for name in ("runner", "rounds", "pace")), "common/reference/recording.py")
 TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
 
 
@@ -46,12 +48,14 @@ def record_ladder(args: argparse.Namespace) -> int:
     Returns the exit code. Raises InputError where the code has uncommitted changes, where the record there was made
     with another device, other settings, versions or code, and where another call is recording into it.
     """
-    schedule = rounds.Schedule.of(args, runner.step_files(), default=rounds.RECORDED)
+    pace = Pace(args.minutes, say=partial(print, flush=True))
+    schedule = rounds.Schedule.of(args, runner.step_files(), rounds.RECORDED, pace)
     header = _header(args)
     folder = args.logdir / folder_name(header)
     with locked(folder / ".record.lock", f"another `record` is writing to {folder}: wait for it"):
         try:
             _same_record(folder / FILE, header)
+            pace.go_on_from(folder / SECONDS)
             return _run_all(args, folder, header, schedule)
         finally:
             shutil.rmtree(folder / ".running", ignore_errors=True)
@@ -135,6 +139,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     for step in (script.stem for script in schedule.scripts):
         for path in record.run_files(folder / step):
             schedule.add(int(path.stem), record.read_result(path))
+        rounds.sum_up(folder / step)  # again: an earlier call may have been stopped between a run and its sum
     for number, script in schedule:
         step, kept, label = script.stem, folder / script.stem, schedule.label(number, script.stem)
         if machine.code_hash(*CODE) != header.code:
@@ -153,15 +158,12 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
         rounds.keep(kept, number, result)
         schedule.add(number, result)
         print(f"{label}{result.samples_per_second.median:10.1f} images/s", flush=True)
-    for script in schedule.scripts:  # again, for a call that was stopped between a run and its sum
-        rounds.sum_up(folder / script.stem)
     _write_page(folder)
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
-    steps = [script.stem for script in schedule.scripts if script.stem not in schedule.not_run]
-    count = min((len(schedule.runs.get(step, {})) for step in steps), default=0)
     which = f"every step but {', '.join(schedule.not_run)}" if schedule.not_run else "every step"
-    print(f"{folder} holds {count} run(s) of {which}. The table: {sys.executable} -m common compare {folder}")
+    table = f"{sys.executable} -m common compare {folder}"
+    print(f"{folder} holds {schedule.whole_rounds} run(s) of {which}. The table: {table}")
     return runner.exit_code(codes)
 
 

@@ -1,11 +1,17 @@
-"""The code that the docs show is the code that runs: docs/your_own_script.md as one program, and on two ranks."""
+"""The code that the docs show is the code that runs: docs/your_own_script.md as one program, and on two ranks.
+
+Of docs/recording.md the commands are parsed; `reference/test_rehearsal.py` runs them.
+"""
 
 import json
 import re
+import shlex
 import socket
 
 import pytest
 from support import ROOT, run_program
+
+from common.__main__ import _parser
 
 PAGE = (ROOT / "docs" / "your_own_script.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -77,3 +83,21 @@ def test_two_ranks_record_a_trace_each_that_holds_its_rank(parts, tmp_path):
     ranks = explained(folder)["ranks"]
     assert [rank["rank"] for rank in ranks] == [0, 1]
     assert [rank["steps"]["count"] for rank in ranks] == [3, 3]
+
+
+RECORDING = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    python3? -m common (.+?)(?: +#.*)?$", RECORDING, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_for_a_rented_gpu_has_the_options_that_the_page_gives_it(line, request):
+    if "--only" in line:
+        request.applymarker(pytest.mark.xfail(raises=SystemExit, strict=False, reason="`ablate --only` is being added"))
+    words = shlex.split(line.replace("<device>", "device"))
+    assert _parser().parse_args(words).command == words[0]
+
+
+def test_the_page_for_a_rented_gpu_has_every_command_that_records():
+    assert {line.split()[0] for line in COMMANDS} >= {"doctor", "record", "limit", "overhead", "sweep", "ablate"}
+    for step in re.findall(r"steps/\w+\.py", RECORDING):
+        assert (ROOT / step).exists()

@@ -1,12 +1,15 @@
 """A record as one file: what is in it, the same bytes each time, and no names of its maker."""
 
 import os
+import shutil
 import sys
 import zipfile
 
 import pytest
-from support.recorded import TRACE, a_result, each_event, edit_trace, tree
+from support.recorded import TRACE, a_result, each_event, edit, edit_trace, tree
 
+from common import record
+from common.ladder import rounds
 from common.reference import page
 from common.run import not_run
 
@@ -75,12 +78,66 @@ def test_no_page_is_written_for_what_is_not_a_valid_record(folder, command):
     assert not (folder / "README.md").exists()
 
 
-def test_without_scipy_a_record_is_neither_verified_nor_packed(folder, command, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    for option in ("--check", "--pack"):
-        code, out, err = command(option, folder)
+@pytest.mark.parametrize("module", ["scipy.special", "msgspec"])
+def test_with_few_packages_a_record_is_packed_without_its_page_and_verified_where_they_are(
+    folder, command, tmp_path, monkeypatch, module
+):
+    command("--pack", folder)
+    whole = (tmp_path / "test-gpu.zip").read_bytes()
+    (folder / "README.md").unlink()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, module, None)
+        code, out, err = command("--check", folder)
         assert (code, out, len(err)) == (2, [], 1)
-        assert "need SciPy" in err[0]
+        code, out, err = command("--pack", folder)
+        assert (code, err) == (0, [])
+        assert {"scipy.special": "SciPy", "msgspec": "msgspec"}[module] in out[-1]
+        assert "a trace that was not compared with them" in out[0]
+    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
+        assert "test-gpu/README.md" not in file.namelist()
+        file.extractall(tmp_path / "home")
+    assert command("--pack", tmp_path / "home" / "test-gpu")[0] == 0
+    assert (tmp_path / "test-gpu.zip").read_bytes() == whole
+
+
+def test_with_few_packages_what_can_be_verified_is(folder, command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    edit(folder / "01_amp" / "result.json", lambda value: value.update(batch_bytes=1))
+    code, _, err = command("--pack", folder)
+    assert (code, len(err)) == (2, 1)
+    assert "01_amp/result.json is not what its runs give" in err[0]
+
+
+def test_of_a_round_that_was_cut_off_nothing_is_packed_and_everything_is_kept(folder, command, tmp_path):
+    (folder / "01_amp" / "runs" / "2.json").unlink()
+    rounds.sum_up(folder / "01_amp")
+    (folder / "00_baseline" / ".result.json.4711.partial").write_text("{")
+    (folder / ".running" / "01_amp").mkdir(parents=True)
+    (folder / ".running" / "01_amp" / "trace.json").write_text("{")
+    (folder / ".seconds.json").write_text("{}")
+    before = tree(folder)
+    code, out, err = command("--pack", folder)
+    assert (code, err) == (0, [])
+    assert out[0] == f"packed are 1 round(s); {folder} keeps 1 file(s) of one that was cut off"
+    assert tree(folder) == before
+    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
+        file.extractall(tmp_path / "home")
+    unzipped = tmp_path / "home" / "test-gpu"
+    assert command("--check", unzipped)[0] == 0
+    assert sorted(path.name for path in unzipped.glob("*/runs/*")) == ["1.json", "1.json"]
+    assert record.read_result(unzipped / "00_baseline" / "result.json") == a_result("00_baseline", 1)
+
+
+def test_of_a_first_round_that_was_cut_off_the_whole_runs_are_packed(folder, command, tmp_path):
+    shutil.rmtree(folder / "01_amp" / "runs")
+    (folder / "01_amp" / "result.json").unlink()
+    assert command("--check", folder)[0] == 2
+    code, _, err = command("--pack", folder)
+    assert (code, err) == (0, [])
+    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
+        assert {name.split("/")[1] for name in file.namelist()} == {"README.md", "record.json", "00_baseline"}
+        file.extractall(tmp_path / "home")
+    assert command("--check", tmp_path / "home" / "test-gpu")[0] == 0
 
 
 def test_a_record_that_names_its_machine_or_user_is_not_packed(folder, command, tmp_path, monkeypatch):

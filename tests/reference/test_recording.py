@@ -9,12 +9,12 @@ import sys
 from dataclasses import replace
 
 import pytest
-from support import ROOT, make_result, run_program, write_run
+from support import ROOT, make_result, write_run
 
 from common import machine, record
 from common.__main__ import main
 from common.errors import InputError
-from common.ladder import runner
+from common.ladder import pace, runner
 from common.reference import header, recording
 from common.run import not_run
 
@@ -170,6 +170,41 @@ def test_a_record_ends_once_its_intervals_are_narrow_enough(fake_runs, tmp_path,
     assert record_runs(tmp_path, "--until", "0.001", "--runs", "4") == 0
     assert log == NAMES
     assert f"{tmp_path / FOLDER} holds 4 run(s) of every step" in capsys.readouterr().out
+
+
+def test_a_record_with_few_minutes_ends_in_time_and_the_same_command_goes_on(fake_runs, tmp_path, capsys, monkeypatch):
+    log, _ = fake_runs
+    monkeypatch.setattr(pace, "monotonic", lambda: 60.0 * len(log))  # each run takes a minute
+    words = "--runs", "5", "--minutes", "2.5"
+    assert record_runs(tmp_path, *words) == 0
+    assert log == NAMES[:2]
+    out = capsys.readouterr().out
+    assert "3 steps x 5 rounds, 14 runs to go: about 14 min, at most 2.5 min of it now; finished runs are kept" in out
+    assert "--minutes 2.5: 0 of 5 rounds made; next is 02_bigger_batch, about 1 min: the same command goes on" in out
+    assert record_runs(tmp_path, *words) == 0
+    assert log == NAMES
+    assert "1 of 5 rounds made; next is round 2, about 3 min: that needs more --minutes" in capsys.readouterr().out
+    assert record_runs(tmp_path, "--runs", "5", "--minutes", "6.5") == 0
+    assert log == NAMES * 3
+    assert f"{tmp_path / FOLDER} holds 3 run(s) of every step" in capsys.readouterr().out
+
+
+def test_minutes_combine_with_a_goal(fake_runs, tmp_path, capsys, monkeypatch):
+    log, _ = fake_runs
+    monkeypatch.setattr(pace, "monotonic", lambda: 60.0 * len(log))
+    assert record_runs(tmp_path, "--until", "0.001", "--minutes", "10") == 0
+    assert log == NAMES * 3
+    assert "3 of at most 20 rounds made" in capsys.readouterr().out
+    assert record_runs(tmp_path, "--until", "1", "--minutes", "10") == 0
+    assert log == NAMES * 3  # narrow enough
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan"])
+def test_minutes_that_are_none_are_refused_in_a_line(fake_runs, tmp_path, capsys, text):
+    assert record_runs(tmp_path, "--minutes", text) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "is not a number of minutes" in line
+    assert fake_runs[0] == []
 
 
 def test_a_goal_without_scipy_is_refused_before_anything_is_run(fake_runs, tmp_path, capsys, monkeypatch):
@@ -471,44 +506,3 @@ def test_the_code_of_a_recording_is_what_it_runs():
     names = {path.relative_to(ROOT).as_posix() for path in machine.code_files(*recording.CODE)}
     assert {"steps/00_baseline.py", "common/session.py", "common/run/tracing.py", "common/ladder/runner.py"} <= names
     assert not [name for name in names if re.search("doctor|/(view|figure)s?.py|/(course|board|explain|trace)/", name)]
-
-
-@pytest.mark.long
-def test_a_real_step_is_recorded_where_only_torch_torchvision_and_tensorboard_are(tmp_path):
-    """One real run, with every other package hidden and the code's state as it would be in a clone."""
-    blocked = [
-        "scipy",
-        "rich",
-        "matplotlib",
-        "pandas",
-        "torch_tb_profiler",
-        "IPython",
-        "jupyter",
-        "msgspec",
-        "psutil",
-        "pytest",
-    ]
-    program = tmp_path / "record_one.py"
-    program.write_text(
-        "import sys\n"
-        f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from common import machine\n"
-        "from common.ladder import runner\n"
-        "files = runner.step_files()[:1]\n"
-        "runner.step_files = lambda: files\n"
-        "machine.git_revision = lambda: None\n"
-        "from common.__main__ import main\n"
-        f"folder = {str(tmp_path)!r}\n"
-        "options = ['--runs', '1', '--quick', '--device', 'cpu', '--logdir', folder, '--data', folder]\n"
-        "main(['record', *options])\n"
-    )
-    finished = run_program(program, cwd=tmp_path)
-    assert finished.returncode == 0, finished.stderr
-    [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
-    result = record.read_result(folder / "00_baseline" / "result.json")
-    trace = folder / "00_baseline" / result.trace
-    assert trace.stat().st_size < recording.TRACE_LIMIT
-    events = json.loads(gzip.decompress(trace.read_bytes()))
-    assert sum(event["name"].startswith("ProfilerStep#") for event in events["traceEvents"]) == 3
-    assert os.uname().nodename not in {events.get("host_name"), trace.name.split(".")[0]}

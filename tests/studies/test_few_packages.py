@@ -4,12 +4,11 @@ import json
 import sys
 
 import pytest
-from support import run_program
+from support.few_packages import missing_modules, run_with_few_packages
 
 from common.errors import InputError
 from common.studies.study import STUDIES, WITHOUT_RATIOS, check_plot
 
-BLOCKED = ["rich", "msgspec", "psutil", "plotly", "matplotlib", "pandas", "scipy"]
 IMPORTS = f"""
 import sys
 from importlib import import_module
@@ -28,14 +27,15 @@ print("all")
 """
 
 
-def run_with_few_packages(folder, *words):
-    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED}))\n")
-    return run_program(*words, PYTHONPATH=folder, OMP_NUM_THREADS=1)
-
-
 def limit(folder, *words):
     small = "--quick --device cpu --model shufflenet_v2_x0_5 --batch-size 4 --compile-limit 0".split()
     return run_with_few_packages(folder, "-m", "common", "limit", *small, "--logdir", folder / "logs", *words)
+
+
+def test_what_only_tables_traces_and_figures_need_is_hidden():
+    hidden = {"rich", "msgspec", "psutil", "plotly", "matplotlib", "pandas", "scipy", "torch_tb_profiler"}
+    assert hidden <= set(missing_modules())
+    assert not {"torch", "torchvision", "tensorboard", "numpy", "filelock", "PIL", "sympy"} & set(missing_modules())
 
 
 def test_records_import_without_torch_and_measurements_with_torch_alone(tmp_path):

@@ -25,7 +25,7 @@ from common.options import StepOptions
 from common.studies import one_batch, overhead, study
 from common.studies.overhead import figure, measure, program, view
 from common.studies.overhead.program import LEAD_STEPS, ModeRun, TraceSizes
-from common.studies.overhead.record import FILE, OFF, OFF_AGAIN, Mode, Overhead, read
+from common.studies.overhead.record import FILE, OFF_AGAIN, Mode, Overhead, read
 from common.studies.overhead.tracings import tracings
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -333,7 +333,9 @@ def test_every_mode_is_a_process_in_every_run_after_a_trial_that_finds_the_size_
     assert modes["operators"].ratios == [2.0, 2.0], "over off of the same process"
     assert modes["operators"].json_bytes_per_step == measure.MOST_TRACE_BYTES // 10
     assert (modes[OFF_AGAIN].ratios, modes[OFF_AGAIN].json_bytes_per_step) == ([1.0, 1.0], None)
-    assert modes["kernels only"] == mode("kernels only", switches="activity CUDA", not_measured=modes["kernels only"].not_measured)
+    assert modes["kernels only"] == mode(
+        "kernels only", switches="activity CUDA", not_measured=modes["kernels only"].not_measured
+    )
     assert "no GPU" in modes["kernels only"].not_measured
 
 
@@ -474,6 +476,12 @@ def test_a_file_of_schema_1_reads_with_the_same_numbers():
 def test_a_broken_result_is_refused_in_a_line(tmp_path, broken, message):
     record.write_json(tmp_path / FILE, asdict(broken))
     with pytest.raises(InputError, match=message):
+        read(tmp_path)
+
+
+def test_an_older_file_without_off_is_refused_in_a_line(tmp_path):
+    record.write_json(tmp_path / FILE, {"schema": 2, "modes": []})
+    with pytest.raises(InputError, match=r"is broken: KeyError\('off'\) is missing"):
         read(tmp_path)
 
 

@@ -479,6 +479,12 @@ def test_a_broken_result_is_refused_in_a_line(tmp_path, broken, message):
         read(tmp_path)
 
 
+def test_an_older_file_without_off_is_refused_in_a_line(tmp_path):
+    record.write_json(tmp_path / FILE, {"schema": 2, "modes": []})
+    with pytest.raises(InputError, match=r"is broken: KeyError\('off'\) is missing"):
+        read(tmp_path)
+
+
 # The table and the figure
 
 

@@ -11,6 +11,7 @@ import os
 import re
 import tempfile
 import threading
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from copy import copy
@@ -18,6 +19,7 @@ from multiprocessing.context import SpawnContext
 from typing import Any, ClassVar, cast
 
 import msgspec
+import numpy as np
 from torch_tb_profiler import consts, io
 from torch_tb_profiler.multiprocessing import get_start_method
 from torch_tb_profiler.profiler import data, event_parser, overall_parser, tensor_core, trace
@@ -28,7 +30,7 @@ from torch_tb_profiler.run import Run, RunProfile
 
 from common.board.translation import COLLECTIVE, translated
 from common.trace.recovery import clean
-from common.trace.steps import COLLECTIVES
+from common.trace.steps import COLLECTIVES, end_of_earlier_work
 from common.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 
 log = logging.getLogger("walkthrough")
@@ -36,6 +38,7 @@ processes = cast(SpawnContext, multiprocessing.get_context(get_start_method())) 
 _loading = threading.Semaphore(max(2, os.cpu_count() or 2))  # children at a time: each takes a core and much memory
 
 Range = tuple[int, int]  # begin and end, µs, typed as in the plugin; today's traces have floats
+DEVICE_WORK = (trace.EventTypes.KERNEL, trace.EventTypes.MEMCPY, trace.EventTypes.MEMSET)
 
 
 class RunLoader(plugin_loader.RunLoader):
@@ -131,11 +134,18 @@ def _running() -> bool:
 
 
 class EventParser(event_parser.EventParser):
-    """Also gives each collective the kernels that it launched, see `translation.COLLECTIVE`."""
+    """Gives each collective the kernels that it launched, see `translation.COLLECTIVE`.
+
+    Also lets the first step begin where the work of earlier steps ends, see `steps.end_of_earlier_work`.
+    """
 
     parallel_wrappers: ClassVar[frozenset[str]] = frozenset()  # "….forward" of DP and DDP in the trace read last
 
     def parse(self, events: Iterable[trace.BaseEvent], fwd_bwd_map: dict[int, int]) -> Any:
+        numbers: dict[tuple[Any, Any], int] = {}
+        self.streams = [  # a number for the stream of each of `device_node_list`
+            numbers.setdefault((event.pid, event.tid), len(numbers)) for event in events if event.type in DEVICE_WORK
+        ]
         nodes = super().parse(events, fwd_bwd_map)
         self.use_dp |= "DataParallel.forward" in self.parallel_wrappers
         self.use_ddp |= "DistributedDataParallel.forward" in self.parallel_wrappers
@@ -153,6 +163,22 @@ class EventParser(event_parser.EventParser):
             [(event.ts, event.ts + event.duration) for event in kernels if COLLECTIVE not in event.args]
         )
         return nodes
+
+    def _find_device_steps(self, runtime_node_list: list[Any]) -> tuple[Any, list[Range], list[int]]:
+        before, device_steps, launched = super()._find_device_steps(runtime_node_list)
+        if before is None or not launched[0]:
+            return before, device_steps, launched
+        work = self.device_node_list
+        step, index = np.full(len(work), -1), {id(node): number for number, node in enumerate(work)}
+        begins = [begin for begin, _ in self.steps]
+        for call in runtime_node_list:
+            at = bisect_right(begins, call.start_time) - 1
+            if at >= 0 and call.end_time <= self.steps[at][1]:
+                for node in call.device_nodes or ():
+                    step[index[id(node)]] = at
+        start, end = (np.array([getattr(node, edge) for node in work], float) for edge in ("start_time", "end_time"))
+        earlier = end_of_earlier_work(start, end, np.array(self.streams), step)
+        return max(before, earlier), device_steps, launched
 
 
 class OverallParser(overall_parser.OverallParser):

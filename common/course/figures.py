@@ -45,7 +45,9 @@ COLOURS = {
     "cpu_exec": "#0072b2",
     "other": "#999999",
 }
-CAUSE_COLOURS = dict(zip(CAUSES, ("#e69f00", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True))
+CAUSE_COLOURS = dict(
+    zip(CAUSES, ("#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True)
+)
 BOUND = "#d55e00"
 POINTS = 142  # of a memory curve: two for each of 70 stretches of time, and its ends; a panel shows no more
 

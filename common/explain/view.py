@@ -36,6 +36,7 @@ ROLE_MEANING = {
 }
 CAUSE_MEANING = {
     "copy": "copying, or inside a call that copies",
+    "queued": "the next kernel is launched already, the GPU starts it",
     "dataloader": "the loop waits for its next batch",
     "synchronisation": "the CPU waits for the GPU",
     "setup": "allocating memory, loading code, starting up",

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.intervals import Cover
+from common.trace.operators import launches
 from common.trace.steps import Steps
 
 DIRECTIONS = {"h2d": r"HtoD|HostToDevice", "d2h": r"DtoH|DeviceToHost", "d2d": r"DtoD|PtoP|DeviceToDevice|PeerToPeer"}
@@ -52,7 +53,17 @@ def copies(trace: Trace) -> dict[str, Copies]:
     return result
 
 
+def of_steps(trace: Trace, steps: Steps) -> np.ndarray:
+    """A mask over `Trace.copies`: those that were called in a step; without a recorded call, those that begin in one.
+
+    A copy in a stream of its own may run long before the kernels of the step that calls it.
+    """
+    call = launches(trace, trace.copies)
+    called = np.append(Cover(steps.cpu_start, steps.cpu_end).holds(trace.runtime.start), False)[call]
+    return np.where(call >= 0, called, Cover(steps.start, steps.end).holds(trace.copies.start))
+
+
 def step_bytes(trace: Trace, steps: Steps) -> float:
-    """Bytes that a mean step copies to the device: those of the copies that begin inside `steps`."""
-    inside = direction(trace, "h2d") & Cover(steps.start, steps.end).holds(trace.copies.start)
+    """Bytes that a mean step copies to the device."""
+    inside = direction(trace, "h2d") & of_steps(trace, steps)
     return float(np.nan_to_num(trace.copies.bytes)[inside].sum() / len(steps.names))

@@ -10,13 +10,13 @@ MAX_EVENTS = 500_000  # the page says how many are left out
 
 
 def lanes(trace: Trace) -> dict[str, object]:
-    """{"names", "steps", "lanes", "left_out"}: plain lists; times in µs from the first step's start.
+    """{"names", "steps", "lanes", "left_out"}: plain lists; times in µs from the first step's mark.
 
     A lane has label, kind ("cpu", "loader", "runtime", "kernel", "copy"), levels (rows for nested events) and, sorted
     by start, start, duration, name (an index into names) and level. left_out: events beyond `MAX_EVENTS`.
     """
     marks = steps(trace)
-    begin, end = float(marks.start[0]), float(marks.end[-1])
+    begin, end = float(marks.cpu_start[0]), float(marks.end[-1])
     margin = 0.02 * (end - begin)
     operators = trace.operators.where(~trace.named(trace.operators, is_step))
     loading = trace.named(operators, is_loading)

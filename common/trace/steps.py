@@ -1,6 +1,7 @@
 """The training steps of a trace, and the time of each by role.
 
-Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and overall_parser.py (the breakdown).
+Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and overall_parser.py (the breakdown), but
+for the begin of the first step, see `end_of_earlier_work`.
 """
 
 import numpy as np
@@ -24,6 +25,8 @@ COLLECTIVES = {
 class Steps(Struct, frozen=True):
     """names: the text after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
 
+    cpu_start, cpu_end: µs, float64 [steps]: its mark, so when the CPU ran it. Where the CPU is ahead of the GPU, start
+    is later than cpu_start, or even than cpu_end.
     breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
     marked: False if the trace marks no steps and counts as one.
     """
@@ -31,6 +34,8 @@ class Steps(Struct, frozen=True):
     names: list[str]
     start: np.ndarray
     end: np.ndarray
+    cpu_start: np.ndarray
+    cpu_end: np.ndarray
     breakdown: np.ndarray
     marked: bool
 
@@ -64,16 +69,36 @@ def is_loading(name: str) -> bool:
 def steps(trace: Trace) -> Steps:
     """The `Steps` of a trace.
 
-    A step begins where its ProfilerStep mark begins, or where the step before it ends, if that is later. It ends with
-    its mark, or with the last device work that was launched inside the mark, if that is later. Last steps are left out
-    if the profiler missed part of their device work: all that launched none, and then one that launched less than 80 %
-    of what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
+    A step begins where its ProfilerStep mark begins, or where the step before it ends, if that is later; the first one
+    where the device work of steps before the trace ends (`end_of_earlier_work`), if that is later. It ends with its
+    mark, or with the last device work that was launched inside the mark, if that is later. Last steps are left out if
+    the profiler missed part of their device work: all that launched none, and then one that launched less than 80 % of
+    what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
     """
-    names, start, end, marked = _marks(trace)
-    start, end, launched = _with_device_work(trace, start, end)
+    names, cpu_start, cpu_end, marked = _marks(trace)
+    start, end, launched = _with_device_work(trace, cpu_start, cpu_end)
     count = _complete(launched)
-    names, start, end = names[:count], start[:count], end[:count]
-    return Steps(names, start, end, shares([*roles(trace), Cover(start, end)], start, end), marked)
+    start, end = start[:count], end[:count]
+    breakdown = shares([*roles(trace), Cover(start, end)], start, end)
+    return Steps(names[:count], start, end, cpu_start[:count], cpu_end[:count], breakdown, marked)
+
+
+def end_of_earlier_work(start: np.ndarray, end: np.ndarray, stream: np.ndarray, step: np.ndarray) -> float:
+    """When the device has ended what was launched before the first step, µs; -inf if there is nothing of that.
+
+    start, end: µs of all device work, of any kind. stream: a number for its stream. step: the index of the step that
+    launched it, -1 for none. Work of no step is from before the first one if it begins before that step's own work in
+    the same stream, since a stream runs in order; in a stream without own work, if it ends before any of that begins.
+
+    The plugin looks for the latter in every stream. So where the CPU runs ahead and a step copies the next batch in a
+    stream of its own, at once, it counts the kernels of earlier steps, which run after that copy, for the first step.
+    """
+    own = step == 0
+    first = np.full(stream.max(initial=-1) + 1, np.inf)
+    np.minimum.at(first, stream[own], start[own])
+    in_order = start < first[stream]
+    earlier = (step < 0) & np.where(np.isfinite(first[stream]), in_order, end < first.min(initial=np.inf))
+    return float(end[earlier].max(initial=-np.inf))
 
 
 def roles(trace: Trace) -> list[Cover]:
@@ -137,19 +162,19 @@ def _with_device_work(
     work = [spans for spans in (trace.kernels, trace.copies, trace.sets) if len(spans)]
     if not work:
         return start, end, None
-    starts, ends = (np.concatenate([getattr(spans, edge) for spans in work]) for edge in ("start", "end"))
+    starts, ends, stream = (
+        np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end", "thread")
+    )
     call = np.concatenate([launches(trace, spans) for spans in work])
     step = np.where(call >= 0, _inside(trace.runtime, start, end)[call], -1) if len(trace.runtime) else call
     launched = np.bincount(step[step >= 0], minlength=len(start))
     if not launched.any():
         return start, end, None
-    first, last = np.full(len(start), np.inf), np.full(len(start), -np.inf)
-    np.minimum.at(first, step[step >= 0], starts[step >= 0])
+    last = np.full(len(start), -np.inf)
     np.maximum.at(last, step[step >= 0], ends[step >= 0])
     before = start[0]
-    if launched[0]:  # work from before the trace that ends before this step's own work begins
-        earlier = ends[(step < 0) & (ends < first[0])]
-        before = max(before, earlier.max(initial=-np.inf))
+    if launched[0]:
+        before = max(before, end_of_earlier_work(starts, ends, stream, step))
     start, end = start.copy(), end.copy()
     for index in range(len(start)):
         start[index] = max(before, start[index])

@@ -18,7 +18,7 @@ from common.trace.operators import Nesting, launches, launching_operators
 # Matrix products and convolutions without Tensor Cores, by name.
 _ORDINARY = (
     r"simt|ffma|sgemm|dgemm|cgemm|zgemm|scudnn(?!.*1688)|[_-]h(gemm|cudnn)|gemv|gemmk1|gemmSN|dot_kernel|fft|winograd",
-    r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct|conv_depthwise",
+    r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct",
 )
 # In this order; the first match decides. Case does not matter.
 _RULES = [
@@ -31,6 +31,11 @@ _RULES = [
         r"(splitkv|fwd)_?combine|dot_do_o|bwd_?(pre|post)process|convert_?d(q|kv)|clear_dkvaccum|SumOdO|BwdConvert",
     ),
     (False, r"elemWiseRNNcell|(lstm|gru)_cell_(forward|backward)"),
+    # Depthwise convolutions: no sum over channels, so no matrix product. cuDNN's (c1_k1: a group has one channel in and
+    # one out), torch's (DepthwiseConv2d.cu, DepthwiseConv3d.cu) and causal-conv1d's. Sources: a maintainer of torch on
+    # cuDNN's kernels (pytorch#22302), the authors of CUTLASS on theirs (cutlass#615), the code of the others. The
+    # name of an sm80_xmma kernel with Tensor Cores holds an instruction's shape (tensor16x8x16), these names hold none.
+    (False, r"depthwise|c1_k1_n(hwc|chw)|causal_conv1d"),
     *((False, pattern) for pattern in _ORDINARY),
     # Attention in torch's own CUTLASS kernels: fp16 needs compute capability 7.0, fp32 and bf16 need 8.0.
     (False, r"fmha_cutlass[FB]_f32_\w*_sm(50|60|70|75)|fmha_cutlass[FB]_f16_\w*_sm(50|60)"),

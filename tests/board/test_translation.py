@@ -6,7 +6,7 @@ import json
 import pytest
 from support import ROOT
 from support.by_tensorboard import displayed, displayed_unpatched
-from support.trace_builder import V100, TraceBuilder, two_steps
+from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
 from common.board.translation import COLLECTIVE, translated
 from common.trace.steps import ROLES
@@ -43,12 +43,13 @@ def two_gpus_and_a_collective(**more):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Traces built by hand: of today, of 2021, and of today with two GPUs."""
+    """Traces built by hand: of today, of 2021, of today with two GPUs, and with a CPU that runs ahead."""
     folder = tmp_path_factory.mktemp("built")
     return [
         two_steps("today").write(folder / "today.pt.trace.json"),
         two_steps("2021").write(folder / "of_2021.pt.trace.json"),
         two_gpus_and_a_collective().write(folder / "gpus.pt.trace.json.gz"),
+        run_ahead().write(folder / "ahead.pt.trace.json"),
     ]
 
 

@@ -101,3 +101,25 @@ def two_steps(era="today"):
         builder.add("runtime", "cudaDeviceSynchronize", begin + 740, 40, correlation=-2)
         builder.op("aten::item", begin + 800, 60)
     return builder
+
+
+def run_ahead(era="today"):
+    """Three steps that the CPU launches in 100 µs each, while the GPU needs 1000 µs for each and is two steps behind.
+
+    Kernels of the two earlier steps, which were launched before the trace, end at 2000; from there on the GPU runs the
+    three steps, each a kernel of 600 µs, 10 µs of nothing and a kernel of 390 µs. Each step first copies the next batch
+    in a stream of its own, at once, so before the earlier kernels end.
+    """
+    builder = TraceBuilder(era)
+    for at, length in ((5, 995), (1000, 1000)):
+        calling, _ = builder.launch("k", 0, 1, at, length)
+        builder.events.remove(calling)
+    for number in range(3):
+        begin, at = number * 100, 2000 + number * 1000
+        builder.step(number, begin, 100)
+        _, copy = builder.copy(begin + 10, 5, begin + 20, 50, 1000, name="Memcpy HtoD (Pinned -> Device)")
+        copy["tid"] = copy["args"]["stream"] = 20
+        op = builder.op("aten::mm", begin + 30, 60)
+        builder.launch("k", begin + 40, 10, at, 600, op=op)
+        builder.launch("k", begin + 60, 10, at + 610, 390, op=op)
+    return builder

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from support import ROOT
-from support.trace_builder import V100, TraceBuilder, two_steps
+from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
 from common.trace import tensor_cores
 from common.trace.reader import read
@@ -20,6 +20,7 @@ from common.trace.steps import COLLECTIVES, ROLES
 from common.trace.summary import summarize
 
 plugin = pytest.importorskip("torch_tb_profiler.profiler.data")
+parser = pytest.importorskip("torch_tb_profiler.profiler.event_parser")
 names = pytest.importorskip("torch_tb_profiler.profiler.trace")
 listed = pytest.importorskip("torch_tb_profiler.profiler.tensor_core").TC_Allowlist.allowlist
 
@@ -215,3 +216,13 @@ def test_where_a_step_is_used_up_early_the_plugin_counts_the_rest_twice_and_we_d
     assert (sum(parts), total) == (10, 5)
     breakdown = summarize(path).steps.mean_breakdown_us
     assert {role: us for role, us in breakdown.items() if us} == {"memcpy": 4, "communication": 1}
+
+
+def test_where_the_cpu_runs_ahead_the_plugin_counts_earlier_kernels_for_the_first_step_and_we_do_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(plugin, "EventParser", parser.EventParser)  # another test may have imported our patches
+    builder = run_ahead("2021")
+    *_, total = by_the_plugin(builder.json, monkeypatch).avg_costs.costs
+    assert total == pytest.approx((3000 + 1000 + 1000) / 3)
+    assert summarize(builder.write(tmp_path / "made.json")).steps.mean_us == 1000

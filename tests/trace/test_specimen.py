@@ -117,6 +117,7 @@ def test_why_the_gpu_waits(summary):
     assert idle.total_us == 3 * 600
     assert {cause: us / 3 for cause, us in idle.causes_us.items()} == {
         "copy": 30 + 100,  # the call 320-350, the copy 350-450
+        "queued": 0,
         "dataloader": 300,
         "synchronisation": 0,  # cudaStreamSynchronize 350-450 waits for the copy and counts as that
         "setup": 0,

@@ -76,6 +76,25 @@ void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int, i
 void cudnn::cnn::wgrad2d_grouped_direct_kernel<float, float, int, float, float, false, true, 0, 0, 0>(cudnnTensorStruct)
 void cudnn::cnn::conv2d_grouped_direct_kernel<float, float, float, float, float, true, false, 0, 0, 0>(cudnnTensorStruct)
 void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>(at::PackedTensorAccessor)
+void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel_generic<c10::Half, int>(at::GenericPackedTensorAccessor)
+void at::native::(anonymous namespace)::conv_depthwise2d_backward_kernel<3, 1, float, int>(at::GenericPackedTensorAccessor)
+void at::native::(anonymous namespace)::conv_depthwise2d_grad_weight_kernel<float, unsigned int>(at::GenericPackedTensorAccessor)
+void at::native::(anonymous namespace)::conv_depthwise3d_cuda_kernel<float, float, 3, 3, 3, 1, 1, 1>(at::GenericPackedTensorAccessor)
+void at::native::(anonymous namespace)::conv_depthwise3d_cuda_backward_input_kernel<c10::Half, float, 3, 3, 3, 1, 1, 1>
+void at::native::(anonymous namespace)::conv_depthwise3d_cuda_backward_weight_kernel<c10::BFloat16, float, 1, 1>
+conv2d_c1_k1_nhwc_specialized
+void cudnn::cnn::conv2d_c1_k1_nhwc_kernel<__half, float, 3>
+void conv2d_c1_k1_nhwc_kernel_specialized<__half, __half, __half, float, float, 5, 1, 8, 3, true>(float, cudnnTensorStruct)
+void conv2d_c1_k1_nchw_hw_packed_kernel<__half, float, 3>
+dgrad2d_c1_k1_nhwc_kernel
+void dgrad2d_c1_k1_nhwc_kernel_specialized_window<__half, float, float, 3, 1, true>(float, __half const*, __half const*)
+void cudnn::cnn::wgrad2d_c1_k1_nhwc_kernel<__half, float, 8, 7, 7, 1, 1, 1, 1, true>(cudnnTensorStruct, __half const*)
+void cudnn::cnn::wgrad2d_c1_k1_nhwc_reduction_kernel<__half, float, 1, 3, 3>(cudnnTensorStruct, cudnnConvolutionStruct)
+sm80_xmma_depthwise_convolution_dgrad_tiling_f16f16_f32f32_f32_nhwckrsc_nhwc_tilesize1x8x8_1x5x5_1x1x1_1x1x1_stage2_warpsize4x1x1_g64_betaFalse_execute_kernel__5x_cudnn
+sm80_xmma_depthwise_convolution_dgrad_tiling_f16f16_f32f32_f32_nhwckrsc_nhwc_tilesize1x8x8_1x5x5_1x1x1_1x1x1_stage2_warpsize4x1x1_g64_betaFalse_execute_helper_kernel__5x_cudnn
+sm80_xmma_depthwise_convolution_wgrad_tiling_f16f16_f32f32_f32_nhwckrsc_nhwc_tilesize1x4x4_1x5x5_1x1x1_1x1x1_stage4_warpsize4x1x1_g32_betaTrue_post_execute_kernel__5x_cudnn
+void causal_conv1d_channellast_fwd_kernel<Causal_conv1d_channellast_fwd_kernel_traits<128, 4, 64, true, c10::BFloat16, float>>
+_causal_conv1d_fwd_kernel
 void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(cudnn::winograd_nonfused::WinogradDataParams)
 void fft2d_r2c_32x32<float, false, 1u, false>(float2*, float const*, int, int, int, int, int, int)
 void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false, cublasGemvParamsEx>
@@ -133,8 +152,6 @@ matmul_kernel
 _attn_fwd
 my_fused_gemm
 somebodys_kernel
-void cudnn::cnn::conv2d_c1_k1_nhwc_kernel<__half, float, 3>
-dgrad2d_c1_k1_nhwc_kernel
 void elementwise_free_attention_kernel<float>
 Cijk_Ailk_Bljk_HHS_BH_MT128x128x16_MI32x32x8x1
 """

@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from support.trace_builder import V100, TraceBuilder, two_steps
+from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
 from common.trace.communication import communication
 from common.trace.idle import idle
+from common.trace.lanes import lanes
 from common.trace.reader import read
 from common.trace.steps import steps
 from common.trace.summary import summarize
@@ -60,6 +61,7 @@ def test_each_cause_of_waiting_has_its_time_and_they_sum_to_the_whole(trace, era
     assert waits.total_us == 2 * 600
     assert waits.causes_us == {
         "copy": 2 * 50,
+        "queued": 0,
         "dataloader": 2 * 200,
         "synchronisation": 2 * 40,
         "setup": 0,
@@ -98,6 +100,59 @@ def test_a_step_begins_after_device_work_from_before_the_first(summary):
     builder.step(1, 0, 100)
     builder.launch("k", 50, 10, 70, 20)
     assert summary(builder).steps.duration.tolist() == [70]
+
+
+@ERAS
+def test_where_the_cpu_runs_ahead_the_first_step_begins_when_the_work_of_earlier_ones_ends(summary, era):
+    """Although its own copy, in a stream of its own, is done before."""
+    result = summary(run_ahead(era))
+    assert result.steps.duration.tolist() == [1000, 1000, 1000]
+    assert result.steps.mean_breakdown_us["kernel"] == 990
+    assert result.gpus[0].utilization == pytest.approx(0.99)
+    assert (result.steps.cpu_end - result.steps.cpu_start).tolist() == [100, 100, 100]
+    assert result.step_bytes == 1000  # of the copies that the steps call, although they run before
+
+
+def test_a_kernel_in_a_stream_of_its_own_does_not_let_the_first_step_begin_early(summary):
+    """As a loader that also converts the next batch in the stream in which it copies it."""
+    builder = run_ahead()
+    _, converting = builder.launch("k", 16, 2, 70, 5)
+    converting["tid"] = 20
+    assert summary(builder).steps.duration.tolist() == [1000, 1000, 1000]
+
+
+def test_the_first_step_does_not_wait_for_earlier_work_that_runs_beside_its_own(summary):
+    builder = TraceBuilder()
+    builder.step(1, 0, 100)
+    builder.launch("k", 10, 10, 30, 20)
+    calling, other = builder.launch("k", 0, 1, 20, 15)  # launched before the trace, in a stream without own work
+    builder.events.remove(calling)
+    other["tid"] = 8
+    assert summary(builder).steps.duration.tolist() == [100]
+
+
+def test_a_gpu_does_not_wait_for_the_cpu_where_its_next_kernel_is_launched_already(summary):
+    """Whatever the CPU does meanwhile: here it waits for the GPU, as the profiler does where it stops."""
+    builder = run_ahead()
+    builder.add("runtime", "cudaDeviceSynchronize", 320, 4680, correlation=-2)
+    result = summary(builder)
+    [waits] = result.idle
+    assert {cause: us for cause, us in waits.causes_us.items() if us} == {"queued": 3 * 10}
+    assert advised(result, "10_no_hidden_syncs").share_of_step == 0
+
+
+def test_a_call_that_copies_holds_up_no_gpu_whose_next_kernel_is_launched_already(trace):
+    builder = run_ahead()
+    builder.add("runtime", "cudaMemcpyAsync", 320, 4680, correlation=-2)
+    read_back = trace(builder)
+    assert idle(read_back, steps(read_back), 0).causes_us["copy"] == 0
+
+
+def test_the_timeline_begins_where_the_cpu_begins_the_first_step(trace):
+    timeline = lanes(trace(run_ahead()))
+    assert [step["start"] for step in timeline["steps"]] == [2000, 3000, 4000]
+    [calls] = [lane for lane in timeline["lanes"] if lane["kind"] == "runtime"]
+    assert calls["start"][0] == 10
 
 
 def test_last_steps_whose_kernels_are_missing_are_left_out(summary):
@@ -424,6 +479,12 @@ def test_what_prepares_a_tensor_core_kernel_is_not_advised_to_use_them(summary):
 def test_a_convolution_that_already_runs_in_half_precision_is_not_advised_to(summary):
     result = summary(amp_trace("void cudnn::cnn::conv2d_grouped_direct_kernel<__half, __half, __half, float>"))
     assert advised(result, "01_amp").share_of_step == 0
+
+
+def test_a_depthwise_convolution_in_float32_can_only_move_fewer_bytes(summary):
+    amp = advised(summary(amp_trace("void at::native::conv_depthwise2d_forward_kernel<3, float, int>")), "01_amp")
+    assert amp.share_of_step == 0
+    assert amp.predicted_gain == pytest.approx(1 / (1 - 0.38 / 2))
 
 
 def test_half_precision_may_also_halve_the_bytes_of_other_kernels(summary):

@@ -23,10 +23,8 @@ from common.options import IMAGE_SIZE, MODEL, add_step_options, image_size_for
 HELP = "Check this machine: what it has, and what to do about what it lacks."
 NEEDED_GB = 1  # a full ladder of traces takes some tens of MB; what a run stages, a few hundred
 SHARED_MEMORY = Path("/dev/shm")  # where workers put their batches
-PREFETCH_FACTOR, HELD_BATCHES = (
-    2,
-    2,
-)  # batches: that each worker has ready, DataLoader's default; in use or being copied
+PREFETCH_FACTOR = 2  # batches that each worker has ready, DataLoader's default
+HELD_BATCHES = 2  # batches in use or being copied
 BF16_SECONDS = 4.0  # for measuring bf16 on a CPU: no round of it starts that would end later
 BF16_ROUNDS, BF16_STEPS = 7, 5  # of fp32 and bf16 in turn; training steps of each in a round, where time allows
 
@@ -54,7 +52,7 @@ def examine(args: argparse.Namespace) -> list[Finding]:
         *_torch(),
         *_gpus(),
         _cpu(),
-        *_cpu_bf16(),
+        *_cpu_bf16(gpu),
         *_compilers(gpu),
         *_shared_memory(args.workers, args.batch_size, image_size_for(args, "cuda" if gpu else "cpu")),
         _cifar10(args.data),
@@ -152,15 +150,15 @@ def _cpu() -> Finding:
     return Finding("CPU", "note", f"{text}, {has}: step 01 leaves autocast off on the CPU, --precision bf16 tries it")
 
 
-def _cpu_bf16() -> Iterator[Finding]:
+def _cpu_bf16(gpu: bool) -> Iterator[Finding]:
     """How fast this CPU trains under bf16 autocast, measured; nothing where steps run on a GPU or torch is missing."""
+    if gpu:
+        return
     try:
         import torch
 
         from common.model import classifier
     except Exception:  # reported above
-        return
-    if torch.cuda.is_available():
         return
     size = IMAGE_SIZE["cpu"]
     images, labels = torch.randn(128, 3, size, size), torch.randint(0, 10, (128,))

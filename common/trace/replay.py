@@ -1,0 +1,280 @@
+"""How long the steps of a trace would have taken if something in them had taken another time.
+
+The trace's own dependencies are re-timed, as Daydream (Zhu et al., USENIX ATC 2020) and Lumos (Liang et al., MLSys 2025)
+do. The CPU is one clock: its threads keep their order and their pauses, but where a call waits for the GPU, it goes on
+when the GPU does. Device work begins once it has been launched (plus one delay), once its stream has ended what came
+before (plus one gap), and, where neither explains how late it was, once the other stream has ended that ended just then.
+Delay and gap are medians of the trace. So what a recording does not explain is not copied into the replay: with nothing
+changed, its difference from the measured steps is an error, and tells how far an estimate can be trusted.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from common.trace.columns import Spans, Trace
+from common.trace.intervals import Cover
+from common.trace.operators import launches
+from common.trace.steps import Steps
+
+MAX_ERROR = 0.03  # of the steps' time: a replay that misses more explains nothing
+LATE = 20.0  # µs after launch and stream allow it: the work waited for something else
+NEAR = 60.0  # µs between the end of what was waited for and the end of the wait
+LONG_CALL = 100.0  # µs: a call that is not said to wait, but does, as a launch into a full queue
+LONG_COPY_CALL = 30.0  # µs: a copy's call that waits for its copy
+RETURN = 5.0  # µs that a call takes when it does not have to wait
+
+
+class Change(Struct, frozen=True):
+    """What takes another time in a replay; by default nothing does.
+
+    cpu: (when, factor) for the CPU's time outside of waits; where several apply, the smallest factor. kernels, copies:
+    a factor of each duration, float64 over `Trace.kernels` and `Trace.copies`. returns: a mask over `Trace.runtime`, the
+    calls that no longer wait for the GPU.
+    """
+
+    cpu: Sequence[tuple[Cover, float]] = ()
+    kernels: np.ndarray | None = None
+    copies: np.ndarray | None = None
+    returns: np.ndarray | None = None
+
+    def __or__(self, other: "Change") -> "Change":
+        """Both changes together."""
+
+        def both(mine: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
+            return mine if others is None else others if mine is None else np.minimum(mine, others)
+
+        returns = self.returns if other.returns is None else other.returns
+        if self.returns is not None and other.returns is not None:
+            returns = self.returns | other.returns
+        return Change(
+            (*self.cpu, *other.cpu), both(self.kernels, other.kernels), both(self.copies, other.copies), returns
+        )
+
+
+class Replay:
+    """The dependencies of one trace, to be re-timed.
+
+    error: by how much of the steps' measured time a replay without a change misses it.
+    """
+
+    def __init__(self, trace: Trace, steps: Steps) -> None:
+        self.trace, self.steps = trace, steps
+        tables = [trace.kernels, trace.copies, trace.sets]
+        start, end, stream, size = (
+            np.concatenate([getattr(spans, column) for spans in tables])
+            for column in ("start", "end", "thread", "bytes")
+        )
+        call = np.concatenate([launches(trace, spans) for spans in tables]).astype(np.int64)
+        copying = np.repeat([False, True, False], [len(spans) for spans in tables])
+        order = np.argsort(start, kind="stable")
+        self._order = order[start[order] < steps.end[-1]]
+        self._start, self._end, self._stream, self._call, self._copying, size = (
+            column[self._order] for column in (start, end, stream, call, copying, size)
+        )
+        self._find_dependencies(np.nan_to_num(size))
+        self._find_waits()
+        self._launched_in = self._steps_of_work()
+        self.same_us: np.ndarray = self.step_us(Change())
+        measured = float(steps.duration.sum())
+        self.error: float = abs(float(self.same_us.sum()) / measured - 1) if measured > 0 else np.inf
+
+    def gain(self, change: Change, of: np.ndarray | None = None) -> float | None:
+        """How many times faster the steps are with `change`; None where the replay's own error is too large.
+
+        of: a mask over the steps, those to look at.
+        """
+        if self.error > MAX_ERROR:
+            return None
+        mask = np.ones(len(self.same_us), bool) if of is None else of
+        new = float(self.step_us(change)[mask].sum())
+        return float(self.same_us[mask].sum()) / new if new > 0 else None
+
+    def step_us(self, change: Change) -> np.ndarray:
+        """µs of each step with `change`, float64 [steps], steps as `steps.steps` defines them."""
+        mark, end = self._replayed(change)
+        last = np.full(len(self.steps.names), -np.inf)
+        inside = self._launched_in >= 0
+        np.maximum.at(last, self._launched_in[inside], end[inside])
+        before = -np.inf
+        if self.steps.start[0] > self.steps.cpu_start[0]:  # earlier steps' device work ends in the first one
+            earlier = np.flatnonzero(self._end == self.steps.start[0])
+            before = end[earlier[0]] if len(earlier) else self.steps.start[0]
+        durations = []
+        for first, stop, work in zip(*mark, last, strict=True):
+            begin = max(first, before)
+            before = max(stop, work, begin)
+            durations.append(before - begin)
+        return np.array(durations)
+
+    def _find_dependencies(self, size: np.ndarray) -> None:
+        """For each device work: when its launch lets it begin, its predecessor, and what else it waited for."""
+        start, end, call, stream = self._start, self._end, self._call, self._stream
+        runtime, count = self.trace.runtime, len(start)
+        in_stream = np.lexsort([start, stream])
+        previous = np.full(count, -1)
+        same = stream[in_stream[1:]] == stream[in_stream[:-1]]
+        previous[in_stream[1:][same]] = in_stream[:-1][same]
+        called = call >= 0
+        call_start = np.where(called, np.append(runtime.start, 0.0)[call], -np.inf)
+        first = ~((previous >= 0) & called & (call[previous] == call))  # of its call: a graph has more
+        previous_end = np.where(previous >= 0, end[previous], -np.inf)
+
+        delays = (start - call_start)[called & first & (previous_end < call_start)]
+        gaps = (start - previous_end)[called & (previous_end > call_start + LATE)]
+        delay = max(0.5, float(np.median(delays))) if len(delays) else 8.0
+        gap = min(max(0.0, float(np.median(gaps))), 5.0) if len(gaps) else 1.5
+        self._delay = np.where(first, delay, 0.0)
+        staged = self._copying & called & (start - np.maximum(previous_end + gap, call_start) > NEAR)
+        staging = np.minimum(start - call_start, 1000 + size / 250)  # pageable memory is copied twice
+        self._delay[staged] = staging[staged]
+        self._gap, self._previous, self._call_start = gap, previous, call_start
+
+        allowed = np.maximum(call_start + self._delay, previous_end + gap)
+        self._other = np.full(count, -1)
+        self._slack = np.zeros(count)
+        self._by_end = np.argsort(end, kind="stable")
+        ends = end[self._by_end].tolist()
+        for index in np.flatnonzero(np.isfinite(allowed) & (start - allowed > LATE)).tolist():
+            at = bisect_right(ends, start[index]) - 1
+            while at >= 0 and start[index] - ends[at] < NEAR and stream[self._by_end[at]] == stream[index]:
+                at -= 1
+            if at >= 0 and start[index] - ends[at] < NEAR and ends[at] > allowed[index]:
+                self._other[index], self._slack[index] = self._by_end[at], start[index] - ends[at]
+
+    def _find_waits(self) -> None:
+        """The calls that wait for device work, in the order of their ends, and what they wait for."""
+        runtime = self.trace.runtime
+        syncs = self.trace.named(runtime, lambda name: "ynchronize" in name)
+        copies = self.trace.named(runtime, lambda name: "emcpy" in name)
+        long = runtime.duration > np.where(copies, LONG_COPY_CALL, LONG_CALL)
+        own = np.full(len(runtime), -1)
+        own[self._call[self._call >= 0]] = np.flatnonzero(self._call >= 0)
+        ends = self._end[self._by_end].tolist()
+        waits = []
+        for index in np.flatnonzero((syncs | long) & (runtime.start < self.steps.end[-1])).tolist():
+            begin, end = float(runtime.start[index]), float(runtime.end[index])
+            near = max(NEAR, 0.05 * (end - begin))
+            work = own[index] if copies[index] else -1
+            if work < 0 or abs(self._end[work] - end) >= max(3 * NEAR, 2 * near):
+                at = bisect_right(ends, end + 3) - 1
+                while at >= 0 and end - ends[at] < near and self._call_start[self._by_end[at]] > begin:
+                    at -= 1  # launched later, by another thread
+                if at < 0 or ends[at] <= begin or end - ends[at] >= near:
+                    continue
+                work = self._by_end[at]
+            rest = end - self._end[work]
+            waits.append((max(end, float(self._start[work])), index, int(work), float(rest)))
+        waits.sort()
+        self._wait_at = np.array([wait[0] for wait in waits])
+        self._wait_call, self._wait_for = (np.array([wait[i] for wait in waits], np.int64) for i in (1, 2))
+        self._wait_rest = np.array([wait[3] for wait in waits])
+
+    def _steps_of_work(self) -> np.ndarray:
+        """The step whose mark holds the call of each device work, -1 for none."""
+        runtime, steps = self.trace.runtime, self.steps
+        step = np.searchsorted(steps.cpu_start, runtime.start, "right") - 1
+        step = np.where((step >= 0) & (runtime.end <= steps.cpu_end[step]), step, -1)
+        return np.append(step, -1)[self._call]
+
+    def _replayed(self, change: Change) -> tuple[tuple[list[float], list[float]], np.ndarray]:
+        """When steps' marks begin and end, and when each device work ends."""
+        runtime, steps = self.trace.runtime, self.steps
+        waits = self._wait_call
+        saved = _saved(change.cpu, Cover(runtime.start[waits], runtime.end[waits]), float(self._origin()))
+        # The clock's shift changes where a wait ends: `at` says how many waits have ended before.
+        wait_at = self._wait_at
+
+        def before(time: np.ndarray) -> list[int]:
+            return np.searchsorted(wait_at, time, "right").tolist()
+
+        duration = self._end - self._start
+        duration = duration * self._factors(change)
+        launched = np.where(np.isfinite(self._call_start), self._call_start, self._start)
+        launch = launched - saved(launched) + np.where(np.isfinite(self._call_start), self._delay, 0.0)
+        free = np.zeros(len(runtime), bool) if change.returns is None else change.returns
+        begins, ends = runtime.start[waits], runtime.end[waits]
+
+        shifts = [0.0]
+        end = [0.0] * len(self._start)
+        work = zip(
+            launch.tolist(),
+            before(launched),
+            self._previous.tolist(),
+            self._other.tolist(),
+            self._slack.tolist(),
+            duration.tolist(),
+            strict=True,
+        )
+        calls = list(
+            zip(
+                (begins - saved(begins)).tolist(),
+                before(begins),
+                (ends - saved(ends)).tolist(),
+                self._wait_for.tolist(),
+                self._wait_rest.tolist(),
+                free[waits].tolist(),
+                strict=True,
+            )
+        )
+        turns = np.searchsorted(self._start, wait_at, "right").tolist()  # device work that comes before each wait's end
+        gap, done, turn, count = self._gap, 0, 0, len(calls)
+        limit = turns[0] if count else len(end)
+        for index, (begin, at, previous, other, slack, length) in enumerate(work):
+            while index == limit and turn < count:
+                start, seen, stop, waited, rest, returns = calls[turn]
+                new = start + shifts[min(seen, done)] + RETURN
+                if not returns:
+                    new = max(new, end[waited] + rest)
+                shifts.append(new - stop)
+                done, turn = done + 1, turn + 1
+                limit = turns[turn] if turn < count else len(end)
+            begin += shifts[min(at, done)]
+            if previous >= 0:
+                begin = max(begin, end[previous] + gap)
+            if other >= 0:
+                begin = max(begin, end[other] + slack)
+            end[index] = begin + length
+        for start, seen, stop, waited, rest, returns in calls[turn:]:
+            new = start + shifts[min(seen, done)] + RETURN
+            shifts.append((new if returns else max(new, end[waited] + rest)) - stop)
+            done += 1
+        marks = []
+        for time in (steps.cpu_start, steps.cpu_end):
+            moved = (time - saved(time)).tolist()
+            marks.append([base + shifts[min(at, done)] for base, at in zip(moved, before(time), strict=True)])
+        return (marks[0], marks[1]), np.array(end)
+
+    def _origin(self) -> float:
+        """Before everything that is replayed."""
+        times = [spans.start[0] for spans in (self.trace.runtime, *_device(self.trace)) if len(spans)]
+        return min([float(self.steps.cpu_start[0]), *times]) - 1.0
+
+    def _factors(self, change: Change) -> np.ndarray:
+        """The factor of each device work's duration."""
+        trace = self.trace
+        kernels = np.ones(len(trace.kernels)) if change.kernels is None else change.kernels
+        copies = np.ones(len(trace.copies)) if change.copies is None else change.copies
+        return np.concatenate([kernels, copies, np.ones(len(trace.sets))])[self._order]
+
+
+def _device(trace: Trace) -> tuple[Spans, Spans, Spans]:
+    return trace.kernels, trace.copies, trace.sets
+
+
+def _saved(cpu: Sequence[tuple[Cover, float]], waiting: Cover, origin: float):
+    """A function from times to µs that the CPU has saved until then, outside of its waits."""
+    parts, taken = [], waiting
+    for cover, factor in sorted(cpu, key=lambda part: part[1]):
+        parts.append((taken, taken | cover, 1 - factor))
+        taken = taken | cover
+
+    def saved(time: np.ndarray) -> np.ndarray:
+        total = np.zeros(len(time))
+        for before, after, share in parts:
+            total += share * (after.within(origin, time) - before.within(origin, time))
+        return total
+
+    return saved

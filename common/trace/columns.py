@@ -16,7 +16,8 @@ class Spans(Struct):
 
     start, end: µs since `Trace.origin`, float64. name: index into `Trace.names`. thread: index into `Trace.threads`.
     external, correlation: int64 ids, -1 for none. device, bytes, blocks_per_sm, occupancy: float64, NaN where not
-    recorded; empty for anything but device work.
+    recorded; empty for anything but device work. inputs: index into `Trace.inputs`, -1 where not kept; empty for
+    anything but operators.
     """
 
     start: np.ndarray
@@ -29,6 +30,7 @@ class Spans(Struct):
     bytes: np.ndarray = field(default_factory=lambda: np.empty(0))
     blocks_per_sm: np.ndarray = field(default_factory=lambda: np.empty(0))
     occupancy: np.ndarray = field(default_factory=lambda: np.empty(0))
+    inputs: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -67,7 +69,9 @@ class Trace(Struct):
     """The contents of one trace file.
 
     operators: cpu_op events, and the user annotations of data loaders and optimizers, which were operators in 2021.
-    annotations: other user annotations on the CPU (steps, collectives). origin: µs, about the middle of the trace.
+    annotations: other user annotations on the CPU (steps, collectives). python: calls of Python functions, recorded
+    with stacks. inputs: shapes and types of the inputs of matrix products, as JSON. origin: µs, about the middle of the
+    trace.
     threads: (process, thread) as text. properties: `deviceProperties` by device id. rank: of the process, or None.
     warnings: problems of the file that affect the numbers, one line each.
     """
@@ -82,6 +86,8 @@ class Trace(Struct):
     copies: Spans
     sets: Spans
     annotations: Spans
+    python: Spans
+    inputs: list[tuple[bytes, bytes]]
     memory: MemoryEvents
     properties: dict[int, dict[str, Any]]  # as in the file: values of any type
     rank: int | None

@@ -15,6 +15,8 @@ KEYS = {
     "reserved": "Total Reserved",
     "device_type": "Device Type",
     "device_id": "Device Id",
+    "shapes": "Input Dims",
+    "types": "Input type",
 }
 
 
@@ -34,6 +36,8 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
     reserved: Number = None
     device_type: Number = None
     device_id: Number = None
+    shapes: msgspec.Raw = msgspec.Raw()  # JSON, read for few operators
+    types: msgspec.Raw = msgspec.Raw()
 
 
 class Event(msgspec.Struct, gc=False):

@@ -15,7 +15,7 @@ from common.trace.columns import MemoryEvents, Spans, Trace
 from common.trace.event import Args, Event, Number
 
 OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
-MEMORY = "memory"
+MEMORY, PYTHON = "memory", "python"
 
 # Categories of torch.profiler from 2021 to today, lower case. Those of a runtime's or a driver's calls (cuda_runtime,
 # cuda_driver, hip_runtime, xpu_runtime, …) are recognised by the ending.
@@ -30,7 +30,10 @@ KINDS = {
     "gpu_memset": SET,
     "memset": SET,
     "user_annotation": ANNOTATION,
+    "python_function": PYTHON,
 }
+# Operators whose inputs' shapes and types are kept.
+SHAPED = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"}
 MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
 
 NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
@@ -76,10 +79,8 @@ class _Columns:
 
     def __init__(self) -> None:
         self.seen = 0
-        self.names, self.threads, self.addresses = _Numbered(), _Numbered(), _Numbered()
-        self.runs: dict[str, list[Table]] = {
-            kind: [] for kind in (OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION, MEMORY)
-        }
+        self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
+        self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
         self.untimed = 0  # events without a usable time
 
     def add(self, events: list[Event]) -> None:
@@ -106,7 +107,7 @@ class _Columns:
             "start": start,
             "thread": [threads[event.pid, event.tid] for event in events],
         }
-        args = [event.args or NO_ARGS for event in events]
+        args = [] if kind == PYTHON else [event.args or NO_ARGS for event in events]
         usable = np.abs(start) < MAX_TIME
         if kind == MEMORY:
             addresses = self.addresses
@@ -118,10 +119,17 @@ class _Columns:
             usable &= (duration >= 0) & (duration < MAX_TIME)
             columns["duration"] = duration
             columns["name"] = [names[event.name] for event in events]
-            columns["external"] = _ids(
-                [arg.external if arg.external_2021 is None else arg.external_2021 for arg in args]
-            )
-            columns["correlation"] = _ids([arg.correlation for arg in args])
+            if kind == PYTHON:
+                columns["external"] = columns["correlation"] = np.full(len(events), -1)
+            else:
+                external = [arg.external if arg.external_2021 is None else arg.external_2021 for arg in args]
+                columns["external"] = _ids(external)
+                columns["correlation"] = _ids([arg.correlation for arg in args])
+            if kind == OPERATOR:
+                columns["inputs"] = [
+                    self.inputs[bytes(arg.shapes), bytes(arg.types)] if event.name in SHAPED else -1
+                    for event, arg in zip(events, args, strict=True)
+                ]
             if kind in (KERNEL, COPY, SET):
                 for name in NUMBERS:
                     columns[name] = _numbers(list(map(attrgetter(name), args)))
@@ -163,6 +171,8 @@ class _Columns:
             copies=_spans(tables[COPY]),
             sets=_spans(tables[SET]),
             annotations=_spans(tables[ANNOTATION]),
+            python=_spans(tables[PYTHON]),
+            inputs=list(self.inputs),
             memory=MemoryEvents(
                 time=memory["start"],
                 **{name: memory.get(name, np.empty(0)) for name in ("thread", "address", *MEMORY_NUMBERS)},

@@ -32,25 +32,26 @@ class Change(Struct, frozen=True):
 
     cpu: (when, factor) for the CPU's time outside of waits; where several apply, the smallest factor. kernels, copies:
     a factor of each duration, float64 over `Trace.kernels` and `Trace.copies`. returns: a mask over `Trace.runtime`, the
-    calls that no longer wait for the GPU.
+    calls that no longer wait for the GPU. at_least: µs of each step, float64, that something takes which goes on beside
+    the rest. samples: how many times as many a step then trains on.
     """
 
     cpu: Sequence[tuple[Cover, float]] = ()
     kernels: np.ndarray | None = None
     copies: np.ndarray | None = None
     returns: np.ndarray | None = None
+    at_least: np.ndarray | None = None
+    samples: float = 1.0
 
     def __or__(self, other: "Change") -> "Change":
         """Both changes together."""
-
-        def both(mine: np.ndarray | None, others: np.ndarray | None) -> np.ndarray | None:
-            return mine if others is None else others if mine is None else np.minimum(mine, others)
-
-        returns = self.returns if other.returns is None else other.returns
-        if self.returns is not None and other.returns is not None:
-            returns = self.returns | other.returns
         return Change(
-            (*self.cpu, *other.cpu), both(self.kernels, other.kernels), both(self.copies, other.copies), returns
+            (*self.cpu, *other.cpu),
+            _both(np.multiply, self.kernels, other.kernels),
+            _both(np.multiply, self.copies, other.copies),
+            _both(np.logical_or, self.returns, other.returns),
+            _both(np.maximum, self.at_least, other.at_least),
+            self.samples * other.samples,
         )
 
 
@@ -90,7 +91,7 @@ class Replay:
             return None
         mask = np.ones(len(self.same_us), bool) if of is None else of
         new = float(self.step_us(change)[mask].sum())
-        return float(self.same_us[mask].sum()) / new if new > 0 else None
+        return change.samples * float(self.same_us[mask].sum()) / new if new > 0 else None
 
     def step_us(self, change: Change) -> np.ndarray:
         """µs of each step with `change`, float64 [steps], steps as `steps.steps` defines them."""
@@ -107,7 +108,7 @@ class Replay:
             begin = max(first, before)
             before = max(stop, work, begin)
             durations.append(before - begin)
-        return np.array(durations)
+        return np.array(durations) if change.at_least is None else np.maximum(durations, change.at_least)
 
     def _find_dependencies(self, size: np.ndarray) -> None:
         """For each device work: when its launch lets it begin, its predecessor, and what else it waited for."""
@@ -130,6 +131,7 @@ class Replay:
         staged = self._copying & called & (start - np.maximum(previous_end + gap, call_start) > NEAR)
         staging = np.minimum(start - call_start, 1000 + size / 250)  # pageable memory is copied twice
         self._delay[staged] = staging[staged]
+        self._staged = staged
         self._gap, self._previous, self._call_start = gap, previous, call_start
 
         allowed = np.maximum(call_start + self._delay, previous_end + gap)
@@ -190,10 +192,11 @@ class Replay:
         def before(time: np.ndarray) -> list[int]:
             return np.searchsorted(wait_at, time, "right").tolist()
 
-        duration = self._end - self._start
-        duration = duration * self._factors(change)
+        factors = self._factors(change)
+        duration = (self._end - self._start) * factors
+        delay = np.where(self._staged, self._delay * np.minimum(factors, 1), self._delay)
         launched = np.where(np.isfinite(self._call_start), self._call_start, self._start)
-        launch = launched - saved(launched) + np.where(np.isfinite(self._call_start), self._delay, 0.0)
+        launch = launched - saved(launched) + np.where(np.isfinite(self._call_start), delay, 0.0)
         free = np.zeros(len(runtime), bool) if change.returns is None else change.returns
         begins, ends = runtime.start[waits], runtime.end[waits]
 
@@ -258,6 +261,10 @@ class Replay:
         kernels = np.ones(len(trace.kernels)) if change.kernels is None else change.kernels
         copies = np.ones(len(trace.copies)) if change.copies is None else change.copies
         return np.concatenate([kernels, copies, np.ones(len(trace.sets))])[self._order]
+
+
+def _both(combine: np.ufunc, one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+    return one if other is None else other if one is None else combine(one, other)
 
 
 def _device(trace: Trace) -> tuple[Spans, Spans, Spans]:

@@ -1,0 +1,33 @@
+"""What an expert would point at in a trace: `findings(look)`, one rule a function, by where it looks."""
+
+from collections.abc import Callable
+
+from common.trace.findings import host, kernels, whole
+from common.trace.findings.finding import Finding, Look
+
+RULES: tuple[Callable[[Look], Finding | None], ...] = (
+    whole.graph_capture,
+    whole.startup,
+    host.device_queue_stall,
+    kernels.unfused_attention,
+    kernels.misaligned_matmul,
+    kernels.fusable_elementwise,
+    kernels.layout_conversions,
+    kernels.precision_mix,
+    kernels.recomputation,
+    kernels.depthwise,
+    host.unfused_optimizer,
+    host.host_python,
+    host.blocking_copies,
+    host.many_small_launches,
+    whole.exposed_collectives,
+)
+
+
+def findings(look: Look) -> list[Finding]:
+    """All findings of a trace, the longest time first, those about the trace as a whole before all others."""
+    found = [finding for rule in RULES if (finding := rule(look))]
+    whole_trace = ("graph_capture", "startup")
+    of_the_trace = [finding for finding in found if finding.id in whole_trace]
+    others = [finding for finding in found if finding.id not in whole_trace]
+    return of_the_trace + sorted(others, key=lambda finding: -finding.us_per_step)

@@ -1,0 +1,146 @@
+"""A finding, and what the rules for findings look at."""
+
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+
+from common.trace.columns import Spans, Trace
+from common.trace.communication import Communication
+from common.trace.idle import Idle
+from common.trace.intervals import Cover
+from common.trace.kinds import KINDS, kind
+from common.trace.nature import Nature
+from common.trace.operators import Nesting, launches, launching_operators
+from common.trace.phases import Phases
+from common.trace.replay import Change
+from common.trace.steps import Steps
+
+WORTHWHILE = 0.02  # of the steps' time, or of the kernels' time: less is not worth a line
+
+
+class Finding(Struct, frozen=True):
+    """Something in a trace that an expert would point at.
+
+    id: of its rule. what: what it is. why: the evidence. us_per_step: the time it is about. do: what to do about it.
+    change: what doing so would change, for `replay`; None where no trace shows that.
+    """
+
+    id: str
+    what: str
+    why: str
+    us_per_step: float
+    do: str
+    change: Change | None = None
+
+
+class Look:
+    """What the rules look at: one trace with what is known of it. Masks and arrays are over `Trace.kernels`."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        steps: Steps,
+        phases: Phases,
+        idle: list[Idle],
+        communication: Communication | None,
+        nature: Nature,
+    ) -> None:
+        self.trace, self.steps, self.phases = trace, steps, phases
+        self.idle, self.communication, self.nature = idle, communication, nature
+        self.step_count = len(steps.names)
+
+    @cached_property
+    def call(self) -> np.ndarray:
+        """The index of the call that launched each kernel, -1 for none."""
+        return launches(self.trace, self.trace.kernels)
+
+    @cached_property
+    def operator(self) -> np.ndarray:
+        """The index of the operator that launched each kernel, -1 for none."""
+        return launching_operators(self.trace, self.call)
+
+    @cached_property
+    def nesting(self) -> Nesting:
+        """The operators, nested."""
+        return Nesting(self.trace.operators)
+
+    @cached_property
+    def kind(self) -> np.ndarray:
+        """The kind of each kernel, an index into `KINDS`."""
+        numbers = np.zeros(len(self.trace.names), np.int64)
+        for number in np.flatnonzero(np.bincount(self.trace.kernels.name)).tolist():
+            numbers[number] = KINDS.index(kind(self.trace.names[number]))
+        return numbers[self.trace.kernels.name]
+
+    @cached_property
+    def in_stream(self) -> np.ndarray:
+        """The kernels' indices, stream by stream, each in order."""
+        return np.lexsort([self.trace.kernels.start, self.trace.kernels.thread])
+
+    @cached_property
+    def counted_us(self) -> np.ndarray:
+        """µs of each kernel that lie inside the steps."""
+        kernels, begin, end = self.trace.kernels, float(self.steps.start[0]), float(self.steps.end[-1])
+        return np.clip(np.minimum(kernels.end, end) - np.maximum(kernels.start, begin), 0, None)
+
+    @property
+    def total_us(self) -> float:
+        """µs of all steps."""
+        return max(float(self.steps.duration.sum()), 1e-9)
+
+    def of_kind(self, *names: str) -> np.ndarray:
+        """A mask: kernels of these kinds."""
+        return np.isin(self.kind, [KINDS.index(name) for name in names])
+
+    def named(self, pattern: str) -> np.ndarray:
+        """A mask: kernels whose names, in lower case, match."""
+        import re
+
+        return self.trace.named(self.trace.kernels, lambda name: re.search(pattern, name.lower()))
+
+    def launched_by(self, *names: str) -> np.ndarray:
+        """A mask: kernels that an operator of one of these names launched."""
+        operators = self.trace.operators
+        if not len(operators):
+            return np.zeros(len(self.trace.kernels), bool)
+        return np.append(self.trace.named(operators, set(names).__contains__), False)[self.operator]
+
+    def launched_in(self, code: Cover) -> np.ndarray:
+        """A mask: kernels that `code` (a cover on the CPU) launched."""
+        return code.holds(np.append(self.trace.runtime.start, -np.inf)[self.call])
+
+    def us_per_step(self, kernels: np.ndarray) -> float:
+        """µs per step of the kernels of a mask."""
+        return float(self.counted_us[kernels].sum()) / self.step_count
+
+    def per_step(self, kernels: np.ndarray) -> float:
+        """How many kernels of a mask a step has."""
+        return float((kernels & (self.counted_us > 0)).sum()) / self.step_count
+
+    def share_of_kernels(self, kernels: np.ndarray) -> float:
+        """Of the kernels' time in the steps."""
+        total = float(self.counted_us.sum())
+        return float(self.counted_us[kernels].sum()) / total if total > 0 else 0.0
+
+    def idle_us_per_step(self, cause: str) -> float:
+        """µs per step that a GPU, on average, runs no kernel for this cause."""
+        return float(np.mean([gpu.causes_us[cause] for gpu in self.idle])) / self.step_count if self.idle else 0.0
+
+    def worthwhile(self, us_per_step: float) -> bool:
+        """Whether so many µs per step deserve a line."""
+        return us_per_step * self.step_count >= WORTHWHILE * self.total_us
+
+    def without(self, kernels: np.ndarray) -> Change:
+        """The change that the kernels of a mask are gone."""
+        return Change(kernels=np.where(kernels, 0.0, 1.0))
+
+
+def cover(spans: Spans, mask: np.ndarray) -> Cover:
+    """When the spans of a mask run."""
+    return Cover(spans.start[mask], spans.end[mask])
+
+
+def time_text(us: float) -> str:
+    """µs in a suitable unit."""
+    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"

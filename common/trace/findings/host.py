@@ -1,0 +1,140 @@
+"""Findings on the CPU's side: what keeps the GPU waiting."""
+
+import numpy as np
+
+from common.trace.findings.finding import Finding, Look, cover, time_text
+from common.trace.intervals import Cover
+from common.trace.kinds import COLLECTIVE, MATRIX
+from common.trace.operators import Nesting, launches
+
+MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
+SHORT = 10.0  # µs: a kernel that takes about as long as its launch
+TOP_FUNCTIONS = 3
+
+
+def unfused_optimizer(look: Look) -> Finding | None:
+    """Kernels launched inside `Optimizer.step`, one or more for each parameter or group."""
+    kernels = look.launched_in(look.phases.optimizer) & ~look.of_kind(MATRIX, COLLECTIVE)
+    count = look.per_step(kernels)
+    us = look.us_per_step(kernels)
+    waiting = sum(
+        float(np.minimum(look.phases.optimizer.within(gpu.start, gpu.end), gpu.end - gpu.start).sum())
+        for gpu in look.idle
+    ) / max(1, len(look.idle) * look.step_count)
+    if look.phases.fused or count < MANY_KERNELS or not look.worthwhile(us + waiting):
+        return None
+    return Finding(
+        "unfused_optimizer",
+        "an optimizer of many kernels",
+        f"{count:.0f} kernels per step are launched inside Optimizer.step: {time_text(us)} of kernels, and for "
+        f"{time_text(waiting)} no kernel runs meanwhile",
+        us + waiting,
+        "fused=True, or foreach=True where the optimizer has no fused form",
+    )
+
+
+def host_python(look: Look) -> Finding | None:
+    """The innermost Python functions that run while the GPU is idle and no operator or call runs."""
+    trace, python = look.trace, look.trace.python
+    if not len(python) or not look.idle:
+        return None
+    marks = trace.named(trace.operators, lambda name: name.startswith(("ProfilerStep#", "Optimizer.", "enumerate(Data")))
+    working = cover(trace.operators, ~marks) | Cover(trace.runtime.start, trace.runtime.end)
+    pending = Cover()
+    for gpu in look.idle:
+        pending = pending | gpu.pending
+    first = look.idle[0]
+    free = (working | pending).gaps(first.start, first.end)
+    us = free.total / look.step_count
+    if not look.worthwhile(us):
+        return None
+    near = np.flatnonzero(free.within(python.start, python.end) > 0)
+    functions = python.where(near)
+    launching = trace.runtime.thread[look.call[look.call >= 0]]
+    main = int(np.bincount(launching).argmax()) if len(launching) else int(functions.thread[0])
+    thread = np.where((functions.thread == main).any(), main, functions.thread[0] if len(functions) else main)
+    # Between two edges of Python functions the innermost one does not change.
+    edges = np.unique(np.concatenate([functions.start, functions.end, free.start, free.end]))
+    low, high = edges[:-1], edges[1:]
+    inside = free.holds((low + high) / 2)
+    low, high = low[inside], high[inside]
+    innermost = Nesting(functions).innermost(np.full(len(low), int(thread)), (low + high) / 2)
+    known = innermost >= 0
+    times = np.bincount(functions.name[innermost[known]], weights=(high - low)[known], minlength=1)
+    order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS]
+    named = [
+        f"{trace.names[number]} {time_text(times[number] / look.step_count)}" for number in order if times[number] > 0
+    ]
+    if not named:
+        return None
+    return Finding(
+        "host_python",
+        "Python while the GPU is idle",
+        f"{time_text(us)} per step in which neither the GPU nor an operator works; innermost: {'; '.join(named)}",
+        us,
+        "move this work out of the loop, to a loader's process, or into fewer and larger operators",
+    )
+
+
+def blocking_copies(look: Look) -> Finding | None:
+    """Copies that hold the CPU up, and for which no kernel runs meanwhile."""
+    trace = look.trace
+    copies, runtime = trace.copies, trace.runtime
+    if not len(copies) or not look.idle:
+        return None
+    call = launches(trace, copies)
+    pageable = trace.named(copies, lambda name: "Pageable" in name)
+    synchronous = trace.named(runtime, lambda name: name in ("cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream"))
+    blocking = (pageable | np.append(synchronous, False)[call]) & (call >= 0)
+    calls = np.unique(call[blocking])
+    holding = Cover(runtime.start[calls], runtime.end[calls]) | cover(copies, blocking)
+    us = float(np.mean([holding.within(gpu.start, gpu.end).sum() for gpu in look.idle])) / look.step_count
+    count = Cover(look.steps.cpu_start, look.steps.cpu_end).holds(runtime.start[calls]).sum() / look.step_count
+    if not look.worthwhile(us):
+        return None
+    size = np.nan_to_num(copies.bytes)[blocking].sum() / look.step_count
+    return Finding(
+        "blocking_copies",
+        "copies that the CPU waits for",
+        f"{count:.0f} per step, {size / 1e6:.2f} MB, from or to pageable memory or by a synchronous call: no kernel "
+        f"runs for {time_text(us)} meanwhile",
+        us,
+        "pin_memory=True and .to(device, non_blocking=True); create small tensors on the device",
+    )
+
+
+def many_small_launches(look: Look) -> Finding | None:
+    """Kernels about as short as a launch, and a GPU that waits for launches."""
+    if look.nature.graphed > 0.5:
+        return None
+    us = look.idle_us_per_step("launch")
+    inside = look.counted_us > 0
+    count = look.per_step(inside)
+    if not look.worthwhile(us) or count < MANY_KERNELS:
+        return None
+    short = float((look.trace.kernels.duration[inside] < SHORT).mean())
+    if short < 0.5:
+        return None
+    return Finding(
+        "many_small_launches",
+        "many small launches",
+        f"{count:.0f} kernels per step, {short:.0%} of them shorter than {SHORT:.0f} us: for {time_text(us)} the GPU "
+        "waits for the CPU to launch the next one",
+        us,
+        'CUDA graphs (torch.compile with mode="reduce-overhead"), fewer and larger operators, or a bigger batch',
+    )
+
+
+def device_queue_stall(look: Look) -> Finding | None:
+    """The GPU is idle although work has been launched: it waits for itself, a peer, or what was not recorded."""
+    us = look.idle_us_per_step("queued")
+    if not look.worthwhile(us):
+        return None
+    return Finding(
+        "device_queue_stall",
+        "a GPU that waits for itself",
+        f"for {time_text(us)} per step no kernel runs although the next one was launched at least 20 us before",
+        us,
+        "look in the Trace view at what the stream waits for: an event of another stream, a peer, a graph's nodes, "
+        "or kernels that were not recorded. Nothing on the CPU would shorten it",
+    )

@@ -1,0 +1,293 @@
+"""Findings inside the kernels: what could be fused, what is misaligned, what only moves elements."""
+
+import re
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from common.trace.findings.finding import Finding, Look, cover, time_text
+from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, MATRIX, NORMALISATION, REDUCTION
+
+_BATCHED = ("aten::bmm", "aten::baddbmm")
+_SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::softmax")
+_BETWEEN = 8  # elementwise kernels between a product and softmax, at most: scale, mask, dropout and casts
+_ALIGNED = 16  # bytes, for the widest loads of a matrix kernel
+_ELEMENT_BYTES = {"c10::half": 2, "c10::bfloat16": 2}  # fp32 has no such limit without Tensor Cores
+_LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)|subtensorop"
+_PERMUTING = {"aten::contiguous", "aten::reshape"}  # they copy only where the order of the elements changes
+_DEPTHWISE = r"depthwise|c1_k1_n(hwc|chw)"
+_FORWARD = {
+    f"aten::{name}"
+    for name in ("convolution", "linear", "batch_norm", "layer_norm", "native_batch_norm", "cudnn_convolution")
+}
+_ENGINE = re.compile("autograd::engine::evaluate_function|.*CheckpointFunctionBackward")
+
+
+def unfused_attention(look: Look) -> Finding | None:
+    """A batched product, softmax and a batched product in stream order, with only elementwise kernels between."""
+    product = look.launched_by(*_BATCHED)
+    softmax = look.launched_by(*_SOFTMAX) & look.named("softmax")
+    pointwise = look.of_kind(ELEMENTWISE, COPY, REDUCTION) & ~softmax & ~product
+    if not softmax.any() or not product.any():
+        return None
+    order, thread = look.in_stream, look.trace.kernels.thread
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    part, between, count = np.zeros(len(order), bool), np.zeros(len(order), bool), 0
+    for index in np.flatnonzero(softmax).tolist():
+        around = [_beside(order, place[index], way, product, pointwise) for way in (-1, 1)]
+        if any(found is None for found in around) or any(thread[found[-1]] != thread[index] for found in around):
+            continue
+        count += 1
+        members = [*around[0], index, *around[1]]
+        part[members] = True
+        between[[*around[0][:-1], index, *around[1][:-1]]] = True
+    us = look.us_per_step(part)
+    if not look.worthwhile(us):
+        return None
+    shapes = _shapes(look, part & product)
+    return Finding(
+        "unfused_attention",
+        "attention in separate kernels",
+        f"{count / look.step_count:.0f}x per step a batched product, softmax and another batched product, "
+        f"{time_text(look.us_per_step(between))} of it softmax and elementwise kernels between them"
+        f"{shapes}; {look.share_of_kernels(part):.0%} of the kernels' time",
+        us,
+        "call torch.nn.functional.scaled_dot_product_attention, which never stores the matrix of scores",
+        look.without(between),
+    )
+
+
+def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: np.ndarray) -> list[int] | None:
+    """The kernels from the one beside `at` to the first `wanted` one, if all before it are `between`."""
+    found: list[int] = []
+    for place in range(at + way, at + way * (_BETWEEN + 2), way):
+        if not 0 <= place < len(order):
+            return None
+        found.append(int(order[place]))
+        if wanted[found[-1]]:
+            return found
+        if not between[found[-1]]:
+            return None
+    return None
+
+
+def misaligned_matmul(look: Look) -> Finding | None:
+    """Matrix products whose kernels load one or two elements at a time, or whose rows are no multiples of 16 bytes."""
+    matrix = look.of_kind(MATRIX)
+    by_name = matrix & look.named(r"align[12](?![0-9])")
+    odd = np.array([_is_odd(*inputs) for inputs in look.trace.inputs] + [False])
+    operators = look.trace.operators
+    by_shape = matrix & odd[np.append(operators.inputs, -1)[look.operator]] if len(operators) else by_name
+    bad = by_name | by_shape
+    us = look.us_per_step(bad)
+    if not look.worthwhile(us):
+        return None
+    evidence = [f"{look.per_step(bad):.0f} kernels per step"]
+    if by_name.any():
+        evidence.append(f"{look.per_step(by_name):.0f} of them are built for rows that are not aligned (align1, align2)")
+    return Finding(
+        "misaligned_matmul",
+        "matrix products with odd sizes",
+        f"{', '.join(evidence)}{_shapes(look, bad)}: a last dimension that is no multiple of {_ALIGNED} bytes",
+        us,
+        "pad vocabulary, classes, sequence length and hidden sizes to multiples of 8 elements (64 is better)",
+    )
+
+
+def _is_odd(shapes: bytes, types: bytes) -> bool:
+    """Whether a last dimension of a matrix of half precision is no multiple of 16 bytes."""
+    try:
+        dims, names = msgspec.json.decode(shapes), msgspec.json.decode(types)
+        for shape, name in zip(dims, names, strict=False):
+            size = _ELEMENT_BYTES.get(str(name).lower())
+            if size and len(shape) >= 2 and min(shape[-2:]) > 1 and shape[-1] * size % _ALIGNED:
+                return True
+    except (msgspec.DecodeError, TypeError, ValueError):
+        return False
+    return False
+
+
+def _shapes(look: Look, kernels: np.ndarray) -> str:
+    """The inputs' shapes that take the most time, as text, "" where they are not recorded."""
+    operators = look.trace.operators
+    if not len(operators):
+        return ""
+    inputs = np.append(operators.inputs, -1)[look.operator[kernels]]
+    times = np.bincount(inputs + 1, weights=look.counted_us[kernels], minlength=1)
+    times[0] = 0.0
+    if not times.any():
+        return ""
+    try:
+        dims = msgspec.json.decode(look.trace.inputs[int(np.argmax(times)) - 1][0])
+        shapes = [shape for shape in dims if isinstance(shape, list) and len(shape) >= 2]
+    except (msgspec.DecodeError, TypeError):
+        return ""
+    return f" (mostly {' @ '.join(str(shape) for shape in shapes[-2:])})" if shapes else ""
+
+
+def fused_away(look: Look) -> np.ndarray:
+    """A mask: of each chain of pointwise kernels and reductions in a stream all but the longest, as if it were fused."""
+    pointwise = look.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION) | (look.of_kind(COPY) & look.named("elementwise"))
+    pointwise &= ~look.named("^triton_")
+    order, kernels = look.in_stream, look.trace.kernels
+    chained, thread = pointwise[order], kernels.thread[order]
+    begins = chained & ~np.append(False, chained[:-1] & (thread[1:] == thread[:-1]))
+    chain = np.where(chained, np.cumsum(begins), 0)
+    longest = np.zeros(int(chain.max(initial=0)) + 1)
+    np.maximum.at(longest, chain, look.counted_us[order])
+    by_length = np.lexsort([-look.counted_us[order], chain])
+    first = np.append(True, chain[by_length][1:] != chain[by_length][:-1])
+    gone = np.zeros(len(order), bool)
+    gone[order[by_length]] = ~first & (chain[by_length] > 0)
+    return gone
+
+
+def fusable_elementwise(look: Look) -> Finding | None:
+    """Chains of pointwise kernels: each reads and writes memory anew."""
+    gone = fused_away(look)
+    us = look.us_per_step(gone)
+    if not look.worthwhile(us):
+        return None
+    do = "torch.compile fuses them, with the products before them where it can"
+    if look.nature.compiled:
+        do = "compiled code runs here: look for what is outside of it (graph breaks, optimizer, loss)"
+    return Finding(
+        "fusable_elementwise",
+        "chains of elementwise kernels",
+        f"of {look.per_step(gone | _kept(look, gone)):.0f} pointwise kernels and reductions per step that follow one "
+        f"another, all but the longest of each chain take {time_text(us)}",
+        us,
+        do,
+        look.without(gone),
+    )
+
+
+def _kept(look: Look, gone: np.ndarray) -> np.ndarray:
+    """The kernels before or after one that is gone, in its chain: an estimate of the chains' other members."""
+    order = look.in_stream
+    beside = gone[order]
+    near = np.zeros(len(order), bool)
+    near[order] = np.append(beside[1:], False) | np.append(False, beside[:-1])
+    return near & look.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION, COPY)
+
+
+def layout_conversions(look: Look) -> Finding | None:
+    """Kernels that only change the order of elements: the libraries' own, and copies that make a tensor contiguous."""
+    own = look.named(_LAYOUT)
+    copying = _permuting(look)
+    both = own | copying
+    us = look.us_per_step(both)
+    if not look.worthwhile(us):
+        return None
+    parts = []
+    if own.any():
+        parts.append(f"{look.per_step(own):.0f} conversions between NCHW and NHWC per step")
+    if copying.any():
+        parts.append(f"{look.per_step(copying):.0f} copies per step by .contiguous() or .reshape()")
+    images = look.of_kind(CONVOLUTION).any()
+    return Finding(
+        "layout_conversions",
+        "kernels that only change a layout",
+        f"{' and '.join(parts)}: {look.share_of_kernels(both):.0%} of the kernels' time",
+        us,
+        "model and images in torch.channels_last" if own.any() and images else "choose a layout once, and keep it",
+        look.without(both),
+    )
+
+
+def _permuting(look: Look) -> np.ndarray:
+    """A mask: copies that `contiguous` or `reshape` launched."""
+    trace = look.trace
+    if not len(trace.operators):
+        return np.zeros(len(trace.kernels), bool)
+    permuting = trace.named(trace.operators, _PERMUTING.__contains__)
+    copies = look.of_kind(COPY) & (look.operator >= 0)
+    inside = np.zeros(len(trace.kernels), bool)
+    for index in np.flatnonzero(copies).tolist():
+        operator = look.operator[index]
+        for _ in range(4):  # contiguous > clone > copy_
+            if operator < 0:
+                break
+            if permuting[operator]:
+                inside[index] = True
+                break
+            operator = look.nesting.parent[operator]
+    return inside
+
+
+def precision_mix(look: Look) -> Finding | None:
+    """Matrix kernels of several precisions in one step."""
+    matrix = look.of_kind(MATRIX, CONVOLUTION)
+    half = matrix & look.named(r"half|bf16|bfloat16|fp16|h884|h1688|h16816|_hh?s?_|f16")
+    tf32 = matrix & ~half & look.named(r"tf32|s1688|_s884|16x8x8_f32")
+    full = matrix & ~half & ~tf32 & look.named(r"sgemm|ffma|simt|scudnn|_f32f32_f32f32|float|_sb_")
+    shares = {
+        name: look.share_of_kernels(mask)
+        for name, mask in (("fp32", full), ("TF32", tf32), ("16 bits", half))
+        if look.share_of_kernels(mask) >= 0.02
+    }
+    slow = full if half.any() or tf32.any() else np.zeros(len(matrix), bool)
+    if len(shares) < 2 or "fp32" not in shares:
+        return None
+    common = Counter(look.trace.names[number] for number in look.trace.kernels.name[slow].tolist()).most_common(1)
+    named = f"; for example {_short(common[0][0])}" if common else ""
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return Finding(
+        "precision_mix",
+        "matrix products in several precisions",
+        f"{listed} of the kernels' time{named}",
+        look.us_per_step(slow),
+        "bring what stays in fp32 under autocast, or allow TF32 (torch.backends.*.fp32_precision = 'tf32')",
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:57]}..."
+
+
+def recomputation(look: Look) -> Finding | None:
+    """Forward operators inside the backward pass: activation checkpointing."""
+    trace, operators = look.trace, look.trace.operators
+    forward = trace.named(operators, _FORWARD.__contains__) if len(operators) else np.zeros(0, bool)
+    backward = trace.named(operators, lambda name: bool(_ENGINE.match(name))) if len(operators) else np.zeros(0, bool)
+    if not forward.any() or not backward.any():
+        return None
+    again = np.zeros(len(operators), bool)
+    parent = look.nesting.parent
+    for index in np.flatnonzero(forward).tolist():
+        outer = parent[index]
+        while outer >= 0 and not backward[outer]:
+            outer = parent[outer]
+        again[index] = outer >= 0
+    if again.sum() < 0.05 * forward.sum():
+        return None
+    kernels = look.launched_in(cover(operators, again))
+    us = look.us_per_step(kernels)
+    if not look.worthwhile(us):
+        return None
+    return Finding(
+        "recomputation",
+        "forward kernels run again in the backward pass",
+        f"{again.sum() / look.step_count:.0f} forward operators per step run inside the backward pass, "
+        f"{look.share_of_kernels(kernels):.0%} of the kernels' time: activation checkpointing",
+        us,
+        "checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
+    )
+
+
+def depthwise(look: Look) -> Finding | None:
+    """Depthwise convolutions: no sum over channels, so no matrix product."""
+    mask = look.named(_DEPTHWISE)
+    us = look.us_per_step(mask)
+    if not look.worthwhile(us):
+        return None
+    return Finding(
+        "depthwise",
+        "depthwise convolutions",
+        f"{look.per_step(mask):.0f} kernels per step, {look.share_of_kernels(mask):.0%} of the kernels' time: each "
+        "output sums over one channel only, so matrix cores cannot help, and memory decides",
+        us,
+        "channels_last and 16 bits move fewer bytes; wider groups, if the model may change",
+    )

@@ -1,0 +1,52 @@
+"""Findings about the trace as a whole: what it is a trace of, and what it can be used for."""
+
+from common.trace.findings.finding import Finding, Look, time_text
+
+
+def exposed_collectives(look: Look) -> Finding | None:
+    """Collectives with no kernel beside them."""
+    collectives = look.communication
+    if collectives is None:
+        return None
+    us = collectives.exposed_us / look.step_count
+    if not look.worthwhile(us):
+        return None
+    return Finding(
+        "exposed_collectives",
+        "collectives that nothing hides",
+        f"{time_text(us)} of {time_text(collectives.us / look.step_count)} per step in collectives run with no other "
+        f"kernel beside them ({collectives.count} collectives in the trace); the time in which ranks wait for the "
+        "slowest one is part of it",
+        us,
+        "compare the ranks first; then larger or smaller buckets (bucket_cap_mb), or accumulate gradients",
+    )
+
+
+def graph_capture(look: Look) -> Finding | None:
+    """A CUDA graph is captured: what is recorded is not how the program runs."""
+    if not look.nature.capturing:
+        return None
+    us = look.nature.capturing * look.total_us / look.step_count
+    if not look.worthwhile(us):
+        return None
+    return Finding(
+        "graph_capture",
+        "a CUDA graph is captured",
+        f"{time_text(us)} of the time is spent capturing: kernels are recorded there, and run later",
+        us,
+        "trace the launches of the graph, after its capture",
+    )
+
+
+def startup(look: Look) -> Finding | None:
+    """Memory is allocated, code is loaded, the GPU starts."""
+    us = look.idle_us_per_step("setup")
+    if not look.worthwhile(us):
+        return None
+    return Finding(
+        "startup",
+        "set-up inside the traced steps",
+        f"for {time_text(us)} per step the GPU waits while memory is allocated, code is loaded or it starts",
+        us,
+        "trace after a warm-up: schedule(wait, warmup, active); see that no step has larger tensors than those before",
+    )

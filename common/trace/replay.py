@@ -24,6 +24,7 @@ LATE = 20.0  # µs after launch and stream allow it: the work waited for somethi
 NEAR = 60.0  # µs between the end of what was waited for and the end of the wait
 LONG_CALL = 100.0  # µs: a call that is not said to wait, but does, as a launch into a full queue
 LONG_COPY_CALL = 30.0  # µs: a copy's call that waits for its copy
+TICK = 1.0  # µs: times of old traces are whole µs, so what follows the end of a wait may seem to begin before it
 RETURN = 5.0  # µs that a call takes when it does not have to wait
 
 
@@ -190,7 +191,7 @@ class Replay:
         wait_at = self._wait_at
 
         def before(time: np.ndarray) -> list[int]:
-            return np.searchsorted(wait_at, time, "right").tolist()
+            return np.searchsorted(wait_at, time + TICK, "right").tolist()
 
         factors = self._factors(change)
         duration = (self._end - self._start) * factors

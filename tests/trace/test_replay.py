@@ -1,0 +1,187 @@
+"""The replay, against a small machine whose programs can really be changed: the truth that no real trace tells."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.trace_builder import TraceBuilder, run_ahead, two_steps
+
+from common.trace.intervals import Cover
+from common.trace.operators import launches
+from common.trace.reader import read
+from common.trace.replay import MAX_ERROR, Change, Replay
+from common.trace.steps import is_loading, steps
+
+CALL, DELAY, GAP = 4.0, 6.0, 1.0  # µs: of a call on the CPU, from a launch to its kernel, between two kernels
+
+
+@dataclass
+class Machine:
+    """One CPU thread and one GPU stream. Runs steps of instructions and writes the trace of what it did."""
+
+    cpu: float = 0.0
+    stream: float = -1e9
+    builder: TraceBuilder = field(default_factory=TraceBuilder)
+    step_us: list[float] = field(default_factory=list)
+
+    def run(self, program):
+        """Run the steps; each is a list of (instruction, µs). Returns the durations as `steps` defines them."""
+        before = -1e9
+        for number, instructions in enumerate(program):
+            begin = self.cpu
+            self.cpu += 1  # a mark begins before its first call, and ends after its last
+            for name, us in instructions:
+                getattr(self, name)(us)
+            self.cpu += 1
+            self.builder.step(number, begin, self.cpu - begin)
+            end = max(self.cpu, self.stream)
+            self.step_us.append(end - max(begin, before))
+            before = end
+        return np.array(self.step_us)
+
+    def load(self, us):
+        self.builder.loading(self.cpu, us)
+        self.cpu += us
+
+    def python(self, us):
+        self.cpu += us
+
+    def kernel(self, us):
+        at = max(self.cpu + DELAY, self.stream + GAP)
+        self.builder.launch("k", self.cpu, CALL, at, us)
+        self.cpu, self.stream = self.cpu + CALL, at + us
+
+    def copy(self, us):
+        """From pageable memory: the call returns when the copy has ended."""
+        at = max(self.cpu + DELAY, self.stream + GAP)
+        end = at + us
+        call, _ = self.builder.copy(self.cpu, end - self.cpu, at, us, 1000 * us)
+        assert call["dur"] > 0
+        self.cpu = self.stream = end
+
+    def sync(self, _):
+        end = max(self.cpu + CALL, self.stream)
+        self.builder.add("runtime", "cudaStreamSynchronize", self.cpu, end - self.cpu, correlation=-2)
+        self.cpu = end
+
+
+def program(rows, count=4):
+    """`count` equal steps."""
+    return [list(rows) for _ in range(count)]
+
+
+def changed(steps, **us):
+    """The same program with other times: instruction=function of its µs."""
+    return [[(name, us.get(name, float)(length)) for name, length in step] for step in steps]
+
+
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory):
+    """replay(steps): the `Replay` of that program on the machine, and its trace."""
+    path = tmp_path_factory.mktemp("replay") / "made.pt.trace.json"
+
+    def of(rows):
+        machine = Machine()
+        true_us = machine.run(rows)
+        trace = read(machine.builder.write(path))
+        found = steps(trace)
+        assert found.duration == pytest.approx(true_us, abs=0.01)
+        return Replay(trace, found), trace
+
+    return of
+
+
+def loading(trace):
+    mask = trace.named(trace.operators, is_loading)
+    return Cover(trace.operators.start[mask], trace.operators.end[mask])
+
+
+instructions = st.one_of(
+    st.tuples(st.just("load"), st.floats(50, 2000)),
+    st.tuples(st.just("python"), st.floats(1, 300)),
+    st.tuples(st.just("kernel"), st.floats(3, 800)),
+    st.tuples(st.just("kernel"), st.floats(3, 80)),
+    st.tuples(st.just("copy"), st.floats(40, 500)),
+    st.tuples(st.just("sync"), st.just(0.0)),
+)
+step = st.lists(instructions, min_size=4, max_size=25).filter(lambda rows: sum(n == "kernel" for n, _ in rows) > 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=step)
+def test_a_replay_without_a_change_is_what_happened(replay, rows):
+    again, _ = replay(program(rows))
+    assert again.error < 0.02
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=step, loader=st.sampled_from([0.0, 0.25, 2.0]), kernels=st.sampled_from([0.1, 0.5, 1.0, 2.0]))
+def test_a_replay_with_a_change_is_what_would_have_happened(replay, rows, loader, kernels):
+    before = program(rows)
+    again, trace = replay(before)
+    after = changed(before, load=lambda us: us * loader, kernel=lambda us: us * kernels)
+    truth = Machine().run(after)
+    change = Change(cpu=[(loading(trace), loader)], kernels=np.full(len(trace.kernels), kernels))
+    assert again.step_us(change).sum() == pytest.approx(truth.sum(), rel=0.05, abs=15 * len(before))
+
+
+def test_a_step_bound_by_the_cpu_does_not_shrink_with_its_kernels(replay):
+    again, trace = replay(program([("python", 400), ("kernel", 100)] * 5))
+    assert again.gain(Change(kernels=np.full(len(trace.kernels), 0.1))) == pytest.approx(1, abs=0.05)
+
+
+def test_loading_that_the_queue_hides_is_no_gain(replay):
+    """The GPU is behind: while the loader loads, it works."""
+    again, trace = replay(program([("load", 500), *[("kernel", 300)] * 5], count=6))
+    assert again.gain(Change(cpu=[(loading(trace), 0.0)])) == pytest.approx(1.05, abs=0.06)
+
+
+def test_without_its_waits_the_cpu_runs_ahead(replay):
+    rows = program([("python", 300), ("kernel", 400), ("sync", 0.0)], count=8)
+    again, trace = replay(rows)
+    after = [[row for row in step if row[0] != "sync"] for step in rows]
+    truth = Machine().run(rows).sum() / Machine().run(after).sum()
+    assert again.gain(Change(returns=np.ones(len(trace.runtime), bool))) == pytest.approx(truth, rel=0.05)
+
+
+def test_changes_add_up_to_more_than_their_parts(replay):
+    """Loading and kernels alternate with a wait between: each alone is at most 2x, both together are more."""
+    again, trace = replay(program([("load", 1000), ("kernel", 1000), ("sync", 0.0)]))
+    no_loading = Change(cpu=[(loading(trace), 0.0)])
+    fast = Change(kernels=np.full(len(trace.kernels), 0.1))
+    assert again.gain(no_loading) == pytest.approx(2, rel=0.05)
+    assert again.gain(fast) == pytest.approx(1.82, rel=0.05)
+    assert again.gain(no_loading | fast) > 9
+
+
+def test_a_step_of_twice_the_samples_counts_twice(replay):
+    again, _ = replay(program([("python", 500), ("kernel", 10)]))
+    assert again.gain(Change(samples=2.0)) == pytest.approx(2, rel=0.01)
+
+
+def test_a_step_takes_at_least_what_goes_on_beside_it(replay):
+    again, _ = replay(program([("load", 900), ("kernel", 100), ("sync", 0.0)]))
+    assert again.step_us(Change(at_least=np.full(4, 5000.0))).tolist() == [5000.0] * 4
+
+
+def test_no_estimate_where_waits_are_not_explained(tmp_path):
+    """Every kernel begins 5 ms after its launch, for a reason that the trace does not hold."""
+    builder = TraceBuilder()
+    for number in range(3):
+        builder.step(number, number * 10_000, 1000)
+        for kernel in range(2):
+            builder.launch("k", number * 10_000 + kernel * 10, 5, number * 10_000 + 20 + kernel * 5000, 100)
+    trace = read(builder.write(tmp_path / "made.pt.trace.json"))
+    again = Replay(trace, steps(trace))
+    assert again.error > MAX_ERROR
+    assert again.gain(Change()) is None
+
+
+@pytest.mark.parametrize("builder", [two_steps(), two_steps("2021"), run_ahead()], ids=["today", "2021", "run ahead"])
+def test_traces_by_hand_are_replayed(builder, tmp_path):
+    trace = read(builder.write(tmp_path / "made.pt.trace.json"))
+    again = Replay(trace, steps(trace))
+    assert again.same_us == pytest.approx(again.steps.duration, rel=0.02)
+    assert len(launches(trace, trace.kernels))

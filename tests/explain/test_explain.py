@@ -16,11 +16,11 @@ from common import record
 from common.__main__ import main
 from common.errors import InputError, printable
 from common.explain import command as explain
-from common.explain import view as explain_view
 from common.ladder import compare
 from common.ladder import predictions as predicted
 from common.ladder.statistics import SAME, Ratio
 from common.options import size
+from common.trace.kernel_name import short_name
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 
@@ -253,7 +253,7 @@ def test_several_traces_without_ranks_are_counted(run, tmp_path):
 
 def test_kernels_have_different_texts_in_a_narrow_terminal():
     name = "void at::native::vectorized_elementwise_kernel<4, at::native::{}Functor<float>>(int)"
-    short = {explain_view.kernel_text(name.format(kind), 48) for kind in ("Add", "Mul")}
+    short = {short_name(name.format(kind), 48) for kind in ("Add", "Mul")}
     assert len(short) == 2
     assert {len(text) for text in short} == {48}
 

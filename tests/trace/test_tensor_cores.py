@@ -153,7 +153,6 @@ _attn_fwd
 my_fused_gemm
 somebodys_kernel
 void elementwise_free_attention_kernel<float>
-Cijk_Ailk_Bljk_HHS_BH_MT128x128x16_MI32x32x8x1
 """
 
 

@@ -84,6 +84,23 @@ def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tm
     assert "load in processes: at most 1.25x as fast; steps/04_multiprocess_loading.py" in out
 
 
+def test_kernels_are_grouped_by_kind_and_their_names_are_whole_on_demand(run, tmp_path):
+    name = "Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_" + "_".join(f"P{number}" for number in range(100))
+    builder = TraceBuilder(devices=[{"id": 0, "name": "AMD Instinct MI210"}])
+    builder.step(1, 0, 1000)
+    op = builder.op("aten::mm", 0, 100)
+    builder.launch(name, 10, 5, 100, 300, op=op, call="hipLaunchKernel")
+    builder.launch("SubTensorOpWithScalar1d", 20, 5, 500, 100, op=op, call="hipLaunchKernel")
+    path = builder.write(tmp_path / "amd.pt.trace.json")
+    code, out, _ = run(path)
+    assert code == 0
+    assert "matrix product 300.0 us (75.0%), copy-like 100.0 us (25.0%)" in out
+    assert "Matrix cores" in out and "Tensor Cores: of the time" not in out
+    assert name not in out
+    code, out, _ = run(path, "--full-names")
+    assert name in "".join(out.split())
+
+
 def test_a_cpu_trace_shows_its_operators_and_no_gpu(run):
     code, out, _ = run(RECORDED)
     assert code == 0

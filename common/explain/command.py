@@ -31,6 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "two traces: before and after",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--full-names", action="store_true", help="for one trace: print its kernels' names whole")
     parser.add_argument("--markdown", action="store_true", help="for a folder of runs: print the page of the docs")
     parser.add_argument(
         "--max-size",
@@ -146,7 +147,7 @@ def _explain_trace(args: argparse.Namespace, path: Path) -> int:
     from common.explain.terminal import console
     from common.explain.view import print_summary
 
-    print_summary(summary, console())
+    print_summary(summary, console(), args.full_names)
     return 0
 
 

@@ -33,7 +33,9 @@ def print_change(
     for name, was, now in changes:
         if was or now:
             table.add_row(name, time_text(was), time_text(now), _change_text(now - was))
+    amd = "Matrix cores" in (before.matrix_units, after.matrix_units)
     for name, figure, text in _FIGURES:
+        name = "Matrix cores" if name == "Tensor Cores" and amd else name
         was, now = figure(before), figure(after)
         if was is not None or now is not None:
             table.add_row(name, _or_dash(was, text), _or_dash(now, text), "")

@@ -10,6 +10,7 @@ from rich.text import Text
 from common.errors import printable
 from common.explain.terminal import bare_table, headed_table, share_text, size_text, time_text
 from common.trace.idle import CAUSES
+from common.trace.kernel_name import short_name
 from common.trace.memory import CPU
 from common.trace.steps import ROLES, Steps
 from common.trace.summary import Summary
@@ -48,8 +49,11 @@ TOP_NAMES = 8  # rows of kernels or operators
 TOP_ALLOCATIONS = 4  # rows per device
 
 
-def print_summary(summary: Summary, to: Console) -> None:
-    """A first look at one trace: the mean step by role, the GPUs, why they wait, and what to do."""
+def print_summary(summary: Summary, to: Console, full_names: bool = False) -> None:
+    """A first look at one trace: the mean step by role, the GPUs, why they wait, and what to do.
+
+    full_names: print the kernels' names whole, however long.
+    """
     steps = summary.steps
     names = ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.gpus))
     names = names or ("no event of a GPU" if summary.trace.properties else "CPU only")
@@ -61,7 +65,8 @@ def print_summary(summary: Summary, to: Console) -> None:
     _print_breakdown(steps, to, bool(summary.gpus))
     _print_gpus(summary, to)
     _print_idle(summary, to)
-    _print_kernels(summary, to)
+    _print_kernels(summary, to, full_names)
+    _print_kinds(summary, to)
     _print_operators(summary, to)
     _print_transfers(summary, to)
     _print_memory(summary, to)
@@ -91,7 +96,7 @@ def _print_gpus(summary: Summary, to: Console) -> None:
     if not summary.gpus:
         return
     to.print()
-    table = headed_table("", "busy", "SMs at work", "occupancy", "Tensor Cores", "name")
+    table = headed_table("", "busy", "SMs at work", "occupancy", summary.matrix_units, "name")
     for gpu in summary.gpus:
         unknown = summary.tensor_cores.unknown.get(gpu.id, 0.0)
         tensor = share_text(gpu.tensor_core_share) + (f" (unknown: {unknown:.1%})" if unknown >= 0.005 else "")
@@ -107,9 +112,8 @@ def _print_gpus(summary: Summary, to: Console) -> None:
     to.print(table)
     eligible = summary.tensor_cores.eligible_share
     could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could use them."
-    legend = (
-        "busy: a kernel runs. SMs and occupancy are estimates. Tensor Cores: of the time of the operators' kernels."
-    )
+    legend = "busy: a kernel runs. SMs and occupancy are estimates. "
+    legend += f"{summary.matrix_units}: of the time of the operators' kernels."
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
     if collectives := summary.communication:
         count = len(summary.steps.names)
@@ -151,20 +155,31 @@ def _print_operators(summary: Summary, to: Console) -> None:
     to.print(table)
 
 
-def _print_kernels(summary: Summary, to: Console) -> None:
+def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
     if not summary.kernels:
         return
     total = sum(kernel.us for kernel in summary.kernels)
     count = sum(kernel.count for kernel in summary.kernels)
     to.print(Text(f"\nKernels: {count} in {_steps(summary)}, {time_text(total)}", "bold"))
-    table = headed_table("time", "share", "count", "mean", "TC", "name")
+    table = headed_table(
+        "time", "share", "count", "mean", "".join(word[0] for word in summary.matrix_units.upper().split()), "name"
+    )
     answers = {True: "yes", False: "no", None: "?"}
     width = max(30, to.width - 46)
     for kernel in summary.kernels[:TOP_NAMES]:
         mean = time_text(kernel.us / kernel.count)
         cells = time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
-        table.add_row(*cells, answers[kernel.tensor_cores], Text(kernel_text(kernel.name, width), no_wrap=True))
+        name = printable(kernel.name) if full_names else short_name(kernel.name, width)
+        table.add_row(*cells, answers[kernel.tensor_cores], Text(name, no_wrap=not full_names, overflow="fold"))
     to.print(table)
+
+
+def _print_kinds(summary: Summary, to: Console) -> None:
+    total = sum(summary.kinds.values())
+    shown = [f"{kind} {time_text(us)} ({us / total:.1%})" for kind, us in summary.kinds.items() if us >= 0.0005 * total]
+    if shown:
+        to.print(Text("\nKernels by kind, per step", "bold"))
+        to.print(Padding(Text(", ".join(shown)), (0, 0, 0, 2), expand=False))
 
 
 def _print_transfers(summary: Summary, to: Console) -> None:
@@ -232,10 +247,3 @@ def _range(durations: np.ndarray) -> str:
 def _steps(summary: Summary) -> str:
     count = len(summary.steps.names)
     return f"{count} steps" if count > 1 else "one step" if summary.steps.marked else "the whole trace"
-
-
-def kernel_text(name: str, width: int) -> str:
-    """A kernel's name on one line without common prefixes, its middle left out if it is too long."""
-    line = printable(name).removeprefix("void ").replace("at::native::", "").replace("(anonymous namespace)::", "")
-    keep = (width - 1) // 2
-    return line if len(line) <= width else f"{line[: width - 1 - keep]}…{line[len(line) - keep :]}"

@@ -73,7 +73,7 @@ class Trace(Struct):
     with stacks. inputs: shapes and types of the inputs of matrix products, as JSON. origin: µs, about the middle of the
     trace.
     threads: (process, thread) as text. properties: `deviceProperties` by device id. rank: of the process, or None.
-    warnings: problems of the file that affect the numbers, one line each.
+    warnings: problems of the file that affect the numbers, one line each. hip: whether the header names HIP's version.
     """
 
     file: Path
@@ -92,6 +92,7 @@ class Trace(Struct):
     properties: dict[int, dict[str, Any]]  # as in the file: values of any type
     rank: int | None
     warnings: list[str]
+    hip: bool = False
 
     @property
     def partial(self) -> bool:

@@ -7,11 +7,15 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.intervals import Cover
+from common.trace.kinds import COLLECTIVE, kind
 from common.trace.steps import Steps
 
 
 class Communication(Struct, frozen=True):
-    """NCCL's and RCCL's kernels. count: in the trace. µs over all steps; hidden_us: while other kernels ran too."""
+    """The kernels of collectives, NCCL's and others.
+
+    count: in the trace. µs over all steps; hidden_us: while other kernels ran too.
+    """
 
     count: int
     us: float
@@ -25,7 +29,7 @@ class Communication(Struct, frozen=True):
 
 def is_collective(name: str) -> bool:
     """True for the name of a collective's kernel."""
-    return name.startswith(("nccl", "rccl", "void nccl", "mscclKernel"))
+    return kind(name) == COLLECTIVE
 
 
 def communication(trace: Trace, steps: Steps) -> Communication | None:

@@ -19,10 +19,11 @@ from common.trace.source import PARTIAL
 
 
 class Header(msgspec.Struct, kw_only=True):
-    """The fields of a trace other than its events: `deviceProperties` and `distributedInfo`, of any type."""
+    """The fields of a trace other than its events that are read, of any type."""
 
     deviceProperties: object = None
     distributedInfo: object = None
+    hip_runtime_version: object = None
 
 
 class _Rest(Header, kw_only=True):
@@ -146,7 +147,7 @@ def _decode_end(
             else:
                 rest = rest_decoder.decode(b'{"traceEvents":' + repair(text))
                 run = rest.traceEvents
-                for key in ("deviceProperties", "distributedInfo"):
+                for key in Header.__struct_fields__:
                     if getattr(rest, key) is not None:
                         header[key] = getattr(rest, key)
             break

@@ -12,12 +12,14 @@ from msgspec.structs import asdict
 
 from common.errors import InputError, one_line_errors
 from common.trace import lanes
+from common.trace.kernel_name import short_name
 from common.trace.memory import Memory
 from common.trace.reader import read
 from common.trace.source import Chunks
 from common.trace.summary import Summary, summarize
 
 TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 100, 50, 12  # rows of the page's tables
+NAME_WIDTH = 100  # letters of a kernel's name; the page shows the whole one on demand
 MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
 
 
@@ -40,7 +42,11 @@ def digest(summary: Summary) -> dict[str, object]:
         "eligible_share": summary.tensor_cores.eligible_share,
         "kernel_count": sum(kernel.count for kernel in summary.kernels),
         "kernel_us": sum(kernel.us for kernel in summary.kernels),
-        "kernels": [asdict(kernel) for kernel in summary.kernels[:TOP_KERNELS]],
+        "kernels": [
+            asdict(kernel) | {"short": short_name(kernel.name, NAME_WIDTH)} for kernel in summary.kernels[:TOP_KERNELS]
+        ],
+        "kinds": summary.kinds,
+        "matrix_units": summary.matrix_units,
         "operator_us": sum(operator.us for operator in summary.operators),
         "operators": [asdict(operator) for operator in summary.operators[:TOP_OPERATORS]],
         "copies": {

@@ -60,9 +60,12 @@ def occupancy_percent(kernels: Spans, start: float, end: float) -> float | None:
 
 
 def gpu_name(trace: Trace, number: int) -> str | None:
-    """The GPU's name in the trace, or None."""
-    name = trace.properties.get(number, {}).get("name")
-    return name if isinstance(name, str) else None
+    """The GPU's name in the trace; where its number has no properties, the one name of all others; or None."""
+    if number in trace.properties:
+        name = trace.properties[number].get("name")
+        return name if isinstance(name, str) else None
+    names = {name for device in trace.properties.values() if isinstance(name := device.get("name"), str)}
+    return names.pop() if len(names) == 1 else None
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:

@@ -180,6 +180,7 @@ class _Columns:
             properties=_properties(header),
             rank=_rank(header),
             warnings=warnings,
+            hip=header.get("hip_runtime_version") is not None,
         )
 
 

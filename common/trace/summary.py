@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from common.trace import advice, bottlenecks, copies, gpus, idle, memory, reader, steps, tensor_cores
+from common.trace import advice, bottlenecks, copies, gpus, idle, kinds, memory, reader, steps, tensor_cores
 from common.trace.columns import Trace
 from common.trace.communication import Communication, communication
 from common.trace.operators import Nesting
@@ -16,7 +16,7 @@ from common.trace.source import Chunks
 
 
 class Kernel(Struct, frozen=True):
-    """All kernels of one name: how many, their summed µs, and whether they use Tensor Cores (None: unknown)."""
+    """All kernels of one name: how many, their summed µs, and whether they use matrix cores (None: unknown)."""
 
     name: str
     count: int
@@ -36,7 +36,7 @@ class Summary(Struct, frozen=True):
     """The numbers of one trace; see the classes of the fields.
 
     kernels, operators: by name, the longest first, over the whole trace; operators only for traces without kernels.
-    step_bytes: bytes that a mean step copies to the device.
+    kinds: {kind of kernel: µs per step}, see `kinds.kinds_us`. step_bytes: bytes that a mean step copies to the device.
     """
 
     trace: Trace
@@ -45,6 +45,7 @@ class Summary(Struct, frozen=True):
     tensor_cores: tensor_cores.TensorCores
     kernels: list[Kernel]
     operators: list[Operator]
+    kinds: dict[str, float]
     copies: dict[str, copies.Copies]
     step_bytes: float
     memory: list[memory.Memory]
@@ -57,6 +58,11 @@ class Summary(Struct, frozen=True):
     def advice(self) -> list[advice.Advice]:
         """The bottlenecks worth treating, the largest gain first."""
         return advice.ranked(self.bottlenecks)
+
+    @property
+    def matrix_units(self) -> str:
+        """What the GPUs' matrix units are called: "Tensor Cores", or on AMD "Matrix cores"."""
+        return tensor_cores.unit_name(self.trace)
 
     def as_json(self) -> dict[str, Any]:
         """The object of `explain --json`: plain types only, None where the trace cannot tell."""
@@ -91,6 +97,7 @@ class Summary(Struct, frozen=True):
                     }
                     for advice in self.advice
                 ],
+                "kinds": self.kinds,
             }
         )
 
@@ -124,6 +131,7 @@ def summarize(path: str | Path | Chunks) -> Summary:
         tensor_cores=tensor,
         kernels=_kernels(trace),
         operators=[] if len(trace.kernels) else _operators(trace),
+        kinds=kinds.kinds_us(trace, traced_steps) if len(trace.kernels) else {},
         copies=copies.copies(trace),
         step_bytes=copies.step_bytes(trace, traced_steps),
         memory=memory.memory(trace),

@@ -1,36 +1,58 @@
-"""Which kernels use Tensor Cores, by their names, and their share of the kernel time.
+"""Which kernels use Tensor Cores (NVIDIA) or matrix cores (AMD), by their names, and their share of the kernel time.
 
 Shares are the profiler plugin's (torch-tb-profiler 0.4.3, tensor_cores_parser.py): of the time of the kernels that
 operators launched. Its list of names is from 2020; the rules here cover newer ones and also answer "cannot tell".
-Sources: CUTLASS's and cuDNN's naming of kernels, NVIDIA PyProf's tc.py, and torch's mem_eff_attention for fmha_cutlass.
+Sources: CUTLASS's and cuDNN's naming of kernels, NVIDIA PyProf's tc.py, torch's mem_eff_attention for fmha_cutlass, and
+for the others the code named at their rules.
 """
 
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from functools import cache
 
 import numpy as np
 from msgspec import Struct
 
 from common.trace.columns import Trace
+from common.trace.kinds import COLLECTIVE, COPY, ELEMENTWISE, NORMALISATION, OPTIMIZER, REDUCTION, kind
 from common.trace.operators import Nesting, launches, launching_operators
 
-# Matrix products and convolutions without Tensor Cores, by name.
+# Matrix products and convolutions without matrix cores, by name.
 _ORDINARY = (
-    r"simt|ffma|sgemm|dgemm|cgemm|zgemm|scudnn(?!.*1688)|[_-]h(gemm|cudnn)|gemv|gemmk1|gemmSN|dot_kernel|fft|winograd",
+    r"simt|ffma|sgemm|dgemm|cgemm|zgemm|scudnn(?!.*1688)|[_-]h(gemm|cudnn)|gemv|gemmk1|gemmsn|dot_kernel|fft|winograd",
     r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct",
+    # Tensile's kernels with neither MFMA nor WMMA: multiply-add or, since 2024, dot2 (see below).
+    r"^cijk_\w*_mt\d+x\d+",
+    # MIOpen's: Winograd and direct convolutions in assembly, with multiply-add and dot2 (its kernels/*.s); dlops and
+    # gtcn are the implicit products for GPUs without xdlops. Not Fury, a Winograd with WMMA.
+    r"miopensp3asmconv_(v|group_|ultra_v)\d|gcnasmconv|naive_conv|igemm_\w+_gtcn|igemm_v4r1|gridwisegemmdl|dlops|_dl_v\d",
+    # vLLM's products of few rows, csrc/rocm/skinny_gemms.cu: dot2 for half; for bfloat16 MFMA on MI300 since 2025.
+    r"wvsplitk\w*<_?_?half|llgemm1",
 )
-# In this order; the first match decides. Case does not matter.
+# In this order; the first match decides. Patterns are in lower case.
 _RULES = [
     # torch's elementwise kernels and reductions, whatever functor they name; Triton kernels of kinds without tl.dot.
     (False, r"elementwise_kernel|::reduce_kernel|multi_tensor_apply|^triton_(poi|red|per|spl|for)_"),
+    # Tensile (rocBLAS, hipBLASLt): getNameMin and Naming.py write MI and the instruction's shape if and only if
+    # EnableMatrixInstruction is on. The kernels beside them scale, convert or sum.
+    (True, r"cijk_\w*_mi\d+x\d+x\d+"),
+    (False, r"cijk_\w*postgsu|cijk_d\w*_(gb|betaonly)"),
+    # MIOpen's implicit products: gtcx is "xdlops" in dynamic_igemm/igemm_gtc_xdlops_*. Composable Kernel: xdl, wmma.
+    (True, r"igemm_(fwd|bwd|wrw)_gtcx|xdlops|_xdl_|xdl_c_?shuffle|mfma|wmma"),
+    # SubTensorOp sets, scales or casts a tensor (MIOpen's MIOpenSubTensorOpWith*Kernel.cl).
+    (False, r"subtensorop|batched_transpose|im2d2col"),
     # Parts of matrix products, attention and recurrent cells that only prepare, sum or scale.
-    (False, r"split_?k_?reduce|reduce_?split_?k|reduce_wgrad|compute\w*Offsets|im2col|col2im|epilogue::impl|zero_fill"),
+    (False, r"split_?k_?reduce|reduce_?split_?k|reduce_wgrad|compute\w*offsets|im2col|col2im|epilogue::impl|zero_fill"),
     (
         False,
-        r"(splitkv|fwd)_?combine|dot_do_o|bwd_?(pre|post)process|convert_?d(q|kv)|clear_dkvaccum|SumOdO|BwdConvert",
+        r"(splitkv|fwd)_?combine|dot_do_o|bwd_?(pre|post)process|convert_?d(q|kv)|clear_dkvaccum|sumodo|bwdconvert"
+        r"|bwdograddoto|fwdappendkv|fmhareduction|_odo_|dq_(convert|shuffle)",
     ),
-    (False, r"elemWiseRNNcell|(lstm|gru)_cell_(forward|backward)"),
+    (False, r"elemwisernncell|(lstm|gru)_cell_(forward|backward)"),
+    # Sums of partial results: vLLM's unified and paged attention, triton_kernels' _finalize_matmul.py, cuBLAS's dot.
+    (False, r"^reduce_segments$|paged_attention\w*_reduce_kernel|_finalize_matmul|reduce_1block|sage_quant"),
+    # torch.cuda._sleep (ATen's Sleep.cu).
+    (False, r"spin_kernel"),
     # Depthwise convolutions: no sum over channels, so no matrix product. cuDNN's (c1_k1: a group has one channel in and
     # one out), torch's (DepthwiseConv2d.cu, DepthwiseConv3d.cu) and causal-conv1d's. Sources: a maintainer of torch on
     # cuDNN's kernels (pytorch#22302), the authors of CUTLASS on theirs (cutlass#615), the code of the others. The
@@ -38,31 +60,44 @@ _RULES = [
     (False, r"depthwise|c1_k1_n(hwc|chw)|causal_conv1d"),
     *((False, pattern) for pattern in _ORDINARY),
     # Attention in torch's own CUTLASS kernels: fp16 needs compute capability 7.0, fp32 and bf16 need 8.0.
-    (False, r"fmha_cutlass[FB]_f32_\w*_sm(50|60|70|75)|fmha_cutlass[FB]_f16_\w*_sm(50|60)"),
-    (True, r"fmha_cutlass[FB]_(f32|f16|bf16)_\w*_sm\d+"),
+    (False, r"fmha_cutlass[fb]_f32_\w*_sm(50|60|70|75)|fmha_cutlass[fb]_f16_\w*_sm(50|60)"),
+    (True, r"fmha_cutlass[fb]_(f32|f16|bf16)_\w*_sm\d+"),
     # Instructions and their shapes: mma.m8n8k4 to tcgen05.
     (True, r"[hsd]884|[hsc]1688|16816|16832|i8816|i8832|[hib]mma_?|dmma|tcgen05|m16n8k\d+|tensor(16x8x|8x8x)\d+"),
     # CUTLASS's, Hopper's and Blackwell's: s64x128x16gemm, warp-specialised, cuBLAS's nvjet.
-    (True, r"tensorop|s64x\d+x\d+gemm|gmma|nvjet_|warpgroupsize|warp_?specialized|TensorOpMultiplicand"),
+    (True, r"(?<!sub)tensorop|s64x\d+x\d+gemm|gmma|nvjet_|warpgroupsize|warp_?specialized|tensoropmultiplicand"),
+    # TensorRT-LLM's generated kernels for Blackwell: m128x16x32 is the shape of tcgen05.mma; attention for sm100.
+    (True, r"^(bmm|gemm)_\w+_fp32_t\d+x\d+x\d+\w*_m\d+x\d+x\d+_\w*sm1\d\d|^fmhasm1\d\d"),
     (True, r"sm(80|86|89|90|100|103|120)_xmma|xmma_(implicit_)?gemm|xmma_sparse|xmma_(fprop|dgrad|wgrad)"),
-    (True, r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash_(fprop|bprop)|sdpa_sm\d+_flash"),
+    (True, r"flash_(fwd|bwd)|flashattn(fwd|bwd)|flash_(fprop|bprop)|sdpa_sm\d+_flash"),
     (True, r"deep_gemm::|fmha_v2_\w*(fp16|bf16|e4m3)"),
+    # Attention on AMD: Composable Kernel's (ck_tile/ops/fmha: WarpGemm is MFMA or WMMA) and aiter's in assembly.
+    (
+        True,
+        r"ck_tile\w*\d+fmha(fwd|bwd|batchprefill)|ck_tile::fmha(fwd|bwd|batchprefill)|aiter::fmha_(fwd|bwd)_hd\d+\w*(bf16|fp16)",
+    ),
+    # Triton kernels whose operands are 8 or 16 bits wide, so that tl.dot is a matrix instruction: triton_kernels'
+    # matmul_ogs with the types in its name, aiter's SageAttention (8 bits).
+    (True, r"^_p?_?matmul_ogs_\w*(bf16|fp16|fp8\w*|mxfp4)x|^sage_fwd"),
+    # The attention of AOTriton and ROCm's flash-attention (attn_fwd), and vLLM's, in Triton: tl.dot of what the model
+    # computes in. That is 16 bits wide where it serves; float32 takes MFMA and TF32, but plain multiply-adds on RDNA.
+    (True, r"^attn_fwd$|^kernel_unified_attention_[23]d$"),
     # Inductor's templates of matrix products: a type in the name for which tl.dot needs Tensor Cores; else unknown.
     (True, r"^triton_tem_.*(mm|conv|attention).*(bf16|fp16|f16|tf32|fp8|e4m3)"),
     (None, r"^triton_tem_"),
 ]
-_RULES = [(answer, re.compile(pattern, re.IGNORECASE)) for answer, pattern in _RULES]
+_RULES = [(answer, re.compile(pattern)) for answer, pattern in _RULES]
 _LOW_PRECISION = re.compile(r"half|bf16|bfloat16|fp16|fp8|[_-]h(gemm|cudnn)", re.IGNORECASE)
-# Where no rule matches: a name with a matrix word is unknown. Without one, these only move or combine elements.
+# Where no rule matches: kernels of these kinds use no matrix cores, unless the name (without template arguments and
+# parameters) has a word of matrix products as well.
+_PLAIN = frozenset((NORMALISATION, ELEMENTWISE, REDUCTION, OPTIMIZER, COLLECTIVE, COPY))
 _MATRIX = re.compile(
-    r"gemm|conv|(?<!a)mma|attention|attn|matmul|[^a-z](b?add)?b?mm|dot|[dw]grad|fprop|lstm|gru|rnn", re.I
+    r"(?<!fb)gemm|conv(?!ert)|(?<!a)mma|attention|attn|matmul|[^a-z](b?add)?b?mm|dot|[dw]grad|fprop|lstm|gru|rnn"
 )
-_ELEMENTS = re.compile(
-    r"at::native|elementwise|CatArray|index|gather|scatter|softmax|norm|bn_(fw|bw)|pool|upsample|nccl|rccl|embedding"
-    r"|dropout|nll|criterion|cub::|thrust::|sort|fill|distribution_|nchwToNhwc|nhwcToNchw|transpose|tensorTransform|arange"
-    r"|cudnn::ops|op_generic_tensor|add_tensor|scalePackedTensor|copy|CUDAFunctor|topk|cumsum|memset|adam|sgd",
-    re.IGNORECASE,
-)
+_ARGUMENTS = re.compile(r"(?<=\w)[<(]")
+_AMD = re.compile(r"AMD|Radeon|Instinct|gfx\d")
+# AMD's GPUs without matrix instructions: Vega (gfx900, gfx906), and RDNA 1 and 2 by their compute capability (gfx10..).
+_VEGA, _RDNA_1_AND_2 = re.compile(r"Vega|Radeon VII|MI(25|50|60)\b"), 10
 _FIRST_WITH_TENSOR_CORES = 7  # compute capability, major
 
 # Operators that autocast runs in lower precision and their backward ones: the plugin's list (tensor_core.py), then
@@ -98,11 +133,13 @@ ELIGIBLE_SINCE = frozenset(
 @cache
 def _deciding_rule(name: str) -> tuple[bool | None, re.Pattern[str] | None]:
     """The first rule, (answer, pattern), that matches a kernel's name; (None, None) without a match."""
+    name = name.lower()
     return next((rule for rule in _RULES if rule[1].search(name)), (None, None))
 
 
+@cache
 def uses_tensor_cores(name: str) -> bool | None:
-    """Whether a kernel uses Tensor Cores, by its name; None if unknown.
+    """Whether a kernel uses Tensor Cores, or AMD's matrix cores, by its name; None if unknown.
 
     Unknown are kernels of libraries without a rule, and Triton's matrix products without a data type in their names:
     with float32 they may or may not use Tensor Cores.
@@ -110,7 +147,8 @@ def uses_tensor_cores(name: str) -> bool | None:
     answer, pattern = _deciding_rule(name)
     if pattern:
         return answer
-    return False if _ELEMENTS.search(name) and not _MATRIX.search(name) else None
+    own = _ARGUMENTS.split(name.lower().replace("(anonymous namespace)", ""), maxsplit=1)[0]
+    return False if kind(name) in _PLAIN and not _MATRIX.search(own) else None
 
 
 class TensorCores(Struct, frozen=True):
@@ -118,7 +156,8 @@ class TensorCores(Struct, frozen=True):
 
     eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. fp32_matrix: the
     matrix products and convolutions that such operators launched, in full precision and surely without Tensor Cores.
-    fp32_other: the other kernels that name float and no narrower type. Masks over `Trace.kernels`, without AMD's GPUs.
+    fp32_other: the other kernels that name float and no narrower type. Masks over `Trace.kernels`, empty on AMD, whose
+    matrix cores multiply float32 as well.
     """
 
     share: dict[int, float | None]
@@ -136,31 +175,36 @@ def tensor_cores(
     """The `TensorCores` of a trace.
 
     Over the kernels that operators launched, as the plugin counts (Optimizer.* marks and the wrappers of parallel
-    training are not operators); over all kernels if the trace links none to an operator. An operator that launches
-    Tensor Core kernels is eligible whatever its name, and the time counts for the innermost eligible one.
+    training are not operators), and unlike it those of a CUDA graph; over all kernels if the trace links none to an
+    operator. An operator that launches Tensor Core kernels is eligible whatever its name, and the time counts for the
+    innermost eligible one. A graph's kernels have no operator: of them, those with Tensor Cores count as eligible.
     """
     kernels, operators = trace.kernels, trace.operators
     if not len(kernels):
         return TensorCores({}, {}, None, np.zeros(0, bool), np.zeros(0, bool))
     sure = trace.named(kernels, lambda name: classify(name) is True)
     unsure = trace.named(kernels, lambda name: classify(name) is None)
-    old = [device for device in np.unique(kernels.device).tolist() if _has_none(trace.properties.get(device, {}))]
+    amd = is_amd(trace)
+    old = [device for device in np.unique(kernels.device).tolist() if _has_none(trace, device, amd)]
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)
 
-    operator = launching_operators(trace, launches(trace, kernels))
+    call = launches(trace, kernels)
+    operator = launching_operators(trace, call)
     launched = operator >= 0
     if len(operators):
         launched &= trace.named(operators, _is_operator)[operator]
-    counted = launched if launched.any() else np.ones(len(kernels), bool)
+    of_graph = np.zeros(len(kernels), bool)
+    if len(trace.runtime):
+        of_graph = (call >= 0) & ~launched & trace.named(trace.runtime, lambda name: "GraphLaunch" in name)[call]
+    counted = launched | of_graph if launched.any() else np.ones(len(kernels), bool)
     time = kernels.duration
 
     share, unknown = {}, {}
     for device in np.unique(kernels.device[np.isfinite(kernels.device)]).tolist():
         here = counted & (kernels.device == device)
         total, unknown[int(device)] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
-        amd = _is_amd(trace.properties.get(device, {}))
-        share[int(device)] = None if amd or (unsure | ~here).all() else _part(time[here & sure].sum(), total)
+        share[int(device)] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
     if not launched.any():
         return TensorCores(share, unknown, None, np.zeros(len(kernels), bool), np.zeros(len(kernels), bool))
@@ -168,9 +212,8 @@ def tensor_cores(
     able[operator[launched & sure]] = True
     innermost = able & ~Nesting(operators).has_descendant(able)
     in_innermost = launched & innermost[operator]
-    able_share = _part(time[in_innermost].sum(), time[launched].sum())
-    amd = [device for device in share if _is_amd(trace.properties.get(device, {}))]
-    full = ~trace.named(kernels, _LOW_PRECISION.search) & ~np.isin(kernels.device, amd)
+    able_share = _part(time[in_innermost | (of_graph & sure)].sum(), time[launched | of_graph].sum())
+    full = ~trace.named(kernels, _LOW_PRECISION.search) & (not amd)
     fp32_matrix = in_innermost & full & trace.named(kernels, _is_ordinary)
     names_float = trace.named(kernels, lambda name: "float" in name and "nccl" not in name)
     return TensorCores(share, unknown, able_share, fp32_matrix, full & ~fp32_matrix & ~sure & names_float)
@@ -193,12 +236,27 @@ def _is_operator(name: str) -> bool:
     )
 
 
-def _has_none(properties: Mapping[str, object]) -> bool:
-    """True for an NVIDIA GPU without Tensor Cores: an old one, or a GeForce GTX 16."""
+def is_amd(trace: Trace) -> bool:
+    """Whether the GPUs are AMD's: by their names or their wavefronts of 64, or because the process runs HIP.
+
+    A process runs either CUDA or HIP, so this holds for all its GPUs; ROCm's device numbers often have no properties.
+    """
+    devices = trace.properties.values()
+    if any(_AMD.search(str(device.get("name", ""))) or device.get("warpSize") == 64 for device in devices):
+        return True
+    return trace.hip or bool(trace.named(trace.runtime, lambda name: name.startswith("hip")).any())
+
+
+def unit_name(trace: Trace) -> str:
+    """What the GPU's maker calls the units: "Tensor Cores", on AMD "Matrix cores"."""
+    return "Matrix cores" if is_amd(trace) else "Tensor Cores"
+
+
+def _has_none(trace: Trace, device: float, amd: bool) -> bool:
+    """True for a GPU without them: an old one of NVIDIA's or AMD's, or a GeForce GTX 16."""
+    properties = trace.properties.get(int(device), {}) if np.isfinite(device) else {}
+    if amd:
+        properties = properties or next(iter(trace.properties.values()), {})
+        return properties.get("computeMajor") == _RDNA_1_AND_2 or bool(_VEGA.search(str(properties.get("name", ""))))
     major = properties.get("computeMajor")
-    old = isinstance(major, int) and 0 < major < _FIRST_WITH_TENSOR_CORES
-    return (old or "GTX 16" in str(properties.get("name", ""))) and not _is_amd(properties)
-
-
-def _is_amd(properties: Mapping[str, object]) -> bool:
-    return bool(re.search(r"AMD|Radeon|Instinct|gfx\d", str(properties.get("name", ""))))
+    return (isinstance(major, int) and 0 < major < _FIRST_WITH_TENSOR_CORES) or "GTX 16" in str(properties.get("name"))

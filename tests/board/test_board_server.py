@@ -14,6 +14,7 @@ from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
 from support.trace_builder import two_steps
 
 from common import record
+from common.trace.kernel_name import short_name
 from common.trace.steps import ROLES
 from common.trace.summary import summarize
 
@@ -63,6 +64,8 @@ def test_the_tab_the_profiler_and_explain_have_the_same_numbers(board, logdir, r
     assert digest["steps"]["breakdown_us"] == pytest.approx(ours.steps.mean_breakdown_us)
     assert digest["gpus"][0]["utilization"] == pytest.approx(ours.gpus[0].utilization)
     assert digest["gpus"][0]["tensor_core_share"] == ours.gpus[0].tensor_core_share
+    assert (digest["kinds"], digest["matrix_units"]) == (ours.kinds, "Tensor Cores")
+    assert digest["kernels"][0]["short"] == short_name(ours.kernels[0].name, 100)
     worker = trace.name.split(".")[0]
     spans = board.json(f"{PROFILER}/spans?{urllib.parse.urlencode({'run': run, 'worker': worker})}")
     query = urllib.parse.urlencode({"run": run, "worker": worker, "span": (spans or ["default"])[0]})

@@ -16,11 +16,11 @@ from common import record
 from common.__main__ import main
 from common.errors import InputError, printable
 from common.explain import command as explain
-from common.explain import view as explain_view
 from common.ladder import compare
 from common.ladder import predictions as predicted
 from common.ladder.statistics import SAME, Ratio
 from common.options import size
+from common.trace.kernel_name import short_name
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 
@@ -82,6 +82,23 @@ def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tm
     assert "33.3 GB/s; pageable 100%" in out
     assert "1. mixed precision, on Tensor Cores: at most 1.67x as fast; steps/01_amp.py" in out
     assert "load in processes: at most 1.25x as fast; steps/04_multiprocess_loading.py" in out
+
+
+def test_kernels_are_grouped_by_kind_and_their_names_are_whole_on_demand(run, tmp_path):
+    name = "Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_" + "_".join(f"P{number}" for number in range(100))
+    builder = TraceBuilder(devices=[{"id": 0, "name": "AMD Instinct MI210"}])
+    builder.step(1, 0, 1000)
+    op = builder.op("aten::mm", 0, 100)
+    builder.launch(name, 10, 5, 100, 300, op=op, call="hipLaunchKernel")
+    builder.launch("SubTensorOpWithScalar1d", 20, 5, 500, 100, op=op, call="hipLaunchKernel")
+    path = builder.write(tmp_path / "amd.pt.trace.json")
+    code, out, _ = run(path)
+    assert code == 0
+    assert "matrix product 300.0 us (75.0%), copy-like 100.0 us (25.0%)" in out
+    assert "Matrix cores" in out and "Tensor Cores: of the time" not in out
+    assert name not in out
+    code, out, _ = run(path, "--full-names")
+    assert name in "".join(out.split())
 
 
 def test_a_cpu_trace_shows_its_operators_and_no_gpu(run):
@@ -253,7 +270,7 @@ def test_several_traces_without_ranks_are_counted(run, tmp_path):
 
 def test_kernels_have_different_texts_in_a_narrow_terminal():
     name = "void at::native::vectorized_elementwise_kernel<4, at::native::{}Functor<float>>(int)"
-    short = {explain_view.kernel_text(name.format(kind), 48) for kind in ("Add", "Mul")}
+    short = {short_name(name.format(kind), 48) for kind in ("Add", "Mul")}
     assert len(short) == 2
     assert {len(text) for text in short} == {48}
 

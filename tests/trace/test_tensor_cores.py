@@ -1,4 +1,6 @@
-"""Kernel names as cuBLAS, cuDNN, CUTLASS, torch and Triton give them, and whether such a kernel uses Tensor Cores.
+"""Kernel names as the libraries give them, and whether such a kernel uses Tensor Cores or AMD's matrix cores.
+
+Those of AMD's GPUs and of Blackwell are from the traces of TraceLens (MI210, MI300, B200), cut where arguments follow.
 
 Sources: the name itself, its library's sources, NVIDIA's lists. None was checked with hardware counters.
 """
@@ -54,6 +56,59 @@ void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<(at::nati
 triton_tem_fused_mm_bf16_0
 void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 7168u, 2048u, 1u, 128u, 112u, 128u, 128u>
 fmha_v2_flash_attention_bf16_64_128_S_q_k_v_128_causal_tma_ws_sm90_kernel
+"""
+
+YES_IN_PUBLIC_TRACES = """
+Cijk_Ailk_Bljk_HHS_BH_MT128x128x16_MI32x32x8x1
+Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_SN_1LDSB0_APM1_ABV0_ACED0_AF0EM1_AF1EM1_AMAS0_ASE_ASGT_ASLT_ASM_ASAE01_ASCE01
+Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT128x256x32_MI16x16x1_SN_LDSB1_AFC1_AFEM1_AFEM1_ASEM1_CLR1_CADS0_DTLA0_DTLB0
+Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32_MI16x16x1_SN_LDSB0_AFC1_AFEM1_AFEM1_ASEM1_CLR1_CADS0_GNLL0_ISA90a_IU1_K1
+igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x128x32_wt32x32x8_ws1x1_wr2x2_ta1x8x2x1_1x4x1x64_tb1x8x2x1_1x4x1x64_gkgs
+igemm_bwd_gtcx2_nhwc_bf16_bx0_ex1_bt32x128x32_wt16x64x4_ws1x1_wr1x1_ta1x4x1x1_1x8x1x32_tb1x4x1x4_1x8x1x32_mh_gkgs
+igemm_wrw_gtcx2_nhwc_bf16_bx0_ex1_bt256x128x16_wt32x32x8_ws2x1_wr2x2_ta1x4x1x4_1x4x1x64_tb1x4x1x2_1x4x1x64_gkgs
+_ZN2ck16tensor_operation6device37kernel_batched_gemm_xdlops_bwd_weightINS_47GridwiseGemm_bk0mk1_bk0nk1_mn_xdlops_bwd_weightILi64EttftLN
+_ZN2ck16tensor_operation6device12_GLOBAL__N_149kernel_grouped_conv_fwd_multiple_abd_xdl_cshuffleINS_34GridwiseGemmMultipleD_xdl_cshuffle
+_ZN7ck_tile6kentryILi2ENS_38FmhaBatchPrefillWithPagedKVCacheKernelINS_40BlockFmhaBatchPrefillPipelineQRKSVSAsyncINS_36BlockFmha
+void paged_attention_ll4mi_QKV_mfma16_kernel<0, __hip_bfloat16, __hip_bfloat16, (vllm::Fp8KVCacheDataType)0, 1, 128, 256, false, 4, 1>
+aiter::fmha_fwd_hd128_bf16_rtz
+attn_fwd
+sage_fwd
+kernel_unified_attention_2d
+kernel_unified_attention_3d
+_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1_swiglu
+_p_matmul_ogs_NNT_bf16xbf16xbf16_128x128x64x1
+bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN_transOut_schedP2x1x2x3_biasM_bN_tma_tmaOpt_clmp_swiGlu_dynBatch_sm100f
+bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN_transOut_schedP2x1x2x3_biasM_bN_tmaOpt_clmp_dynBatch_sm100f
+fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext
+nvjet_tst_64x16_64x16_2x4_2cta_h_bz_bias_TNT
+"""
+
+NO_IN_PUBLIC_TRACES = """
+SubTensorOpWithScalar1d
+SubTensorOpWithCastTensor1d
+batched_transpose_16x64_pack_1x4_ediv_1x2_half
+Im2d2Col_v2
+MIOpenBatchNormFwdTrainSpatialMeanVariance
+void paged_attention_ll4mi_reduce_kernel<__hip_bfloat16, __hip_bfloat16, 128, 128, 256, 3, false>(__hip_bfloat16*, float const*)
+reduce_segments
+sage_quant_kernel
+_finalize_matmul_scatter_bf16
+_combined_routing_compute
+_sum_bitmatrix_rows
+void vllm::reshape_and_cache_flash_kernel<__hip_bfloat16, __hip_bfloat16, (vllm::Fp8KVCacheDataType)0>(__hip_bfloat16 const*)
+std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*)
+_ZN7sgl_hip10activation18act_and_mul_kernelI14__hip_bfloat16TnPFT_RKS3_EXadL_Z4siluIS2_ES3_S5_EEEEvPS3_PS4_i
+_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256ELi16ELb1ELb0ELb1ELi1EEEvPT0_PT_PfS4_S4_S4_diiiiiiib
+void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long, unsigned int**)
+void tensorrt_llm::kernels::quantize_with_block_size<(tensorrt_llm::BlockScaleQuantizationType)2, __nv_bfloat16, 32, true>(int)
+void fbgemm_gpu::permute_indices_weights_kernel<false, int, decltype(nullptr)>(int, int, int, int const*, decltype(nullptr) const*)
+void split_embedding_backward_codegen_rowwise_adagrad_unweighted_kernel_cta_per_row_1<c10::Half, float, c10::Half, 2ul, 32>(at::GenericPackedTensorAccessor<float, 2ul>)
+at::cuda::(anonymous namespace)::spin_kernel(long)
+Cijk_Ailk_Bljk_SB_MT128x64x8_SE_AMAS3_GRVW4_VW4
+Cijk_SB_Bias_PostGSU8_VW4
+igemm_fwd_gtcn2_nchwc_kcyxc_fp16x8_bx0_ex1_bt128x128x32_lt8x8_lw2x4_lr2x4_ta1x1x1x16_1x4x1x64_tb1x1x2x8_1x4x1x64
+miopenSp3AsmConv_v30_3_1_gfx9_fp32_f2x3_stride1
+void wvSplitK_hf_sml_<__half, 64, 4, 16, 8, 1, 4>(int, int, int, int, int, int, __half const*)
 """
 
 NO = """
@@ -150,10 +205,13 @@ triton_convert_element_type_bf16_conv_0
 triton_mix_fused_mm_bf16_0
 matmul_kernel
 _attn_fwd
+Custom_Cijk_of_somebody
+miopenSp3AsmConvFury_v2_4_1_gfx11_fp16_fp16acc_f2x3_c16_stride1
+void wvSplitK_hf_sml_<__hip_bfloat16, 64, 4, 16, 8, 1, 4>(int, int, int, int, int, int, __hip_bfloat16 const*)
+triton__0d1d2d3d4d5d
 my_fused_gemm
 somebodys_kernel
 void elementwise_free_attention_kernel<float>
-Cijk_Ailk_Bljk_HHS_BH_MT128x128x16_MI32x32x8x1
 """
 
 
@@ -161,12 +219,12 @@ def names(text):
     return text.strip().splitlines()
 
 
-@pytest.mark.parametrize("name", names(YES))
+@pytest.mark.parametrize("name", names(YES) + names(YES_IN_PUBLIC_TRACES))
 def test_a_tensor_core_kernel_is_recognised(name):
     assert uses_tensor_cores(name) is True
 
 
-@pytest.mark.parametrize("name", names(NO))
+@pytest.mark.parametrize("name", names(NO) + names(NO_IN_PUBLIC_TRACES))
 def test_a_kernel_without_tensor_cores_is_recognised(name):
     assert uses_tensor_cores(name) is False
 

@@ -364,9 +364,73 @@ def test_amd_traces_are_read(summary):
         event["cat"] = {"cuda_runtime": "hip_runtime"}.get(event["cat"], event["cat"])
     result = summary(builder)
     assert result.gpus[0].utilization == pytest.approx(0.3)
-    assert result.gpus[0].tensor_core_share is None  # Tensor Cores are NVIDIA's
+    assert result.gpus[0].tensor_core_share == 1
+    assert result.matrix_units == "Matrix cores"
     assert result.copies["h2d"].bytes == 1000
     assert result.steps.mean_breakdown_us["runtime"] == 5 + 10
+
+
+NVIDIA, ROCM, HIP = {"id": 0, "name": "NVIDIA H100", "warpSize": 32}, {"id": 0, "name": "", "warpSize": 64}, "60443483"
+
+
+@pytest.mark.parametrize(
+    ("device", "header", "call", "amd"),
+    [
+        (NVIDIA, {}, "cudaLaunchKernel", False),
+        (None, {}, "cudaLaunchKernel", False),
+        (ROCM, {}, "cudaLaunchKernel", True),
+        (None, {"hip_runtime_version": HIP}, "cudaLaunchKernel", True),
+        (None, {}, "hipExtModuleLaunchKernel", True),
+    ],
+)
+@pytest.mark.parametrize("number", [0, 2])  # ROCm often numbers a device otherwise than its properties
+def test_amd_is_recognised_by_what_is_recorded(summary, device, header, call, amd, number):
+    builder = TraceBuilder(devices=[device] if device else [])
+    builder.header |= header
+    op = builder.op("aten::mm", 0, 100)
+    builder.launch("Cijk_Ailk_Bljk_SB_MT64x16x32_MI16x16x1", 10, 5, 100, 300, op=op, call=call, device=number)
+    result = summary(builder)
+    assert result.matrix_units == ("Matrix cores" if amd else "Tensor Cores")
+    assert result.gpus[0].name == (device and device["name"])
+    assert result.gpus[0].tensor_core_share == 1
+    assert not result.tensor_cores.fp32_matrix.any()
+
+
+@pytest.mark.parametrize(
+    "device",
+    [{"name": "AMD Radeon RX 6800", "computeMajor": 10}, {"name": "AMD Instinct MI50/MI60", "computeMajor": 9}],
+)
+def test_an_old_amd_gpu_has_no_matrix_cores(summary, device):
+    builder = TraceBuilder(devices=[{"id": 0, **device}])
+    op = builder.op("aten::mm", 0, 100)
+    builder.launch("attn_fwd", 10, 5, 100, 300, op=op, call="hipLaunchKernel")
+    assert summary(builder).gpus[0].tensor_core_share == 0
+
+
+def test_kernels_of_a_graph_count_in_the_share_of_matrix_cores(summary):
+    builder = TraceBuilder()
+    op = builder.op("aten::add", 0, 100)
+    builder.launch("void at::native::vectorized_elementwise_kernel<4>", 10, 5, 100, 100, op=op)
+    builder.launch("volta_h884gemm_128x128", 150, 5, 200, 300, call="cudaGraphLaunch")
+    result = summary(builder)
+    assert result.gpus[0].tensor_core_share == pytest.approx(0.75)
+    assert result.tensor_cores.eligible_share == pytest.approx(0.75)
+
+
+def test_kernels_by_kind_are_those_of_the_steps_and_of_the_optimizer(summary):
+    builder = TraceBuilder()
+    for number, begin in enumerate((0, 1000)):
+        builder.step(number, begin, 1000)
+        builder.launch("volta_sgemm_128x64_nn", begin + 10, 5, begin + 20, 100)
+        builder.launch("at::native::vectorized_elementwise_kernel<4, A>", begin + 130, 5, begin + 140, 50)
+        builder.op("Optimizer.step#SGD.step", begin + 300, 100, kind="annotation")
+        builder.launch("at::native::vectorized_elementwise_kernel<4, A>", begin + 310, 5, begin + 320, 60)
+        builder.launch("ncclDevKernel_AllGather", begin + 330, 5, begin + 390, 30)
+    late, _ = builder.launch("volta_sgemm_128x64_nn", 2300, 5, 2310, 400)
+    builder.events.remove(late)
+    result = summary(builder)
+    assert result.kinds == {"matrix product": 100, "optimizer": 60, "elementwise": 50, "collective": 30}
+    assert result.as_json()["kinds"] == result.kinds
 
 
 def test_advice_is_amdahls_bound_and_names_the_step(summary):
@@ -436,7 +500,7 @@ def test_with_nothing_left_to_gain_the_verdict_names_the_bound(summary):
 def test_the_json_is_the_fixed_interface(summary):
     result = json.loads(json.dumps(summary(two_steps()).as_json(), allow_nan=False))
     assert list(result) == [
-        "file", "steps", "gpus", "kernels", "eligible_kernel_share", "copies", "memory", "advice"
+        "file", "steps", "gpus", "kernels", "eligible_kernel_share", "copies", "memory", "advice", "kinds"
     ]  # fmt: skip
     assert list(result["steps"]) == ["count", "names", "mean_us", "breakdown_us"]
     assert list(result["gpus"][0]) == [

@@ -269,11 +269,15 @@ function runsTable(site) {
         const texts = [gpu?.name ?? (digest.has_gpu ? "GPU" : "CPU only"), time(digest.steps.mean_us), share(gpu?.utilization),
           share(gpu?.tensor_core_share), digest.verdict];
         cells.forEach((cell, at) => cell.replaceWith(texts[at]));
+        if (digest.matrix_units === "Matrix cores") {
+          runs.querySelectorAll("th")[4].textContent = digest.matrix_units;
+        }
       }
     }).catch((error) => cells.forEach((cell, at) => cell.replaceWith(at === 4 ? error.message : "")));
     return [open, ...cells];
   });
-  return table(["run", "device", ">step time", ">GPU busy", ">Tensor Cores", "verdict"], rows);
+  const runs = table(["run", "device", ">step time", ">GPU busy", ">Tensor Cores", "verdict"], rows);
+  return runs;
 }
 
 // The value of a promise; null where it fails, and then the page shows the reason and keeps its form.
@@ -297,7 +301,7 @@ export async function step(site) {
   digest.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
   page.append(cards(digest), advice(digest));
   const grid = h("div", {class: "grid"}, breakdown(site, digest), ...digest.idle.map((idle) => idleCauses(digest, idle)),
-    ...digest.memory.map((memory) => memoryCurve(site, memory)), copies(digest));
+    ...digest.memory.map((memory) => memoryCurve(site, memory)), copies(digest), kinds(digest));
   const names = digest.kernels.length ? kernels(digest) : operators(digest);
   grid.append(names);
   changeFromBefore(site, run, digest).then((change) => change && names.before(change));
@@ -320,7 +324,7 @@ function cards(digest) {
     row.append(card(share(gpu.utilization), `${which}busy: at least one kernel runs`),
       card(share(gpu.sm_efficiency), `${which}SMs at work, estimated`),
       card(gpu.occupancy_percent === null ? "–" : `${gpu.occupancy_percent.toFixed(1)} %`, `${which}occupancy, estimated`),
-      card(share(gpu.tensor_core_share), `${which}Tensor Cores, of the kernel time${gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : ""}`));
+      card(share(gpu.tensor_core_share), `${which}${digest.matrix_units}, of the kernel time${gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : ""}`));
   }
   row.append(card(share(digest.eligible_share), "of the kernel time in operators that could use them"),
     card(first.name ?? `GPU ${first.id}`, "device"));
@@ -387,11 +391,27 @@ function copies(digest) {
       share(copied.bytes ? copied.pageable_bytes / copied.bytes : null)])));
 }
 
+// A kernel's name, shortened as in every text; whole where the mouse rests on it, and where it is clicked.
+function kernelName({name, short}) {
+  if (!short || short === name) {
+    return name;
+  }
+  const toggle = ({target}) => { target.textContent = target.textContent === short ? name : short; };
+  return h("span", {title: name, onclick: toggle}, short);
+}
+
+// The time of the kernels by what they do, per step.
+function kinds(digest) {
+  const rows = Object.entries(digest.kinds), total = rows.reduce((sum, [, us]) => sum + us, 0);
+  return rows.length ? section("Kernels by kind, per step", table(["kind", ">time", ">share"],
+    rows.map(([kind, us]) => [kind, time(us), share(us / total)]))) : null;
+}
+
 function kernels(digest) {
   const answer = (uses) => (uses === null ? "unknown" : uses ? "yes" : "no");
   return h("section", {class: "wide"}, h("h2", {}, `Kernels: ${digest.kernel_count}, ${time(digest.kernel_us)} in the whole trace`),
-    table([">time", ">share", ">count", ">mean", "Tensor Cores", "name"], digest.kernels.slice(0, 30).map((kernel) => [time(kernel.us),
-      share(kernel.us / digest.kernel_us), `${kernel.count}`, time(kernel.us / kernel.count), answer(kernel.tensor_cores), kernel.name])));
+    table([">time", ">share", ">count", ">mean", digest.matrix_units, "name"], digest.kernels.slice(0, 30).map((kernel) => [time(kernel.us),
+      share(kernel.us / digest.kernel_us), `${kernel.count}`, time(kernel.us / kernel.count), answer(kernel.tensor_cores), kernelName(kernel)])));
 }
 
 function operators(digest) {
@@ -483,7 +503,7 @@ function figures(old, now) {
   const rows = [
     ["GPU busy", ...cells((digest) => digest.gpus[0]?.utilization, share)],
     ["SMs at work, estimated", ...cells((digest) => digest.gpus[0]?.sm_efficiency, share)],
-    ["Tensor Cores, of the kernel time", ...cells((digest) => digest.gpus[0]?.tensor_core_share, share)],
+    [`${[old, now].find((digest) => digest.matrix_units === "Matrix cores") ? "Matrix cores" : "Tensor Cores"}, of the kernel time`, ...cells((digest) => digest.gpus[0]?.tensor_core_share, share)],
     ["kernels per step", ...cells((digest) => digest.kernel_count / digest.steps.names.length || null, (count) => count.toFixed(0))],
     ["bytes to the GPU per step", ...cells((digest) => digest.step_bytes || null, bytes)],
     ["peak memory", ...cells((digest) => digest.memory[0]?.peak_allocated, bytes)],
@@ -496,14 +516,15 @@ function figures(old, now) {
 function changedNames(old, now) {
   const both = new Map();
   [old, now].forEach((digest, at) => {
-    for (const {name, us} of old.kernels.length || now.kernels.length ? digest.kernels : digest.operators) {
-      const pair = both.get(name) || [0, 0];
+    for (const {name, short, us} of old.kernels.length || now.kernels.length ? digest.kernels : digest.operators) {
+      const pair = both.get(name) || [0, 0, short];
       pair[at] = us / digest.steps.names.length;
       both.set(name, pair);
     }
   });
   const rows = [...both].sort((one, other) => Math.abs(other[1][1] - other[1][0]) - Math.abs(one[1][1] - one[1][0])).slice(0, 20);
-  return table([">before", ">after", ">change", "name"], rows.map(([name, [was, is]]) => [time(was), time(is), difference(is - was), name]));
+  return table([">before", ">after", ">change", "name"], rows.map(([name, [was, is, short]]) => [time(was), time(is), difference(is - was),
+    kernelName({name, short})]));
 }
 
 // 4. The traced steps as lanes.

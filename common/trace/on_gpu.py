@@ -143,13 +143,17 @@ def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -
 
 
 def _blocked_by(trace: Trace, idle: Sequence[Idle], selected: np.ndarray) -> float:
-    """µs that a GPU, on average, runs no kernel during its `selected` copies (a mask) or the calls that start them."""
+    """µs that a GPU, on average, runs no kernel during its `selected` copies (a mask) or the calls that start them.
+
+    Not during such a call where work is queued: then the GPU does not wait for the call.
+    """
     copies, runtime = trace.copies, trace.runtime
     call = launches(trace, copies)
     blocked_us = []
     for gpu in idle:
         mask = selected & (copies.device == gpu.device)
-        copying = _cover(copies, mask) | _cover(runtime, call[mask & (call >= 0)])
+        calling = call[mask & (call >= 0)]
+        copying = _cover(copies, mask) | gpu.pending.gaps(runtime.start[calling], runtime.end[calling])
         waiting = Cover(gpu.start, gpu.end)
         blocked_us.append(copying.total + waiting.total - (copying | waiting).total)  # what both cover
     return mean_of_known(blocked_us) or 0.0

@@ -130,7 +130,7 @@ def summarize(path: str | Path | Chunks) -> Summary:
         idle=waits,
         communication=collectives,
         bottlenecks=costs,
-        verdict=advice.verdict(trace, traced_steps, costs, tensor),
+        verdict=advice.verdict(trace, traced_steps, costs, tensor, waits),
     )
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.idle import Idle
+from common.trace.nature import Nature
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
 
@@ -73,10 +74,21 @@ def verdict(
     bottlenecks: Iterable[Advice],
     tensor_cores: TensorCores,
     idle: Sequence[Idle],
+    nature: Nature,
 ) -> str:
     """One sentence on what bounds this program, and on what is left to try where no advice remains."""
     if trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
+    if nature.is_capture:
+        return (
+            f"a CUDA graph is captured here, for {nature.capturing:.0%} of the time: its kernels run when it is "
+            "launched, so trace launches of it instead"
+        )
+    if nature.is_startup:
+        return (
+            f"a start-up, not a step: {nature.setting_up:.0%} of the time goes into allocating GPU memory, loading "
+            "code and starting the GPU; trace after a warm-up"
+        )
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
     advice = ranked(bottlenecks)
     first = ""
@@ -90,8 +102,11 @@ def verdict(
             bound = f"{waiting:.0%} of the step waits for the DataLoader"
         if advice and (share < 0.5 or _remaining(advice[0]) <= COMPUTE_BOUND):
             return f"{bound}; {first}"
+        if not advice and share < 0.5:
+            return f"{bound}, and nothing stands out"
         left = "".join(f"{item.title}, " for item in advice)
-        return f"compute-bound: {bound}; left to try: {left}a GPU, a smaller model, or fewer or smaller images"
+        fewer = "fewer or smaller images" if nature.images else "smaller inputs"
+        return f"compute-bound: {bound}; left to try: {left}a GPU, a smaller model, or {fewer}"
     share = parts["kernel"] / total
     if queued := stalled(steps, idle):
         text = (
@@ -105,10 +120,10 @@ def verdict(
     if share < 0.5:
         return f"kernels fill {share:.0%} of the step, and nothing stands out"
     matrix = tensor_cores.eligible_share or 0.0
-    left = (
-        "a model that computes less, or lower precision still"
-        if matrix > 0.5
-        else "fewer passes over memory: fused kernels (torch.compile) and channels_last"
-    )
+    ways = ["" if nature.compiled else "fused kernels (torch.compile)", "channels_last" if nature.images else ""]
+    named = " and ".join(filter(None, ways))
+    left = "a model that computes less, or lower precision still"
+    if matrix <= 0.5:
+        left = f"fewer passes over memory{': ' if named else ''}{named}"
     bound = f"{share:.0%} of the step is kernels, {matrix:.0%} of their time matrix work"
     return f"compute-bound: {bound}; left to try: {left}"

@@ -69,7 +69,7 @@ class Trace(Struct):
     operators: cpu_op events, and the user annotations of data loaders and optimizers, which were operators in 2021.
     annotations: other user annotations on the CPU (steps, collectives). origin: µs, about the middle of the trace.
     threads: (process, thread) as text. properties: `deviceProperties` by device id. rank: of the process, or None.
-    warnings: problems of the file that affect the numbers, one line each.
+    warnings: problems of the file that affect the numbers, one line each. stacks: whether it has Python's functions.
     """
 
     file: Path
@@ -86,6 +86,7 @@ class Trace(Struct):
     properties: dict[int, dict[str, Any]]  # as in the file: values of any type
     rank: int | None
     warnings: list[str]
+    stacks: bool = False
 
     @property
     def partial(self) -> bool:

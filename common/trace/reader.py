@@ -81,6 +81,7 @@ class _Columns:
             kind: [] for kind in (OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION, MEMORY)
         }
         self.untimed = 0  # events without a usable time
+        self.stacks = False  # whether Python's functions are recorded
 
     def add(self, events: list[Event]) -> None:
         self.seen += len(events)
@@ -92,6 +93,7 @@ class _Columns:
                     append(event)
             elif event.ph == "i" and event.name == "[memory]" and event.args:
                 by_kind[MEMORY].append(event)
+        self.stacks |= "python_function" in append_for
         for event in by_kind[ANNOTATION]:
             if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
                 by_kind[OPERATOR].append(event)
@@ -170,6 +172,7 @@ class _Columns:
             properties=_properties(header),
             rank=_rank(header),
             warnings=warnings,
+            stacks=self.stacks,
         )
 
 

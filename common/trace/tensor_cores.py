@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from common.trace.columns import Trace
-from common.trace.operators import Nesting, launches, launching_operators
+from common.trace.operators import Nesting, graph_launched, launches, launching_operators
 
 # Matrix products and convolutions without Tensor Cores, by name.
 _ORDINARY = (
@@ -117,8 +117,9 @@ class TensorCores(Struct, frozen=True):
     """share: per GPU id, of its kernel time, None if all names are unknown. unknown: per GPU id, the unknown share.
 
     eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. fp32_matrix: the
-    matrix products and convolutions that such operators launched, in full precision and surely without Tensor Cores.
-    fp32_other: the other kernels that name float and no narrower type. Masks over `Trace.kernels`, without AMD's GPUs.
+    matrix products and convolutions that such operators or CUDA graphs launched, in full precision and surely without
+    Tensor Cores. fp32_other: the other kernels that name float and no narrower type. Masks over `Trace.kernels`,
+    without AMD's GPUs.
     """
 
     share: dict[int, float | None]
@@ -136,8 +137,10 @@ def tensor_cores(
     """The `TensorCores` of a trace.
 
     Over the kernels that operators launched, as the plugin counts (Optimizer.* marks and the wrappers of parallel
-    training are not operators); over all kernels if the trace links none to an operator. An operator that launches
-    Tensor Core kernels is eligible whatever its name, and the time counts for the innermost eligible one.
+    training are not operators), and those that CUDA graphs launched, which the plugin leaves out where no operator is
+    around the launch; over all kernels if the trace links none to an operator. An operator that launches Tensor Core
+    kernels is eligible whatever its name, and the time counts for the innermost eligible one. A graph's kernels name no
+    operator: of those the matrix products and convolutions are eligible.
     """
     kernels, operators = trace.kernels, trace.operators
     if not len(kernels):
@@ -148,11 +151,13 @@ def tensor_cores(
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)
 
-    operator = launching_operators(trace, launches(trace, kernels))
+    call = launches(trace, kernels)
+    graphed = graph_launched(trace, call)
+    operator = launching_operators(trace, np.where(graphed, -1, call))
     launched = operator >= 0
     if len(operators):
         launched &= trace.named(operators, _is_operator)[operator]
-    counted = launched if launched.any() else np.ones(len(kernels), bool)
+    counted = launched | graphed if (launched | graphed).any() else np.ones(len(kernels), bool)
     time = kernels.duration
 
     share, unknown = {}, {}
@@ -162,16 +167,19 @@ def tensor_cores(
         amd = _is_amd(trace.properties.get(device, {}))
         share[int(device)] = None if amd or (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
-    if not launched.any():
+    if not (launched | graphed).any():
         return TensorCores(share, unknown, None, np.zeros(len(kernels), bool), np.zeros(len(kernels), bool))
     able = trace.named(operators, eligible.__contains__)
     able[operator[launched & sure]] = True
-    innermost = able & ~Nesting(operators).has_descendant(able)
-    in_innermost = launched & innermost[operator]
-    able_share = _part(time[in_innermost].sum(), time[launched].sum())
+    ordinary = trace.named(kernels, _is_ordinary)
+    in_innermost = graphed & (sure | ordinary)
+    if launched.any():
+        innermost = able & ~Nesting(operators).has_descendant(able)
+        in_innermost |= launched & innermost[operator]
+    able_share = _part(time[in_innermost].sum(), time[counted].sum())
     amd = [device for device in share if _is_amd(trace.properties.get(device, {}))]
     full = ~trace.named(kernels, _LOW_PRECISION.search) & ~np.isin(kernels.device, amd)
-    fp32_matrix = in_innermost & full & trace.named(kernels, _is_ordinary)
+    fp32_matrix = in_innermost & full & ordinary
     names_float = trace.named(kernels, lambda name: "float" in name and "nccl" not in name)
     return TensorCores(share, unknown, able_share, fp32_matrix, full & ~fp32_matrix & ~sure & names_float)
 

@@ -294,6 +294,22 @@ def test_tensor_cores_are_shares_of_the_time_that_operators_launched(summary):
     assert advised(result, "01_amp").share_of_step == pytest.approx((200 + 50) / result.steps.mean_us)
 
 
+def test_the_kernels_of_a_cuda_graph_count_although_no_operator_launched_them(summary):
+    """One that is no operator's as well; of a graph's kernels the matrix products could use Tensor Cores."""
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    add = builder.op("aten::add", 0, 20)
+    builder.launch("void at::native::vectorized_elementwise_kernel<4>", 5, 5, 15, 100, op=add)
+    _, first = builder.launch("volta_h884gemm_128x128", 30, 5, 200, 300, call="cudaGraphLaunch")
+    builder.events.append(first | {"name": "volta_sgemm_128x64_nn", "ts": 500, "dur": 200})
+    builder.events.append(first | {"name": "void at::native::vectorized_elementwise_kernel<4>", "ts": 700, "dur": 200})
+    builder.launch("volta_h884gemm_128x128", 40, 5, 900, 50)  # by no operator and no graph: not counted
+    result = summary(builder)
+    assert result.gpus[0].tensor_core_share == pytest.approx(300 / 800)
+    assert result.tensor_cores.eligible_share == pytest.approx(500 / 800)
+    assert advised(result, "01_amp").share_of_step == pytest.approx(200 / 1000)
+
+
 def test_kernels_are_linked_by_containment_where_the_ids_name_no_operator(summary):
     builder = TraceBuilder()
     builder.step(1, 0, 1000)

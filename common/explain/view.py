@@ -9,7 +9,7 @@ from rich.text import Text
 
 from common.errors import printable
 from common.explain.terminal import bare_table, headed_table, share_text, size_text, time_text
-from common.trace.idle import CAUSES
+from common.trace.idle import CAUSES, stalls
 from common.trace.kernel_name import short_name
 from common.trace.memory import CPU
 from common.trace.steps import ROLES, Steps
@@ -37,7 +37,7 @@ ROLE_MEANING = {
 }
 CAUSE_MEANING = {
     "copy": "copying, or inside a call that copies",
-    "queued": "the next kernel is launched already, the GPU starts it",
+    "queued": "work is launched already: the GPU waits for itself",
     "dataloader": "the loop waits for its next batch",
     "synchronisation": "the CPU waits for the GPU",
     "setup": "allocating memory, loading code, starting up",
@@ -141,6 +141,10 @@ def _print_idle(summary: Summary, to: Console) -> None:
         length = idle.end[longest] - idle.start[longest]
         gaps = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {_steps(summary)}"
         to.print(Text(f"  {gaps}; the longest is {time_text(length)}, mostly {cause}", "dim"))
+        for stall in stalls(summary.trace, idle, 1) if idle.queued_share > 0.1 else ():
+            call = printable(stall.call or "a call that the trace lacks", 40)
+            text = f"  queued longest: {time_text(stall.us)} before {kernel_text(stall.work, 60)}, launched by {call}"
+            to.print(Text(text, "dim"))
 
 
 def _print_operators(summary: Summary, to: Console) -> None:

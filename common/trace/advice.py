@@ -7,15 +7,18 @@ trace shows, there is no bound, and the cost's share ranks it.
 `bottlenecks` looks for the costs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from common.trace.columns import Trace
+from common.trace.idle import Idle
+from common.trace.nature import Nature
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
 
 WORTHWHILE = 0.02  # of the step: less is not worth a change
+STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
 
 
@@ -57,10 +60,35 @@ def step_time(steps: Steps, share: float) -> str:
     return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"
 
 
-def verdict(trace: Trace, steps: Steps, bottlenecks: Iterable[Advice], tensor_cores: TensorCores) -> str:
-    """One sentence on what bounds this training, and on what is left to try where no advice remains."""
+def stalled(steps: Steps, idle: Sequence[Idle]) -> float:
+    """The share of the steps' time in which the GPUs wait for themselves (`queued`); 0.0 where that is little."""
+    total, count = max(float(steps.duration.sum()), 1e-9), max(len(idle), 1)
+    queued = sum(gpu.causes_us["queued"] for gpu in idle) / count
+    waiting = sum(gpu.total_us for gpu in idle) / count
+    return queued / total if queued >= max(waiting / 2, STALLED * total) else 0.0
+
+
+def verdict(
+    trace: Trace,
+    steps: Steps,
+    bottlenecks: Iterable[Advice],
+    tensor_cores: TensorCores,
+    idle: Sequence[Idle],
+    nature: Nature,
+) -> str:
+    """One sentence on what bounds this program, and on what is left to try where no advice remains."""
     if trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
+    if nature.is_capture:
+        return (
+            f"a CUDA graph is captured here, for {nature.capturing:.0%} of the time: its kernels run when it is "
+            "launched, so trace launches of it instead"
+        )
+    if nature.is_startup:
+        return (
+            f"a start-up, not a step: {nature.setting_up:.0%} of the time goes into allocating GPU memory, loading "
+            "code and starting the GPU; trace after a warm-up"
+        )
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
     advice = ranked(bottlenecks)
     first = ""
@@ -74,18 +102,28 @@ def verdict(trace: Trace, steps: Steps, bottlenecks: Iterable[Advice], tensor_co
             bound = f"{waiting:.0%} of the step waits for the DataLoader"
         if advice and (share < 0.5 or _remaining(advice[0]) <= COMPUTE_BOUND):
             return f"{bound}; {first}"
+        if not advice and share < 0.5:
+            return f"{bound}, and nothing stands out"
         left = "".join(f"{item.title}, " for item in advice)
-        return f"compute-bound: {bound}; left to try: {left}a GPU, a smaller model, or fewer or smaller images"
+        fewer = "fewer or smaller images" if nature.images else "smaller inputs"
+        return f"compute-bound: {bound}; left to try: {left}a GPU, a smaller model, or {fewer}"
     share = parts["kernel"] / total
+    if queued := stalled(steps, idle):
+        text = (
+            f"for {queued:.0%} of the step the GPU runs no kernel although its next work is launched already: it waits "
+            "between the kernels of a CUDA graph, for another stream or GPU, or for work that the trace lacks, and "
+            "nothing that the CPU does will change that"
+        )
+        return f"{text}; {first}" if first else text
     if first:
         return f"kernels fill {share:.0%} of the step; {first}"
     if share < 0.5:
         return f"kernels fill {share:.0%} of the step, and nothing stands out"
     matrix = tensor_cores.eligible_share or 0.0
-    left = (
-        "a model that computes less, or lower precision still"
-        if matrix > 0.5
-        else "fewer passes over memory: fused kernels (torch.compile) and channels_last"
-    )
+    ways = ["" if nature.compiled else "fused kernels (torch.compile)", "channels_last" if nature.images else ""]
+    named = " and ".join(filter(None, ways))
+    left = "a model that computes less, or lower precision still"
+    if matrix <= 0.5:
+        left = f"fewer passes over memory{': ' if named else ''}{named}"
     bound = f"{share:.0%} of the step is kernels, {matrix:.0%} of their time matrix work"
     return f"compute-bound: {bound}; left to try: {left}"

@@ -7,6 +7,7 @@ from common.trace.columns import Trace
 from common.trace.communication import Communication
 from common.trace.gpus import Gpu
 from common.trace.idle import Idle
+from common.trace.nature import Nature
 from common.trace.on_cpu import costs_on_cpu
 from common.trace.on_gpu import costs_on_gpu
 from common.trace.phases import phases
@@ -21,14 +22,16 @@ def bottlenecks(
     idle: Sequence[Idle],
     tensor_cores: TensorCores,
     communication: Communication | None,
+    nature: Nature,
 ) -> list[Advice]:
     """An `Advice` for every cost that is looked for; its share is 0 where the trace does not show the cost.
 
-    [] for a partial trace, which proves nothing.
+    [] for a partial trace, which proves nothing, and for one of a start-up or of a graph's capture, in which no step of
+    a running program is to be seen.
     """
-    if trace.partial:
+    if trace.partial or not nature.has_steps:
         return []
     parts = phases(trace, steps)
     if len(trace.kernels):
-        return costs_on_gpu(trace, steps, parts, gpus, idle, tensor_cores, communication)
-    return costs_on_cpu(steps, parts)
+        return costs_on_gpu(trace, steps, parts, gpus, idle, tensor_cores, communication, nature)
+    return costs_on_cpu(steps, parts, nature)

@@ -49,7 +49,7 @@ def sm_efficiency(kernels: Spans, start: float, end: float) -> float | None:
     if not known.any() or not end > start:
         return None
     blocks = integral(kernels.start[known], kernels.end[known], kernels.blocks_per_sm[known], start, end, 1.0)
-    return blocks / (end - start)
+    return float(blocks) / (end - start)
 
 
 def occupancy_percent(kernels: Spans, start: float, end: float) -> float | None:

@@ -80,10 +80,18 @@ def shares(covers: Iterable[Cover], start: ArrayLike, end: ArrayLike) -> np.ndar
     return np.array(added)
 
 
-def integral(start: np.ndarray, end: np.ndarray, value: np.ndarray, low: float, high: float, limit: float) -> float:
-    """Integral over [low, high) of the sum of `value` over the intervals [start, end), that sum capped at `limit`."""
+def integral(
+    start: np.ndarray, end: np.ndarray, value: np.ndarray, low: ArrayLike, high: ArrayLike, limit: float
+) -> np.ndarray:
+    """Integral of the sum of `value` over the intervals [start, end), that sum capped at `limit`.
+
+    Over each interval [low, high): arrays or numbers.
+    """
     times = np.concatenate([start, end])
     order = np.argsort(times, kind="stable")
-    times = np.clip(times[order], low, high)
+    if not len(times):
+        return np.zeros(np.shape(low))
+    times = times[order]
     height = np.clip(np.cumsum(np.concatenate([value, -np.asarray(value)])[order]), 0.0, limit)
-    return float(np.sum(np.diff(times) * height[:-1]))
+    area = np.concatenate([[0.0], np.cumsum(np.diff(times) * height[:-1])])
+    return np.interp(high, times, area) - np.interp(low, times, area)

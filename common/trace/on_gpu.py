@@ -7,17 +7,21 @@ import numpy as np
 
 from common.trace.advice import WORTHWHILE, Advice, bounded, step_time
 from common.trace.columns import Spans, Trace
-from common.trace.communication import Communication
+from common.trace.communication import Communication, is_collective
 from common.trace.copies import direction, of_steps, step_bytes
 from common.trace.gpus import Gpu, mean_of_known
 from common.trace.idle import CAUSES, Idle
-from common.trace.intervals import Cover
+from common.trace.intervals import Cover, integral
+from common.trace.nature import Nature
 from common.trace.operators import launches
 from common.trace.phases import Phases
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
 
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
+SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in float32, and fewer bytes are no batch
+_INFERENCE = "no backward pass and no optimizer ran: inference"
+_NO_IMAGES = "no operator of this trace works on images"
 _LAYOUT_CONVERSION = re.compile("nchwToNhwc|nhwcToNchw", re.IGNORECASE)  # cuDNN's kernels that only change the layout
 
 
@@ -29,6 +33,7 @@ def costs_on_gpu(
     idle: Sequence[Idle],
     tensor_cores: TensorCores,
     communication: Communication | None,
+    nature: Nature,
 ) -> list[Advice]:
     """An `Advice` for each step of the ladder and for some other costs; its share is 0 where the trace shows none."""
     waits_for_launches = _waits(idle, "launch", steps)
@@ -36,20 +41,20 @@ def costs_on_gpu(
     several = "what another GPU would add, no trace of one process shows"
     return [
         _mixed_precision(trace, steps, tensor_cores),
-        _launching(trace, steps, gpus, waits_for_launches),
+        _launching(trace, steps, gpus, waits_for_launches, nature),
         *_loading(steps, phases, _waits(idle, "dataloader", steps)),
-        *_copying(trace, steps, phases, idle),
-        *_less_loading(trace, steps, phases, idle),
+        *_copying(trace, steps, phases, idle, nature),
+        *_less_loading(trace, steps, phases, idle, nature),
         _layout_conversions(trace, steps),
         _synchronising(trace, steps, idle),
         _optimizer(trace, steps, phases, idle),
         Advice("12_cudnn_benchmark", "choose algorithms by timing", another, 0.0, None),
-        *_compiling(trace, steps, phases, waits_for_launches),
-        _compiling_the_rest(trace, steps, phases, idle),
+        *_compiling(trace, steps, waits_for_launches, nature),
+        _compiling_the_rest(trace, steps, phases, idle, nature),
         Advice("16_data_parallel", "train on several GPUs", several, 0.0, None),
         _setting_up(steps, _waits(idle, "setup", steps)),
         _communicating(steps, communication),
-        _idling(steps, _waits(idle, "other", steps)),
+        _idling(steps, _waits(idle, "other", steps), nature),
     ]
 
 
@@ -90,24 +95,45 @@ def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> A
     return Advice("01_amp", "mixed precision, on Tensor Cores", why, min(share, 1.0), gain)
 
 
-def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float) -> Advice:
+def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float, nature: Nature) -> Advice:
     """Waits for launches, and SMs that are idle because kernels have too few blocks: less with more work per launch."""
+    step, title = "02_bigger_batch", "give each launch more work"
+    if nature.training is False:
+        why = f"{_INFERENCE}, in which each answer of a bigger batch takes longer"
+        return Advice(step, title, why, 0.0, None)
     kernels = trace.kernels
     inside = Cover(steps.start, steps.end).holds(kernels.start)
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
-    empty = mean_of_known(None if gpu.sm_efficiency is None else gpu.utilization - gpu.sm_efficiency for gpu in gpus)
-    empty = max(0.0, empty or 0.0)
+    empty = max(0.0, mean_of_known(_without_blocks(trace, steps, gpu.id) for gpu in gpus) or 0.0)
     why = (
         f"{inside.sum() / len(steps.names):.0f} kernels per step, {mean_us:.0f} us on average: for "
         f"{step_time(steps, share)} of it the GPU waits for the CPU to launch the next one"
     )
     if empty >= WORTHWHILE:
         why += f", and {step_time(steps, empty)} are lost on SMs for which kernels have no blocks"
-    why += "; a bigger batch gives each launch more work, torch.compile needs fewer of them"
-    return bounded("02_bigger_batch", "give each launch more work", why, share + empty)
+    why += "; a bigger batch gives each launch more work"
+    if not nature.compiled and not nature.graphed:
+        why += ", torch.compile needs fewer of them"
+    return bounded(step, title, why, share + empty)
 
 
-def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -> list[Advice]:
+def _without_blocks(trace: Trace, steps: Steps, device: int) -> float | None:
+    """The share of the steps' time lost on one GPU's SMs for which the running kernels have no blocks; None if unknown.
+
+    Without collectives: they need few SMs on purpose, and wait for other GPUs.
+    """
+    kernels, total = trace.kernels, float(steps.duration.sum())
+    computing = (kernels.device == device) & np.isfinite(kernels.blocks_per_sm)
+    computing &= ~trace.named(kernels, is_collective)
+    if not computing.any() or not total > 0:
+        return None
+    start, end, blocks = kernels.start[computing], kernels.end[computing], kernels.blocks_per_sm[computing]
+    running = Cover(start, end).within(steps.start, steps.end)
+    filled = integral(start, end, np.maximum(blocks, 0.0), steps.start, steps.end, 1.0)
+    return float((running - filled).sum()) / total
+
+
+def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Nature) -> list[Advice]:
     """Advice for copies to the device and from it, by the time in which the GPU computes nothing because of them."""
     copies, size = trace.copies, np.nan_to_num(trace.copies.bytes)
     to_device, total = direction(trace, "h2d"), max(float(steps.duration.sum()), 1e-9)
@@ -124,6 +150,8 @@ def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -
     uint8 = bounded("03_reduced_h2d_copy", "copy images as uint8", fewer, shares["h2d"], remaining=1 - SAVED_BY_UINT8)
     if phases.normalises:
         uint8 = Advice(uint8.step, uint8.title, "batches are normalised on the GPU, so they cross as uint8", 0.0, 1.0)
+    elif not nature.images or 0 < batch < SMALLEST_IMAGE:
+        uint8 = Advice(uint8.step, uint8.title, f"{what} cross to the GPU: no images", 0.0, 1.0)
     pinned, early = ("05_pinned_memory", "pinned memory"), ("06_prefetch_stream", "copy the next batch early")
     back = bounded(
         None,
@@ -143,13 +171,17 @@ def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -
 
 
 def _blocked_by(trace: Trace, idle: Sequence[Idle], selected: np.ndarray) -> float:
-    """µs that a GPU, on average, runs no kernel during its `selected` copies (a mask) or the calls that start them."""
+    """µs that a GPU, on average, runs no kernel during its `selected` copies (a mask) or the calls that start them.
+
+    Not during such a call where work is queued: then the GPU does not wait for the call.
+    """
     copies, runtime = trace.copies, trace.runtime
     call = launches(trace, copies)
     blocked_us = []
     for gpu in idle:
         mask = selected & (copies.device == gpu.device)
-        copying = _cover(copies, mask) | _cover(runtime, call[mask & (call >= 0)])
+        calling = call[mask & (call >= 0)]
+        copying = _cover(copies, mask) | gpu.pending.gaps(runtime.start[calling], runtime.end[calling])
         waiting = Cover(gpu.start, gpu.end)
         blocked_us.append(copying.total + waiting.total - (copying | waiting).total)  # what both cover
     return mean_of_known(blocked_us) or 0.0
@@ -182,27 +214,32 @@ def _layout_conversions(trace: Trace, steps: Steps) -> Advice:
     return bounded("09_channels_last", "channels last", why, share)
 
 
-def _compiling(trace: Trace, steps: Steps, phases: Phases, share: float) -> list[Advice]:
+def _compiling(trace: Trace, steps: Steps, share: float, nature: Nature) -> list[Advice]:
     """Waits for launches: compiled code has fewer, a CUDA graph one. What fusion saves in kernels, no trace shows."""
     model, graphs = ("13_compile", "compile the model"), ("15_cuda_graphs", "CUDA graphs")
     wait = f"for {step_time(steps, share)} of a step the GPU waits for a launch"
     fewer = bounded(*model, f"{wait}; torch.compile launches fewer kernels, which also read and write less", share)
-    if phases.compiled:
+    if nature.compiled:
         fewer = Advice(*model, "compiled code runs already", 0.0, 1.0)
+    elif nature.graphed > 0.5:
+        fewer = Advice(*model, "CUDA graphs launch most kernels already", 0.0, 1.0)
     once = bounded(*graphs, f"{wait}; a CUDA graph launches all kernels with one call", share)
-    if trace.named(trace.runtime, lambda name: "GraphLaunch" in name).any():
+    if nature.graphed:
         once = Advice(*graphs, "CUDA graphs are launched already", 0.0, 1.0)
     return [fewer, once]
 
 
-def _compiling_the_rest(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -> Advice:
+def _compiling_the_rest(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Nature) -> Advice:
+    step, title = "14_compile_loss", "compile normalisation and loss"
+    if nature.training is False and not phases.normalises:
+        return Advice(step, title, f"{_INFERENCE}, without a loss", 0.0, 1.0)
     working, waiting = _caused_by(trace, steps, idle, phases.preparing | phases.loss)
     why = (
         f"{step_time(steps, working)} of a step are kernels of the operators that convert and normalise the "
         f"batch before the model, or compute the loss, and for {step_time(steps, waiting)} the GPU waits for "
         "them; both can be compiled with the model"
     )
-    return bounded("14_compile_loss", "compile normalisation and loss", why, working + waiting)
+    return bounded(step, title, why, working + waiting)
 
 
 def _optimizer(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -> Advice:
@@ -217,11 +254,11 @@ def _optimizer(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle])
     return bounded(step, title, why, working + waiting)
 
 
-def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle]) -> list[Advice]:
+def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Nature) -> list[Advice]:
     """Waits for batches that worker processes load, and for their copies: less with small images, none without both."""
     small, on_device = ("07_small_images", "resize on the GPU"), ("08_on_device_data", "keep the data on the GPU")
     if not len(phases.loading.start):
-        why = "no DataLoader in this trace: nothing is loaded image by image"
+        why = "no DataLoader in this trace"
         return [Advice(*small, why, 0.0, 1.0), Advice(*on_device, why, 0.0, 1.0)]
     if not phases.workers:
         why = "the training process loads by itself: that is the first thing to change"
@@ -234,8 +271,9 @@ def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idl
     )
     fits = f"{both}: a small data set fits on the GPU, which can prepare it too"
     none = bounded(*on_device, fits, waiting + copying)
-    if phases.resizes:
-        return [Advice(*small, "batches are resized on the GPU already", 0.0, 1.0), none]
+    if phases.resizes or not nature.images:
+        why = "batches are resized on the GPU already" if phases.resizes else _NO_IMAGES
+        return [Advice(*small, why, 0.0, 1.0), none]
     enlarged = f"{both}: images that are enlarged can cross as they are stored, so that only a part of both remains"
     return [bounded(*small, enlarged, waiting + copying), none]
 
@@ -274,11 +312,10 @@ def _communicating(steps: Steps, communication: Communication | None) -> Advice:
     return bounded(None, "overlap communication", why, share)
 
 
-def _idling(steps: Steps, share: float) -> Advice:
+def _idling(steps: Steps, share: float, nature: Nature) -> Advice:
     why = f"for {step_time(steps, share)} of a step neither the GPU nor any operator works: Python, most likely"
-    return bounded(
-        None, "find the Python between operators", f"{why}; trace with stacks and look there in the Trace view", share
-    )
+    look = "its functions are" if nature.stacks else "trace with stacks and look there"
+    return bounded(None, "find the Python between operators", f"{why}; {look} in the Trace view", share)
 
 
 def _cover(spans: Spans, mask: np.ndarray) -> Cover:

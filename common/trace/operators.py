@@ -18,6 +18,18 @@ def launches(trace: Trace, device_work: Spans) -> np.ndarray:
     return np.where(known, order[at], -1)
 
 
+def is_graph_launch(name: str) -> bool:
+    """True for the name of a call that launches a CUDA graph: all of its kernels have that call's correlation."""
+    return "GraphLaunch" in name
+
+
+def graph_launched(trace: Trace, runtime: np.ndarray) -> np.ndarray:
+    """Whether each runtime call (indices into `trace.runtime`, -1 for none) launches a CUDA graph; a mask."""
+    if not len(trace.runtime):
+        return np.zeros(len(runtime), bool)
+    return (runtime >= 0) & trace.named(trace.runtime, is_graph_launch)[runtime]
+
+
 def launching_operators(trace: Trace, runtime: np.ndarray) -> np.ndarray:
     """The index of the operator that made each runtime call (indices into `trace.runtime`, -1 for none), or -1.
 

@@ -27,8 +27,8 @@ class Phases(Struct, frozen=True):
 
     preparing: the operators that convert and normalise a batch before the model begins. normalises, resizes: whether
     that is done there. model: from the first convolution, matrix product or compiled code of a step to the end of the
-    step. products: convolutions and matrix products. loss: the loss and its derivative. compiled: whether compiled code
-    runs. optimizer: calls of `Optimizer.step`. per_step: those, and `zero_grad`. fused: whether the optimizer is.
+    step. products: convolutions and matrix products. loss: the loss and its derivative. optimizer: calls of
+    `Optimizer.step`. per_step: those, and `zero_grad`. fused: whether the optimizer is.
     """
 
     loading: Cover
@@ -41,7 +41,6 @@ class Phases(Struct, frozen=True):
     model: Cover
     products: Cover
     loss: Cover
-    compiled: bool
     optimizer: Cover
     per_step: Cover
     fused: bool
@@ -79,7 +78,6 @@ def phases(trace: Trace, steps: Steps) -> Phases:
         model=Cover(begin[has_model], end[has_model]),
         products=_cover(operators, products),
         loss=_cover(operators, trace.named(operators, _LOSS.search) & outside),
-        compiled=bool(compiled.any()),
         optimizer=_cover(operators, trace.named(operators, lambda name: name.startswith("Optimizer.step"))),
         per_step=_cover(operators, trace.named(operators, lambda name: name.startswith("Optimizer."))),
         fused=bool(trace.named(operators, _FUSED.fullmatch).any()),

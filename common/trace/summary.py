@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from common.trace import advice, bottlenecks, copies, gpus, idle, kinds, memory, reader, steps, tensor_cores
+from common.trace import advice, bottlenecks, copies, gpus, idle, kinds, memory, nature, reader, steps, tensor_cores
 from common.trace.columns import Trace
 from common.trace.communication import Communication, communication
 from common.trace.operators import Nesting
@@ -51,6 +51,7 @@ class Summary(Struct, frozen=True):
     memory: list[memory.Memory]
     idle: list[idle.Idle]
     communication: Communication | None
+    nature: nature.Nature
     bottlenecks: list[advice.Advice]
     verdict: str
 
@@ -123,7 +124,8 @@ def summarize(path: str | Path | Chunks) -> Summary:
         )
     waits = [idle.idle(trace, traced_steps, gpu.id) for gpu in devices]
     collectives = communication(trace, traced_steps)
-    costs = bottlenecks.bottlenecks(trace, traced_steps, devices, waits, tensor, collectives)
+    what = nature.nature(trace, traced_steps, waits)
+    costs = bottlenecks.bottlenecks(trace, traced_steps, devices, waits, tensor, collectives, what)
     return Summary(
         trace=trace,
         steps=traced_steps,
@@ -137,8 +139,9 @@ def summarize(path: str | Path | Chunks) -> Summary:
         memory=memory.memory(trace),
         idle=waits,
         communication=collectives,
+        nature=what,
         bottlenecks=costs,
-        verdict=advice.verdict(trace, traced_steps, costs, tensor),
+        verdict=advice.verdict(trace, traced_steps, costs, tensor, waits, what),
     )
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.kinds import COLLECTIVE, COPY, ELEMENTWISE, NORMALISATION, OPTIMIZER, REDUCTION, kind
-from common.trace.operators import Nesting, launches, launching_operators
+from common.trace.operators import Nesting, graph_launched, launches, launching_operators
 
 # Matrix products and convolutions without matrix cores, by name.
 _ORDINARY = (
@@ -155,9 +155,9 @@ class TensorCores(Struct, frozen=True):
     """share: per GPU id, of its kernel time, None if all names are unknown. unknown: per GPU id, the unknown share.
 
     eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. fp32_matrix: the
-    matrix products and convolutions that such operators launched, in full precision and surely without Tensor Cores.
-    fp32_other: the other kernels that name float and no narrower type. Masks over `Trace.kernels`, empty on AMD, whose
-    matrix cores multiply float32 as well.
+    matrix products and convolutions that such operators or CUDA graphs launched, in full precision and surely without
+    matrix cores. fp32_other: the other kernels that name float and no narrower type. Masks over `Trace.kernels`, empty
+    on AMD, whose matrix cores multiply float32 as well.
     """
 
     share: dict[int, float | None]
@@ -175,9 +175,10 @@ def tensor_cores(
     """The `TensorCores` of a trace.
 
     Over the kernels that operators launched, as the plugin counts (Optimizer.* marks and the wrappers of parallel
-    training are not operators), and unlike it those of a CUDA graph; over all kernels if the trace links none to an
-    operator. An operator that launches Tensor Core kernels is eligible whatever its name, and the time counts for the
-    innermost eligible one. A graph's kernels have no operator: of them, those with Tensor Cores count as eligible.
+    training are not operators), and those that CUDA graphs launched, which the plugin leaves out where no operator is
+    around the launch; over all kernels if the trace links none to an operator. An operator that launches Tensor Core
+    kernels is eligible whatever its name, and the time counts for the innermost eligible one. A graph's kernels name no
+    operator: of those the matrix products and convolutions are eligible.
     """
     kernels, operators = trace.kernels, trace.operators
     if not len(kernels):
@@ -190,14 +191,12 @@ def tensor_cores(
     unsure &= ~np.isin(kernels.device, old)
 
     call = launches(trace, kernels)
-    operator = launching_operators(trace, call)
+    graphed = graph_launched(trace, call)
+    operator = launching_operators(trace, np.where(graphed, -1, call))
     launched = operator >= 0
     if len(operators):
         launched &= trace.named(operators, _is_operator)[operator]
-    of_graph = np.zeros(len(kernels), bool)
-    if len(trace.runtime):
-        of_graph = (call >= 0) & ~launched & trace.named(trace.runtime, lambda name: "GraphLaunch" in name)[call]
-    counted = launched | of_graph if launched.any() else np.ones(len(kernels), bool)
+    counted = launched | graphed if (launched | graphed).any() else np.ones(len(kernels), bool)
     time = kernels.duration
 
     share, unknown = {}, {}
@@ -206,15 +205,18 @@ def tensor_cores(
         total, unknown[int(device)] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
         share[int(device)] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
-    if not launched.any():
+    if not (launched | graphed).any():
         return TensorCores(share, unknown, None, np.zeros(len(kernels), bool), np.zeros(len(kernels), bool))
     able = trace.named(operators, eligible.__contains__)
     able[operator[launched & sure]] = True
-    innermost = able & ~Nesting(operators).has_descendant(able)
-    in_innermost = launched & innermost[operator]
-    able_share = _part(time[in_innermost | (of_graph & sure)].sum(), time[launched | of_graph].sum())
+    ordinary = trace.named(kernels, _is_ordinary)
+    in_innermost = graphed & (sure | ordinary)
+    if launched.any():
+        innermost = able & ~Nesting(operators).has_descendant(able)
+        in_innermost |= launched & innermost[operator]
+    able_share = _part(time[in_innermost].sum(), time[counted].sum())
     full = ~trace.named(kernels, _LOW_PRECISION.search) & (not amd)
-    fp32_matrix = in_innermost & full & trace.named(kernels, _is_ordinary)
+    fp32_matrix = in_innermost & full & ordinary
     names_float = trace.named(kernels, lambda name: "float" in name and "nccl" not in name)
     return TensorCores(share, unknown, able_share, fp32_matrix, full & ~fp32_matrix & ~sure & names_float)
 

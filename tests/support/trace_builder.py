@@ -86,7 +86,7 @@ def two_steps(era="today"):
     """Two steps of 1000 µs on one GPU in which every role and every cause of waiting appears once.
 
     Each step: 0-200 loading, 200-250 a call that copies (the copy runs 210-240), 300-340 an operator whose launch at
-    310-320 starts a kernel that runs 330-730, 740-780 a synchronisation, 800-860 an operator that launches nothing.
+    310-320 starts a kernel that runs 330-730, 740-780 a synchronisation, 800-860 a backward pass that launches nothing.
     """
     builder = TraceBuilder(era)
     for number, begin in ((3, 10_000), (4, 11_000)):
@@ -99,7 +99,7 @@ def two_steps(era="today"):
             "blocks per SM": 0.5, "est. achieved occupancy %": 40,
         })  # fmt: skip
         builder.add("runtime", "cudaDeviceSynchronize", begin + 740, 40, correlation=-2)
-        builder.op("aten::item", begin + 800, 60)
+        builder.op("ConvolutionBackward0", begin + 800, 60)
     return builder
 
 

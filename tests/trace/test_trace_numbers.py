@@ -7,7 +7,7 @@ import pytest
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
 from common.trace.communication import communication
-from common.trace.idle import idle
+from common.trace.idle import idle, stalls
 from common.trace.lanes import lanes
 from common.trace.reader import read
 from common.trace.steps import steps
@@ -148,6 +148,55 @@ def test_a_call_that_copies_holds_up_no_gpu_whose_next_kernel_is_launched_alread
     assert idle(read_back, steps(read_back), 0).causes_us["copy"] == 0
 
 
+def test_a_gpu_waits_for_itself_from_a_launch_to_its_kernel_whatever_the_cpu_does(trace):
+    """20 µs are left for the launch; what comes before them is the CPU's. Moment by moment, not gap by gap."""
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.op("aten::mm", 0, 110)
+    builder.launch("k", 100, 10, 500, 500)
+    builder.add("runtime", "cudaStreamSynchronize", 110, 890, correlation=-2)
+    read_back = trace(builder)
+    waits = idle(read_back, steps(read_back), 0)
+    assert {cause: us for cause, us in waits.causes_us.items() if us} == {
+        "launch": 110, "synchronisation": 20, "queued": 500 - 130
+    }  # fmt: skip
+    assert waits.queued_share == pytest.approx(370 / 500)
+    [stall] = stalls(read_back, waits)
+    assert (stall.us, stall.waited_us, stall.work, stall.call) == (370, 390, "k", "cudaLaunchKernel")
+
+
+def test_a_copy_that_is_queued_keeps_the_gpu_from_waiting_for_the_cpu_too(trace):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.copy(0, 10, 330, 70, 1000, name="Memcpy HtoD (Pinned -> Device)")
+    builder.launch("k", 390, 5, 400, 600)
+    read_back = trace(builder)
+    causes = idle(read_back, steps(read_back), 0).causes_us
+    assert (causes["queued"], causes["copy"]) == (300, 70 + 10)
+
+
+def test_between_the_kernels_of_a_cuda_graph_the_gpu_waits_for_itself(summary):
+    """One call launches them all. Meanwhile the CPU is in a call that copies a result back, which is not to blame."""
+    builder = graph_replay()
+    builder.copy(120, 700, 806, 5, 4, name="Memcpy DtoH (Device -> Pageable)")
+    result = summary(builder)
+    [waits] = result.idle
+    assert waits.causes_us["queued"] == 2 * 200
+    assert [stall.call for stall in stalls(result.trace, waits)] == ["cudaGraphLaunch"] * 2
+    assert "leave results on the GPU" not in [advice.title for advice in result.advice]
+    assert "is launched already" in result.verdict
+
+
+def graph_replay():
+    """A step of 820 µs that launches one CUDA graph of three kernels, each 100 µs long and 200 µs after the last."""
+    builder = TraceBuilder()
+    builder.step(1, 0, 820)
+    _, first = builder.launch("k", 90, 10, 105, 100, call="cudaGraphLaunch")
+    for at in (405, 705):
+        builder.events.append(first | {"ts": at})
+    return builder
+
+
 def test_the_timeline_begins_where_the_cpu_begins_the_first_step(trace):
     timeline = lanes(trace(run_ahead()))
     assert [step["start"] for step in timeline["steps"]] == [2000, 3000, 4000]
@@ -243,6 +292,22 @@ def test_tensor_cores_are_shares_of_the_time_that_operators_launched(summary):
     # aten::linear is not the innermost eligible operator, aten::addmm is.
     assert result.tensor_cores.eligible_share == pytest.approx((100 + 200 + 50) / 700)
     assert advised(result, "01_amp").share_of_step == pytest.approx((200 + 50) / result.steps.mean_us)
+
+
+def test_the_kernels_of_a_cuda_graph_count_although_no_operator_launched_them(summary):
+    """One that is no operator's as well; of a graph's kernels the matrix products could use Tensor Cores."""
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    add = builder.op("aten::add", 0, 20)
+    builder.launch("void at::native::vectorized_elementwise_kernel<4>", 5, 5, 15, 100, op=add)
+    _, first = builder.launch("volta_h884gemm_128x128", 30, 5, 200, 300, call="cudaGraphLaunch")
+    builder.events.append(first | {"name": "volta_sgemm_128x64_nn", "ts": 500, "dur": 200})
+    builder.events.append(first | {"name": "void at::native::vectorized_elementwise_kernel<4>", "ts": 700, "dur": 200})
+    builder.launch("volta_h884gemm_128x128", 40, 5, 900, 50)  # by no operator and no graph: not counted
+    result = summary(builder)
+    assert result.gpus[0].tensor_core_share == pytest.approx(300 / 800)
+    assert result.tensor_cores.eligible_share == pytest.approx(500 / 800)
+    assert advised(result, "01_amp").share_of_step == pytest.approx(200 / 1000)
 
 
 def test_kernels_are_linked_by_containment_where_the_ids_name_no_operator(summary):
@@ -569,7 +634,7 @@ def test_the_wait_after_a_synchronisation_counts_for_it(summary):
     for begin in (0, 1000):
         builder.step(begin // 1000, begin, 1000)
         builder.op("aten::add", begin, 400)
-        builder.launch("k", begin + 300, 10, begin + 400, 500)
+        builder.launch("k", begin + 385, 10, begin + 400, 500)
         builder.add("runtime", "cudaStreamSynchronize", begin + 450, 450, correlation=-2)
     advice = next(advice for advice in summary(builder).bottlenecks if advice.title == "do not synchronise")
     assert advice.share_of_step == pytest.approx((500 + 100) / 2000)  # to the next kernel, and to the end

@@ -12,7 +12,7 @@ export const ROLES = {
 };
 const CAUSES = {
   copy: ["#E69F00", "copying, or inside a call that copies"],
-  queued: ["#009E73", "the next kernel is launched already, the GPU starts it"],
+  queued: ["#009E73", "work is launched already: the GPU waits for itself"],
   dataloader: ["#D55E00", "the loop waits for its next batch"],
   synchronisation: ["#CC79A7", "the CPU waits for the GPU"],
   setup: ["#C8B400", "allocating memory, loading code, starting up"],

@@ -1,0 +1,148 @@
+"""What a trace is of, and that no advice is given for what it is not."""
+
+import pytest
+from support.trace_builder import TraceBuilder
+
+from common.trace.summary import summarize
+
+
+@pytest.fixture
+def summary(tmp_path):
+    """summary(builder): the `Summary` of the trace that a builder holds."""
+    return lambda builder: summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
+
+
+def advised(summary, step):
+    return next(advice for advice in summary.bottlenecks if advice.step == step)
+
+
+def launching(*names, kernel="k", call="cudaLaunchKernel", devices=None):
+    """A step of 1000 µs that launches ten kernels of 10 µs, too slowly, inside operators of these names."""
+    builder = TraceBuilder() if devices is None else TraceBuilder(devices=devices)
+    builder.step(1, 0, 1000)
+    op = None
+    for name in names or ("aten::mm",):
+        op = builder.op(name, 0, 1000)
+    for at in range(0, 1000, 100):
+        builder.launch(kernel, at, 10, at + 15, 10, op=op, call=call)
+    return builder
+
+
+@pytest.mark.parametrize(
+    "name", ["autograd::engine::evaluate_function: MmBackward0", "AddBackward0", "Optimizer.step#AdamW.step"]
+)
+def test_a_backward_pass_or_an_optimizer_is_training(summary, name):
+    result = summary(launching("aten::mm", name))
+    assert result.nature.training is True
+    assert advised(result, "02_bigger_batch").predicted_gain > 1
+
+
+def test_operators_without_either_are_inference_where_no_bigger_batch_is_advised(summary):
+    result = summary(launching("aten::mm"))
+    assert result.nature.training is False
+    assert "02_bigger_batch" not in [advice.step for advice in result.advice]
+    assert result.advice[0].step == "13_compile"
+    on_cpu = TraceBuilder(devices=())
+    on_cpu.step(1, 0, 1000)
+    on_cpu.op("aten::mm", 0, 300)
+    assert "02_bigger_batch" not in [advice.step for advice in summary(on_cpu).advice]
+
+
+def test_without_operators_kernels_tell_or_nothing_does(summary):
+    builder = TraceBuilder()
+    builder.launch("k", 0, 10, 15, 10)
+    assert summary(builder).nature.training is None
+    builder.launch("void batch_norm_backward_kernel<float>", 20, 10, 35, 10)
+    assert summary(builder).nature.training is True
+
+
+@pytest.mark.parametrize("name", ["Torch-Compiled Region: 0/0", "CompiledFunction", "## Call CompiledFxGraph f6u ##"])
+def test_what_is_compiled_is_not_to_be_compiled(summary, name):
+    result = summary(launching("aten::mm", name))
+    assert result.nature.compiled
+    assert advised(result, "13_compile").predicted_gain == 1
+    assert advised(result, "15_cuda_graphs").predicted_gain > 1
+
+
+def test_inductors_kernels_are_compiled_code(summary):
+    assert summary(launching(kernel="triton_poi_fused_add_relu_0")).nature.compiled
+    assert not summary(launching(kernel="_matmul_ogs")).nature.compiled
+
+
+def test_where_cuda_graphs_launch_the_kernels_compiling_launches_no_fewer(summary):
+    result = summary(launching(call="cudaGraphLaunch"))
+    assert result.nature.graphed == 1
+    assert [advised(result, step).predicted_gain for step in ("13_compile", "15_cuda_graphs")] == [1, 1]
+
+
+def test_a_graphs_capture_gets_a_sentence_and_no_advice(summary):
+    builder = launching("aten::mm")
+    builder.add("runtime", "cudaStreamBeginCapture", 100, 5, correlation=-2)
+    builder.add("runtime", "cudaStreamEndCapture", 890, 10, correlation=-2)
+    result = summary(builder)
+    assert result.nature.capturing == pytest.approx(0.8)
+    assert (result.advice, result.bottlenecks) == ([], [])
+    assert result.verdict.startswith("a CUDA graph is captured here, for 80% of the time")
+
+
+def test_captures_one_after_another_count_with_what_is_between_them(summary):
+    builder = launching("aten::mm")
+    for begin in (100, 350):
+        builder.add("runtime", "cudaStreamBeginCapture", begin, 5, correlation=-2)
+        builder.add("runtime", "cudaStreamEndCapture", begin + 40, 10, correlation=-2)
+    assert summary(builder).nature.capturing == pytest.approx(0.3)
+    assert summary(builder).nature.is_capture
+    builder.launch("k", 600, 10, 615, 10, call="cudaGraphLaunch")  # a program that goes on
+    assert summary(builder).nature.capturing == pytest.approx(0.1)
+    assert not summary(builder).nature.is_capture
+
+
+def test_a_start_up_gets_a_sentence_and_no_advice(summary):
+    builder = launching("aten::mm")
+    builder.events[0]["dur"] = 4000
+    builder.add("runtime", "cudaMalloc", 1000, 3000, correlation=-2)
+    result = summary(builder)
+    assert (result.advice, result.bottlenecks) == ([], [])
+    assert result.verdict.startswith("a start-up, not a step: 75% of the time")
+
+
+def batch(size, *names):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    for name in names:
+        builder.op(name, 500, 100)
+    builder.copy(0, 300, 5, 290, size)
+    builder.launch("k", 500, 10, 515, 485)
+    return builder
+
+
+def test_only_images_are_to_cross_as_uint8(summary):
+    assert advised(summary(batch(600_000, "aten::conv2d")), "03_reduced_h2d_copy").predicted_gain > 1
+    for other in (batch(600_000, "aten::mm"), batch(120, "aten::conv2d")):
+        assert advised(summary(other), "03_reduced_h2d_copy").predicted_gain == 1
+
+
+def test_sound_is_no_image_although_it_is_convolved(summary):
+    assert summary(batch(1000, "aten::cudnn_convolution")).nature.images
+    assert not summary(batch(1000, "aten::cudnn_convolution", "aten::conv1d")).nature.images
+
+
+def test_a_trace_with_stacks_is_not_to_be_traced_with_stacks(summary):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.launch("k", 900, 10, 915, 80)
+    assert "trace with stacks" in summary(builder).advice[0].why
+    builder.add("python_function", "train.py(12): step", 0, 900)
+    result = summary(builder)
+    assert result.nature.stacks
+    assert "its functions are in the Trace view" in result.advice[0].why
+
+
+def test_collectives_lose_no_sms_that_a_bigger_batch_would_fill(summary):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.op("AddBackward0", 0, 10)
+    builder.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 10, 15, 400, **{"blocks per SM": 0.1})
+    builder.launch("k", 20, 10, 415, 585, **{"blocks per SM": 0.5})
+    share = advised(summary(builder), "02_bigger_batch").share_of_step
+    assert share == pytest.approx(0.585 * 0.5, abs=0.011)  # and the wait for the first launch

@@ -143,7 +143,7 @@ def _print_idle(summary: Summary, to: Console) -> None:
         to.print(Text(f"  {gaps}; the longest is {time_text(length)}, mostly {cause}", "dim"))
         for stall in stalls(summary.trace, idle, 1) if idle.queued_share > 0.1 else ():
             call = printable(stall.call or "a call that the trace lacks", 40)
-            text = f"  queued longest: {time_text(stall.us)} before {kernel_text(stall.work, 60)}, launched by {call}"
+            text = f"  queued longest: {time_text(stall.us)} before {short_name(stall.work, 60)}, launched by {call}"
             to.print(Text(text, "dim"))
 
 

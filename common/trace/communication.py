@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.intervals import Cover
-from common.trace.steps import Steps
+from common.trace.steps import Steps, of_steps
 
 
 class Communication(Struct, frozen=True):
-    """NCCL's and RCCL's kernels. count: in the trace. µs over all steps; hidden_us: while other kernels ran too."""
+    """NCCL's and RCCL's kernels. count: in the steps. µs over all steps; hidden_us: while other kernels ran too."""
 
     count: int
     us: float
@@ -39,4 +39,5 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
     either = (communicating | computing).within(steps.start, steps.end)
     total = communicating.within(steps.start, steps.end)
     hidden = total - (either - computing.within(steps.start, steps.end))
-    return Communication(int(collective.sum()), float(total.sum()), float(hidden.sum()))
+    count = int((collective & of_steps(trace, steps, trace.kernels)).sum())
+    return Communication(count, float(total.sum()), float(hidden.sum()))

@@ -53,11 +53,15 @@ def _speed(old: float, new: float, old_batch: int | None, new_batch: int | None)
     return f"{old / new:.2f}x the steps/s, under the profiler"
 
 
+def _kernels_per_step(summary: Summary) -> float:
+    return sum(kernel.count for kernel in summary.in_steps.kernels) / len(summary.steps.names)
+
+
 _FIGURES: list[tuple[str, Callable[[Summary], Any], Callable[[Any], str]]] = [  # name, number or None, its text
     ("GPU busy", lambda s: mean_of_known(gpu.utilization for gpu in s.gpus), share_text),
     ("SMs at work", lambda s: mean_of_known(gpu.sm_efficiency for gpu in s.gpus), share_text),
     ("Tensor Cores", lambda s: mean_of_known(gpu.tensor_core_share for gpu in s.gpus), share_text),
-    ("kernels per step", lambda s: sum(k.count for k in s.kernels) / len(s.steps.names) or None, "{:.0f}".format),
+    ("kernels per step", lambda s: _kernels_per_step(s) or None, "{:.0f}".format),
     ("bytes to the GPU", lambda s: s.step_bytes or None, size_text),
     ("peak memory", lambda s: s.memory[0].peak_allocated if s.memory else None, size_text),
 ]

@@ -61,8 +61,9 @@ def print_summary(summary: Summary, to: Console, full_names: bool = False) -> No
     if not steps.marked:
         count = "no step marks, so the whole trace counts as one step"
     to.print(Text(printable(summary.trace.file.name, 200), "bold"))
-    to.print(f"{names}; {count}; {time_text(steps.mean_us)} per step{_range(steps.duration)}\n", markup=False)
+    to.print(f"{names}; {count}; {time_text(steps.mean_us)} per step{_range(steps)}\n", markup=False)
     _print_breakdown(steps, to, bool(summary.gpus))
+    _print_outliers(summary, to)
     _print_gpus(summary, to)
     _print_idle(summary, to)
     _print_kernels(summary, to, full_names)
@@ -90,6 +91,16 @@ def _print_breakdown(steps: Steps, to: Console, has_gpu: bool) -> None:
             letter = Text(f"  {letter}", f"{colour} bold")
             table.add_row(letter, role, time_text(parts[role]), f"{parts[role] / total:.1%}", meaning)
     to.print(table)
+
+
+def _print_outliers(summary: Summary, to: Console) -> None:
+    """The steps that are far longer than the others, why, and that the advice leaves them out."""
+    for step in summary.outliers:
+        text = f"step {printable(step.name, 20)} takes {time_text(step.us)}, {time_text(step.excess_us)} more than the "
+        text += f"median, most of it {step.role}"
+        if step.gap_us > 0:
+            text += f"; its longest time without a kernel is {time_text(step.gap_us)}, mostly {step.cause}"
+        to.print(Padding(Text(f"{text}. The advice leaves it out.", "yellow"), (0, 0, 0, 2), expand=False))
 
 
 def _print_gpus(summary: Summary, to: Console) -> None:
@@ -148,29 +159,29 @@ def _print_idle(summary: Summary, to: Console) -> None:
 
 
 def _print_operators(summary: Summary, to: Console) -> None:
-    if not summary.operators:
+    if not summary.in_steps.operators:
         return
-    total = sum(operator.us for operator in summary.operators)
+    total = sum(operator.us for operator in summary.in_steps.operators)
     to.print(Text(f"\nOperators on the CPU, self time: {time_text(total)} in {_steps(summary)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "name")
-    for operator in summary.operators[:TOP_NAMES]:
+    for operator in summary.in_steps.operators[:TOP_NAMES]:
         cells = time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
         table.add_row(*cells, time_text(operator.us / operator.count), printable(operator.name, max(30, to.width - 42)))
     to.print(table)
 
 
 def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
-    if not summary.kernels:
+    if not summary.in_steps.kernels:
         return
-    total = sum(kernel.us for kernel in summary.kernels)
-    count = sum(kernel.count for kernel in summary.kernels)
+    total = sum(kernel.us for kernel in summary.in_steps.kernels)
+    count = sum(kernel.count for kernel in summary.in_steps.kernels)
     to.print(Text(f"\nKernels: {count} in {_steps(summary)}, {time_text(total)}", "bold"))
     table = headed_table(
         "time", "share", "count", "mean", "".join(word[0] for word in summary.matrix_units.upper().split()), "name"
     )
     answers = {True: "yes", False: "no", None: "?"}
     width = max(30, to.width - 46)
-    for kernel in summary.kernels[:TOP_NAMES]:
+    for kernel in summary.in_steps.kernels[:TOP_NAMES]:
         mean = time_text(kernel.us / kernel.count)
         cells = time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
         name = printable(kernel.name) if full_names else short_name(kernel.name, width)
@@ -189,7 +200,7 @@ def _print_kinds(summary: Summary, to: Console) -> None:
 def _print_transfers(summary: Summary, to: Console) -> None:
     lines = []
     for name, label in (("h2d", "to the GPU"), ("d2h", "from it"), ("d2d", "within the GPU")):
-        copies = summary.copies[name]
+        copies = summary.in_steps.copies[name]
         if copies.count:
             speed = copies.gigabytes_per_second
             kinds = [
@@ -242,10 +253,11 @@ def _first_to_last(names: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}"
 
 
-def _range(durations: np.ndarray) -> str:
-    """The shortest and the longest step, if they differ by more than 5 %; else ""."""
-    low, high = (min(durations), max(durations)) if len(durations) else (0, 0)
-    return f" ({time_text(low)} to {time_text(high)})" if high > 1.05 * low else ""
+def _range(steps: Steps) -> str:
+    """The shortest, the median and the longest step, if they differ by more than 5 %; else ""."""
+    low, high = (min(steps.duration), max(steps.duration)) if len(steps.duration) else (0, 0)
+    median = f"; median {time_text(steps.median_us)}" if len(steps.duration) > 2 else ""
+    return f" ({time_text(low)} to {time_text(high)}{median})" if high > 1.05 * low else ""
 
 
 def _steps(summary: Summary) -> str:

@@ -8,13 +8,13 @@ from msgspec import Struct
 from common.trace.columns import Trace
 from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE, kind
-from common.trace.steps import Steps
+from common.trace.steps import Steps, of_steps
 
 
 class Communication(Struct, frozen=True):
     """The kernels of collectives, NCCL's and others.
 
-    count: in the trace. µs over all steps; hidden_us: while other kernels ran too.
+    count: in the steps. µs over all steps; hidden_us: while other kernels ran too.
     """
 
     count: int
@@ -43,4 +43,5 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
     either = (communicating | computing).within(steps.start, steps.end)
     total = communicating.within(steps.start, steps.end)
     hidden = total - (either - computing.within(steps.start, steps.end))
-    return Communication(int(collective.sum()), float(total.sum()), float(hidden.sum()))
+    count = int((collective & of_steps(trace, steps, trace.kernels)).sum())
+    return Communication(count, float(total.sum()), float(hidden.sum()))

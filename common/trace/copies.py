@@ -6,15 +6,13 @@ import numpy as np
 from msgspec import Struct
 
 from common.trace.columns import Trace
-from common.trace.intervals import Cover
-from common.trace.operators import launches
-from common.trace.steps import Steps
+from common.trace.steps import Steps, of_steps
 
 DIRECTIONS = {"h2d": r"HtoD|HostToDevice", "d2h": r"DtoH|DeviceToHost", "d2d": r"DtoD|PtoP|DeviceToDevice|PeerToPeer"}
 
 
 class Copies(Struct, frozen=True):
-    """Copies in one direction over the whole trace. us: their summed time.
+    """Copies in one direction. us: their summed time.
 
     pinned_bytes, pageable_bytes: by the kind of host memory, which is part of the copy's name.
     """
@@ -36,13 +34,13 @@ def direction(trace: Trace, name: str) -> np.ndarray:
     return trace.named(trace.copies, re.compile(DIRECTIONS[name]).search)
 
 
-def copies(trace: Trace) -> dict[str, Copies]:
-    """The `Copies` of each direction, by its name."""
+def copies(trace: Trace, selected: np.ndarray) -> dict[str, Copies]:
+    """The `Copies` of each direction, by its name, among the `selected` ones (a mask over `Trace.copies`)."""
     result, size = {}, np.nan_to_num(trace.copies.bytes)
     pinned = trace.named(trace.copies, lambda name: "Pinned" in name)
     pageable = trace.named(trace.copies, lambda name: "Pageable" in name)
     for name in DIRECTIONS:
-        mask = direction(trace, name)
+        mask = direction(trace, name) & selected
         result[name] = Copies(
             int(mask.sum()),
             int(size[mask].sum()),
@@ -53,17 +51,7 @@ def copies(trace: Trace) -> dict[str, Copies]:
     return result
 
 
-def of_steps(trace: Trace, steps: Steps) -> np.ndarray:
-    """A mask over `Trace.copies`: those that were called in a step; without a recorded call, those that begin in one.
-
-    A copy in a stream of its own may run long before the kernels of the step that calls it.
-    """
-    call = launches(trace, trace.copies)
-    called = np.append(Cover(steps.cpu_start, steps.cpu_end).holds(trace.runtime.start), False)[call]
-    return np.where(call >= 0, called, Cover(steps.start, steps.end).holds(trace.copies.start))
-
-
 def step_bytes(trace: Trace, steps: Steps) -> float:
     """Bytes that a mean step copies to the device."""
-    inside = direction(trace, "h2d") & of_steps(trace, steps)
+    inside = direction(trace, "h2d") & of_steps(trace, steps, trace.copies)
     return float(np.nan_to_num(trace.copies.bytes)[inside].sum() / len(steps.names))

@@ -36,22 +36,25 @@ def digest(summary: Summary) -> dict[str, object]:
             "mean_us": steps.mean_us,
             "us": steps.duration.tolist(),
             "breakdown_us": steps.mean_breakdown_us,
+            "median_us": steps.median_us,
+            "outliers": [asdict(outlier) for outlier in summary.outliers],
         },
         "gpus": [asdict(gpu) | {"unsure": summary.tensor_cores.unknown.get(gpu.id, 0.0)} for gpu in summary.gpus],
         "has_gpu": bool(summary.gpus or summary.trace.properties),
         "eligible_share": summary.tensor_cores.eligible_share,
-        "kernel_count": sum(kernel.count for kernel in summary.kernels),
-        "kernel_us": sum(kernel.us for kernel in summary.kernels),
+        "kernel_count": sum(kernel.count for kernel in summary.in_steps.kernels),
+        "kernel_us": sum(kernel.us for kernel in summary.in_steps.kernels),
         "kernels": [
-            asdict(kernel) | {"short": short_name(kernel.name, NAME_WIDTH)} for kernel in summary.kernels[:TOP_KERNELS]
+            asdict(kernel) | {"short": short_name(kernel.name, NAME_WIDTH)}
+            for kernel in summary.in_steps.kernels[:TOP_KERNELS]
         ],
         "kinds": summary.kinds,
         "matrix_units": summary.matrix_units,
-        "operator_us": sum(operator.us for operator in summary.operators),
-        "operators": [asdict(operator) for operator in summary.operators[:TOP_OPERATORS]],
+        "operator_us": sum(operator.us for operator in summary.in_steps.operators),
+        "operators": [asdict(operator) for operator in summary.in_steps.operators[:TOP_OPERATORS]],
         "copies": {
             name: asdict(copies) | {"gigabytes_per_second": copies.gigabytes_per_second}
-            for name, copies in summary.copies.items()
+            for name, copies in summary.in_steps.copies.items()
         },
         "step_bytes": summary.step_bytes,
         "memory": [_memory(device) for device in summary.memory],

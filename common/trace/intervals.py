@@ -30,6 +30,9 @@ class Cover:
         self.end: np.ndarray = reach[last]
         self._before = np.concatenate([[0.0], np.cumsum(self.end - self.start)])
 
+    def __and__(self, other: "Cover") -> "Cover":
+        return self.gaps(other.start, other.end).gaps(other.start, other.end)
+
     def __or__(self, other: "Cover") -> "Cover":
         return Cover(np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end]))
 
@@ -94,4 +97,5 @@ def integral(
     times = times[order]
     height = np.clip(np.cumsum(np.concatenate([value, -np.asarray(value)])[order]), 0.0, limit)
     area = np.concatenate([[0.0], np.cumsum(np.diff(times) * height[:-1])])
+    low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
     return np.interp(high, times, area) - np.interp(low, times, area)

@@ -143,7 +143,7 @@ def _optimizer(steps: Steps, phases: Phases) -> Advice:
 
 def _compiling(steps: Steps, phases: Phases, nature: Nature) -> Advice:
     """At best all of the model's time is gone but its convolutions, its products and the loss."""
-    step, title, model = "13_compile", "compile the model", phases.model
+    step, title, model = "13_compile", "compile the model", phases.model & Cover(steps.start, steps.end)
     if nature.compiled:
         return _without_effect(step, title, "compiled code runs already")
     products = _share(steps, float(phases.products.within(model.start, model.end).sum()))

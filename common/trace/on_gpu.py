@@ -8,14 +8,14 @@ import numpy as np
 from common.trace.advice import WORTHWHILE, Advice, bounded, step_time
 from common.trace.columns import Spans, Trace
 from common.trace.communication import Communication, is_collective
-from common.trace.copies import direction, of_steps, step_bytes
+from common.trace.copies import direction, step_bytes
 from common.trace.gpus import Gpu, mean_of_known
 from common.trace.idle import CAUSES, Idle
 from common.trace.intervals import Cover, integral
 from common.trace.nature import Nature
 from common.trace.operators import launches
 from common.trace.phases import Phases
-from common.trace.steps import Steps
+from common.trace.steps import Steps, of_steps
 from common.trace.tensor_cores import TensorCores
 
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
@@ -138,7 +138,7 @@ def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], n
     copies, size = trace.copies, np.nan_to_num(trace.copies.bytes)
     to_device, total = direction(trace, "h2d"), max(float(steps.duration.sum()), 1e-9)
     shares = {name: _blocked_by(trace, idle, direction(trace, name)) / total for name in ("h2d", "d2h")}
-    inside = to_device & of_steps(trace, steps)
+    inside = to_device & of_steps(trace, steps, copies)
     batch = step_bytes(trace, steps)
     weight = size if batch else np.ones(len(copies))  # where sizes are not recorded, every copy counts alike
     pageable = weight[inside & trace.named(copies, lambda name: "Pageable" in name)].sum() > weight[inside].sum() / 2

@@ -39,6 +39,18 @@ class Steps(Struct, frozen=True):
     breakdown: np.ndarray
     marked: bool
 
+    def where(self, mask: np.ndarray) -> "Steps":
+        """The steps that a boolean mask selects."""
+        return Steps(
+            [name for name, selected in zip(self.names, mask.tolist(), strict=True) if selected],
+            self.start[mask],
+            self.end[mask],
+            self.cpu_start[mask],
+            self.cpu_end[mask],
+            self.breakdown[:, mask],
+            self.marked,
+        )
+
     @property
     def duration(self) -> np.ndarray:
         """µs, float64 [steps]."""
@@ -48,6 +60,11 @@ class Steps(Struct, frozen=True):
     def mean_us(self) -> float:
         """Mean duration of a step."""
         return float(self.duration.mean())
+
+    @property
+    def median_us(self) -> float:
+        """Median duration of a step."""
+        return float(np.median(self.duration))
 
     @property
     def mean_breakdown_us(self) -> dict[str, float]:
@@ -81,6 +98,16 @@ def steps(trace: Trace) -> Steps:
     start, end = start[:count], end[:count]
     breakdown = shares([*roles(trace), Cover(start, end)], start, end)
     return Steps(names[:count], start, end, cpu_start[:count], cpu_end[:count], breakdown, marked)
+
+
+def of_steps(trace: Trace, steps: Steps, work: Spans) -> np.ndarray:
+    """A mask over device work: what was called in a step; without a recorded call, what begins in one.
+
+    A copy in a stream of its own may run long before the kernels of the step that calls it.
+    """
+    call = launches(trace, work)
+    called = np.append(Cover(steps.cpu_start, steps.cpu_end).holds(trace.runtime.start), False)[call]
+    return np.where(call >= 0, called, Cover(steps.start, steps.end).holds(work.start))
 
 
 def end_of_earlier_work(start: np.ndarray, end: np.ndarray, stream: np.ndarray, step: np.ndarray) -> float:

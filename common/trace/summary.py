@@ -8,45 +8,48 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from common.trace import advice, bottlenecks, copies, gpus, idle, kinds, memory, nature, reader, steps, tensor_cores
+from common.trace import (
+    advice,
+    bottlenecks,
+    copies,
+    gpus,
+    idle,
+    kinds,
+    memory,
+    nature,
+    reader,
+    steps,
+    tables,
+    tensor_cores,
+    typical,
+)
 from common.trace.columns import Trace
 from common.trace.communication import Communication, communication
-from common.trace.operators import Nesting
 from common.trace.source import Chunks
-
-
-class Kernel(Struct, frozen=True):
-    """All kernels of one name: how many, their summed µs, and whether they use matrix cores (None: unknown)."""
-
-    name: str
-    count: int
-    us: float
-    tensor_cores: bool | None
-
-
-class Operator(Struct, frozen=True):
-    """All operators of one name: how many, and their summed µs on the CPU without the operators inside them."""
-
-    name: str
-    count: int
-    us: float
+from common.trace.steps import Steps
+from common.trace.typical import Outlier
 
 
 class Summary(Struct, frozen=True):
     """The numbers of one trace; see the classes of the fields.
 
-    kernels, operators: by name, the longest first, over the whole trace; operators only for traces without kernels.
-    kinds: {kind of kernel: µs per step}, see `kinds.kinds_us`. step_bytes: bytes that a mean step copies to the device.
+    kernels, operators, copies: see `Tables`, over the whole trace; in_steps: over its steps. kinds: {kind of kernel: µs per
+    step}, see `kinds.kinds_us`. step_bytes: bytes that a
+    mean step copies to the device. outliers: the steps that take far longer than the others; nature, bottlenecks and
+    verdict are computed from the steps without them, `typical`, and everything else from all.
     """
 
     trace: Trace
-    steps: steps.Steps
+    steps: Steps
+    typical: Steps
+    outliers: list[Outlier]
     gpus: list[gpus.Gpu]
     tensor_cores: tensor_cores.TensorCores
-    kernels: list[Kernel]
-    operators: list[Operator]
+    kernels: list[tables.Kernel]
+    operators: list[tables.Operator]
     kinds: dict[str, float]
     copies: dict[str, copies.Copies]
+    in_steps: tables.Tables
     step_bytes: float
     memory: list[memory.Memory]
     idle: list[idle.Idle]
@@ -124,46 +127,33 @@ def summarize(path: str | Path | Chunks) -> Summary:
         )
     waits = [idle.idle(trace, traced_steps, gpu.id) for gpu in devices]
     collectives = communication(trace, traced_steps)
-    what = nature.nature(trace, traced_steps, waits)
-    costs = bottlenecks.bottlenecks(trace, traced_steps, devices, waits, tensor, collectives, what)
+    whole = tables.tables(trace)
+    usual, usual_waits, usual_collectives = typical.typical(traced_steps), waits, collectives
+    if usual is not traced_steps:
+        usual_waits = [idle.idle(trace, usual, gpu.id) for gpu in devices]
+        usual_collectives = communication(trace, usual)
+    what = nature.nature(trace, usual, usual_waits)
+    costs = bottlenecks.bottlenecks(trace, usual, devices, usual_waits, tensor, usual_collectives, what)
     return Summary(
         trace=trace,
         steps=traced_steps,
+        typical=usual,
+        outliers=typical.outliers(traced_steps, waits),
         gpus=devices,
         tensor_cores=tensor,
-        kernels=_kernels(trace),
-        operators=[] if len(trace.kernels) else _operators(trace),
+        kernels=whole.kernels,
+        operators=whole.operators,
         kinds=kinds.kinds_us(trace, traced_steps) if len(trace.kernels) else {},
-        copies=copies.copies(trace),
+        copies=whole.copies,
+        in_steps=tables.tables(trace, traced_steps) if traced_steps.marked else whole,
         step_bytes=copies.step_bytes(trace, traced_steps),
         memory=memory.memory(trace),
         idle=waits,
         communication=collectives,
         nature=what,
         bottlenecks=costs,
-        verdict=advice.verdict(trace, traced_steps, costs, tensor, waits, what),
+        verdict=advice.verdict(trace, usual, costs, tensor, usual_waits, what),
     )
-
-
-def _kernels(trace: Trace) -> list[Kernel]:
-    rows = _by_name(trace, trace.kernels.name, trace.kernels.duration)
-    return [Kernel(name, count, us, tensor_cores.uses_tensor_cores(name)) for name, count, us in rows]
-
-
-def _operators(trace: Trace) -> list[Operator]:
-    operators = trace.operators.where(
-        ~trace.named(trace.operators, lambda name: steps.is_step(name) or steps.is_loading(name))
-    )
-    return [Operator(*row) for row in _by_name(trace, operators.name, Nesting(operators).own_time())]
-
-
-def _by_name(trace: Trace, name: np.ndarray, us: np.ndarray) -> list[tuple[str, int, float]]:
-    """(name, count, summed µs), the longest first."""
-    times, counts = np.bincount(name, weights=us), np.bincount(name)
-    rows = [
-        (trace.names[number], int(counts[number]), float(times[number])) for number in np.flatnonzero(counts).tolist()
-    ]
-    return sorted(rows, key=lambda row: (-row[2], row[0]))
 
 
 def _largest(values: Iterable[int | None]) -> int | None:

@@ -266,6 +266,35 @@ def test_overlapping_kernels_count_once_for_the_time_and_together_for_the_sms(su
     assert gpu.occupancy_percent == pytest.approx(40)
 
 
+def test_tables_count_what_the_steps_launched_and_the_json_the_whole_trace(summary):
+    builder = two_steps()
+    builder.launch("before", 9000, 10, 9050, 500)
+    builder.copy(9100, 10, 9120, 30, 70)
+    builder.op("aten::mm", 9200, 100)
+    result = summary(builder)
+    assert [(kernel.count, kernel.us) for kernel in result.in_steps.kernels] == [(2, 800)]
+    assert (result.in_steps.copies["h2d"].count, result.in_steps.copies["h2d"].bytes) == (2, 2_000_000)
+    whole = result.as_json()
+    assert whole["kernels"] == {"count": 3, "total_us": 1300}
+    assert whole["copies"]["h2d"]["count"] == 3
+
+
+def test_a_kernel_belongs_to_the_step_that_launched_it(summary):
+    builder = run_ahead()  # its first two kernels are those of steps before the trace
+    assert [(kernel.count, kernel.us) for kernel in summary(builder).in_steps.kernels] == [(6, 3 * 990)]
+    assert [(kernel.count, kernel.us) for kernel in summary(builder).kernels] == [(8, 3 * 990 + 1995)]
+
+
+def test_operators_before_the_steps_are_not_in_the_table(summary):
+    builder = TraceBuilder(devices=())
+    builder.op("aten::before", 0, 50)
+    builder.step(1, 100, 100)
+    builder.op("aten::mm", 110, 50)
+    result = summary(builder)
+    assert [operator.name for operator in result.in_steps.operators] == ["aten::mm"]
+    assert [operator.name for operator in result.operators] == ["aten::before", "aten::mm"]
+
+
 def test_each_gpu_has_its_own_numbers(summary):
     builder = TraceBuilder(devices=[V100, V100 | {"id": 1, "name": "Other"}])
     builder.step(1, 0, 100)

@@ -385,7 +385,7 @@ function copies(digest) {
   if (!rows.length) {
     return null;
   }
-  return section(digest.step_bytes ? `Copies: ${bytes(digest.step_bytes)} per step to the GPU` : "Copies",
+  return section(`Copies in ${inSteps(digest)}${digest.step_bytes ? `: ${bytes(digest.step_bytes)} per step to the GPU` : ""}`,
     table(["", ">copies", ">size", ">time", ">GB/s", ">pinned", ">pageable"], rows.map(([text, copied]) => [text, `${copied.count}`,
       bytes(copied.bytes), time(copied.us), copied.gigabytes_per_second?.toFixed(1), share(copied.bytes ? copied.pinned_bytes / copied.bytes : null),
       share(copied.bytes ? copied.pageable_bytes / copied.bytes : null)])));
@@ -407,16 +407,21 @@ function kinds(digest) {
     rows.map(([kind, us]) => [kind, time(us), share(us / total)]))) : null;
 }
 
+function inSteps(digest) {
+  const {names, marked} = digest.steps;
+  return !marked ? "the whole trace" : names.length > 1 ? `${names.length} steps` : "one step";
+}
+
 function kernels(digest) {
   const answer = (uses) => (uses === null ? "unknown" : uses ? "yes" : "no");
-  return h("section", {class: "wide"}, h("h2", {}, `Kernels: ${digest.kernel_count}, ${time(digest.kernel_us)} in the whole trace`),
+  return h("section", {class: "wide"}, h("h2", {}, `Kernels: ${digest.kernel_count}, ${time(digest.kernel_us)} in ${inSteps(digest)}`),
     table([">time", ">share", ">count", ">mean", digest.matrix_units, "name"], digest.kernels.slice(0, 30).map((kernel) => [time(kernel.us),
       share(kernel.us / digest.kernel_us), `${kernel.count}`, time(kernel.us / kernel.count), answer(kernel.tensor_cores), kernelName(kernel)])));
 }
 
 function operators(digest) {
   return h("section", {class: "wide"},
-    h("h2", {}, `Operators on the CPU, self time: ${time(digest.operator_us)} in the whole trace`),
+    h("h2", {}, `Operators on the CPU, self time: ${time(digest.operator_us)} in ${inSteps(digest)}`),
     table([">time", ">share", ">count", ">mean", "name"], digest.operators.slice(0, 30).map((operator) => [time(operator.us),
       share(operator.us / digest.operator_us), `${operator.count}`, time(operator.us / operator.count), operator.name])));
 }

@@ -122,7 +122,8 @@ def busiest(course: Course, step: str) -> str:
     summary = course.shown.summaries.get(step)
     if summary is None:
         return f"The trace of `{step}` cannot be read."
-    longest, what = (summary.kernels, "kernel") if summary.kernels else (summary.operators, "operator on the CPU")
+    in_steps = summary.in_steps
+    longest, what = (in_steps.kernels, "kernel") if in_steps.kernels else (in_steps.operators, "operator on the CPU")
     count = len(summary.steps.names)
     total = sum(item.us for item in longest)
     rows = [

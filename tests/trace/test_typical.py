@@ -1,0 +1,101 @@
+"""Which steps are far longer than the others, and that the advice is computed without them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.trace_builder import TraceBuilder
+
+from common.trace.steps import ROLES, Steps
+from common.trace.summary import summarize
+from common.trace.typical import is_outlier, typical
+
+
+@pytest.fixture
+def summary(tmp_path):
+    """summary(builder): the `Summary` of the trace that a builder holds."""
+    return lambda builder: summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
+
+
+def made(durations, role="other"):
+    """Steps of these durations, all of one role."""
+    end = np.cumsum(durations, dtype=float)
+    breakdown = np.zeros((len(ROLES), len(durations)))
+    breakdown[ROLES.index(role)] = durations
+    start = end - durations
+    return Steps([str(number) for number in range(len(durations))], start, end, start, end, breakdown, True)
+
+
+@pytest.mark.parametrize(
+    "durations, outlying",
+    [
+        ([100], []),
+        ([100, 900], []),  # neither of two is the odd one
+        ([100, 100, 109], []),
+        ([100, 100, 130], [2]),
+        ([100, 105, 180], [2]),
+        ([100, 115, 130], []),
+        ([100, 200, 200], []),  # shorter than the others: nothing to explain
+        ([100, 100, 200, 200], []),
+        ([100, 101, 99, 100, 300], [4]),
+        ([182, 126, 127, 123, 163, 124], [0, 4]),  # PyTorch's sample with four workers, ms
+        ([188, 175, 180, 175, 182, 166], []),  # the one without
+    ],
+)
+def test_outliers_are_far_from_the_median_step(durations, outlying):
+    assert np.flatnonzero(is_outlier(made(durations))).tolist() == outlying
+
+
+def test_waits_for_the_loader_come_every_so_many_steps_and_are_no_outliers():
+    assert not is_outlier(made([100, 100, 100, 100, 400], "dataloader")).any()
+
+
+@given(st.lists(st.integers(1, 10_000), min_size=1, max_size=12))
+def test_more_than_half_of_the_steps_are_typical(durations):
+    steps = made(durations)
+    assert 2 * len(typical(steps).names) > len(durations)
+    assert typical(steps).median_us <= steps.median_us
+
+
+def steps_with_a_gap(gap=800):
+    """Four training steps of 200 µs, busy for 150 of them; the third takes longer, in Python."""
+    builder, begin = TraceBuilder(), 0
+    for number in range(4):
+        length = 200 + gap * (number == 2)
+        builder.step(number, begin, length)
+        builder.op("AddBackward0", begin, 50)
+        builder.launch("k", begin + 30, 10, begin + 50, 150, **{"blocks per SM": 1})
+        begin += length
+    return builder
+
+
+def test_a_step_with_a_gap_is_named_and_kept_out_of_the_advice(summary):
+    result = summary(steps_with_a_gap())
+    [outlier] = result.outliers
+    assert (outlier.name, outlier.us, outlier.excess_us) == ("2", 1000, 800)
+    assert (outlier.role, outlier.role_us) == ("other", 800)
+    assert (outlier.gap_us, outlier.cause) == (800, "other")
+    assert result.steps.mean_us == 400  # over all steps, as the plugin has it
+    assert result.as_json()["steps"]["mean_us"] == 400
+    assert result.typical.names == ["0", "1", "3"]
+    assert result.advice[0].share_of_step == pytest.approx(50 / 200)  # waiting for launches, in a typical step
+    assert "find the Python between operators" not in [advice.title for advice in result.advice]
+
+
+def test_without_outliers_the_advice_is_of_all_steps(summary):
+    result = summary(steps_with_a_gap(gap=0))
+    assert (result.outliers, result.typical) == ([], result.steps)
+    assert result.advice[0].share_of_step == pytest.approx(50 / 200)
+
+
+def test_on_a_cpu_too_what_the_model_takes_is_that_of_typical_steps(summary):
+    builder, begin = TraceBuilder(devices=()), 0
+    for length in (1000, 1000, 5000):
+        builder.step(begin, begin, length)
+        builder.op("aten::conv2d", begin, 400)
+        builder.op("ReluBackward0", begin + 400, length - 400)
+        begin += length
+    result = summary(builder)
+    assert [outlier.us for outlier in result.outliers] == [5000]
+    compiling = next(advice for advice in result.bottlenecks if advice.step == "13_compile")
+    assert compiling.share_of_step == pytest.approx(0.6)

@@ -97,7 +97,7 @@ def _print_outliers(summary: Summary, to: Console) -> None:
     """The steps that are far longer than the others, why, and that the advice leaves them out."""
     for step in summary.outliers:
         text = f"step {printable(step.name, 20)} takes {time_text(step.us)}, {time_text(step.excess_us)} more than the "
-        text += f"median, most of it {step.role}"
+        text += f"median, the largest part of it {step.role}"
         if step.gap_us > 0:
             text += f"; its longest time without a kernel is {time_text(step.gap_us)}, mostly {step.cause}"
         to.print(Padding(Text(f"{text}. The advice leaves it out.", "yellow"), (0, 0, 0, 2), expand=False))
@@ -124,7 +124,7 @@ def _print_gpus(summary: Summary, to: Console) -> None:
     eligible = summary.tensor_cores.eligible_share
     could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could use them."
     legend = "busy: a kernel runs. SMs and occupancy are estimates. "
-    legend += f"{summary.matrix_units}: of the time of the operators' kernels."
+    legend += f"{summary.matrix_units}: of the time of operators' and CUDA graphs' kernels."
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
     if collectives := summary.communication:
         count = len(summary.steps.names)

@@ -126,7 +126,7 @@ def markdown(ladders: Sequence[LadderPredictions]) -> str:
         "# Predicted and measured",
         "",
         "What each step was predicted to gain by the trace of the step before it, and what it then gained. *Predicted*",
-        "is Amdahl's bound: the mean step without the cost that the next step reduces, so a gain of at most that.",
+        "is Amdahl's bound: a typical step without the cost that the next step reduces, so a gain of at most that.",
         "*Measured* is the ratio of the timed windows, without a profiler, and its 95 % interval; `~` where that holds",
         "1, so the gain is not resolved. *Within*: at most the bound, a loss included. A *miss* gained more than the",
         "bound (the whole interval is above it): the trace, or our reading of it, did not show everything. *Cannot",

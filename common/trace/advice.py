@@ -1,9 +1,9 @@
 """What to do next: each cost that a step of the walkthrough treats, its size here, and the largest possible gain.
 
-The predicted gain is Amdahl's bound: how many times faster the mean step would be with that cost gone, or hidden behind
-other work. The measured gain is at most that, as long as only this cost changes. (A bigger batch changes more: work
-that is done once per step, such as the optimizer's, is then done less often per image.) Where more may change than the
-trace shows, there is no bound, and the cost's share ranks it.
+The predicted gain is Amdahl's bound: how many times faster the mean step (of the typical ones, see `typical`) would be
+with that cost gone, or hidden behind other work. The measured gain is at most that, as long as only this cost changes.
+(A bigger batch changes more: work that is done once per step, such as the optimizer's, is then done less often per
+image.) Where more may change than the trace shows, there is no bound, and the cost's share ranks it.
 `bottlenecks` looks for the costs.
 """
 

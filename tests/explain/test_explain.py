@@ -181,6 +181,27 @@ def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(run, tm
     assert run(tmp_path, "--markdown")[1].splitlines() == table  # a folder of ladders, here of one
 
 
+def test_a_step_that_is_far_longer_is_named_and_tables_count_the_steps(run, tmp_path):
+    builder = TraceBuilder()
+    builder.launch("before", -500, 10, -480, 90)  # in no step
+    for number, begin, length in ((1, 0, 200), (2, 200, 200), (3, 400, 900)):
+        builder.step(number, begin, length)
+        builder.launch("k", begin + 5, 5, begin + 15, 185)
+    out = run(builder.write(tmp_path / "made.json"))[1]
+    assert "step 3 takes 900.0 us, 700.0 us more than the median, the largest part of it other" in out
+    assert "Kernels: 3 in 3 steps, 555.0 us" in out
+    assert "median 200.0 us)" in out
+
+
+def test_a_gpu_that_waits_for_itself_is_told_before_any_advice(run, tmp_path):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.launch("k", 0, 10, 600, 400, call="cudaGraphLaunch")
+    out = run(builder.write(tmp_path / "made.json"))[1]
+    assert "queued longest: 570.0 us before k, launched by cudaGraphLaunch" in out
+    assert "What to do: for 57% of the step the GPU runs no kernel although its next work is launched already" in out
+
+
 def test_one_step_alone_has_no_predictions(refused, tmp_path):
     write_run(tmp_path, make_result())
     refused(tmp_path, message="one step only")

@@ -4,7 +4,8 @@ The predicted gain is Amdahl's bound: how many times faster the mean step (of th
 with that cost gone, or hidden behind other work. The measured gain is at most that, as long as only this cost changes.
 (A bigger batch changes more: work that is done once per step, such as the optimizer's, is then done less often per
 image.) Where more may change than the trace shows, there is no bound, and the cost's share ranks it.
-`bottlenecks` looks for the costs.
+`bottlenecks` looks for the costs. The estimated gain takes into account what else bounds the step: `estimates` replays
+the trace for it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +27,8 @@ class Advice(Struct, frozen=True):
     """step: the script in steps/ that treats this, or None. title: what to do. why: the evidence.
 
     share_of_step: the cost, or what it slows down, as a share of the mean step, 0..1. predicted_gain: at most this many
-    times faster; None where the trace cannot tell.
+    times faster; None where there is no bound. estimated_gain: so many times faster by a replay of the trace, see
+    `estimates`; None where that cannot tell.
     """
 
     step: str | None
@@ -34,6 +36,7 @@ class Advice(Struct, frozen=True):
     why: str
     share_of_step: float
     predicted_gain: float | None
+    estimated_gain: float | None = None
 
 
 def bounded(step: str | None, title: str, why: str, share: float, remaining: float = 0.0) -> Advice:
@@ -44,14 +47,15 @@ def bounded(step: str | None, title: str, why: str, share: float, remaining: flo
 
 
 def ranked(bottlenecks: Iterable[Advice]) -> list[Advice]:
-    """The advice worth following, the largest gain first; unknown gains by their share, as if that were gone."""
+    """The advice worth following, the largest gain first: the estimated one, else the bound, else without its share."""
     worthwhile = [advice for advice in bottlenecks if advice.share_of_step >= WORTHWHILE]
     return sorted(worthwhile, key=_remaining)
 
 
 def _remaining(advice: Advice) -> float:
-    """The share of the step that is left at best."""
-    return 1 / advice.predicted_gain if advice.predicted_gain else 1 - advice.share_of_step
+    """The share of the step that is left: by the estimate, else at best."""
+    gain = advice.estimated_gain or advice.predicted_gain
+    return 1 / gain if gain else 1 - advice.share_of_step
 
 
 def step_time(steps: Steps, share: float) -> str:
@@ -93,7 +97,7 @@ def verdict(
     advice = ranked(bottlenecks)
     first = ""
     if advice:
-        known = advice[0].predicted_gain is not None
+        known = (advice[0].estimated_gain or advice[0].predicted_gain) is not None
         first = f"{'the most to gain' if known else 'to try first, the gain unknown'}: {advice[0].title}"
     if not len(trace.kernels):
         share = (parts["cpu_exec"] + parts["runtime"]) / total

@@ -10,7 +10,7 @@ from common.trace.idle import Idle
 from common.trace.nature import Nature
 from common.trace.on_cpu import costs_on_cpu
 from common.trace.on_gpu import costs_on_gpu
-from common.trace.phases import phases
+from common.trace.phases import Phases
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
 
@@ -18,6 +18,7 @@ from common.trace.tensor_cores import TensorCores
 def bottlenecks(
     trace: Trace,
     steps: Steps,
+    phases: Phases,
     gpus: Sequence[Gpu],
     idle: Sequence[Idle],
     tensor_cores: TensorCores,
@@ -31,7 +32,6 @@ def bottlenecks(
     """
     if trace.partial or not nature.has_steps:
         return []
-    parts = phases(trace, steps)
     if len(trace.kernels):
-        return costs_on_gpu(trace, steps, parts, gpus, idle, tensor_cores, communication, nature)
-    return costs_on_cpu(steps, parts, nature)
+        return costs_on_gpu(trace, steps, phases, gpus, idle, tensor_cores, communication, nature)
+    return costs_on_cpu(steps, phases, nature)

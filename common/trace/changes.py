@@ -8,27 +8,27 @@ from functools import cached_property
 
 import numpy as np
 
-from common.trace.columns import Spans, Trace
-from common.trace.communication import is_collective
 from common.trace.copies import direction
+from common.trace.findings.finding import Look, cover
+from common.trace.findings.kernels import fused_away, layout_kernels
 from common.trace.intervals import Cover
+from common.trace.kinds import COLLECTIVE
 from common.trace.operators import launches
-from common.trace.phases import Phases
 from common.trace.replay import Change
-from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
 
 # How many times as many matrix operations per second in fp16 or bf16 with Tensor Cores, summed in fp32, as in fp32
 # without, by compute capability. Dense; NVIDIA's data sheets of V100, T4, A100, A10, L4, H100 (SXM), B200, RTX 5090.
-MATRIX_RATIO = {(7, 0): 8, (7, 5): 8, (8, 0): 16, (8, 6): 4, (8, 9): 4, (9, 0): 15, (10, 0): 28, (12, 0): 2}
+MATRIX_RATIO = {"7.0": 8, "7.5": 8, "8.0": 16, "8.6": 4, "8.9": 4, "9.0": 15, "10.0": 28, "12.0": 2}
 CALLS_PER_LAUNCH = 3  # a compiled launch takes as long on the CPU as that many bare calls of the driver
 
 
 class Changes(Mapping[str, Change]):
     """The changes by the step of the walkthrough, or by the advice's title where no step treats it."""
 
-    def __init__(self, trace: Trace, steps: Steps, phases: Phases, tensor_cores: TensorCores) -> None:
-        self.trace, self.steps, self.phases, self.tensor_cores = trace, steps, phases, tensor_cores
+    def __init__(self, look: Look, tensor_cores: TensorCores) -> None:
+        self.look, self.tensor_cores = look, tensor_cores
+        self.trace, self.steps, self.phases = look.trace, look.steps, look.phases
         self._of: dict[str, Callable[[], Change]] = {
             "01_amp": self._mixed_precision,
             "02_bigger_batch": self._bigger_batch,
@@ -41,9 +41,9 @@ class Changes(Mapping[str, Change]):
             "09_channels_last": self._one_layout,
             "10_no_hidden_syncs": self._no_waits,
             "leave results on the GPU": lambda: self._without("d2h"),
-            "11_fused_optimizer": lambda: self._fused(phases.optimizer),
+            "11_fused_optimizer": lambda: self._fused(self.phases.optimizer),
             "13_compile": self._compiled,
-            "14_compile_loss": lambda: self._fused(phases.preparing | phases.loss),
+            "14_compile_loss": lambda: self._fused(self.phases.preparing | self.phases.loss),
             "15_cuda_graphs": self._one_launch,
             "overlap communication": self._hidden_collectives,
             "find the Python between operators": lambda: Change(cpu=[(self._between_operators, 0.0)]),
@@ -59,10 +59,6 @@ class Changes(Mapping[str, Change]):
         return len(self._of)
 
     @cached_property
-    def _kernel_call(self) -> np.ndarray:
-        return launches(self.trace, self.trace.kernels)
-
-    @cached_property
     def _copy_call(self) -> np.ndarray:
         return launches(self.trace, self.trace.copies)
 
@@ -76,13 +72,8 @@ class Changes(Mapping[str, Change]):
         """Where the CPU runs no operator and no call: Python."""
         trace, operators = self.trace, self.trace.operators
         marks = trace.named(operators, lambda name: name.startswith(("ProfilerStep#", "Optimizer.")))
-        busy = _cover(operators, ~marks) | _cover(trace.runtime, np.ones(len(trace.runtime), bool))
+        busy = cover(operators, ~marks) | cover(trace.runtime, np.ones(len(trace.runtime), bool))
         return busy.gaps(self.steps.cpu_start, self.steps.cpu_end)
-
-    def _launched_in(self, code: Cover) -> np.ndarray:
-        """A mask over the kernels that `code` (a cover on the CPU) launches."""
-        starts = np.append(self.trace.runtime.start, -np.inf)
-        return code.holds(starts[self._kernel_call])
 
     def _calls(self, copies: np.ndarray) -> np.ndarray:
         """A mask over the runtime's calls: those that start the `copies` of a mask."""
@@ -94,7 +85,9 @@ class Changes(Mapping[str, Change]):
     def _mixed_precision(self) -> Change:
         kernels, tensor_cores = self.trace.kernels, self.tensor_cores
         properties = [self.trace.properties.get(number, {}) for number in np.unique(kernels.device).tolist()]
-        known = [MATRIX_RATIO.get((device.get("computeMajor"), device.get("computeMinor"))) for device in properties]
+        known = [
+            MATRIX_RATIO.get(f"{device.get('computeMajor')}.{device.get('computeMinor')}") for device in properties
+        ]
         ratio = max(filter(None, known), default=8)
         factor = np.where(tensor_cores.fp32_matrix, 1 / ratio, np.where(tensor_cores.fp32_other, 0.5, 1.0))
         return Change(kernels=self._at_least_the_shortest(factor))
@@ -107,7 +100,7 @@ class Changes(Mapping[str, Change]):
         """Twice the batch. A kernel with less than a block per SM has room for more at the same time."""
         kernels = self.trace.kernels
         blocks = np.where(kernels.blocks_per_sm > 0, kernels.blocks_per_sm, 1.0)
-        once = self._launched_in(self.phases.optimizer) | self.trace.named(kernels, is_collective)
+        once = self.look.launched_in(self.phases.optimizer) | self.look.of_kind(COLLECTIVE)
         return Change(
             cpu=[(self.phases.loading, 2.0)],
             kernels=np.where(once, 1.0, np.clip(2 * blocks, 1.0, 2.0)),
@@ -130,20 +123,19 @@ class Changes(Mapping[str, Change]):
         """Beside the step before: no kernel waits, but no step is faster than its copies."""
         copies, steps = self.trace.copies, self.steps
         mask = direction(self.trace, "h2d")
-        return self._without("h2d") | Change(at_least=_cover(copies, mask).within(steps.start, steps.end))
+        return self._without("h2d") | Change(at_least=cover(copies, mask).within(steps.start, steps.end))
 
     def _without(self, name: str) -> Change:
         mask = direction(self.trace, name)
         return Change(copies=np.where(mask, 0.0, 1.0), returns=self._calls(mask))
 
     def _one_layout(self) -> Change:
-        converting = self.trace.named(self.trace.kernels, lambda name: "nchwtonhwc" in name.lower() or "nhwctonchw" in name.lower())
-        return Change(kernels=np.where(converting, 0.0, 1.0))
+        return self.look.without(layout_kernels(self.look))
 
     def _no_waits(self) -> Change:
         """Only threads that launch kernels: a thread that pins memory has to wait."""
         runtime = self.trace.runtime
-        launching = np.unique(runtime.thread[self._kernel_call[self._kernel_call >= 0]])
+        launching = np.unique(runtime.thread[self.look.call[self.look.call >= 0]])
         waits = self.trace.named(runtime, lambda name: "ynchronize" in name)
         waits |= self._calls(direction(self.trace, "d2h"))
         return Change(returns=waits & np.isin(runtime.thread, launching))
@@ -152,21 +144,31 @@ class Changes(Mapping[str, Change]):
         """One launch in place of all, and of each kernel only what is not its fixed cost."""
         duration = np.maximum(self.trace.kernels.duration, 1e-9)
         rest = np.maximum(0.0, 1 - self._shortest / duration)
-        return Change(cpu=[(code, 0.0)], kernels=np.where(self._launched_in(code), rest, 1.0))
+        return Change(cpu=[(code, 0.0)], kernels=np.where(self.look.launched_in(code), rest, 1.0))
+
+    @cached_property
+    def _model(self) -> Cover:
+        """The forward and the backward pass on the CPU: what is compiled."""
+        phases = self.phases
+        return (phases.per_step | phases.loading).gaps(phases.model.start, phases.model.end)
 
     def _compiled(self) -> Change:
-        """Of a chain of pointwise kernels the longest stays; every launch costs the CPU a few calls of the driver."""
-        return Change()
+        """Of a chain of pointwise kernels the longest stays; each launch left costs the CPU a few bare calls."""
+        trace, model = self.trace, self._model
+        inside = self.look.launched_in(model)
+        gone = fused_away(self.look) & inside
+        launching = trace.named(trace.runtime, lambda name: "Launch" in name)
+        call_us = float(np.median(trace.runtime.duration[launching])) if launching.any() else 0.0
+        waits = trace.named(trace.runtime, lambda name: "ynchronize" in name)
+        busy = cover(trace.runtime, waits).gaps(model.start, model.end).total
+        factor = CALLS_PER_LAUNCH * call_us * int((inside & ~gone).sum()) / busy if busy > 0 else 1.0
+        return self.look.without(gone) | Change(cpu=[(model, min(1.0, factor))])
 
     def _one_launch(self) -> Change:
-        return Change(cpu=[(self.phases.model, 0.0)])
+        return Change(cpu=[(self._model, 0.0)])
 
     def _hidden_collectives(self) -> Change:
         kernels, steps = self.trace.kernels, self.steps
-        collective = self.trace.named(kernels, is_collective)
-        alone = _cover(kernels, collective).within(steps.start, steps.end)
+        collective = self.look.of_kind(COLLECTIVE)
+        alone = cover(kernels, collective).within(steps.start, steps.end)
         return Change(kernels=np.where(collective, 0.0, 1.0), at_least=alone)
-
-
-def _cover(spans: Spans, mask: np.ndarray) -> Cover:
-    return Cover(spans.start[mask], spans.end[mask])

@@ -40,6 +40,9 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
     types: msgspec.Raw = msgspec.Raw()
 
 
+NUMBERS = tuple(name for name in Args.__struct_fields__ if name not in ("shapes", "types"))
+
+
 class Event(msgspec.Struct, gc=False):
     """One event in Chrome's trace format; times in µs."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from common.trace.event import KEYS, Args, Event, Number
+from common.trace.event import KEYS, NUMBERS, Args, Event, Number
 
 EVENTS = msgspec.json.Decoder(list[Event])
 _event = msgspec.json.Decoder(Event)
@@ -96,7 +96,7 @@ def _decode_loosely(raw: bytes | msgspec.Raw) -> Event | None:
         dur=_number(value.get("dur")),
         pid=_number(value.get("pid")),
         tid=_number(value.get("tid")),
-        args=Args(**{key: _number(args.get(KEYS.get(key, key))) for key in Args.__struct_fields__}),
+        args=_args(args),
     )
 
 
@@ -122,3 +122,11 @@ def clean(text: bytes) -> bytes:
         parts += [before, match[0] if quotes % 2 else b"null"]  # inside a string it is part of a name
         begin = match.end()
     return b"".join([*parts, text[begin:]])
+
+
+def _args(values: dict[str, object]) -> Args:
+    """The numbers among an event's arguments; shapes of damaged events are not kept."""
+    args = Args()
+    for key in NUMBERS:
+        setattr(args, key, _number(values.get(KEYS.get(key, key))))
+    return args

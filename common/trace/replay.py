@@ -1,11 +1,11 @@
 """How long the steps of a trace would have taken if something in them had taken another time.
 
-The trace's own dependencies are re-timed, as Daydream (Zhu et al., USENIX ATC 2020) and Lumos (Liang et al., MLSys 2025)
-do. The CPU is one clock: its threads keep their order and their pauses, but where a call waits for the GPU, it goes on
-when the GPU does. Device work begins once it has been launched (plus one delay), once its stream has ended what came
-before (plus one gap), and, where neither explains how late it was, once the other stream has ended that ended just then.
-Delay and gap are medians of the trace. So what a recording does not explain is not copied into the replay: with nothing
-changed, its difference from the measured steps is an error, and tells how far an estimate can be trusted.
+The trace's own dependencies are re-timed, as Daydream (Zhu et al., USENIX ATC 2020) and Lumos (Liang et al., MLSys
+2025) do. The CPU is one clock: its threads keep their order and their pauses, but where a call waits for the GPU, it
+goes on when the GPU does. Device work begins once it has been launched (plus one delay) and its stream has ended what
+came before (plus one gap); where that does not explain how late it began, also once another stream has ended what ended
+just then. Delay and gap are medians of the trace. So what a recording does not explain is not copied into the replay:
+with nothing changed, its difference from the measured steps is an error, and tells how far an estimate can be trusted.
 """
 
 from bisect import bisect_right
@@ -32,7 +32,7 @@ class Change(Struct, frozen=True):
     """What takes another time in a replay; by default nothing does.
 
     cpu: (when, factor) for the CPU's time outside of waits; where several apply, the smallest factor. kernels, copies:
-    a factor of each duration, float64 over `Trace.kernels` and `Trace.copies`. returns: a mask over `Trace.runtime`, the
+    a factor of each duration, float64 over `Trace.kernels` and `Trace.copies`. returns: a mask over `Trace.runtime`:
     calls that no longer wait for the GPU. at_least: µs of each step, float64, that something takes which goes on beside
     the rest. samples: how many times as many a step then trains on.
     """

@@ -25,6 +25,10 @@ from common.trace import (
 )
 from common.trace.columns import Trace
 from common.trace.communication import Communication, communication
+from common.trace.estimates import Combination, Estimates
+from common.trace.findings import findings
+from common.trace.findings.finding import Finding, Look
+from common.trace.phases import phases
 from common.trace.source import Chunks
 from common.trace.steps import Steps
 from common.trace.typical import Outlier
@@ -33,10 +37,11 @@ from common.trace.typical import Outlier
 class Summary(Struct, frozen=True):
     """The numbers of one trace; see the classes of the fields.
 
-    kernels, operators, copies: see `Tables`, over the whole trace; in_steps: over its steps. kinds: {kind of kernel: µs per
-    step}, see `kinds.kinds_us`. step_bytes: bytes that a
-    mean step copies to the device. outliers: the steps that take far longer than the others; nature, bottlenecks and
-    verdict are computed from the steps without them, `typical`, and everything else from all.
+    kernels, operators, copies: see `Tables`, over the whole trace; in_steps: over its steps. kinds: {kind of kernel: µs
+    per step}, see `kinds.kinds_us`. step_bytes: bytes that a mean step copies to the device. outliers: the steps that
+    take far longer than the others; nature, bottlenecks and verdict are computed from the steps without them,
+    `typical`, and everything else from all. combined: the first pieces of advice followed together. findings: see
+    `findings`; [] for a trace without a GPU.
     """
 
     trace: Trace
@@ -56,6 +61,8 @@ class Summary(Struct, frozen=True):
     communication: Communication | None
     nature: nature.Nature
     bottlenecks: list[advice.Advice]
+    combined: list[Combination]
+    findings: list[Finding]
     verdict: str
 
     @property
@@ -98,8 +105,16 @@ class Summary(Struct, frozen=True):
                         "why": f"{advice.title}: {advice.why}",
                         "share_of_step": advice.share_of_step,
                         "predicted_gain": advice.predicted_gain,
+                        "estimated_gain": advice.estimated_gain,
                     }
                     for advice in self.advice
+                ],
+                "findings": [
+                    {
+                        name: getattr(finding, name)
+                        for name in ("id", "what", "why", "us_per_step", "do", "estimated_gain")
+                    }
+                    for finding in self.findings
                 ],
                 "kinds": self.kinds,
             }
@@ -133,12 +148,20 @@ def summarize(path: str | Path | Chunks) -> Summary:
         usual_waits = [idle.idle(trace, usual, gpu.id) for gpu in devices]
         usual_collectives = communication(trace, usual)
     what = nature.nature(trace, usual, usual_waits)
-    costs = bottlenecks.bottlenecks(trace, usual, devices, usual_waits, tensor, usual_collectives, what)
+    parts = phases(trace, traced_steps)
+    costs = bottlenecks.bottlenecks(trace, usual, parts, devices, usual_waits, tensor, usual_collectives, what)
+    odd = typical.outliers(traced_steps, waits)
+    found, combined = [], []
+    if len(trace.kernels) and not trace.partial:
+        look = Look(trace, traced_steps, parts, waits, collectives, what, odd)
+        estimates = Estimates(look, tensor, ~typical.is_outlier(traced_steps))
+        costs = estimates.advice(costs)
+        found, combined = estimates.findings(findings(look)), estimates.combined(advice.ranked(costs))
     return Summary(
         trace=trace,
         steps=traced_steps,
         typical=usual,
-        outliers=typical.outliers(traced_steps, waits),
+        outliers=odd,
         gpus=devices,
         tensor_cores=tensor,
         kernels=whole.kernels,
@@ -152,6 +175,8 @@ def summarize(path: str | Path | Chunks) -> Summary:
         communication=collectives,
         nature=what,
         bottlenecks=costs,
+        combined=combined,
+        findings=found,
         verdict=advice.verdict(trace, usual, costs, tensor, usual_waits, what),
     )
 

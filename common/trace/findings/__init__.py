@@ -8,6 +8,7 @@ from common.trace.findings.finding import Finding, Look
 RULES: tuple[Callable[[Look], Finding | None], ...] = (
     whole.graph_capture,
     whole.startup,
+    whole.outlier_steps,
     host.device_queue_stall,
     kernels.unfused_attention,
     kernels.misaligned_matmul,
@@ -27,7 +28,7 @@ RULES: tuple[Callable[[Look], Finding | None], ...] = (
 def findings(look: Look) -> list[Finding]:
     """All findings of a trace, the longest time first, those about the trace as a whole before all others."""
     found = [finding for rule in RULES if (finding := rule(look))]
-    whole_trace = ("graph_capture", "startup")
+    whole_trace = ("graph_capture", "startup", "outlier_steps")
     of_the_trace = [finding for finding in found if finding.id in whole_trace]
     others = [finding for finding in found if finding.id not in whole_trace]
     return of_the_trace + sorted(others, key=lambda finding: -finding.us_per_step)

@@ -1,5 +1,7 @@
 """A finding, and what the rules for findings look at."""
 
+import re
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -15,6 +17,7 @@ from common.trace.operators import Nesting, launches, launching_operators
 from common.trace.phases import Phases
 from common.trace.replay import Change
 from common.trace.steps import Steps
+from common.trace.typical import Outlier
 
 WORTHWHILE = 0.02  # of the steps' time, or of the kernels' time: less is not worth a line
 
@@ -23,7 +26,8 @@ class Finding(Struct, frozen=True):
     """Something in a trace that an expert would point at.
 
     id: of its rule. what: what it is. why: the evidence. us_per_step: the time it is about. do: what to do about it.
-    change: what doing so would change, for `replay`; None where no trace shows that.
+    change: what doing so would change, for `replay`; None where no trace shows that. estimated_gain: how many times
+    faster the steps would be, by a replay with that change; None where it cannot tell.
     """
 
     id: str
@@ -32,6 +36,7 @@ class Finding(Struct, frozen=True):
     us_per_step: float
     do: str
     change: Change | None = None
+    estimated_gain: float | None = None
 
 
 class Look:
@@ -42,12 +47,13 @@ class Look:
         trace: Trace,
         steps: Steps,
         phases: Phases,
-        idle: list[Idle],
+        idle: Sequence[Idle],
         communication: Communication | None,
         nature: Nature,
+        outliers: Sequence[Outlier] = (),
     ) -> None:
         self.trace, self.steps, self.phases = trace, steps, phases
-        self.idle, self.communication, self.nature = idle, communication, nature
+        self.idle, self.communication, self.nature, self.outliers = idle, communication, nature, outliers
         self.step_count = len(steps.names)
 
     @cached_property
@@ -95,8 +101,6 @@ class Look:
 
     def named(self, pattern: str) -> np.ndarray:
         """A mask: kernels whose names, in lower case, match."""
-        import re
-
         return self.trace.named(self.trace.kernels, lambda name: re.search(pattern, name.lower()))
 
     def launched_by(self, *names: str) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Findings on the CPU's side: what keeps the GPU waiting."""
 
+import re
+
 import numpy as np
 
 from common.trace.findings.finding import Finding, Look, cover, time_text
@@ -10,6 +12,7 @@ from common.trace.operators import Nesting, launches
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 TOP_FUNCTIONS = 3
+_ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
 def unfused_optimizer(look: Look) -> Finding | None:
@@ -38,7 +41,9 @@ def host_python(look: Look) -> Finding | None:
     trace, python = look.trace, look.trace.python
     if not len(python) or not look.idle:
         return None
-    marks = trace.named(trace.operators, lambda name: name.startswith(("ProfilerStep#", "Optimizer.", "enumerate(Data")))
+    marks = trace.named(
+        trace.operators, lambda name: name.startswith(("ProfilerStep#", "Optimizer.", "enumerate(Data"))
+    )
     working = cover(trace.operators, ~marks) | Cover(trace.runtime.start, trace.runtime.end)
     pending = Cover()
     for gpu in look.idle:
@@ -63,7 +68,9 @@ def host_python(look: Look) -> Finding | None:
     times = np.bincount(functions.name[innermost[known]], weights=(high - low)[known], minlength=1)
     order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS]
     named = [
-        f"{trace.names[number]} {time_text(times[number] / look.step_count)}" for number in order if times[number] > 0
+        f"{_ADDRESS.sub('', trace.names[number])} {time_text(float(times[number]) / look.step_count)}"
+        for number in order
+        if times[number] > 0
     ]
     if not named:
         return None
@@ -88,7 +95,8 @@ def blocking_copies(look: Look) -> Finding | None:
     blocking = (pageable | np.append(synchronous, False)[call]) & (call >= 0)
     calls = np.unique(call[blocking])
     holding = Cover(runtime.start[calls], runtime.end[calls]) | cover(copies, blocking)
-    us = float(np.mean([holding.within(gpu.start, gpu.end).sum() for gpu in look.idle])) / look.step_count
+    held = [gpu.pending.gaps(holding.start, holding.end).within(gpu.start, gpu.end).sum() for gpu in look.idle]
+    us = float(np.mean(held)) / look.step_count  # where work is pending, no call holds the GPU up
     count = Cover(look.steps.cpu_start, look.steps.cpu_end).holds(runtime.start[calls]).sum() / look.step_count
     if not look.worthwhile(us):
         return None

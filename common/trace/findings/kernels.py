@@ -36,13 +36,13 @@ def unfused_attention(look: Look) -> Finding | None:
     place[order] = np.arange(len(order))
     part, between, count = np.zeros(len(order), bool), np.zeros(len(order), bool), 0
     for index in np.flatnonzero(softmax).tolist():
-        around = [_beside(order, place[index], way, product, pointwise) for way in (-1, 1)]
-        if any(found is None for found in around) or any(thread[found[-1]] != thread[index] for found in around):
+        before, after = (_beside(order, int(place[index]), way, product, pointwise) for way in (-1, 1))
+        if not before or not after or not thread[before[-1]] == thread[index] == thread[after[-1]]:
             continue
         count += 1
-        members = [*around[0], index, *around[1]]
+        members = [*before, index, *after]
         part[members] = True
-        between[[*around[0][:-1], index, *around[1][:-1]]] = True
+        between[[*before[:-1], index, *after[:-1]]] = True
     us = look.us_per_step(part)
     if not look.worthwhile(us):
         return None
@@ -59,18 +59,18 @@ def unfused_attention(look: Look) -> Finding | None:
     )
 
 
-def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: np.ndarray) -> list[int] | None:
-    """The kernels from the one beside `at` to the first `wanted` one, if all before it are `between`."""
+def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: np.ndarray) -> list[int]:
+    """The kernels from the one beside `at` to the first `wanted` one; [] if not all before it are `between`."""
     found: list[int] = []
     for place in range(at + way, at + way * (_BETWEEN + 2), way):
         if not 0 <= place < len(order):
-            return None
+            return []
         found.append(int(order[place]))
         if wanted[found[-1]]:
             return found
         if not between[found[-1]]:
-            return None
-    return None
+            return []
+    return []
 
 
 def misaligned_matmul(look: Look) -> Finding | None:
@@ -86,7 +86,9 @@ def misaligned_matmul(look: Look) -> Finding | None:
         return None
     evidence = [f"{look.per_step(bad):.0f} kernels per step"]
     if by_name.any():
-        evidence.append(f"{look.per_step(by_name):.0f} of them are built for rows that are not aligned (align1, align2)")
+        evidence.append(
+            f"{look.per_step(by_name):.0f} of them are built for rows that are not aligned (align1, align2)"
+        )
     return Finding(
         "misaligned_matmul",
         "matrix products with odd sizes",
@@ -128,7 +130,7 @@ def _shapes(look: Look, kernels: np.ndarray) -> str:
 
 
 def fused_away(look: Look) -> np.ndarray:
-    """A mask: of each chain of pointwise kernels and reductions in a stream all but the longest, as if it were fused."""
+    """A mask: of each chain of pointwise kernels and reductions in a stream all but the longest, as if fused."""
     pointwise = look.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION) | (look.of_kind(COPY) & look.named("elementwise"))
     pointwise &= ~look.named("^triton_")
     order, kernels = look.in_stream, look.trace.kernels
@@ -173,9 +175,14 @@ def _kept(look: Look, gone: np.ndarray) -> np.ndarray:
     return near & look.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION, COPY)
 
 
+def layout_kernels(look: Look) -> np.ndarray:
+    """A mask: the libraries' kernels that only convert between NCHW and NHWC."""
+    return look.named(_LAYOUT)
+
+
 def layout_conversions(look: Look) -> Finding | None:
     """Kernels that only change the order of elements: the libraries' own, and copies that make a tensor contiguous."""
-    own = look.named(_LAYOUT)
+    own = layout_kernels(look)
     copying = _permuting(look)
     both = own | copying
     us = look.us_per_step(both)

@@ -50,3 +50,24 @@ def startup(look: Look) -> Finding | None:
         us,
         "trace after a warm-up: schedule(wait, warmup, active); see that no step has larger tensors than those before",
     )
+
+
+def outlier_steps(look: Look) -> Finding | None:
+    """Steps that take far longer than the others."""
+    if not look.outliers:
+        return None
+    worst = max(look.outliers, key=lambda step: step.excess_us)
+    gap = (
+        f"; no kernel runs for {time_text(worst.gap_us)} of it in one stretch, mostly {worst.cause}"
+        if worst.cause
+        else ""
+    )
+    names = ", ".join(step.name for step in look.outliers[:5])
+    return Finding(
+        "outlier_steps",
+        "steps that take far longer than the others",
+        f"step{'s' * (len(look.outliers) > 1)} {names}: step {worst.name} takes {time_text(worst.excess_us)} more than "
+        f"the median step, {time_text(worst.role_us)} of it {worst.role}{gap}. Advice is computed without them",
+        sum(step.excess_us for step in look.outliers) / look.step_count,
+        "see in the Trace view what happens there: a checkpoint, a garbage collection, a larger batch, another program",
+    )

@@ -1,0 +1,308 @@
+"""Each rule on a small trace that has what it looks for, and on the same one without."""
+
+import json
+
+import pytest
+from support.trace_builder import TraceBuilder
+
+from common.__main__ import main
+from common.trace.findings import RULES
+from common.trace.summary import summarize
+
+IDS = {
+    "unfused_attention", "misaligned_matmul", "fusable_elementwise", "layout_conversions", "unfused_optimizer",
+    "host_python", "blocking_copies", "many_small_launches", "exposed_collectives", "device_queue_stall",
+    "graph_capture", "startup", "outlier_steps", "precision_mix", "recomputation", "depthwise",
+}  # fmt: skip
+BMM = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<c10::Half, c10::Half, float, 10, false, false>(...)"
+ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
+MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, MulFunctor<float> > >"
+
+
+class Program:
+    """Steps whose kernels follow one another in one stream, each launched long before by an operator of its own."""
+
+    def __init__(self, steps=3):
+        self.builder, self.at, self.steps = TraceBuilder(), 0.0, steps
+
+    def run(self, *kernels, inside=(), before=0.0, waits=False, more=lambda builder, begin: None):
+        """kernels: (name, µs, operator), the same in each step. inside: operators around all of a step's.
+
+        before: µs of nothing before the first. waits: whether the CPU waits for the last one. more: adds other events.
+        """
+        for number in range(self.steps):
+            begin = self.at
+            end = begin + before + sum(us for _, us, _ in kernels) + 20
+            self.builder.step(number, begin, end - begin)
+            for name in inside:
+                self.builder.op(name, begin + 1, before + len(kernels) * 2 + 4)
+            kernel_at = begin + before + 10
+            for index, (name, us, operator) in enumerate(kernels):
+                call_at = begin + 2 + before + index * 2
+                operator = {"name": operator} if isinstance(operator, str) else operator
+                op = self.builder.op(operator["name"], call_at, 1.5)
+                op["args"].update({key: value for key, value in operator.items() if key != "name"})
+                self.builder.launch(name, call_at + 0.2, 1, kernel_at, us, op=op)
+                kernel_at += us
+            if waits:
+                call_at = begin + before + 4 + len(kernels) * 2
+                self.builder.add("runtime", "cudaStreamSynchronize", call_at, kernel_at - call_at, correlation=-2)
+            more(self.builder, begin)
+            self.at = end
+        return self
+
+
+@pytest.fixture
+def found(tmp_path):
+    """found(builder): the findings of a trace by their ids."""
+
+    def find(builder):
+        builder = getattr(builder, "builder", builder)
+        summary = summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
+        assert len({finding.id for finding in summary.findings}) == len(summary.findings)
+        return {finding.id: finding for finding in summary.findings}
+
+    return find
+
+
+def shaped(name, *shapes, dtype="c10::Half"):
+    return {"name": name, "Input Dims": [list(shape) for shape in shapes], "Input type": [dtype] * len(shapes)}
+
+
+QK = shaped("aten::bmm", (16, 512, 64), (16, 64, 512))
+AV = shaped("aten::bmm", (16, 512, 512), (16, 512, 64))
+ATTENTION = [(BMM, 300, QK), (MUL, 100, "aten::mul"), (SOFTMAX, 200, "aten::_softmax"), (BMM, 300, AV)]
+
+
+def test_every_rule_has_a_fixed_id_and_every_id_a_rule():
+    assert {rule.__name__ for rule in RULES} == IDS
+
+
+def test_attention_in_parts_is_found_with_what_is_between_its_products(found):
+    finding = found(Program().run(*ATTENTION, waits=True))["unfused_attention"]
+    assert finding.us_per_step == pytest.approx(900)
+    assert "1x per step" in finding.why
+    assert "300 us of it softmax and elementwise" in finding.why
+    assert "[16, 512, 64] @ [16, 64, 512]" in finding.why
+    assert finding.estimated_gain == pytest.approx(920 / 620, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [(BMM, 50, "aten::mm"), *ATTENTION[:3]],  # another layer follows
+        [ATTENTION[0], ATTENTION[2], (BMM, 300, "aten::mm")],  # a layer before a classifier's softmax
+        [ATTENTION[0], ("void cudnn::bn_fw_tr_1C11_kernel", 50, "aten::cudnn_batch_norm"), *ATTENTION[2:]],
+    ],
+    ids=["no second product", "no batched product", "something else between"],
+)
+def test_other_softmax_is_no_attention(found, kernels):
+    assert "unfused_attention" not in found(Program().run(*kernels))
+
+
+def test_sizes_that_are_no_multiple_of_16_bytes_are_found_by_shape_and_by_name(found):
+    odd = shaped("aten::mm", (64, 512), (512, 1001))
+    finding = found(Program().run((BMM, 500, odd), (BMM, 500, QK)))["misaligned_matmul"]
+    assert finding.us_per_step == pytest.approx(500)
+    assert "[64, 512] @ [512, 1001]" in finding.why
+    named = Program().run((BMM.replace("tn", "align2_tn"), 400, "aten::mm"), (BMM, 500, "aten::mm"))
+    assert found(named)["misaligned_matmul"].us_per_step == pytest.approx(400)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        shaped("aten::mm", (64, 512), (512, 1000)),
+        shaped("aten::mm", (64, 512), (512, 1001), dtype="float"),
+        shaped("aten::mm", (64, 512), (512, 1)),
+        {"name": "aten::mm", "Input Dims": "broken", "Input type": 5},
+        {"name": "aten::mm", "Input Dims": [[1, None], {}], "Input type": ["c10::Half", "c10::Half"]},
+    ],
+    ids=["aligned", "float32", "a vector", "no shapes", "broken shapes"],
+)
+def test_sizes_that_do_not_matter_are_not_found(found, operator):
+    assert "misaligned_matmul" not in found(Program().run((BMM, 500, operator)))
+
+
+def test_a_chain_of_elementwise_kernels_could_be_its_longest(found):
+    chain = [(ADD, 100, "aten::add"), (MUL, 300, "aten::mul"), (ADD, 200, "aten::add")]
+    finding = found(Program().run((BMM, 500, "aten::mm"), *chain, (BMM, 500, "aten::mm")))["fusable_elementwise"]
+    assert finding.us_per_step == pytest.approx(300)
+    assert finding.why.startswith("of 3 pointwise kernels")
+    alone = Program().run((BMM, 500, "aten::mm"), chain[0], (BMM, 500, "aten::mm"), chain[1], (BMM, 5, "aten::mm"))
+    assert "fusable_elementwise" not in found(alone)
+
+
+def test_what_inductor_fused_is_not_to_be_fused(found):
+    fused = [("triton_poi_fused_add_0", 100, "aten::add"), ("triton_poi_fused_mul_1", 300, "aten::mul")]
+    assert "fusable_elementwise" not in found(Program().run(*fused))
+
+
+def test_layout_kernels_and_copies_by_contiguous_are_found(found):
+    own = ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true, (cudnnKernelDataType_t)2>", 100)
+    copy = ("void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<direct_copy_kernel_cuda> >", 50)
+    rest = ("ampere_sgemm_128x64_nn", 500, "aten::mm")
+    finding = found(Program().run((*own, "aten::conv2d"), rest))["layout_conversions"]
+    assert finding.us_per_step == pytest.approx(100)
+
+    program = Program()
+    program.run((*copy, "aten::copy_"), rest, inside=("aten::contiguous", "aten::clone"))
+    assert found(program)["layout_conversions"].us_per_step == pytest.approx(50)
+    assert "layout_conversions" not in found(Program().run((*copy, "aten::copy_"), rest))
+
+
+def test_matrix_products_in_several_precisions_are_found(found):
+    full, half = ("ampere_sgemm_128x64_nn", 300, "aten::mm"), (BMM, 700, "aten::mm")
+    finding = found(Program().run(full, half))["precision_mix"]
+    assert "fp32 30%" in finding.why
+    assert "16 bits 70%" in finding.why
+    assert finding.us_per_step == pytest.approx(300)
+    assert "precision_mix" not in found(Program().run(half, half))
+    assert "precision_mix" not in found(Program().run(full, full))
+
+
+def test_forward_operators_inside_the_backward_pass_are_recomputation(found):
+    conv = ("void cudnn::cnn::implicit_convolve_sgemm<float>", 300, "aten::convolution")
+    assert "recomputation" not in found(Program().run(conv, conv))
+    inside = ("autograd::engine::evaluate_function: ConvolutionBackward0",)
+    finding = found(Program().run(conv, conv, inside=inside))["recomputation"]
+    assert finding.us_per_step == pytest.approx(600)
+
+
+def test_depthwise_convolutions_are_found(found):
+    name = "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float, float, float>"
+    depthwise = ("void conv2d_c1_k1_nhwc_kernel<float, 3, 3>", 200, "aten::conv2d")
+    assert found(Program().run((name, 100, "aten::conv2d"), depthwise))["depthwise"].us_per_step == pytest.approx(200)
+    assert "depthwise" not in found(Program().run((name, 100, "aten::conv2d")))
+
+
+def test_an_optimizer_of_many_kernels_is_found_unless_it_is_fused(found):
+    def optimizer(count, *names):
+        program = Program()
+        program.run(
+            *[(ADD, 4, "aten::add_")] * count, (BMM, 100, "aten::mm"), inside=("Optimizer.step#SGD.step", *names)
+        )
+        return program
+
+    finding = found(optimizer(60))["unfused_optimizer"]
+    assert "61 kernels" not in finding.why  # a matrix product is no part of an optimizer
+    assert "60 kernels per step" in finding.why
+    assert finding.us_per_step >= 240
+    assert "unfused_optimizer" not in found(optimizer(10))
+    assert "unfused_optimizer" not in found(optimizer(60, "aten::_fused_sgd_"))
+
+
+def test_the_innermost_python_function_while_the_gpu_is_idle_is_named(found):
+    def functions(builder, begin):
+        builder.add("python_function", "train.py(10): main", begin + 1, 940)
+        builder.add("python_function", "data.py(77): decode", begin + 100, 700)
+        builder.add("python_function", "<built-in method f of object object at 0x7f00aa>", begin + 850, 50)
+
+    finding = found(Program().run((BMM, 100, "aten::mm"), before=900, more=functions))["host_python"]
+    assert finding.us_per_step == pytest.approx(912, abs=15)
+    assert "innermost: data.py(77): decode 700 us; train.py(10): main" in finding.why
+    assert "<built-in method f of object> 50 us" in finding.why
+    assert "host_python" not in found(Program().run((BMM, 100, "aten::mm"), before=900))  # no stacks
+
+
+def copied(name, call="cudaMemcpyAsync"):
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = number * 1000
+        builder.step(number, begin, 1000)
+        calling, _ = builder.copy(begin, 300, begin + 10, 280, 1_000_000, name=name)
+        calling["name"] = call
+        builder.launch("k", begin + 350, 5, begin + 360, 600, op=builder.op("aten::mm", begin + 340, 20))
+    return builder
+
+
+def test_copies_that_the_cpu_waits_for_are_found(found):
+    finding = found(copied("Memcpy HtoD (Pageable -> Device)"))["blocking_copies"]
+    assert finding.us_per_step == pytest.approx(300, abs=10)
+    assert finding.why.startswith("1 per step, 1.00 MB")
+    assert "blocking_copies" in found(copied("Memcpy DtoH (Device -> Pinned)", "cudaMemcpy"))
+    assert "blocking_copies" not in found(copied("Memcpy HtoD (Pinned -> Device)"))
+
+
+def launched(count, us, every):
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = number * count * every
+        builder.step(number, begin, count * every)
+        for index in range(count):
+            at = begin + index * every
+            builder.launch("k", at + every - 8, 5, at + every - 1, us, op=builder.op("aten::add", at, every - 2))
+    return builder
+
+
+def test_many_small_launches_are_found(found):
+    finding = found(launched(100, 3, 30))["many_small_launches"]
+    assert "100 kernels per step, 100% of them shorter" in finding.why
+    assert "many_small_launches" not in found(launched(100, 29, 30))  # as long as their launches
+    assert "many_small_launches" not in found(launched(10, 3, 30))  # few
+
+
+def test_collectives_beside_nothing_are_found(found):
+    collective = ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 300, "nccl:all_reduce")
+    finding = found(Program().run((BMM, 500, "aten::mm"), collective))["exposed_collectives"]
+    assert finding.us_per_step == pytest.approx(300)
+    assert "exposed_collectives" not in found(Program().run((BMM, 500, "aten::mm")))
+
+
+def test_a_gpu_that_waits_although_work_is_launched_is_found(found):
+    def late(by):
+        builder = TraceBuilder()
+        for number in range(3):
+            begin = number * 1000
+            builder.step(number, begin, 1000)
+            for at, start in ((10, 20), (40, 120 + by)):
+                op = builder.op("aten::mm", begin + at - 5, 20)
+                builder.launch("k", begin + at, 5, begin + start, 100, op=op)
+        return builder
+
+    finding = found(late(500))["device_queue_stall"]
+    assert finding.us_per_step == pytest.approx(500, abs=25)
+    assert "device_queue_stall" not in found(late(1))
+
+
+def test_what_the_trace_is_of_comes_first(found):
+    builder = copied("Memcpy HtoD (Pinned -> Device)")
+    builder.add("runtime", "cudaStreamBeginCapture", 1000, 5, correlation=-2)
+    builder.add("runtime", "cudaStreamEndCapture", 2900, 5, correlation=-2)
+    assert next(iter(found(builder))) == "graph_capture"
+
+    builder = copied("Memcpy HtoD (Pinned -> Device)")
+    builder.add("runtime", "cudaMalloc", 970, 30, correlation=-3)
+    builder.add("runtime", "cudaMalloc", 1970, 30, correlation=-4)
+    assert found(builder)["startup"].us_per_step == pytest.approx(20, abs=5)
+
+
+def test_outlying_steps_are_named(found):
+    program = Program(steps=5)
+    program.run((BMM, 500, "aten::mm"))
+    builder = program.builder
+    builder.step(5, program.at, 5000)
+    builder.launch(BMM, program.at + 10, 5, program.at + 4000, 500, op=builder.op("aten::mm", program.at + 5, 20))
+    finding = found(builder)["outlier_steps"]
+    assert finding.why.startswith("step 5: step 5 takes")
+    assert "outlier_steps" not in found(Program(steps=6).run((BMM, 500, "aten::mm")))
+
+
+def test_findings_are_in_the_json_and_the_text(capsys, tmp_path):
+    path = Program().run(*ATTENTION).builder.write(tmp_path / "made.pt.trace.json.gz")
+    with pytest.raises(SystemExit):
+        main(["explain", str(path), "--json"])
+    [finding] = [row for row in json.loads(capsys.readouterr().out)["findings"] if row["id"] == "unfused_attention"]
+    assert {"id", "what", "why", "us_per_step", "do"} <= set(finding)
+    with pytest.raises(SystemExit):
+        main(["explain", str(path)])
+    text = capsys.readouterr().out
+    assert text.index("What stands out") < text.index("attention in separate kernels") < text.index("What to do")
+
+
+def test_a_trace_of_a_cpu_has_none(found):
+    builder = TraceBuilder(devices=())
+    builder.step(1, 0, 1000)
+    builder.op("aten::mm", 0, 900)
+    assert found(builder) == {}

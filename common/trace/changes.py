@@ -148,9 +148,13 @@ class Changes(Mapping[str, Change]):
 
     @cached_property
     def _model(self) -> Cover:
-        """The forward and the backward pass on the CPU: what is compiled."""
-        phases = self.phases
-        return (phases.per_step | phases.loading).gaps(phases.model.start, phases.model.end)
+        """The forward and the backward pass on the CPU, to the last kernel that a step launches: what is compiled."""
+        phases, runtime = self.phases, self.trace.runtime
+        calls = np.unique(self.look.call[self.look.call >= 0])
+        calls = calls[~(phases.per_step | phases.loading).holds(runtime.start[calls])]
+        last = np.searchsorted(runtime.start[calls], phases.model.end) - 1
+        end = np.where(last >= 0, np.append(runtime.end[calls], -np.inf)[last], -np.inf)
+        return (phases.per_step | phases.loading).gaps(phases.model.start, np.maximum(end, phases.model.start))
 
     def _compiled(self) -> Change:
         """Of a chain of pointwise kernels the longest stays; each launch left costs the CPU a few bare calls."""

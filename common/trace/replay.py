@@ -156,24 +156,41 @@ class Replay:
         own = np.full(len(runtime), -1)
         own[self._call[self._call >= 0]] = np.flatnonzero(self._call >= 0)
         ends = self._end[self._by_end].tolist()
+        done = self._done_before(runtime)
+        whole = self.trace.named(runtime, lambda name: "StreamSynchronize" in name or "DeviceSynchronize" in name)
         waits = []
         for index in np.flatnonzero((syncs | long) & (runtime.start < self.steps.end[-1])).tolist():
             begin, end = float(runtime.start[index]), float(runtime.end[index])
             near = max(NEAR, 0.05 * (end - begin))
             work = own[index] if copies[index] else -1
-            if work < 0 or abs(self._end[work] - end) >= max(3 * NEAR, 2 * near):
+            if work < 0 or abs(float(self._end[work]) - end) >= max(3 * NEAR, 2 * near):
                 at = bisect_right(ends, end + 3) - 1
                 while at >= 0 and end - ends[at] < near and self._call_start[self._by_end[at]] > begin:
                     at -= 1  # launched later, by another thread
-                if at < 0 or ends[at] <= begin or end - ends[at] >= near:
+                if at >= 0 and ends[at] > begin and end - ends[at] < near:
+                    work = self._by_end[at]
+                elif whole[index] and done[index] >= 0:  # it did not have to wait, and might with other times
+                    work = done[index]
+                else:
                     continue
-                work = self._by_end[at]
-            rest = end - self._end[work]
-            waits.append((max(end, float(self._start[work])), index, int(work), float(rest)))
+            waited = self._end[work] > begin
+            rest, own_us = (end - self._end[work], RETURN) if waited else (0.0, end - begin)
+            waits.append((max(end, float(self._start[work])), index, int(work), float(rest), own_us))
         waits.sort()
         self._wait_at = np.array([wait[0] for wait in waits])
         self._wait_call, self._wait_for = (np.array([wait[i] for wait in waits], np.int64) for i in (1, 2))
-        self._wait_rest = np.array([wait[3] for wait in waits])
+        self._wait_rest, self._wait_own = (np.array([wait[i] for wait in waits]) for i in (3, 4))
+
+    def _done_before(self, calls: Spans) -> np.ndarray:
+        """The last work of a stream that was launched before each call and ended before it does, -1 for none."""
+        latest, ended = np.full(len(calls), -1), np.full(len(calls), -np.inf)
+        for stream in np.unique(self._stream).tolist():
+            work = np.flatnonzero(self._stream == stream)
+            last = np.searchsorted(self._call_start[work], calls.start) - 1
+            end = np.where(last >= 0, self._end[work[last]], np.inf)
+            later = (end <= calls.end + TICK) & (end > ended)
+            latest[later], ended[later] = work[last][later], end[later]
+        return latest
 
     def _steps_of_work(self) -> np.ndarray:
         """The step whose mark holds the call of each device work, -1 for none."""
@@ -219,6 +236,7 @@ class Replay:
                 (ends - saved(ends)).tolist(),
                 self._wait_for.tolist(),
                 self._wait_rest.tolist(),
+                self._wait_own.tolist(),
                 free[waits].tolist(),
                 strict=True,
             )
@@ -228,8 +246,8 @@ class Replay:
         limit = turns[0] if count else len(end)
         for index, (begin, at, previous, other, slack, length) in enumerate(work):
             while index == limit and turn < count:
-                start, seen, stop, waited, rest, returns = calls[turn]
-                new = start + shifts[min(seen, done)] + RETURN
+                start, seen, stop, waited, rest, own, returns = calls[turn]
+                new = start + shifts[min(seen, done)] + (min(own, RETURN) if returns else own)
                 if not returns:
                     new = max(new, end[waited] + rest)
                 shifts.append(new - stop)
@@ -241,8 +259,8 @@ class Replay:
             if other >= 0:
                 begin = max(begin, end[other] + slack)
             end[index] = begin + length
-        for start, seen, stop, waited, rest, returns in calls[turn:]:
-            new = start + shifts[min(seen, done)] + RETURN
+        for start, seen, stop, waited, rest, own, returns in calls[turn:]:
+            new = start + shifts[min(seen, done)] + (min(own, RETURN) if returns else own)
             shifts.append((new if returns else max(new, end[waited] + rest)) - stop)
             done += 1
         marks = []

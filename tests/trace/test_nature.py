@@ -41,7 +41,7 @@ def test_operators_without_either_are_inference_where_no_bigger_batch_is_advised
     result = summary(launching("aten::mm"))
     assert result.nature.training is False
     assert "02_bigger_batch" not in [advice.step for advice in result.advice]
-    assert result.advice[0].step == "13_compile"
+    assert {advice.step for advice in result.advice[:2]} == {"13_compile", "15_cuda_graphs"}
     on_cpu = TraceBuilder(devices=())
     on_cpu.step(1, 0, 1000)
     on_cpu.op("aten::mm", 0, 300)

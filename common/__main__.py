@@ -34,7 +34,8 @@ COMMANDS = {
 @one_line_errors()
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code: 0 done, 2 the input cannot be used (one line on stderr), 1 a defect."""
-    args = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = _parser(words).parse_args(words)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
     try:
@@ -58,10 +59,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise SystemExit(code)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command line `words`. Only the command that is named is imported; to list all of them, all."""
     parser = OneLineParser(prog="walkthrough", description="PyTorch training, faster step by step.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)
+    named = words[0] if words and words[0] in COMMANDS else None
     for name, path in COMMANDS.items():
+        if named not in (None, name):
+            continue
         command = import_module(path)
         added = commands.add_parser(
             name,

@@ -21,7 +21,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         type=_minutes,
         metavar="M",
         help="begin nothing that would end later than M minutes from now: no step of the first round, no further round "
-        "as a whole; the same command goes on",
+        "as a whole (of one that takes longer than M minutes: no step); the same command goes on",
     )
 
 

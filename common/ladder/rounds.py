@@ -94,9 +94,11 @@ class Schedule:
         announced = False
         for number in range(1, self.limit + 1):
             missing = self.missing(number)
+            # A later round begins as a whole, unless it is too long for that in any call.
+            whole = number > 1 and self.pace.fits([script.stem for script in missing], now=False)
             for script in missing:
-                begun = [script] if number == 1 else missing if script is missing[0] else []  # a later round as a whole
-                if begun and not self._in_time(number, begun):
+                begun = [script] if not whole else missing if script is missing[0] else []
+                if begun and not self._in_time(number, begun, whole):
                     return
                 if self.pace.seconds and not announced:
                     self._announce()
@@ -141,13 +143,16 @@ class Schedule:
             f"{duration(seconds)}{limit}; finished runs are kept if it is interrupted"
         )
 
-    def _in_time(self, number: int, scripts: Sequence[Path]) -> bool:
-        """Whether runs of these scripts will be over within `--minutes`. Says so where not, and what would be next."""
+    def _in_time(self, number: int, scripts: Sequence[Path], whole: bool) -> bool:
+        """Whether runs of these scripts will be over within `--minutes`. Says so where not, and what would be next.
+
+        whole: whether they are all that is missing of the round.
+        """
         steps = [script.stem for script in scripts]
         if self.pace.fits(steps):
             return True
         seconds = self.pace.expected(steps)
-        what = f"round {number}" if number > 1 else steps[0]
+        what = f"round {number}" if whole else f"{steps[0]} of round {number}" if number > 1 else steps[0]
         how = "the same command goes on" if self.pace.fits(steps, now=False) else "that needs more --minutes"
         self.pace.say(
             f"--minutes {self.pace.minutes:g}: {self.whole_rounds} of {self._at_most}{self.limit} rounds made; next is "

@@ -182,8 +182,8 @@ def test_a_record_with_few_minutes_ends_in_time_and_the_same_command_goes_on(fak
     assert "3 steps x 5 rounds, 14 runs to go: about 14 min, at most 2.5 min of it now; finished runs are kept" in out
     assert "--minutes 2.5: 0 of 5 rounds made; next is 02_bigger_batch, about 1 min: the same command goes on" in out
     assert record_runs(tmp_path, *words) == 0
-    assert log == NAMES
-    assert "1 of 5 rounds made; next is round 2, about 3 min: that needs more --minutes" in capsys.readouterr().out
+    assert log == NAMES + NAMES[:1]  # of a round that never fits, what does
+    assert "1 of 5 rounds made; next is 01_amp of round 2, about 1 min: the same" in capsys.readouterr().out
     assert record_runs(tmp_path, "--runs", "5", "--minutes", "6.5") == 0
     assert log == NAMES * 3
     assert f"{tmp_path / FOLDER} holds 3 run(s) of every step" in capsys.readouterr().out
@@ -479,6 +479,25 @@ def test_a_commit_is_named_by_the_environment_where_git_is_not_at_hand(tmp_path,
     monkeypatch.setenv(machine.COMMIT_VARIABLE, "main")
     with pytest.raises(InputError, match="WALKTHROUGH_COMMIT='main' is no commit"):
         machine.git_revision()
+
+
+def test_where_git_is_at_hand_the_environment_hides_neither_its_commit_nor_changes(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
+
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "file").write_text("1")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    monkeypatch.setenv(machine.COMMIT_VARIABLE, "a" * 40)  # left over from another machine
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
+    commit = machine.git_revision()
+    assert commit not in ("a" * 12, None)
+    (tmp_path / "steps" / "file").write_text("2")
+    assert machine.git_revision() == f"{commit}-dirty"
+    monkeypatch.setattr(machine, "ROOT", tmp_path / "steps")  # an archive, unpacked in somebody's repository
+    assert machine.git_revision() == "a" * 12
 
 
 def test_devices_become_folder_names():

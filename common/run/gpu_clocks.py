@@ -22,6 +22,7 @@ FIELDS = (
     "clocks_throttle_reasons.active",
 )
 EVERY_MS = 500
+END_SECONDS = 5.0  # for nvidia-smi to end; a driver that is stuck may hold it up
 # Bits of nvmlClocksThrottleReasons in NVML's nvml.h that slow a GPU down; not: idle, clocks that someone has set.
 REASONS = {
     0x04: "power limit",
@@ -82,7 +83,13 @@ class GpuWatch:
     def __exit__(self, *_: object) -> None:
         if self._process:
             self._process.terminate()
-            printed, _stderr = self._process.communicate()
+            try:
+                printed, _stderr = self._process.communicate(timeout=END_SECONDS)
+            except subprocess.TimeoutExpired:  # not worth a run that is measured
+                self._process.kill()
+                if self._process.stdout:
+                    self._process.stdout.close()
+                return
             self.clocks = clocks(printed)
 
 

@@ -1,6 +1,7 @@
 """A GPU's clock while it was timed, from what nvidia-smi prints."""
 
 import os
+import signal
 import types
 
 import pytest
@@ -63,6 +64,18 @@ def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch
     asked = (tmp_path / "asked").read_text()
     assert "--id=GPU-5bd3-01 " in asked
     assert f"--query-gpu={','.join(gpu_clocks.FIELDS)} " in asked
+
+
+def test_an_nvidia_smi_that_does_not_end_holds_no_run_up(gpu, tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\ntrap '' TERM\necho begun\nwhile true; do sleep 0.05; done\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(gpu_clocks, "END_SECONDS", 0.1)
+    with GpuWatch(gpu) as watch:
+        assert watch._process.stdout.readline() == "begun\n"
+    assert watch.clocks is None
+    assert watch._process.wait(10) == -signal.SIGKILL
 
 
 def test_without_nvidia_smi_and_on_a_cpu_nothing_is_known(gpu, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from common.run.batches import Epochs
 from common.run.folder import add_trace, own_folder, publish, stamp
 from common.run.gpu_clocks import GpuWatch, slowed_down
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
-from common.run.tracing import cpu_peak_bytes, traced_window
+from common.run.tracing import cpu_peak_bytes, traced_window, without_kernels
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def run_step(
     if len(loader) == 0:
         raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} images)")
     plan = QUICK if args.quick else FULL
-    started = machine.now()
+    started, environment = machine.now(), record.environment(torch.__version__, torch.version.cuda)
     leads = ranks.rank() == 0
     say = progress.say if leads else quiet
     say(
@@ -82,6 +82,9 @@ def run_step(
 
         trace, packed = staging / "trace.json", staging / "trace.json.gz"  # names that TensorBoard would not load
         trace_events = traced_window(batches, train_step, device, trace, args.stacks)
+        no_kernels = without_kernels(trace_events, device)
+        if no_kernels and leads:
+            print(f"{no_kernels[0]}: a record with it will be refused, run the step again", flush=True)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
@@ -112,8 +115,8 @@ def run_step(
             batch_bytes=transfer.batch_bytes,
             gpu_clocks=watch.clocks,
             trace=_trace_name(),
-            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks)],
-            environment=record.environment(torch.__version__, torch.version.cuda),
+            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks), *no_kernels],
+            environment=environment,
             started=started,
         )
         _write_events(staging / "events", timing, result, transfer)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,21 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
         return json.loads(path.read_bytes())["traceEvents"]
     except (OSError, ValueError) as error:
         raise InputError(f"the trace could not be written whole to {path.parent.parent}: is the disk full?") from error
+
+
+def kernel_count(events: Sequence[Mapping[str, Any]]) -> int:
+    """How many kernels the events of a trace hold."""
+    return sum(event.get("cat") == "kernel" for event in events)
+
+
+def without_kernels(events: Sequence[Mapping[str, Any]], device: torch.device) -> list[str]:
+    """The note that a trace of a training on a GPU shows nothing of it; [] otherwise.
+
+    So it is where CUPTI is in use by another program, such as a debugger, or not allowed to record.
+    """
+    if device.type != "cuda" or kernel_count(events):
+        return []
+    return ["the trace holds no kernels: CUPTI, which records them, recorded nothing"]
 
 
 def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:

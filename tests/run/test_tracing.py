@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from common.run.batches import Epochs
-from common.run.tracing import QUEUE_LENGTHS, TRACED_STEPS, traced_window
+from common.run.tracing import QUEUE_LENGTHS, TRACED_STEPS, traced_window, without_kernels
 
 
 def traced(tmp_path, batches):
@@ -42,3 +42,11 @@ def test_no_epoch_begins_in_the_traced_steps(tmp_path):
 def test_without_workers_one_step_warms_up(tmp_path):
     trained, _ = traced(tmp_path, iter([(torch.tensor([number]),) for number in range(20)]))
     assert len(trained) == 1 + 1 + TRACED_STEPS
+
+
+def test_a_trace_of_a_gpu_without_kernels_is_noted():
+    operators, kernel = [{"cat": "cpu_op"}, {"ph": "M"}], {"cat": "kernel"}
+    [note] = without_kernels(operators, torch.device("cuda"))
+    assert "holds no kernels" in note
+    assert without_kernels([*operators, kernel], torch.device("cuda")) == []
+    assert without_kernels(operators, torch.device("cpu")) == []

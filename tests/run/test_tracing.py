@@ -39,6 +39,14 @@ def test_no_epoch_begins_in_the_traced_steps(tmp_path):
     assert trained == [6, 7, 8, 0, 1, 2, 3, 4, 5]
 
 
+def test_an_epoch_does_not_end_with_the_last_traced_step_which_copies_the_next_batch_where_one_is_prefetched(tmp_path):
+    batches = Epochs(DataLoader([(number,) for number in range(9)]))
+    for _ in range(4):
+        next(batches)
+    trained, _ = traced(tmp_path, batches)
+    assert trained == [4, 5, 6, 7, 8, 0, 1, 2, 3, 4, 5]
+
+
 def test_without_workers_one_step_warms_up(tmp_path):
     trained, _ = traced(tmp_path, iter([(torch.tensor([number]),) for number in range(20)]))
     assert len(trained) == 1 + 1 + TRACED_STEPS

@@ -47,7 +47,7 @@ class Kept:
         except (InputError, KeyError, TypeError, ValueError):  # none, or not ours: then all is measured anew
             pass
         if kept.values:
-            progress.say(f"  {len(kept.values)} measurements of an earlier call that was cut off are kept")
+            progress.say(f"  kept of an earlier call that was cut off: {len(kept.values)} measurement(s)")
         return kept
 
     def measurement(self, name: str, kind: type[T], measure: Callable[[], T | str]) -> T | str:

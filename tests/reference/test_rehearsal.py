@@ -170,7 +170,7 @@ def test_the_studies_are_measured_with_few_packages_and_read_where_all_are(there
     ]
     cut_off("common.studies.overhead.measure.measured", 2, *commands[1])
     finished = there("-c", STUDIES, json.dumps(commands))
-    assert "1 measurements of an earlier call that was cut off are kept" in finished.stdout
+    assert "kept of an earlier call that was cut off: 1 measurement(s)" in finished.stdout
     ended = [line for line in finished.stdout.splitlines() if " ended with " in line]
     assert ended == [f"{' '.join(words[:2])} ended with 0" for words in commands], finished.stdout + finished.stderr
     for call in ([], ["--resume"]):  # killed after one measurement each

@@ -40,7 +40,7 @@ def test_what_was_measured_is_not_measured_again_by_the_next_call(options, capsy
     assert first.measurement("run 1, a", Speed, never) == speed
     assert capsys.readouterr().out == ""
     assert Kept.of("sweep", options).measurement("run 1, a", Speed, never) == speed
-    assert "1 measurements of an earlier call that was cut off are kept" in capsys.readouterr().out
+    assert "kept of an earlier call that was cut off: 1 measurement(s)" in capsys.readouterr().out
     assert Kept.of("overhead", options).values == {}
 
 

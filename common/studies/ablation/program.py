@@ -28,7 +28,7 @@ from common.options import StepOptions
 from common.run.batches import Epochs
 from common.run.timing import Plan, Timing, TrainStep, time_training
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
-from common.studies.isolated import not_compiled, options_from, print_answer
+from common.studies.isolated import end_with_reader, not_compiled, options_from, print_answer
 
 FULL = Plan(warmup_steps=2, warmup_seconds=0.8, windows=5, window_steps=2, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
@@ -167,4 +167,5 @@ def main(settings: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     main(sys.argv[1])

@@ -17,7 +17,7 @@ from common.errors import is_out_of_memory
 from common.model import classifier
 from common.run.timing import Timing, Window
 from common.studies import isolated, one_batch
-from common.studies.isolated import Isolated
+from common.studies.isolated import Isolated, end_with_reader
 from common.studies.limit.record import CHANNELS_LAST, Program
 
 COMPILED = "compiled"  # the line that a process prints once the model is
@@ -88,4 +88,5 @@ def not_compiled(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     compile_and_time(**json.loads(sys.argv[1]))

@@ -33,7 +33,7 @@ from common.options import StepOptions
 from common.run.timing import Plan, warm_up
 from common.run.tracing import kernel_count, read_trace
 from common.studies import one_batch
-from common.studies.isolated import REASON_LENGTH, options_from, print_answer
+from common.studies.isolated import REASON_LENGTH, end_with_reader, options_from, print_answer
 from common.studies.one_batch import Batch, TrainStep
 from common.studies.overhead.tracings import Tracing, tracings
 
@@ -170,4 +170,5 @@ def main(settings: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     main(sys.argv[1])

@@ -16,7 +16,7 @@ from common.options import StepOptions
 from common.run.timing import Plan
 from common.studies.ablation.plan import Optimisations
 from common.studies.ablation.program import timed
-from common.studies.isolated import options_from, print_answer
+from common.studies.isolated import end_with_reader, options_from, print_answer
 from common.studies.processes import ProcessMemory, cpu_seconds, process_memory
 from common.studies.sweep.record import CellRun
 
@@ -74,4 +74,5 @@ def main(settings: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     main(sys.argv[1])

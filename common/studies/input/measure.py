@@ -130,7 +130,7 @@ def model_alone(options: StepOptions, precision: torch.dtype) -> tuple[Consumed,
     try:
         limit = limit_record.read(options.logdir)
     except InputError as error:
-        limit, why = None, privacy.redacted(str(error))
+        limit, why = None, privacy.reason(str(error), 150)
     if limit is not None and limit_record.OLDER in limit.notes:
         why = "limit.json is of an earlier version, without resizing"
     elif limit is not None:

@@ -83,7 +83,7 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
             training_speed(program, timing, flops_per_image, counters.get(program), peak_flops[0].median)
             for program, timing in (timings | compiled).items()
         ],
-        not_compiled=why_not and privacy.redacted(why_not),
+        not_compiled=why_not and privacy.reason(why_not),
         groups=operator_times.groups(counter, operator_ms),
         outside_ms=(operator_ms or {}).get((operator_times.OUTSIDE, operator_times.OUTSIDE), 0.0),
         without_formula=operator_times.without_formula(counter, operator_ms),

@@ -73,7 +73,7 @@ def measured(settings: Sequence[Setting], options: StepOptions, runs: int) -> li
             setting = settings[index]
             result = measured_isolated(setting, options)
             if isinstance(result, str):
-                failed[index] = privacy.redacted(result)
+                failed[index] = privacy.reason(result)
                 progress.say(f"  {setting}: failed: {failed[index]}")
                 continue
             results[index].append(result)

@@ -50,8 +50,15 @@ def measure(options: StepOptions) -> InputLimit:
     window_seconds = QUICK_WINDOW_SECONDS if options.quick else WINDOW_SECONDS
     delivered = []
     for number in numbers:
-        with worker_failures_as_input_error(number):
-            delivered.append(deliver(data, options, number, window_seconds))
+        try:
+            with worker_failures_as_input_error(number):
+                delivered.append(deliver(data, options, number, window_seconds))
+        except InputError as error:
+            if not any(row.workers for row in delivered):
+                raise
+            notes.append(privacy.reason(str(error)))  # what was measured with fewer is kept
+            progress.say(f"  {error}")
+            break
         speed = delivered[-1].samples_per_second.median
         progress.report(workers_text(number), len(delivered) + 1, len(numbers) + 1, speed)
     if device.type == "cpu":

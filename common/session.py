@@ -24,7 +24,7 @@ from common.run.batches import Epochs
 from common.run.folder import add_trace, own_folder, publish, stamp
 from common.run.gpu_clocks import GpuWatch, slowed_down
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
-from common.run.tracing import cpu_peak_bytes, traced_window
+from common.run.tracing import cpu_peak_bytes, traced_window, without_kernels
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def run_step(
 
         trace, packed = staging / "trace.json", staging / "trace.json.gz"  # names that TensorBoard would not load
         trace_events = traced_window(batches, train_step, device, trace, args.stacks)
+        incomplete = without_kernels(trace_events, device)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
@@ -112,7 +113,7 @@ def run_step(
             batch_bytes=transfer.batch_bytes,
             gpu_clocks=watch.clocks,
             trace=_trace_name(),
-            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks)],
+            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks), *incomplete],
             environment=record.environment(torch.__version__, torch.version.cuda),
             started=started,
         )
@@ -127,6 +128,7 @@ def run_step(
         f"{result.step_ms.median:.1f} ms per step, peak memory {peak.allocated / 1e9:.2f} GB\n"
         f"  the first step took {timing.first_step_seconds:.1f} s and is in none of these figures\n"
         f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"
+        + "".join(f"\n  NOTE: {note}" for note in incomplete)
     )
     return result
 

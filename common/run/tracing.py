@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,13 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
         return json.loads(path.read_bytes())["traceEvents"]
     except (OSError, ValueError) as error:
         raise InputError(f"the trace could not be written whole to {path.parent.parent}: is the disk full?") from error
+
+
+def without_kernels(events: Sequence[Mapping[str, Any]], device: torch.device) -> list[str]:
+    """The note that a trace of a GPU holds none of its work, which `record --check` refuses; [] for any other."""
+    if device.type == "cpu" or any(event.get("cat") == "kernel" for event in events):
+        return []
+    return ["the trace shows no work on the GPU: CUPTI recorded nothing, so a record with it will be refused"]
 
 
 def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from common.run.batches import Epochs
-from common.run.tracing import QUEUE_LENGTHS, TRACED_STEPS, traced_window
+from common.run.tracing import QUEUE_LENGTHS, TRACED_STEPS, traced_window, without_kernels
 
 
 def traced(tmp_path, batches):
@@ -42,3 +42,10 @@ def test_no_epoch_begins_in_the_traced_steps(tmp_path):
 def test_without_workers_one_step_warms_up(tmp_path):
     trained, _ = traced(tmp_path, iter([(torch.tensor([number]),) for number in range(20)]))
     assert len(trained) == 1 + 1 + TRACED_STEPS
+
+
+def test_a_trace_of_a_gpu_without_its_kernels_is_noted():
+    calls = [{"cat": "cuda_runtime", "name": "cudaLaunchKernel"}]
+    kernels = [*calls, {"cat": "kernel", "name": "k"}]
+    assert without_kernels(kernels, torch.device("cuda:1")) == without_kernels(calls, torch.device("cpu")) == []
+    assert "shows no work on the GPU" in without_kernels(calls, torch.device("cuda"))[0]

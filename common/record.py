@@ -57,7 +57,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes, of rank 0. GPU: the caching allocator's peaks over the windows. CPU: `run.tracing.cpu_peak_bytes`."""
+    """Bytes, of rank 0, over the windows. GPU: `device.gpu_peak_bytes`. CPU: `run.tracing.cpu_peak_bytes`."""
 
     allocated: int
     reserved: int | None

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from common import machine, record
-from common.device import autocast_notes, device_name, dtype_name, without_gpu
+from common.device import autocast_notes, device_name, dtype_name, gpu_peak_bytes, without_gpu
 from common.errors import InputError
 from common.failures import as_input_error
 from common.loaders import Batch, DeviceLoader, Loader
@@ -78,13 +78,13 @@ def run_step(
         watch = GpuWatch(device)
         timing = time_training(batches, train_step, device, plan, count_tokens, report, around_windows=watch)
         if device.type == "cuda":
-            peak = record.PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
+            peak = record.PeakMemory(*gpu_peak_bytes(device))
 
         trace, packed = staging / "trace.json", staging / "trace.json.gz"  # names that TensorBoard would not load
         trace_events = traced_window(batches, train_step, device, trace, args.stacks)
         no_kernels = without_kernels(trace_events, device)
-        if no_kernels and leads:
-            print(f"{no_kernels[0]}: a record with it will be refused, run the step again", flush=True)
+        if no_kernels and leads:  # also where `record` follows this run and shows no notes
+            print(no_kernels[0], flush=True)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:

@@ -107,7 +107,7 @@ def test_a_run_whose_trace_shows_nothing_of_its_gpu_is_kept_and_says_so(tmp_path
     assert "holds no kernels" in run_small(tmp_path).notes[-1]
     [line] = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("{")]
     assert "the trace holds no kernels" in line
-    assert line.endswith("run the step again")
+    assert line.endswith("run again")
 
 
 def test_what_names_no_commit_is_refused_before_anything_is_measured(tmp_path, monkeypatch):

@@ -80,7 +80,9 @@ def without_kernels(events: Sequence[Mapping[str, Any]], device: torch.device) -
     """
     if device.type != "cuda" or kernel_count(events):
         return []
-    return ["the trace holds no kernels: CUPTI, which records them, recorded nothing"]
+    return [
+        "the trace holds no kernels: CUPTI, which records them, recorded nothing. A record with it is refused: run again"
+    ]
 
 
 def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:

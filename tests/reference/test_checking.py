@@ -25,7 +25,7 @@ from support.recorded import (
 
 from common import record
 from common.reference import page, written
-from common.run import not_run
+from common.run import not_run, privacy
 from common.run.events import write_events
 from common.studies.limit import record as limit_record
 
@@ -96,6 +96,18 @@ def test_a_record_with_a_step_that_was_not_run_passes_and_names_the_reason(folde
     code, out, err = command("--check", folder)
     assert (code, err) == (0, [])
     assert out[-2:] == ["13_compile: not run: torch.compile found no C++ compiler that works", "ok"]
+
+
+def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder, command):
+    """Their errors hold types in <>, shapes in [], programs in ``, and more than a record's texts may be long."""
+    said = "Internal Triton error: `ptxas` failed <class 'X'> [128, 3] a|b \\\\host\\share in /opt/x/y.py " + "z " * 200
+    not_run.write(folder / "13_compile", "13_compile", said)
+    write_limit(folder, 3, not_compiled=privacy.reason(said))
+    page.write_page(folder)
+    code, _, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    reason = not_run.read_all(folder)[0].reason
+    assert reason.startswith("Internal Triton error: 'ptxas' failed (class 'X') (128, 3) a/b …")
 
 
 def test_a_step_whose_data_is_on_the_device_copies_nothing(folder, command, assert_refused):

@@ -53,9 +53,23 @@ def gpu(monkeypatch):
     return torch.device("cuda:1")
 
 
-def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("unknown", "field"),
+    [
+        ("clocks_throttle_reasons", "clocks_event_reasons.active"),  # a driver that has dropped the older name
+        ("clocks_event_reasons", "clocks_throttle_reasons.active"),  # one that does not know the newer yet
+    ],
+)
+def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch, unknown, field):
     program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/asked\nprintf '{STEADY.strip()}\\n'\nexec sleep 1000\n")
+    program.write_text(
+        f"""#!/bin/sh
+case "$*" in *{unknown}*) echo 'Field "{unknown}.active" is not a valid field to query.'; exit 2;; esac
+echo "$@" > {tmp_path}/asked
+printf '{STEADY.strip()}\\n'
+case "$*" in *loop-ms*) exec sleep 1000;; esac
+"""
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with GpuWatch(gpu) as watch:
@@ -63,12 +77,15 @@ def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch
     assert watch._process.returncode is not None
     asked = (tmp_path / "asked").read_text()
     assert "--id=GPU-5bd3-01 " in asked
-    assert f"--query-gpu={','.join(gpu_clocks.FIELDS)} " in asked
+    assert f"--query-gpu={','.join(gpu_clocks.FIELDS)},{field} " in asked
 
 
 def test_an_nvidia_smi_that_does_not_end_holds_no_run_up(gpu, tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\ntrap '' TERM\necho begun\nwhile true; do sleep 0.05; done\n")
+    program.write_text(
+        "#!/bin/sh\ncase $* in *--loop-ms*) ;; *) exit 0 ;; esac\n"
+        "trap '' TERM\necho begun\nwhile true; do sleep 0.05; done\n"
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(gpu_clocks, "END_SECONDS", 0.1)

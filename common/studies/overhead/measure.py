@@ -130,7 +130,7 @@ def measured(
     if isinstance(answer, dict) and "error" not in answer:
         return from_json(answer)
     why = answer if isinstance(answer, str) else answer["error"]
-    return privacy.redacted(why).rstrip(".")
+    return privacy.reason(why)
 
 
 def most_steps(trial: ModeRun) -> int | None:

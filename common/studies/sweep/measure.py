@@ -78,7 +78,7 @@ def measured(settings: Sequence[Setting], options: StepOptions, runs: int, kept:
                 f"run {run + 1}, {setting}", CellRun, partial(measured_isolated, setting, options)
             )
             if isinstance(result, str):
-                failed[index] = privacy.redacted(result)
+                failed[index] = privacy.reason(result)
                 progress.say(f"  {setting}: failed: {failed[index]}")
                 continue
             results[index].append(result)

@@ -81,7 +81,7 @@ def without_kernels(events: Sequence[Mapping[str, Any]], device: torch.device) -
     if device.type != "cuda" or kernel_count(events):
         return []
     return [
-        "the trace holds no kernels: CUPTI, which records them, recorded nothing. A record with it is refused: run again"
+        "the trace holds no kernels: CUPTI, which records them, recorded none. A record with it is refused: run again"
     ]
 
 

@@ -45,6 +45,8 @@ def verify(folder: Path, add_page: bool = False, fully: bool = True) -> tuple[He
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name a record's folder; unzip a packed one first")
+    if not (folder / header.FILE).exists():
+        raise InputError(f"{folder} is not a record: it holds no {header.FILE}")
     try:
         _, problems = record_files(folder)
         if problems != [NO_PAGE]:

@@ -86,7 +86,10 @@ def _header(args: argparse.Namespace) -> Header:
 
     if args.stacks:
         raise InputError("record keeps small traces without paths of this machine: run it without --stacks")
-    if (machine.git_revision() or "").endswith("-dirty"):
+    revision = machine.git_revision()
+    if revision is None:
+        print(f"NOTE: git is not at hand, so the record names no commit: set {machine.COMMIT_VARIABLE}", flush=True)
+    elif revision.endswith("-dirty"):
         raise InputError(
             "steps/ or common/ hold uncommitted changes: commit them first, so that the record names its code"
         )

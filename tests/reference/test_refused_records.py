@@ -96,7 +96,7 @@ SPOILED = {
     "a reason with a path": (not_run_as(reason="see /home/ann/x"), ["02_x/not_run.json", "/home/ann"]),
     "a reason with more in it": (not_run_as(reason="so", more=1), ["02_x/not_run.json is broken"]),
     "a reason that the page does not give": (not_run_as(reason="so"), ["README.md is not the page"]),
-    "no header": (remove("record.json"), ["record.json is missing"]),
+    "no header": (remove("record.json"), ["is not a record: it holds no record.json"]),
     "no page": (remove("README.md"), ["README.md is missing"]),
     "no result": (remove("00_baseline/result.json"), ["00_baseline has no result.json"]),
     "no trace": (remove(TRACE), ["00_baseline has no trace"]),

@@ -66,7 +66,8 @@ class Schedule:
 
     scripts: the steps. limit: rounds at most. until: the goal of `--until` in percent, None to make all rounds.
     runs: {step: {round: its result}}; what is there is not run again. not_run: {step: why it cannot be run here}.
-    pace: times each run, from one `next` to the following one; with a limit, `--minutes` may end the rounds as well.
+    pace: times each run that succeeds, from one `next` to the following one; with a limit, `--minutes` may end the
+    rounds as well.
     """
 
     scripts: Sequence[Path]
@@ -105,7 +106,8 @@ class Schedule:
                     announced = True
                 begin = self.pace.elapsed()
                 yield number, script
-                self.pace.add(script.stem, self.pace.elapsed() - begin)
+                if number in self.runs.get(script.stem, {}):  # one that failed at once does not tell
+                    self.pace.add(script.stem, self.pace.elapsed() - begin)
             if self.until is not None and self._narrow_enough(number, self.until):
                 return
             to_go = self.to_go()

@@ -1,7 +1,7 @@
 """A ladder in rounds, A B C … A B C …: which step runs next, what is kept of it, when the intervals are narrow enough.
 
     NN_name/runs/1.json …                   `result.json` of each round's run
-    NN_name/result.json                     all of them as one (see `record.merged`)
+    NN_name/result.json                     all of them as one (see `merging.merged`)
     NN_name/*.pt.trace.json.gz, events.…    of one round: TensorBoard shows one run per step
 
 `tour --rounds` and `record` share this. A machine that drifts (heat, other load) affects every step of a round alike.
@@ -17,6 +17,7 @@ from pathlib import Path
 from common import record
 from common.errors import InputError
 from common.ladder import statistics
+from common.ladder.merging import merged
 from common.ladder.pace import Pace, duration
 from common.ladder.runner import Outcome
 from common.options import whole_number
@@ -220,5 +221,5 @@ def keep(folder: Path, number: int, result: record.Result) -> None:
 def sum_up(folder: Path) -> None:
     """Write a step's `result.json` anew from the runs of its rounds, if there are any."""
     if results := record.read_runs(folder):
-        record.write_result(folder / record.FILE, record.merged(results))
+        record.write_result(folder / record.FILE, merged(results))
         (folder / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it

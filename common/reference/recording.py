@@ -3,7 +3,7 @@
     logs/reference/<device>/
         record.json                      settings, environment and code of all runs: the same, or the record is refused
         NN_name/runs/1.json …            `result.json` of each run, as it was written
-        NN_name/result.json              all runs of the step as one (see `record.merged`)
+        NN_name/result.json              all runs of the step as one (see `merging.merged`)
         NN_name/NN_name.<ms>.pt.trace.json.gz  the first run's trace, small and without this machine's names in it
         NN_name/events.out.tfevents.…    the first run's scalars, for TensorBoard
         NN_name/not_run.json             in the place of all that, where the step could not be run: why not
@@ -38,7 +38,10 @@ from common.run import not_run, privacy
 from common.run.folder import locked
 
 # beside what every step runs
-CODE = (*(f"common/ladder/{name}.py" for name in ("runner", "rounds", "pace")), "common/reference/recording.py")
+CODE = (
+    *(f"common/ladder/{name}.py" for name in ("runner", "rounds", "pace", "merging")),
+    "common/reference/recording.py",
+)
 TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
 
 

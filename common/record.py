@@ -32,6 +32,10 @@ SCHEMA = 2
 READABLE_SCHEMAS = (1, 2)
 SINCE_SCHEMA_2 = ("precision", "workers", "pin_memory", "world_size", "tokens_per_second", "first_step_seconds")
 FILE = "result.json"
+NO_KERNELS = (  # in the notes of a run on a GPU
+    "the trace holds no kernels: CUPTI, which records them, recorded nothing. A record with it is refused: record a "
+    "further round, or run again"
+)
 
 T = TypeVar("T")
 Positive = Annotated[float, Meta(gt=0)]
@@ -148,6 +152,11 @@ class Result:
         """What runs must share to be compared step by step."""
         cores = self.environment.cores if self.device_type == "cpu" else None
         return Setup(self.device, cores, self.data, self.model, self.image_size)
+
+    @property
+    def lacks_kernels(self) -> bool:
+        """Whether it ran on a GPU and its trace shows nothing of it."""
+        return NO_KERNELS in self.notes
 
     def as_json(self) -> dict[str, Any]:
         """The object that `result.json` holds, in the schema that the result was made with."""

@@ -5,17 +5,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from common.record import PeakMemory, Result, StepTime, Throughput
+from common.record import NO_KERNELS, PeakMemory, Result, StepTime, Throughput
 from common.run import gpu_clocks
+
+
+def traced(results: Sequence[Result]) -> Result:
+    """The one of a step's runs, in order, whose trace and TensorBoard events are kept.
+
+    The first whose trace holds what it should; the first of all where none does.
+    """
+    return next((result for result in results if not result.lacks_kernels), results[0])
 
 
 def merged(results: Sequence[Result]) -> Result:
     """One result out of several runs of the same step: how a recorded step is summed up.
 
     All windows of all runs, in order, and their median; of times, peaks and bytes the median over the runs; a GPU's
-    clocks as `gpu_clocks.over_runs` combines them; every note once. The rest is the first run's.
+    clocks as `gpu_clocks.over_runs` combines them; every note once, of a trace only that of the `traced` run. The rest
+    is the first run's.
     """
-    first = results[0]
+    first, untrue = results[0], () if traced(results).lacks_kernels else (NO_KERNELS,)
 
     def median(pick: Callable[[Result], float | None]) -> float | None:
         values = [value for value in map(pick, results) if value is not None]
@@ -38,5 +47,5 @@ def merged(results: Sequence[Result]) -> Result:
         ),
         batch_bytes=whole(lambda r: r.batch_bytes),
         gpu_clocks=gpu_clocks.over_runs([result.gpu_clocks for result in results]),
-        notes=list(dict.fromkeys(note for result in results for note in result.notes)),
+        notes=list(dict.fromkeys(note for result in results for note in result.notes if note not in untrue)),
     )

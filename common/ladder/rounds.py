@@ -2,7 +2,7 @@
 
     NN_name/runs/1.json …                   `result.json` of each round's run
     NN_name/result.json                     all of them as one (see `merging.merged`)
-    NN_name/*.pt.trace.json.gz, events.…    of one round: TensorBoard shows one run per step
+    NN_name/*.pt.trace.json.gz, events.…    of one round (see `merging.traced`): TensorBoard shows one run per step
 
 `tour --rounds` and `record` share this. A machine that drifts (heat, other load) affects every step of a round alike.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from common import record
 from common.errors import InputError
 from common.ladder import statistics
-from common.ladder.merging import merged
+from common.ladder.merging import merged, traced
 from common.ladder.pace import Pace, duration
 from common.ladder.runner import Outcome
 from common.options import whole_number
@@ -170,6 +170,11 @@ class Schedule:
     def add(self, number: int, result: record.Result) -> None:
         """Note a run that succeeded."""
         self.runs.setdefault(result.step, {})[number] = result
+
+    def is_traced(self, number: int, result: record.Result) -> bool:
+        """Whether it is this run, not added yet, whose trace is kept of its step; see `merging.traced`."""
+        runs = self.runs.get(result.step, {}) | {number: result}
+        return traced([runs[round_] for round_ in sorted(runs)]) is result
 
     def add_failure(self, step: str, outcome: Outcome) -> str:
         """Note a run that failed: "failed", or "not run" for a step that cannot be run here and is not tried again."""

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity
 
 from common.errors import InputError
 from common.loaders import Batch
+from common.record import NO_KERNELS
 from common.run.batches import queued, steps_past_epoch
 
 TRACED_STEPS = 3
@@ -80,9 +81,7 @@ def without_kernels(events: Sequence[Mapping[str, Any]], device: torch.device) -
     """
     if device.type != "cuda" or kernel_count(events):
         return []
-    return [
-        "the trace holds no kernels: CUPTI, which records them, recorded nothing. A record with it is refused: run again"
-    ]
+    return [NO_KERNELS]
 
 
 def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:

@@ -4,7 +4,7 @@
         record.json                      settings, environment and code of all runs: the same, or the record is refused
         NN_name/runs/1.json …            `result.json` of each run, as it was written
         NN_name/result.json              all runs of the step as one (see `merging.merged`)
-        NN_name/NN_name.<ms>.pt.trace.json.gz  one run's trace (see `merging.traced`), small, this machine not named in it
+        NN_name/NN_name.<ms>.pt.trace.json.gz  one run's trace (`merging.traced`), small, this machine not named in it
         NN_name/events.out.tfevents.…    the same run's scalars, for TensorBoard
         NN_name/not_run.json             in the place of all that, where the step could not be run: why not
         README.md                        the table of all that

@@ -32,12 +32,13 @@ def traced_window(
 
     With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. While the profiler
     starts, the loader's workers fill their queue, and a trace would show no wait for it: the warm-up takes
-    `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the traced steps, unless one is too
-    short for that: in an epoch's last step a `Prefetcher` has no next batch to copy. Returns the trace's events; raises
-    InputError where the trace could not be written whole.
+    `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the warm-up and in
+    the traced steps, or at least in the traced ones, unless it is too short for that: in an epoch's last step a
+    `Prefetcher` has no next batch to copy. Returns the trace's events; raises InputError where the trace could not be
+    written whole.
     """
     warmup = max(1, QUEUE_LENGTHS * queued(batches))
-    for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS + 1)):
+    for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS + 1, last=TRACED_STEPS + 1)):
         train_step(*next(batches))
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error

@@ -23,6 +23,7 @@ from common.run import progress, ranks
 from common.run.batches import Epochs
 from common.run.folder import add_trace, own_folder, publish, stamp
 from common.run.gpu_clocks import GpuWatch, slowed_down
+from common.run.reader import end_with_reader
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.run.tracing import cpu_peak_bytes, traced_window, without_kernels
 
@@ -57,6 +58,8 @@ def run_step(
     a batch larger than the data, no memory, a loader worker killed, a folder that cannot be written, another run of
     the same program in it.
     """
+    if progress.is_followed():
+        end_with_reader()
     step, device = Path(file).stem, torch.device(args.device)
     source = getattr(loader.dataset, "source", type(loader.dataset).__name__)
     batch_size = loader.batch_size or 1

@@ -64,7 +64,7 @@ class Pace:
             self.seconds = {}
 
     def add(self, step: str, seconds: float) -> None:
-        """Note what a run of a step took."""
+        """Note what a run of a step took, if it succeeded."""
         self.seconds[step] = seconds
         if self.path:
             record.write_json(self.path, self.seconds)
@@ -72,7 +72,7 @@ class Pace:
     def expected(self, steps: Iterable[str]) -> float:
         """Seconds that a run of each of these steps will take; 0.0 where nothing is known.
 
-        A step that has not been run counts as the one that took longest.
+        A step without a run that succeeded counts as the one that took longest.
         """
         longest = max(self.seconds.values(), default=0.0)
         return sum(self.seconds.get(step, longest) for step in steps)

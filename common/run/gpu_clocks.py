@@ -137,6 +137,31 @@ def clocks(printed: str) -> GpuClocks | None:
     )
 
 
+def over_runs(runs: Sequence[GpuClocks | None]) -> GpuClocks | None:
+    """The `GpuClocks` of several runs: medians over the runs, of clocks the lowest and the limit's highest.
+
+    The highest temperature, every reason once, all samples. None where any run lacks them, and so for each value.
+    """
+    known = [clocks for clocks in runs if clocks]
+    if not known or len(known) < len(runs):
+        return None
+
+    def over(summary: Callable[[Sequence[float]], float], pick: Callable[[GpuClocks], float | None]) -> float | None:
+        values = [pick(clocks) for clocks in known]
+        return None if None in values else _over(summary, values)
+
+    return GpuClocks(
+        samples=sum(clocks.samples for clocks in known),
+        sm_mhz=over(statistics.median, lambda c: c.sm_mhz),
+        sm_mhz_lowest=over(min, lambda c: c.sm_mhz_lowest),
+        sm_mhz_limit=over(max, lambda c: c.sm_mhz_limit),
+        power_watts=over(statistics.median, lambda c: c.power_watts),
+        power_limit_watts=over(statistics.median, lambda c: c.power_limit_watts),
+        temperature=over(max, lambda c: c.temperature),
+        slowed_by=list(dict.fromkeys(reason for clocks in known for reason in clocks.slowed_by)),
+    )
+
+
 def slowed_down(clocks: GpuClocks | None) -> list[str]:
     """The note that a GPU lowered its clock in the windows, and why; [] where it did not, or where nobody looked."""
     if not clocks or not clocks.slowed_by:

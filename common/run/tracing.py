@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity
 
 from common.errors import InputError
 from common.loaders import Batch
+from common.record import NO_KERNELS
 from common.run.batches import queued, steps_past_epoch
 
 TRACED_STEPS = 3
@@ -31,12 +32,13 @@ def traced_window(
 
     With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. While the profiler
     starts, the loader's workers fill their queue, and a trace would show no wait for it: the warm-up takes
-    `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the traced steps, unless one is too
-    short for that: in an epoch's last step a `Prefetcher` has no next batch to copy. Returns the trace's events; raises
-    InputError where the trace could not be written whole.
+    `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the warm-up and in
+    the traced steps, or at least in the traced ones, unless it is too short for that: in an epoch's last step a
+    `Prefetcher` has no next batch to copy. Returns the trace's events; raises InputError where the trace could not be
+    written whole.
     """
     warmup = max(1, QUEUE_LENGTHS * queued(batches))
-    for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS + 1)):
+    for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS + 1, last=TRACED_STEPS + 1)):
         train_step(*next(batches))
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
@@ -80,9 +82,7 @@ def without_kernels(events: Sequence[Mapping[str, Any]], device: torch.device) -
     """
     if device.type != "cuda" or kernel_count(events):
         return []
-    return [
-        "the trace holds no kernels: CUPTI, which records them, recorded none. A record with it is refused: run again"
-    ]
+    return [NO_KERNELS]
 
 
 def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:

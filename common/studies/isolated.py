@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -48,23 +47,6 @@ def options_from(values: Mapping[str, Any]) -> StepOptions:
 def print_answer(value: Mapping[str, Any]) -> None:
     """Print what a process of its own measured, for `answer` to read; what stopped it is an answer, too."""
     print(json.dumps({"answer": value}), flush=True)
-
-
-def end_with_reader() -> None:
-    """Called in a process that measures: end it and all that it started once nobody reads what it prints any more.
-
-    So it ends with the command that started it, even if that is killed, and does not train on beside the next one.
-    """
-
-    def wait() -> None:
-        pipe = select.poll()
-        pipe.register(sys.stdout.fileno(), 0)  # errors are reported unasked
-        pipe.poll()
-        if os.getpgrp() == os.getpid():  # as `isolated_process` starts it
-            os.killpg(0, signal.SIGKILL)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def answer(

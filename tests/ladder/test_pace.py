@@ -160,8 +160,21 @@ def test_what_cannot_be_run_here_is_not_counted(schedule, clock):
             made.add_failure("00_a", Outcome(2, "no compiler"))
         else:
             made.add(number, make_result(script.stem))
-    assert lines[0].startswith("2 steps x 2 rounds, 4 runs to go: about 4 min;")
+    assert lines[0].startswith("2 steps x 2 rounds, 3 runs to go: about 3 min;")
     assert made.whole_rounds == 2
+
+
+def test_a_run_that_fails_at_once_does_not_tell_how_long_the_next_one_takes(schedule, clock):
+    made, lines = schedule(2)
+    for number, script in made:
+        fails = script.stem == "01_b" and number == 1
+        clock(1 if fails else 60)
+        if fails:
+            made.add_failure("01_b", Outcome(1, "it broke"))
+        else:
+            made.add(number, make_result(script.stem))
+    assert lines[1] == "round 1 is over; about 4 min to go"  # its run of round 1, too
+    assert made.pace.seconds == dict.fromkeys(NAMES, 60)
 
 
 def test_without_a_limit_everything_fits(clock):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from support import ROOT, run_program
 from support.recorded import (
+    EVENTS,
     MEDIANS,
     POINTS,
     STEPS,
@@ -142,6 +143,15 @@ def test_a_step_that_replays_cuda_graphs_needs_no_convolution_in_its_trace(folde
     assert_refused(folder, "no convolution in it has an input of shape [32, 3, 224, 224]")
     edit_trace(path, launched_as_a_graph)
     assert command("--check", folder)[0] == 0
+
+
+def test_trace_and_events_may_be_of_the_first_run_with_kernels(folder, command, assert_refused):
+    edit(folder / STEPS[0] / "runs" / "1.json", lambda value: value["notes"].append(record.NO_KERNELS))
+    sum_up(folder)
+    assert_refused(folder, "does not hold run 2's images_per_second")
+    write_events(folder / EVENTS, POINTS, {}, MEDIANS | {"median/images_per_second": 32_002.0})
+    code, _, err = command("--check", folder)
+    assert (code, err) == (0, [])
 
 
 def test_verifying_starts_without_torch(folder):

@@ -259,11 +259,11 @@ SPOILED = {
     ),
     "events of other figures": (
         lambda folder: write_events(folder / EVENTS, POINTS, {}, MEDIANS | {"median/step_ms": 2.0}),
-        [EVENTS, "does not hold the first run's step_ms"],
+        [EVENTS, "does not hold run 1's step_ms"],
     ),
     "events of another first step": (
         lambda folder: write_events(folder / EVENTS, [("first_step_seconds", 1, 9.0)], {}, MEDIANS),
-        [EVENTS, "does not hold the first run's first_step_seconds"],
+        [EVENTS, "does not hold run 1's first_step_seconds"],
     ),
     "events with a wrong checksum": (
         lambda folder: (folder / EVENTS).write_bytes(with_wrong_checksum((folder / EVENTS).read_bytes())),

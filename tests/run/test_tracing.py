@@ -47,6 +47,16 @@ def test_an_epoch_does_not_end_with_the_last_traced_step_which_copies_the_next_b
     assert trained == [4, 5, 6, 7, 8, 0, 1, 2, 3, 4, 5]
 
 
+def test_no_epoch_begins_in_the_traced_steps_where_one_is_too_short_for_the_warm_up(tmp_path):
+    batches = Epochs(DataLoader([(number,) for number in range(9)]))
+    batches.queued = 2  # as if workers had loaded them ahead
+    for _ in range(6):
+        next(batches)
+    trained, _ = traced(tmp_path, batches)
+    assert trained[-TRACED_STEPS:] == [3, 4, 5]
+    assert len(trained) == 6 + 1 + QUEUE_LENGTHS * 2 + TRACED_STEPS
+
+
 def test_without_workers_one_step_warms_up(tmp_path):
     trained, _ = traced(tmp_path, iter([(torch.tensor([number]),) for number in range(20)]))
     assert len(trained) == 1 + 1 + TRACED_STEPS

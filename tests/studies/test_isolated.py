@@ -4,14 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from support import ROOT
+from support import ROOT, is_running, still_there
 
 CHILD = """
 import os, subprocess, time
-from common.studies.isolated import end_with_reader
+from common.run.reader import end_with_reader
 
 end_with_reader()
 own = subprocess.Popen(["sleep", "600"])
@@ -26,14 +25,6 @@ isolated.answer((sys.executable, "-c", {CHILD!r}), {{}}, 600, lambda line, child
 """
 
 
-def is_there(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"  # ended, and not yet waited for
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
 def test_with_a_command_that_is_killed_its_process_ends_and_all_that_it_started():
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -41,15 +32,9 @@ def test_with_a_command_that_is_killed_its_process_ends_and_all_that_it_started(
         [sys.executable, "-c", COMMAND], stdout=subprocess.PIPE, text=True, env=environment
     ) as command:
         pids = [int(pid) for pid in command.stdout.readline().split()[1:]]
-        assert [is_there(pid) for pid in pids] == [True, True]
+        assert [is_running(pid) for pid in pids] == [True, True]
         command.send_signal(signal.SIGKILL)
-        end = time.monotonic() + 20
-        while any(map(is_there, pids)) and time.monotonic() < end:
-            os.sched_yield()
-        still_there = [pid for pid in pids if is_there(pid)]
-        for pid in still_there:
-            os.kill(pid, signal.SIGKILL)
-        assert not still_there
+        assert still_there(pids) == []
 
 
 @pytest.mark.parametrize("name", ["overhead.program", "sweep.program", "ablation.program", "limit.compiled"])

@@ -26,9 +26,10 @@ from common.loaders import DeviceLoader, Loader, Prefetcher
 from common.model import classifier
 from common.options import StepOptions
 from common.run.batches import Epochs
+from common.run.reader import end_with_reader
 from common.run.timing import Plan, Timing, TrainStep, time_training
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
-from common.studies.isolated import end_with_reader, not_compiled, options_from, print_answer
+from common.studies.isolated import not_compiled, options_from, print_answer
 
 FULL = Plan(warmup_steps=2, warmup_seconds=0.8, windows=5, window_steps=2, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)

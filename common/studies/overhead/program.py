@@ -30,10 +30,11 @@ from common.device import autocast_dtype, disable_tf32, synchronize
 from common.errors import InputError, printable
 from common.model import classifier
 from common.options import StepOptions
+from common.run.reader import end_with_reader
 from common.run.timing import Plan, warm_up
 from common.run.tracing import kernel_count, read_trace
 from common.studies import one_batch
-from common.studies.isolated import REASON_LENGTH, end_with_reader, options_from, print_answer
+from common.studies.isolated import REASON_LENGTH, options_from, print_answer
 from common.studies.one_batch import Batch, TrainStep
 from common.studies.overhead.tracings import Tracing, tracings
 

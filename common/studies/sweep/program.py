@@ -13,10 +13,11 @@ from dataclasses import asdict, replace
 
 from common.errors import InputError, is_out_of_memory, printable
 from common.options import StepOptions
+from common.run.reader import end_with_reader
 from common.run.timing import Plan
 from common.studies.ablation.plan import Optimisations
 from common.studies.ablation.program import timed
-from common.studies.isolated import end_with_reader, options_from, print_answer
+from common.studies.isolated import options_from, print_answer
 from common.studies.processes import ProcessMemory, cpu_seconds, process_memory
 from common.studies.sweep.record import CellRun
 

@@ -12,6 +12,7 @@ from torchvision.datasets import CIFAR10
 from torchvision.transforms import Compose, Normalize, PILToTensor, Resize, ToTensor
 
 from common.errors import InputError
+from common.machine import ROOT
 
 Transform = Callable[[Any], Any]  # of a PIL image
 
@@ -64,8 +65,10 @@ def holds_cifar10(root: str | Path) -> bool:
         raise InputError(f"--data {root} is the data set's own folder: name the folder that it is in")
     try:
         return CIFAR10.base_folder in os.listdir(root)
-    except FileNotFoundError:
-        return False
+    except FileNotFoundError as error:
+        if Path(root) == ROOT / "data":  # the default: nobody asked for CIFAR-10
+            return False
+        raise InputError(f"--data {root} does not exist: leave it out to use the stand-in") from error
     except OSError as error:
         raise InputError(f"cannot look into --data {root}: {error.strerror or error}") from error
 
@@ -77,7 +80,7 @@ def check_cifar10(root: str | Path) -> bool:
 
 def fetch_cifar10(root: str | Path) -> None:
     """Download CIFAR-10 into `root` unless a whole one is there. Raises InputError where that fails."""
-    if holds_cifar10(root):
+    if os.path.exists(root) and holds_cifar10(root):
         try:
             _open(root)
             return

@@ -154,6 +154,22 @@ def empty_cache(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+def gpu_peak_bytes(device: torch.device) -> tuple[int, int]:
+    """The most bytes that were allocated, and reserved, on a GPU since its peaks were reset.
+
+    The pool of a CUDA graph counts as allocated as a whole: replays write to it without the allocator, which took it
+    for free once it was recorded, and nothing else can use it.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    unseen = sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in torch.cuda.memory_snapshot(include_traces=False)
+        if segment["device"] == index and tuple(segment["segment_pool_id"]) != (0, 0)
+    )
+    reserved = torch.cuda.max_memory_reserved(device)
+    return min(torch.cuda.max_memory_allocated(device) + unseen, reserved), reserved
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until a GPU has finished all that was launched; on a CPU there is nothing to wait for."""
     if device.type == "cuda":

@@ -57,6 +57,7 @@ def examine(args: argparse.Namespace) -> list[Finding]:
         *_shared_memory(args.workers, args.batch_size, image_size_for(args, "cuda" if gpu else "cpu")),
         _cifar10(args.data),
         _package("tensorboard", "2.21", "TensorBoard", "fix", "its page for PyTorch traces may be broken"),
+        _package("msgspec", "0.18", "msgspec", "note", "`limit` does not time operators; traces are read elsewhere"),
         _package("scipy", "1.9", "SciPy", "note", "no intervals: runs are recorded, and compared elsewhere"),
         _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note", "traces are recorded, and shown elsewhere"),
         _disk(args.logdir),
@@ -251,7 +252,9 @@ def _cifar10(data: Path) -> Finding:
 
 def _package(name: str, wanted: str, title: str, without: str, effect: str) -> Finding:
     """wanted: the oldest version that works. without: the state where there is none. effect: of either."""
-    fix = "run `make setup`, or pip install -r requirements.txt"
+    fix = f"pip install {name}"
+    if (machine.ROOT / "requirements.txt").exists():  # not where the code alone was unpacked
+        fix = "run `make setup`, or pip install -r requirements.txt"
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -104,20 +104,22 @@ COMMIT_VARIABLE = "WALKTHROUGH_COMMIT"
 def git_revision() -> str | None:
     """The commit that the code is at, "-dirty" added where the code that measures has uncommitted changes.
 
-    None outside a git checkout, unless `COMMIT_VARIABLE` names it: for a machine without git, or with an archive of the
-    code. Changes elsewhere (a note, a recorded run) do not affect what is measured. Raises InputError for a variable
-    that holds no commit.
+    Where git does not say, as on a machine without it or with an archive of the code, the one that `COMMIT_VARIABLE`
+    names; None where that is not set either. Changes elsewhere (a note, a recorded run) do not affect what is measured.
+    Raises InputError for a variable that holds no commit.
     """
-    if named := os.environ.get(COMMIT_VARIABLE):
-        if not re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", named):
-            raise InputError(f"{COMMIT_VARIABLE}={named!r} is no commit: give it as `git rev-parse HEAD` prints it")
-        commit, dash, dirty = named.partition("-")
-        return commit[:12] + dash + dirty
-    commit = _run("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-    changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", "steps", "common", *ONLY_READ)
-    if not commit or changes is None:
+    if (ROOT / ".git").exists():  # not the repository of a folder above, in which an archive was unpacked
+        commit = _run("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
+        changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", "steps", "common", *ONLY_READ)
+        if commit and changes is not None:
+            return commit.strip() + ("-dirty" if changes.strip() else "")
+    named = os.environ.get(COMMIT_VARIABLE)
+    if not named:
         return None
-    return commit.strip() + ("-dirty" if changes.strip() else "")
+    if not re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", named):
+        raise InputError(f"{COMMIT_VARIABLE}={named!r} is no commit: give it as `git rev-parse HEAD` prints it")
+    commit, dash, dirty = named.partition("-")
+    return commit[:12] + dash + dirty
 
 
 def _run(*command: str | Path) -> str | None:

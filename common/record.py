@@ -8,9 +8,9 @@ import statistics
 import tempfile
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -32,6 +32,10 @@ SCHEMA = 2
 READABLE_SCHEMAS = (1, 2)
 SINCE_SCHEMA_2 = ("precision", "workers", "pin_memory", "world_size", "tokens_per_second", "first_step_seconds")
 FILE = "result.json"
+NO_KERNELS = (  # in the notes of a run on a GPU
+    "the trace holds no kernels: CUPTI, which records them, recorded nothing. A record with it is refused: record a "
+    "further round, or run again"
+)
 
 T = TypeVar("T")
 Positive = Annotated[float, Meta(gt=0)]
@@ -57,7 +61,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes, of rank 0. GPU: the caching allocator's peaks over the windows. CPU: `run.tracing.cpu_peak_bytes`."""
+    """Bytes, of rank 0, over the windows. GPU: `device.gpu_peak_bytes`. CPU: `run.tracing.cpu_peak_bytes`."""
 
     allocated: int
     reserved: int | None
@@ -149,6 +153,11 @@ class Result:
         cores = self.environment.cores if self.device_type == "cpu" else None
         return Setup(self.device, cores, self.data, self.model, self.image_size)
 
+    @property
+    def lacks_kernels(self) -> bool:
+        """Whether it ran on a GPU and its trace shows nothing of it."""
+        return NO_KERNELS in self.notes
+
     def as_json(self) -> dict[str, Any]:
         """The object that `result.json` holds, in the schema that the result was made with."""
         left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + (() if self.gpu_clocks else ("gpu_clocks",))
@@ -171,38 +180,6 @@ def environment(torch: str, cuda: str | None) -> Environment:
         cpu=machine.cpu_name(),
         cores=machine.usable_cores(),
         git=machine.git_revision(),
-    )
-
-
-def merged(results: Sequence[Result]) -> Result:
-    """One result out of several runs of the same step: how a recorded step is summed up.
-
-    All windows of all runs, in order, and their median; of times, peaks and bytes the median over the runs; every note
-    once. The rest is the first run's.
-    """
-    first = results[0]
-
-    def median(pick: Callable[[Result], float | None]) -> float | None:
-        values = [value for value in map(pick, results) if value is not None]
-        return statistics.median(values) if values else None
-
-    def whole(pick: Callable[[Result], int | None]) -> Any:
-        value = median(pick)
-        return None if value is None else int(value)
-
-    windows = [speed for result in results for speed in result.samples_per_second.windows]
-    tokens = [speed for result in results if result.tokens_per_second for speed in result.tokens_per_second.windows]
-    return replace(
-        first,
-        samples_per_second=Throughput(statistics.median(windows), windows),
-        tokens_per_second=Throughput(statistics.median(tokens), tokens) if tokens else None,
-        first_step_seconds=median(lambda r: r.first_step_seconds),
-        step_ms=StepTime(*(statistics.median(getattr(r.step_ms, f.name) for r in results) for f in fields(StepTime))),
-        peak_memory_bytes=PeakMemory(
-            whole(lambda r: r.peak_memory_bytes.allocated), whole(lambda r: r.peak_memory_bytes.reserved)
-        ),
-        batch_bytes=whole(lambda r: r.batch_bytes),
-        notes=list(dict.fromkeys(note for result in results for note in result.notes)),
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from common import machine, record
-from common.device import autocast_notes, device_name, dtype_name, without_gpu
+from common.device import autocast_notes, device_name, dtype_name, gpu_peak_bytes, without_gpu
 from common.errors import InputError
 from common.failures import as_input_error
 from common.loaders import Batch, DeviceLoader, Loader
@@ -23,8 +23,9 @@ from common.run import progress, ranks
 from common.run.batches import Epochs
 from common.run.folder import add_trace, own_folder, publish, stamp
 from common.run.gpu_clocks import GpuWatch, slowed_down
+from common.run.reader import end_with_reader
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
-from common.run.tracing import cpu_peak_bytes, traced_window
+from common.run.tracing import cpu_peak_bytes, traced_window, without_kernels
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,15 @@ def run_step(
     a batch larger than the data, no memory, a loader worker killed, a folder that cannot be written, another run of
     the same program in it.
     """
+    if progress.is_followed():
+        end_with_reader()
     step, device = Path(file).stem, torch.device(args.device)
     source = getattr(loader.dataset, "source", type(loader.dataset).__name__)
     batch_size = loader.batch_size or 1
     if len(loader) == 0:
         raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} images)")
     plan = QUICK if args.quick else FULL
-    started = machine.now()
+    started, environment = machine.now(), record.environment(torch.__version__, torch.version.cuda)
     leads = ranks.rank() == 0
     say = progress.say if leads else quiet
     say(
@@ -78,10 +81,13 @@ def run_step(
         watch = GpuWatch(device)
         timing = time_training(batches, train_step, device, plan, count_tokens, report, around_windows=watch)
         if device.type == "cuda":
-            peak = record.PeakMemory(torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device))
+            peak = record.PeakMemory(*gpu_peak_bytes(device))
 
         trace, packed = staging / "trace.json", staging / "trace.json.gz"  # names that TensorBoard would not load
         trace_events = traced_window(batches, train_step, device, trace, args.stacks)
+        no_kernels = without_kernels(trace_events, device)
+        if no_kernels and leads:  # also where `record` follows this run and shows no notes
+            print(no_kernels[0], flush=True)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
@@ -112,8 +118,8 @@ def run_step(
             batch_bytes=transfer.batch_bytes,
             gpu_clocks=watch.clocks,
             trace=_trace_name(),
-            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks)],
-            environment=record.environment(torch.__version__, torch.version.cuda),
+            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks), *no_kernels],
+            environment=environment,
             started=started,
         )
         _write_events(staging / "events", timing, result, transfer)

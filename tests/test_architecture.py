@@ -82,7 +82,14 @@ def test_the_trace_engine_needs_msgspec_and_numpy_only():
 
 
 STANDARD_LIBRARY_ONLY = ["record", "machine", "errors", "options", "run/folder", "run/not_run", "run/privacy"]
-STANDARD_LIBRARY_ONLY += ["run/progress", "ladder/runner", "ladder/rounds", "ladder/pace", "studies/ablation/plan"]
+STANDARD_LIBRARY_ONLY += [
+    "run/progress",
+    "ladder/runner",
+    "ladder/rounds",
+    "ladder/pace",
+    "ladder/merging",
+    "studies/ablation/plan",
+]
 
 
 @pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)

@@ -66,13 +66,14 @@ PROGRAMS = {
     "log folder is a file": (["--logdir", __file__], ["is a file"]),
     "log folder below a file": (["--logdir", __file__ + "/logs", "--quick"], ["cannot write"]),
     "log folder unwritable": (["--logdir", "/proc/logs", "--quick"], ["/proc/logs"]),
+    "data does not exist": (["--data", "/nowhere/data"], ["/nowhere/data does not exist"]),
     "data is a file": (["--data", __file__], ["is a file"]),
 }
 
 
 @pytest.mark.parametrize(("words", "message"), PROGRAMS.values(), ids=PROGRAMS)
 def test_a_step_refuses_bad_input_without_a_traceback_or_a_result(words, message, run_here, tmp_path):
-    options = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path / "data", *words]
+    options = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path, *words]
     assert_refused(run_here(STEP, *options), STEP.stem, *message)
     assert not list(tmp_path.glob("logs/*/*"))
 

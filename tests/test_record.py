@@ -2,12 +2,15 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 from support import make_result, write_run
 
 from common import record
 from common.errors import InputError
+from common.ladder.merging import merged
+from common.run.gpu_clocks import GpuClocks
 
 
 def test_a_result_reads_back_as_it_was_written(tmp_path):
@@ -73,7 +76,7 @@ def test_a_result_of_schema_1_is_still_read_and_written_as_it_was(tmp_path):
     result = record.read_result(tmp_path / "result.json")
     assert (result.precision, result.workers, result.first_step_seconds) == (None, None, None)
     assert result.as_json() == schema_1()
-    assert record.merged([result, result]).as_json()["schema"] == 1
+    assert merged([result, result]).as_json()["schema"] == 1
 
 
 def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, monkeypatch):
@@ -132,14 +135,18 @@ def test_merged_runs_pool_their_windows_and_take_medians_of_the_rest():
         make_result(windows=(40.0, 50.0, 60.0), step_ms=record.StepTime(7.0, 2.0, 8.0), notes=["a", "b"]),
         make_result(windows=(70.0, 80.0, 90.0), step_ms=record.StepTime(6.0, 3.0, 10.0), notes=["c"]),
     ]
-    merged = record.merged(runs)
-    assert merged.samples_per_second == record.Throughput(50.0, [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0])
-    assert merged.step_ms == record.StepTime(6.0, 2.0, 9.0)
-    assert merged.notes == ["a", "b", "c"]
-    assert merged.peak_memory_bytes == runs[0].peak_memory_bytes
-    assert merged.started == runs[0].started
+    whole = merged(runs)
+    assert whole.samples_per_second == record.Throughput(50.0, [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0])
+    assert whole.step_ms == record.StepTime(6.0, 2.0, 9.0)
+    assert whole.notes == ["a", "b", "c"]
+    assert whole.peak_memory_bytes == runs[0].peak_memory_bytes
+    assert whole.started == runs[0].started
+    assert whole.gpu_clocks is None
+    clocks = [GpuClocks(3, mhz, mhz, 1980.0, 400.0, 700.0, 60.0, []) for mhz in (1980.0, 1410.0)]
+    watched = [replace(run, gpu_clocks=seen) for run, seen in zip(runs, clocks, strict=False)]
+    assert merged(watched).gpu_clocks == GpuClocks(6, 1695.0, 1410.0, 1980.0, 400.0, 700.0, 60.0, [])
     unreserved = [make_result(peak_memory_bytes=record.PeakMemory(size, None)) for size in (4, 8, 6)]
-    assert record.merged(unreserved).peak_memory_bytes == record.PeakMemory(6, None)
+    assert merged(unreserved).peak_memory_bytes == record.PeakMemory(6, None)
 
 
 def test_the_environment_of_this_machine_is_complete():

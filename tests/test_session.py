@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch.utils.data import DataLoader, Dataset
 
-from common import record, session
+from common import machine, record, session
 from common.device import without_gpu
 from common.errors import InputError, one_line_errors
 from common.options import StepOptions
@@ -98,6 +98,24 @@ def test_a_run_writes_the_fixed_interface(tmp_path):
     assert written["batch_bytes"] == 4 * 3 * 32 * 32 * 4 + 4 * 8
     assert written["peak_memory_bytes"]["reserved"] is None
     assert record.read_result(folder / "result.json") == result
+
+
+def test_a_run_whose_trace_shows_nothing_of_its_gpu_is_kept_and_says_so(tmp_path, capsys, monkeypatch):
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(session, "without_kernels", lambda events, device: tracing.without_kernels(events, gpu))
+    monkeypatch.setenv("WALKTHROUGH_PROGRESS", "json")  # as `record` and `tour` follow it
+    assert "holds no kernels" in run_small(tmp_path).notes[-1]
+    [line] = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("{")]
+    assert "the trace holds no kernels" in line
+    assert line.endswith("run again")
+
+
+def test_what_names_no_commit_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    monkeypatch.setenv(machine.COMMIT_VARIABLE, "main")
+    with pytest.raises(InputError, match="is no commit"):
+        run_small(tmp_path, failing=AssertionError("trained"))
+    assert not (tmp_path / "09_small").exists()
 
 
 def test_the_trace_has_three_steps_with_shapes_and_memory_under_a_name_the_plugin_takes(tmp_path):

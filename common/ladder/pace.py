@@ -21,7 +21,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         type=_minutes,
         metavar="M",
         help="begin nothing that would end later than M minutes from now: no step of the first round, no further round "
-        "as a whole; the same command goes on",
+        "as a whole (of one that takes longer than M minutes: no step); the same command goes on",
     )
 
 
@@ -64,7 +64,7 @@ class Pace:
             self.seconds = {}
 
     def add(self, step: str, seconds: float) -> None:
-        """Note what a run of a step took."""
+        """Note what a run of a step took, if it succeeded."""
         self.seconds[step] = seconds
         if self.path:
             record.write_json(self.path, self.seconds)
@@ -72,7 +72,7 @@ class Pace:
     def expected(self, steps: Iterable[str]) -> float:
         """Seconds that a run of each of these steps will take; 0.0 where nothing is known.
 
-        A step that has not been run counts as the one that took longest.
+        A step without a run that succeeded counts as the one that took longest.
         """
         longest = max(self.seconds.values(), default=0.0)
         return sum(self.seconds.get(step, longest) for step in steps)

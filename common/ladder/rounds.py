@@ -1,8 +1,8 @@
 """A ladder in rounds, A B C … A B C …: which step runs next, what is kept of it, when the intervals are narrow enough.
 
     NN_name/runs/1.json …                   `result.json` of each round's run
-    NN_name/result.json                     all of them as one (see `record.merged`)
-    NN_name/*.pt.trace.json.gz, events.…    of one round: TensorBoard shows one run per step
+    NN_name/result.json                     all of them as one (see `merging.merged`)
+    NN_name/*.pt.trace.json.gz, events.…    of one round (see `merging.traced`): TensorBoard shows one run per step
 
 `tour --rounds` and `record` share this. A machine that drifts (heat, other load) affects every step of a round alike.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from common import record
 from common.errors import InputError
 from common.ladder import statistics
+from common.ladder.merging import merged, traced
 from common.ladder.pace import Pace, duration
 from common.ladder.runner import Outcome
 from common.options import whole_number
@@ -66,7 +67,8 @@ class Schedule:
 
     scripts: the steps. limit: rounds at most. until: the goal of `--until` in percent, None to make all rounds.
     runs: {step: {round: its result}}; what is there is not run again. not_run: {step: why it cannot be run here}.
-    pace: times each run, from one `next` to the following one; with a limit, `--minutes` may end the rounds as well.
+    pace: times each run that succeeds, from one `next` to the following one; with a limit, `--minutes` may end the
+    rounds as well.
     """
 
     scripts: Sequence[Path]
@@ -94,16 +96,19 @@ class Schedule:
         announced = False
         for number in range(1, self.limit + 1):
             missing = self.missing(number)
+            # A later round begins as a whole, unless it is too long for that in any call.
+            whole = number > 1 and self.pace.fits([script.stem for script in missing], now=False)
             for script in missing:
-                begun = [script] if number == 1 else missing if script is missing[0] else []  # a later round as a whole
-                if begun and not self._in_time(number, begun):
+                begun = [script] if not whole else missing if script is missing[0] else []
+                if begun and not self._in_time(number, begun, whole):
                     return
                 if self.pace.seconds and not announced:
                     self._announce()
                     announced = True
                 begin = self.pace.elapsed()
                 yield number, script
-                self.pace.add(script.stem, self.pace.elapsed() - begin)
+                if number in self.runs.get(script.stem, {}):  # one that failed at once does not tell
+                    self.pace.add(script.stem, self.pace.elapsed() - begin)
             if self.until is not None and self._narrow_enough(number, self.until):
                 return
             to_go = self.to_go()
@@ -141,13 +146,16 @@ class Schedule:
             f"{duration(seconds)}{limit}; finished runs are kept if it is interrupted"
         )
 
-    def _in_time(self, number: int, scripts: Sequence[Path]) -> bool:
-        """Whether runs of these scripts will be over within `--minutes`. Says so where not, and what would be next."""
+    def _in_time(self, number: int, scripts: Sequence[Path], whole: bool) -> bool:
+        """Whether runs of these scripts will be over within `--minutes`. Says so where not, and what would be next.
+
+        whole: whether they are all that is missing of the round.
+        """
         steps = [script.stem for script in scripts]
         if self.pace.fits(steps):
             return True
         seconds = self.pace.expected(steps)
-        what = f"round {number}" if number > 1 else steps[0]
+        what = f"round {number}" if whole else f"{steps[0]} of round {number}" if number > 1 else steps[0]
         how = "the same command goes on" if self.pace.fits(steps, now=False) else "that needs more --minutes"
         self.pace.say(
             f"--minutes {self.pace.minutes:g}: {self.whole_rounds} of {self._at_most}{self.limit} rounds made; next is "
@@ -162,6 +170,11 @@ class Schedule:
     def add(self, number: int, result: record.Result) -> None:
         """Note a run that succeeded."""
         self.runs.setdefault(result.step, {})[number] = result
+
+    def is_traced(self, number: int, result: record.Result) -> bool:
+        """Whether it is this run, not added yet, whose trace is kept of its step; see `merging.traced`."""
+        runs = self.runs.get(result.step, {}) | {number: result}
+        return traced([runs[round_] for round_ in sorted(runs)]) is result
 
     def add_failure(self, step: str, outcome: Outcome) -> str:
         """Note a run that failed: "failed", or "not run" for a step that cannot be run here and is not tried again."""
@@ -213,5 +226,5 @@ def keep(folder: Path, number: int, result: record.Result) -> None:
 def sum_up(folder: Path) -> None:
     """Write a step's `result.json` anew from the runs of its rounds, if there are any."""
     if results := record.read_runs(folder):
-        record.write_result(folder / record.FILE, record.merged(results))
+        record.write_result(folder / record.FILE, merged(results))
         (folder / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it

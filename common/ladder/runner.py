@@ -73,7 +73,7 @@ def run(
 
     on_progress(event): see `progress.report`. on_line(text): any other line that it prints; its own error line,
     "NN_name: …", goes into the `Outcome` instead. However this ends (Ctrl-C, SIGTERM), the step is stopped first, and
-    cleans up after itself.
+    cleans up after itself; if this process is killed, the step ends too (see `run.reader`).
     """
     environment = os.environ | {progress.VARIABLE: "json", "PYTHONUNBUFFERED": "1"}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace

@@ -1,6 +1,7 @@
 """`tour`: every step in order, each in a process of its own, once or in several rounds; then the comparison."""
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -64,7 +65,8 @@ def _run_all(args: argparse.Namespace, schedule: rounds.Schedule, staging: Mappi
         if outcome.code == 0:
             result = record.read_result(logdir / step / record.FILE)
             if staging:
-                _keep(logdir / step, folder, number, result, first=step not in schedule.runs)
+                is_first, is_traced = step not in schedule.runs, schedule.is_traced(number, result)
+                _keep(logdir / step, folder, number, result, is_first, is_traced)
             schedule.add(number, result)
             speed = result.samples_per_second.median
             out.print(Text.assemble(("" if staging else "done   ", "green"), f"{label}{speed:10.1f} images/s"))
@@ -85,10 +87,17 @@ def _run_all(args: argparse.Namespace, schedule: rounds.Schedule, staging: Mappi
     return runner.exit_code(outcome.code for _, _, outcome in failures)
 
 
-def _keep(source: Path, folder: Path, number: int, result: record.Result, first: bool) -> None:
-    """Move a round's run into the log folder: the first as a run by itself, replacing what was there."""
-    if first:
+def _keep(source: Path, folder: Path, number: int, result: record.Result, is_first: bool, is_traced: bool) -> None:
+    """Move a round's run into the log folder: the first as a run by itself, replacing what was there.
+
+    is_traced: whether this run's trace and events are kept, under the names of the first's.
+    """
+    if is_first:
         publish(folder, source, result.trace, next(source.glob("events.out.tfevents.*")).name, result)
+    elif is_traced:
+        with record.writing(folder):
+            for kind in ("*.pt.trace.json.gz", "events.out.tfevents.*"):
+                os.replace(next(source.glob(kind)), next(folder.glob(kind)))
     rounds.keep(folder, number, result)
     shutil.rmtree(source)  # TensorBoard would show it
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from common import record
 from common.errors import InputError, printable
 from common.ladder import rounds
+from common.ladder.merging import merged, traced
 from common.reference import header, page, recording
 from common.reference.header import Header, read_header
 from common.reference.layout import NO_PAGE, record_files
@@ -45,6 +46,8 @@ def verify(folder: Path, add_page: bool = False, fully: bool = True) -> tuple[He
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name a record's folder; unzip a packed one first")
+    if not (folder / header.FILE).exists():
+        raise InputError(f"{folder} is not a record: it holds no {header.FILE}")
     try:
         _, problems = record_files(folder)
         if problems != [NO_PAGE]:
@@ -160,8 +163,8 @@ def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tu
     if wrong:
         problems += wrong
         return first, ""
-    merged = record.merged(results)
-    if (step / record.FILE).read_bytes() != indented(merged.as_json()).encode():
+    whole = merged(results)
+    if (step / record.FILE).read_bytes() != indented(whole.as_json()).encode():
         problems.append(f"{step / record.FILE} is not what its runs give")
     if not events.name.endswith(f".{path.name.removesuffix('.pt.trace.json.gz')}"):
         problems.append(f"{events} is not of the run that {path.name} is of")
@@ -169,15 +172,16 @@ def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tu
     problems += [f"{events} holds {private}" for private in privacy.private_texts(content)]
     with _named(events):
         points = scalars(content)
-    measured = {"median/images_per_second": first.samples_per_second.median, "median/step_ms": first.step_ms.median}
-    if first.first_step_seconds is not None:
-        measured["first_step_seconds"] = first.first_step_seconds
+    own = traced(results)
+    measured = {"median/images_per_second": own.samples_per_second.median, "median/step_ms": own.step_ms.median}
+    if own.first_step_seconds is not None:
+        measured["first_step_seconds"] = own.first_step_seconds
     for name, value in measured.items():
         if abs(points.get(name, 0.0) - value) > 1e-5 * value:  # events hold float32
-            problems.append(f"{events} does not hold the first run's {name.removeprefix('median/')}")
+            problems.append(f"{events} does not hold run {results.index(own) + 1}'s {name.removeprefix('median/')}")
     windows = sum(len(result.samples_per_second.windows) for result in results)
-    traced = _traced(path, merged, problems, fully)
-    return first, f"{step.name}: {len(results)} runs, {windows} windows, {traced}, {len(points)} kinds of scalars"
+    of_trace = _traced(path, whole, problems, fully)
+    return first, f"{step.name}: {len(results)} runs, {windows} windows, {of_trace}, {len(points)} kinds of scalars"
 
 
 def _of_missing(step: Path) -> str:

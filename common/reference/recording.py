@@ -3,9 +3,9 @@
     logs/reference/<device>/
         record.json                      settings, environment and code of all runs: the same, or the record is refused
         NN_name/runs/1.json …            `result.json` of each run, as it was written
-        NN_name/result.json              all runs of the step as one (see `record.merged`)
-        NN_name/NN_name.<ms>.pt.trace.json.gz  the first run's trace, small and without this machine's names in it
-        NN_name/events.out.tfevents.…    the first run's scalars, for TensorBoard
+        NN_name/result.json              all runs of the step as one (see `merging.merged`)
+        NN_name/NN_name.<ms>.pt.trace.json.gz  one run's trace (`merging.traced`), small, this machine not named in it
+        NN_name/events.out.tfevents.…    the same run's scalars, for TensorBoard
         NN_name/not_run.json             in the place of all that, where the step could not be run: why not
         README.md                        the table of all that
 
@@ -38,7 +38,10 @@ from common.run import not_run, privacy
 from common.run.folder import locked
 
 # beside what every step runs
-CODE = (*(f"common/ladder/{name}.py" for name in ("runner", "rounds", "pace")), "common/reference/recording.py")
+CODE = (
+    *(f"common/ladder/{name}.py" for name in ("runner", "rounds", "pace", "merging")),
+    "common/reference/recording.py",
+)
 TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
 
 
@@ -86,7 +89,10 @@ def _header(args: argparse.Namespace) -> Header:
 
     if args.stacks:
         raise InputError("record keeps small traces without paths of this machine: run it without --stacks")
-    if (machine.git_revision() or "").endswith("-dirty"):
+    revision = machine.git_revision()
+    if revision is None:
+        print(f"NOTE: git is not at hand, so the record names no commit: set {machine.COMMIT_VARIABLE}", flush=True)
+    elif revision.endswith("-dirty"):
         raise InputError(
             "steps/ or common/ hold uncommitted changes: commit them first, so that the record names its code"
         )
@@ -153,7 +159,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
             print(f"{label}{what}: {outcome.reason}", file=sys.stderr, flush=True)
             continue
         result = record.read_result(running / step / record.FILE)
-        if step not in schedule.runs:
+        if schedule.is_traced(number, result):
             _publish_small(running / step, kept, result)
         rounds.keep(kept, number, result)
         schedule.add(number, result)
@@ -179,12 +185,16 @@ def _write_page(folder: Path) -> None:
 
 
 def _publish_small(source: Path, kept: Path, result: record.Result) -> None:
-    """Copy a run's trace and events into the record, under its step's name in place of the host's."""
-    name = result.step + result.trace[result.trace.index(".") :]
+    """Copy a run's trace and events into the record, under its step's name in place of the host's.
+
+    In place of those of an earlier run under their trace's name, which the runs there hold.
+    """
+    runs = record.read_runs(kept)
+    name = runs[0].trace if runs else result.step + result.trace[result.trace.index(".") :]
     with record.writing(kept):
         kept.mkdir(parents=True, exist_ok=True)
         for old in [*kept.glob("*.pt.trace.json.gz"), *kept.glob("events.out.tfevents.*")]:
-            old.unlink()  # of a call that was stopped before it had kept the run
+            old.unlink()  # also of a call that was stopped before it had kept the run
         for events in source.glob("events.out.tfevents.*"):
             target = ".".join(events.name.split(".")[:4]) + f".{name.removesuffix('.pt.trace.json.gz')}"
             record.write_whole(kept / target, events.read_bytes())

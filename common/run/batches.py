@@ -41,12 +41,22 @@ def queued(batches: Iterator[Batch]) -> int:
     return batches.queued if isinstance(batches, Epochs) else 0
 
 
-def steps_past_epoch(batches: Iterator[Batch], steps: int) -> int:
+def steps_past_epoch(batches: Iterator[Batch], steps: int, last: int = 0) -> int:
     """How many steps to train first, so that no epoch begins within the `steps` after them; 0 where none would.
 
-    That is until an epoch has begun and the workers' queue was used up once. 0 too where an epoch is too short for it.
+    That is until an epoch has begun and the workers' queue was used up once. Where an epoch is too short for it, none
+    begins within the `last` of these steps at least, and as much of the queue as can be is used up before them; 0 where
+    an epoch is too short for that, too.
     """
     if not isinstance(batches, Epochs) or batches.left >= steps:
         return 0
-    begun = 1 + batches.queued
-    return batches.left + begun if begun + steps <= len(batches.loader) else 0
+    epoch, begun = len(batches.loader), 1 + batches.queued
+    if begun + steps <= epoch:
+        return batches.left + begun
+    if not 0 < last < epoch:
+        return 0
+    begun = min(begun, epoch - last)
+    place = (steps - last - batches.left) % epoch  # of the first of the last steps in its epoch, if none are trained
+    if place < begun:
+        return begun - place
+    return 0 if place + last <= epoch else epoch - place + begun

@@ -19,9 +19,13 @@ FIELDS = (
     "power.draw",
     "power.limit",
     "temperature.gpu",
-    "clocks_throttle_reasons.active",
 )
+# What slows the GPU down, by the name of today's drivers, and of those before 535. A query with a name that the driver
+# does not know fails as a whole.
+REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 EVERY_MS = 500
+END_SECONDS = 5.0  # for nvidia-smi to end; a driver that is stuck may hold it up
+ASK_SECONDS = 20
 # Bits of nvmlClocksThrottleReasons in NVML's nvml.h that slow a GPU down; not: idle, clocks that someone has set.
 REASONS = {
     0x04: "power limit",
@@ -58,32 +62,45 @@ class GpuWatch:
     """
 
     def __init__(self, device: "torch.device") -> None:
-        self.device = device
         self.clocks: GpuClocks | None = None
         self._process: subprocess.Popen[str] | None = None
+        self._command: list[str] | None = None  # known before it is entered: a loader's queue would fill meanwhile
+        if uuid := _uuid(device):
+            with suppress(OSError, subprocess.TimeoutExpired):  # no nvidia-smi, or one that hangs
+                self._command = [*_query(uuid, (*FIELDS, _reason_field(uuid))), f"--loop-ms={EVERY_MS}"]
 
     def __enter__(self) -> "GpuWatch":
-        uuid = _uuid(self.device)
-        if uuid:
-            query = f"--query-gpu={','.join(FIELDS)}"
-            command = [
-                "nvidia-smi",
-                f"--id=GPU-{uuid}",
-                query,
-                "--format=csv,noheader,nounits",
-                f"--loop-ms={EVERY_MS}",
-            ]
-            with suppress(OSError):  # no nvidia-smi
+        if self._command:
+            with suppress(OSError):
                 self._process = subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
+                    self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
                 )
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process:
             self._process.terminate()
-            printed, _stderr = self._process.communicate()
+            try:
+                printed, _stderr = self._process.communicate(timeout=END_SECONDS)
+            except subprocess.TimeoutExpired:  # not worth a run that is measured
+                self._process.kill()
+                if self._process.stdout:
+                    self._process.stdout.close()
+                return
             self.clocks = clocks(printed)
+
+
+def _query(uuid: str, fields: Sequence[str]) -> list[str]:
+    return ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+
+
+def _reason_field(uuid: str) -> str:
+    """The one of `REASON_FIELDS` that this driver knows."""
+    *newer, oldest = REASON_FIELDS
+    for field in newer:
+        if subprocess.run(_query(uuid, [field]), capture_output=True, timeout=ASK_SECONDS).returncode == 0:
+            return field
+    return oldest
 
 
 def _uuid(device: "torch.device") -> str | None:
@@ -98,9 +115,9 @@ def _uuid(device: "torch.device") -> str | None:
 
 
 def clocks(printed: str) -> GpuClocks | None:
-    """The `GpuClocks` of nvidia-smi's lines of `FIELDS`, the last of which may be cut off; None without a whole one."""
+    """The `GpuClocks` of nvidia-smi's lines of `FIELDS` and reasons; None without a whole line, as the last may be."""
     rows = [line.split(",") for line in printed.splitlines(keepends=True) if line.endswith("\n")]
-    rows = [[cell.strip() for cell in row] for row in rows if len(row) == len(FIELDS)]
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) == len(FIELDS) + 1]
     if not rows:
         return None
     *columns, reasons = zip(*rows, strict=True)
@@ -117,6 +134,31 @@ def clocks(printed: str) -> GpuClocks | None:
         power_limit_watts=_over(statistics.median, power_limit),
         temperature=_over(max, temperature),
         slowed_by=[reason for bit, reason in REASONS.items() if bits & bit],
+    )
+
+
+def over_runs(runs: Sequence[GpuClocks | None]) -> GpuClocks | None:
+    """The `GpuClocks` of several runs: medians over the runs, of clocks the lowest and the limit's highest.
+
+    The highest temperature, every reason once, all samples. None where any run lacks them, and so for each value.
+    """
+    known = [clocks for clocks in runs if clocks]
+    if not known or len(known) < len(runs):
+        return None
+
+    def over(summary: Callable[[Sequence[float]], float], pick: Callable[[GpuClocks], float | None]) -> float | None:
+        values = [pick(clocks) for clocks in known]
+        return None if None in values else _over(summary, values)
+
+    return GpuClocks(
+        samples=sum(clocks.samples for clocks in known),
+        sm_mhz=over(statistics.median, lambda c: c.sm_mhz),
+        sm_mhz_lowest=over(min, lambda c: c.sm_mhz_lowest),
+        sm_mhz_limit=over(max, lambda c: c.sm_mhz_limit),
+        power_watts=over(statistics.median, lambda c: c.power_watts),
+        power_limit_watts=over(statistics.median, lambda c: c.power_limit_watts),
+        temperature=over(max, lambda c: c.temperature),
+        slowed_by=list(dict.fromkeys(reason for clocks in known for reason in clocks.slowed_by)),
     )
 
 

@@ -11,7 +11,6 @@ from common.errors import InputError, printable
 from common.run import privacy
 
 FILE = "not_run.json"
-LENGTH = 250  # characters of a reason, at most
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ def write(folder: str | Path, step: str, reason: str) -> None:
     """Write `not_run.json` into a step's folder, which is made; names of this machine's folders are left out."""
     with record.writing(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    not_run = NotRun(step, printable(privacy.redacted(reason), LENGTH).rstrip("."))
+    not_run = NotRun(step, privacy.reason(reason))
     record.write_json(Path(folder) / FILE, asdict(not_run))
 
 

@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from common.errors import printable
+
 # Where a path may begin: not behind a letter ("images/s"), nor behind a slash ("https://pytorch.org/docs").
 _BEGIN = r"(?:^|(?<=[\s\"'`=:,;|<>()\[\]{}])|(?<![\w.])\.{1,2})"
 _TOP = "home|Users|root|tmp|mnt|media|var|etc|usr|opt|srv|run|proc|dev|data|work|workspace|scratch|Volumes|private"
@@ -34,6 +36,9 @@ _IN_BYTES = _PATTERNS | {
 }  # numbers look like a@b
 _KEYS = re.compile(rf"(?i:host_?name|user_?name)|{_VARIABLE}")
 _TEXT_IN_BYTES = re.compile(rb"[\x20-\x7e]{6,}")
+
+REASON_LENGTH = 250  # characters of a reason, at most; no text of a record is longer than 300
+_MARKS = str.maketrans("<>[]`|\\", "()()'//")
 
 # Names that say nothing of whose machine it is, and that traces use for things of their own.
 _ANYBODY = {"localhost", "root", "user", "python", "cpu", "gpu", "cuda", "linux"}
@@ -72,6 +77,15 @@ def redacted(text: str) -> str:
     for pattern in _PATTERNS.values():
         text = re.sub(rf"(?:{pattern.pattern})[^\s'\"]*", "…", text)
     return text
+
+
+def reason(text: str, width: int = REASON_LENGTH) -> str:
+    """Why something failed, for a file of a record: `redacted`, on one line of at most `width` characters.
+
+    Without a full stop at its end, and without marks of HTML and Markdown, which no text of a record may hold: errors
+    of compilers and of CUDA name types in <>, shapes in [] and programs in ``.
+    """
+    return printable(redacted(redacted(text).translate(_MARKS)), width).rstrip(". ")
 
 
 def texts_in(content: bytes) -> list[bytes]:

@@ -7,12 +7,17 @@ from typing import Any
 VARIABLE = "WALKTHROUGH_PROGRESS"  # set to "json" by a program that follows the step
 
 
+def is_followed() -> bool:
+    """Whether a program follows this step through a pipe."""
+    return os.environ.get(VARIABLE) == "json"
+
+
 def report(phase: str, done: int, of: int, samples_per_second: float | None = None) -> None:
     """Report that `done` of `of` equal parts of the run are over.
 
     phase: names the part that ended; where `done` is 0, the one that begins.
     """
-    if os.environ.get(VARIABLE) == "json":
+    if is_followed():
         event = {"phase": phase, "done": done, "of": of, "samples_per_second": samples_per_second}
         print(json.dumps({"progress": event}), flush=True)
     else:
@@ -32,5 +37,5 @@ def parse(line: str) -> dict[str, Any] | None:
 
 def say(text: str) -> None:
     """Print `text` for a person; a program that follows the step shows such things in its own way."""
-    if os.environ.get(VARIABLE) != "json":
+    if not is_followed():
         print(text, flush=True)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity
 
 from common.errors import InputError
 from common.loaders import Batch
+from common.record import NO_KERNELS
 from common.run.batches import queued, steps_past_epoch
 
 TRACED_STEPS = 3
@@ -31,11 +32,13 @@ def traced_window(
 
     With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. While the profiler
     starts, the loader's workers fill their queue, and a trace would show no wait for it: the warm-up takes
-    `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins in the traced steps. Returns the trace's events;
-    raises InputError where the trace could not be written whole.
+    `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the warm-up and in
+    the traced steps, or at least in the traced ones, unless it is too short for that: in an epoch's last step a
+    `Prefetcher` has no next batch to copy. Returns the trace's events; raises InputError where the trace could not be
+    written whole.
     """
     warmup = max(1, QUEUE_LENGTHS * queued(batches))
-    for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS)):
+    for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS + 1, last=TRACED_STEPS + 1)):
         train_step(*next(batches))
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
@@ -65,6 +68,21 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
         return json.loads(path.read_bytes())["traceEvents"]
     except (OSError, ValueError) as error:
         raise InputError(f"the trace could not be written whole to {path.parent.parent}: is the disk full?") from error
+
+
+def kernel_count(events: Sequence[Mapping[str, Any]]) -> int:
+    """How many kernels the events of a trace hold."""
+    return sum(event.get("cat") == "kernel" for event in events)
+
+
+def without_kernels(events: Sequence[Mapping[str, Any]], device: torch.device) -> list[str]:
+    """The note that a trace of a training on a GPU shows nothing of it; [] otherwise.
+
+    So it is where CUPTI is in use by another program, such as a debugger, or not allowed to record.
+    """
+    if device.type != "cuda" or kernel_count(events):
+        return []
+    return [NO_KERNELS]
 
 
 def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:

@@ -23,6 +23,7 @@ from common.ladder.figures import check_figure_file
 from common.ladder.runner import prepare
 from common.machine import usable_cores
 from common.options import StepOptions, resolved
+from common.studies.kept import path_of
 
 if TYPE_CHECKING:
     import torch
@@ -218,6 +219,7 @@ def report(name: str, args: argparse.Namespace, measure: Callable[[], Study], mo
         result = measure()
         path = args.logdir / result.FILE
         write(path, result)
+        path_of(args.logdir, name).unlink(missing_ok=True)
         plot(name, args.plot, result)
     print_result(name, args.json, path, result, more)
     return 0

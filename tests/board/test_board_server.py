@@ -257,7 +257,7 @@ def test_several_log_folders(tmp_path):
         two_steps().write(tmp_path / name / "run" / "w.pt.trace.json")
     spec = f"--logdir_spec=a:{tmp_path / 'one'},b:{tmp_path / 'two'}"
     with tensorboard(tmp_path / "spec", spec, cache=tmp_path / "cache") as board:
-        assert board.runs_loaded() == ["a/run", "b/run"]
+        assert board.runs_loaded(2) == ["a/run", "b/run"]
         assert [run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]] == ["a/run", "b/run"]
 
 

@@ -14,7 +14,7 @@ from support import assert_refused, make_result, write_run
 
 from common import record
 from common.__main__ import main
-from common.ladder import compare, figures, markdown, summary, table
+from common.ladder import compare, figures, markdown, merging, summary, table
 from common.ladder.statistics import SAME
 from common.run.not_run import NotRun
 
@@ -60,7 +60,7 @@ def row_of(text, step):
 def in_rounds(tmp_path, step, rounds, **changes):
     """A step's folder as a record or a tour of several rounds leaves it: {round: windows}; returns its result."""
     runs = {number: make_result(step, windows=windows, **changes) for number, windows in rounds.items()}
-    folder = write_run(tmp_path, record.merged(list(runs.values())))
+    folder = write_run(tmp_path, merging.merged(list(runs.values())))
     (folder / "runs").mkdir(exist_ok=True)
     for number, run in runs.items():
         record.write_result(folder / "runs" / f"{number}.json", run)

@@ -109,13 +109,29 @@ def test_the_rest_of_a_round_that_was_cut_off_counts_as_the_rest(schedule, round
     assert rounds_made(made, 80) == [(2, "01_b"), (2, "02_c")]
 
 
-def test_a_round_that_never_fits_needs_more_minutes(schedule, rounds_made):
-    made, lines = schedule(2, minutes=3)
+def test_a_round_that_is_too_long_for_any_call_is_made_step_by_step(schedule, rounds_made):
+    """As the first one is: otherwise no call with these minutes would ever make a second round."""
+    order = []
+    made, lines = schedule(3, minutes=3)
+    made.pace.seconds = dict.fromkeys(NAMES, 80.0)
+    for name in NAMES:
+        made.add(1, make_result(name))
+    order += rounds_made(made, 80)
+    assert lines[-1].endswith("1 of 3 rounds made; next is 02_c of round 2, about 1 min: the same command goes on")
+    again, lines = schedule(3, minutes=3)
+    again.runs, again.pace.seconds = made.runs, made.pace.seconds
+    order += rounds_made(again, 80)
+    assert order == [(2, "00_a"), (2, "01_b"), (2, "02_c"), (3, "00_a")]
+    assert "2 of 3 rounds made; next is 01_b of round 3" in lines[-1]
+
+
+def test_a_step_that_never_fits_needs_more_minutes(schedule, rounds_made):
+    made, lines = schedule(2, minutes=1)
     made.pace.seconds = dict.fromkeys(NAMES, 80.0)
     for name in NAMES:
         made.add(1, make_result(name))
     assert rounds_made(made, 80) == []
-    assert lines == ["--minutes 3: 1 of 2 rounds made; next is round 2, about 4 min: that needs more --minutes"]
+    assert lines == ["--minutes 1: 1 of 2 rounds made; next is 00_a of round 2, about 1 min: that needs more --minutes"]
 
 
 def test_the_next_call_knows_what_the_runs_of_an_earlier_one_took(schedule, rounds_made, tmp_path):
@@ -144,8 +160,21 @@ def test_what_cannot_be_run_here_is_not_counted(schedule, clock):
             made.add_failure("00_a", Outcome(2, "no compiler"))
         else:
             made.add(number, make_result(script.stem))
-    assert lines[0].startswith("2 steps x 2 rounds, 4 runs to go: about 4 min;")
+    assert lines[0].startswith("2 steps x 2 rounds, 3 runs to go: about 3 min;")
     assert made.whole_rounds == 2
+
+
+def test_a_run_that_fails_at_once_does_not_tell_how_long_the_next_one_takes(schedule, clock):
+    made, lines = schedule(2)
+    for number, script in made:
+        fails = script.stem == "01_b" and number == 1
+        clock(1 if fails else 60)
+        if fails:
+            made.add_failure("01_b", Outcome(1, "it broke"))
+        else:
+            made.add(number, make_result(script.stem))
+    assert lines[1] == "round 1 is over; about 4 min to go"  # its run of round 1, too
+    assert made.pace.seconds == dict.fromkeys(NAMES, 60)
 
 
 def test_without_a_limit_everything_fits(clock):

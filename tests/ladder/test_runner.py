@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, listen_to_ctrl_c
+from support import ROOT, is_running, listen_to_ctrl_c, still_there
 
 from common.ladder import forked, runner
 
@@ -153,6 +153,39 @@ def test_a_step_is_stopped_first_and_cleans_up(step, tmp_path, stop, is_forked):
     assert process.returncode == -signal.SIGINT
     assert errors.count("Traceback") == 1  # that of the program above; neither the step's nor the prepared process's
     assert note.exists()
+
+
+TRAINING = """
+import multiprocessing, os, sys, time
+sys.path.insert(0, {root!r})
+from common.options import step_options
+from common.session import run_step
+from torch.utils.data import DataLoader
+
+def train_step(*batch):
+    [worker] = multiprocessing.active_children()
+    print("training", os.getpid(), worker.pid, flush=True)
+    time.sleep(600)  # as if it compiled
+
+def main():
+    args = step_options("", __file__)
+    run_step(__file__, args, DataLoader([0.0] * 40, batch_size=4, num_workers=1), train_step)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("is_forked", [False, True], ids=["fresh", "forked"])
+def test_a_step_whose_command_is_killed_ends_with_its_workers(step, tmp_path, is_forked):
+    words = ["--device", "cpu", "--logdir", str(tmp_path / "logs"), "--data", str(tmp_path)]
+    program = PROGRAM.format(root=str(ROOT), file=str(step(TRAINING.format(root=str(ROOT)))), is_forked=is_forked)
+    program = program.replace("[], print", f"{words!r}, lambda event: None")
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as command:
+        pids = [int(pid) for pid in command.stdout.readline().split()[1:]]
+        assert [is_running(pid) for pid in pids] == [True, True]
+        command.kill()
+        assert still_there(pids) == []
 
 
 def test_steps_are_forked_on_linux_where_no_gpu_is_used(monkeypatch):

@@ -1,5 +1,6 @@
 """The tour over the real steps, and over small scripts that fail in every way a step can."""
 
+import gzip
 import json
 import os
 import signal
@@ -182,16 +183,16 @@ import gzip
 from common.run.folder import own_folder, publish, stamp
 order = Path({order!r})
 order.write_text((order.read_text() if order.exists() else "") + step + " ")
-count = order.read_text().split().count(step)
+count, notes = order.read_text().split().count(step), []
 {body}
 speed = 100.0 + count
 result = replace(
     record.read_result({result!r}), step=step, trace=stamp() + ".pt.trace.json.gz",
     started=f"2026-11-22T10:00:{{len(order.read_text().split()):02}}+00:00",
-    samples_per_second=record.Throughput(speed, [speed] * 5),
+    samples_per_second=record.Throughput(speed, [speed] * 5), notes=notes if count == 1 else [],
 )
 with own_folder(logdir, step) as (folder, staging):
-    (staging / "trace").write_bytes(gzip.compress(b"{{}}"))
+    (staging / "trace").write_bytes(gzip.compress(b"{{}}" + b" " * count, mtime=0))
     (staging / "events").write_bytes(b"scalars")
     publish(folder, staging, "trace", "events", result)
 """
@@ -239,6 +240,17 @@ def test_rounds_are_interleaved_and_every_run_is_kept(fake_steps, whole, tmp_pat
     assert sorted(names) == ["00_a", "01_b"]
     assert f"round 2/3  {'01_b':<26}     102.0 images/s" in out
     assert "~1.00x (1.00-1.00)" in out
+
+
+def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_steps, whole, tmp_path, capsys):
+    fake_steps(_00_a=whole(f"notes = [{record.NO_KERNELS!r}]"))  # of its first run
+    code, _, err = tour(tmp_path, capsys, "--rounds", "3")
+    assert code == 0, err
+    folder = tmp_path / "logs" / "00_a"
+    assert_rounds(folder, [101.0, 102.0, 103.0])
+    assert record.read_result(folder / "result.json").notes == []
+    [trace] = folder.glob("*.pt.trace.json.gz")
+    assert gzip.decompress(trace.read_bytes()) == b"{}  "  # the second run's
 
 
 def test_one_round_keeps_no_runs_and_removes_those_of_an_earlier_tour(fake_steps, whole, tmp_path, capsys):

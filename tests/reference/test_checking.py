@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from support import ROOT, run_program
 from support.recorded import (
+    EVENTS,
     MEDIANS,
     POINTS,
     STEPS,
@@ -25,7 +26,7 @@ from support.recorded import (
 
 from common import record
 from common.reference import page, written
-from common.run import not_run
+from common.run import not_run, privacy
 from common.run.events import write_events
 from common.studies.limit import record as limit_record
 
@@ -98,6 +99,18 @@ def test_a_record_with_a_step_that_was_not_run_passes_and_names_the_reason(folde
     assert out[-2:] == ["13_compile: not run: torch.compile found no C++ compiler that works", "ok"]
 
 
+def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder, command):
+    """Their errors hold types in <>, shapes in [], programs in ``, and more than a record's texts may be long."""
+    said = "Internal Triton error: `ptxas` failed <class 'X'> [128, 3] a|b \\\\host\\share in /opt/x/y.py " + "z " * 200
+    not_run.write(folder / "13_compile", "13_compile", said)
+    write_limit(folder, 3, not_compiled=privacy.reason(said))
+    page.write_page(folder)
+    code, _, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    reason = not_run.read_all(folder)[0].reason
+    assert reason.startswith("Internal Triton error: 'ptxas' failed (class 'X') (128, 3) a/b …")
+
+
 def test_a_step_whose_data_is_on_the_device_copies_nothing(folder, command, assert_refused):
     def on_device(copied_bytes):
         for step in STEPS:
@@ -130,6 +143,15 @@ def test_a_step_that_replays_cuda_graphs_needs_no_convolution_in_its_trace(folde
     assert_refused(folder, "no convolution in it has an input of shape [32, 3, 224, 224]")
     edit_trace(path, launched_as_a_graph)
     assert command("--check", folder)[0] == 0
+
+
+def test_trace_and_events_may_be_of_the_first_run_with_kernels(folder, command, assert_refused):
+    edit(folder / STEPS[0] / "runs" / "1.json", lambda value: value["notes"].append(record.NO_KERNELS))
+    sum_up(folder)
+    assert_refused(folder, "does not hold run 2's images_per_second")
+    write_events(folder / EVENTS, POINTS, {}, MEDIANS | {"median/images_per_second": 32_002.0})
+    code, _, err = command("--check", folder)
+    assert (code, err) == (0, [])
 
 
 def test_verifying_starts_without_torch(folder):

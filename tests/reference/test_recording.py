@@ -28,7 +28,13 @@ def refusing():
 
 
 @pytest.fixture
-def fake_runs(monkeypatch, tmp_path, refusing):
+def lacking():
+    """The numbers of those among `fake_runs` whose trace holds no kernels, counted from 1."""
+    return set()
+
+
+@pytest.fixture
+def fake_runs(monkeypatch, tmp_path, refusing, lacking):
     """In place of real steps: each run writes a hand-made result. Returns the log of runs and the steps to fail."""
     log, failing = [], set()
 
@@ -40,13 +46,15 @@ def fake_runs(monkeypatch, tmp_path, refusing):
         if file.stem in refusing:
             return runner.Outcome(2, refusing[file.stem])
         speed = 100.0 + len(log)
-        folder = write_run(
-            words[words.index("--logdir") + 1],
-            make_result(file.stem, windows=[speed] * 5, trace=f"secret-host.{len(log)}.pt.trace.json.gz"),
+        notes = [record.NO_KERNELS] if len(log) in lacking else []
+        result = make_result(
+            file.stem, windows=[speed] * 5, trace=f"secret-host.{len(log)}.pt.trace.json.gz", notes=notes
         )
+        folder = write_run(words[words.index("--logdir") + 1], result)
         (folder / f"events.out.tfevents.17.secret-host.{len(log)}").write_bytes(b"scalars")
         kernel = {"name": "triton_poi_fused_0", "args": {"kernel_file": "/tmp/torchinductor_secret/ab/c.py", "n": 1}}
-        trace = {"host_name": "secret-host", "traceName": "/home/secret/x.json", "traceEvents": [kernel]}
+        kernels = [] if notes else [kernel]
+        trace = {"host_name": "secret-host", "traceName": "/home/secret/x.json", "traceEvents": kernels}
         (folder / f"secret-host.{len(log)}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
         return runner.Outcome(0, "")
 
@@ -103,6 +111,31 @@ def test_the_first_runs_scalars_are_kept_beside_its_trace(fake_runs, tmp_path):
     [events] = folder.glob("events.out.tfevents.*")
     assert (events.name, events.read_bytes()) == ("events.out.tfevents.17.01_amp.2", b"scalars")
     assert (folder / "01_amp.2.pt.trace.json.gz").exists()
+
+
+def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_runs, lacking, tmp_path):
+    lacking.update({2, 5, 7})  # rounds 1 and 2 of 01_amp, and round 3 of 00_baseline
+    folder = tmp_path / FOLDER / "01_amp"
+    for runs, kernels, notes in ((1, 0, [record.NO_KERNELS]), (2, 0, [record.NO_KERNELS]), (3, 1, []), (4, 1, [])):
+        assert record_runs(tmp_path, "--runs", str(runs)) == 0
+        trace = json.loads(gzip.decompress((folder / "01_amp.2.pt.trace.json.gz").read_bytes()))
+        assert (len(trace["traceEvents"]), trace["traceName"]) == (kernels, "01_amp.2.pt.trace.json")
+        assert record.read_result(folder / "result.json").notes == notes
+        assert {run.trace for run in record.read_runs(folder)} == {"01_amp.2.pt.trace.json.gz"}
+        assert len(list(folder.iterdir())) == 4  # with its events, the sum and the runs
+    baseline = record.read_result(tmp_path / FOLDER / "00_baseline" / "result.json")
+    assert baseline.notes == []  # its trace is the first run's
+
+
+def test_a_record_stopped_before_the_run_of_its_new_trace_was_kept_goes_on(fake_runs, lacking, tmp_path):
+    lacking.add(2)
+    assert record_runs(tmp_path, "--runs", "2") == 0
+    folder = tmp_path / FOLDER / "01_amp"
+    (folder / "runs" / "2.json").unlink()
+    (folder / "events.out.tfevents.16.01_amp.2").touch()  # beside the other
+    assert record_runs(tmp_path, "--runs", "2") == 0
+    assert len(list(folder.glob("events.*"))) == 1
+    assert record.read_result(folder / "result.json").notes == []
 
 
 def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, tmp_path, capsys):
@@ -182,8 +215,8 @@ def test_a_record_with_few_minutes_ends_in_time_and_the_same_command_goes_on(fak
     assert "3 steps x 5 rounds, 14 runs to go: about 14 min, at most 2.5 min of it now; finished runs are kept" in out
     assert "--minutes 2.5: 0 of 5 rounds made; next is 02_bigger_batch, about 1 min: the same command goes on" in out
     assert record_runs(tmp_path, *words) == 0
-    assert log == NAMES
-    assert "1 of 5 rounds made; next is round 2, about 3 min: that needs more --minutes" in capsys.readouterr().out
+    assert log == NAMES + NAMES[:1]  # of a round that never fits, what does
+    assert "1 of 5 rounds made; next is 01_amp of round 2, about 1 min: the same" in capsys.readouterr().out
     assert record_runs(tmp_path, "--runs", "5", "--minutes", "6.5") == 0
     assert log == NAMES * 3
     assert f"{tmp_path / FOLDER} holds 3 run(s) of every step" in capsys.readouterr().out
@@ -479,6 +512,25 @@ def test_a_commit_is_named_by_the_environment_where_git_is_not_at_hand(tmp_path,
     monkeypatch.setenv(machine.COMMIT_VARIABLE, "main")
     with pytest.raises(InputError, match="WALKTHROUGH_COMMIT='main' is no commit"):
         machine.git_revision()
+
+
+def test_where_git_is_at_hand_the_environment_hides_neither_its_commit_nor_changes(tmp_path, monkeypatch):
+    def git(*words):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
+
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "file").write_text("1")
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    monkeypatch.setenv(machine.COMMIT_VARIABLE, "a" * 40)  # left over from another machine
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
+    commit = machine.git_revision()
+    assert commit not in ("a" * 12, None)
+    (tmp_path / "steps" / "file").write_text("2")
+    assert machine.git_revision() == f"{commit}-dirty"
+    monkeypatch.setattr(machine, "ROOT", tmp_path / "steps")  # an archive, unpacked in somebody's repository
+    assert machine.git_revision() == "a" * 12
 
 
 def test_devices_become_folder_names():

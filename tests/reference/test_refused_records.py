@@ -96,7 +96,7 @@ SPOILED = {
     "a reason with a path": (not_run_as(reason="see /home/ann/x"), ["02_x/not_run.json", "/home/ann"]),
     "a reason with more in it": (not_run_as(reason="so", more=1), ["02_x/not_run.json is broken"]),
     "a reason that the page does not give": (not_run_as(reason="so"), ["README.md is not the page"]),
-    "no header": (remove("record.json"), ["record.json is missing"]),
+    "no header": (remove("record.json"), ["is not a record: it holds no record.json"]),
     "no page": (remove("README.md"), ["README.md is missing"]),
     "no result": (remove("00_baseline/result.json"), ["00_baseline has no result.json"]),
     "no trace": (remove(TRACE), ["00_baseline has no trace"]),
@@ -259,11 +259,11 @@ SPOILED = {
     ),
     "events of other figures": (
         lambda folder: write_events(folder / EVENTS, POINTS, {}, MEDIANS | {"median/step_ms": 2.0}),
-        [EVENTS, "does not hold the first run's step_ms"],
+        [EVENTS, "does not hold run 1's step_ms"],
     ),
     "events of another first step": (
         lambda folder: write_events(folder / EVENTS, [("first_step_seconds", 1, 9.0)], {}, MEDIANS),
-        [EVENTS, "does not hold the first run's first_step_seconds"],
+        [EVENTS, "does not hold run 1's first_step_seconds"],
     ),
     "events with a wrong checksum": (
         lambda folder: (folder / EVENTS).write_bytes(with_wrong_checksum((folder / EVENTS).read_bytes())),

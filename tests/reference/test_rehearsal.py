@@ -168,7 +168,9 @@ def test_the_studies_are_measured_with_few_packages_and_read_where_all_are(there
         ["overhead", "--runs", "1", "--batch-size", "4", *without_data],
         ["sweep", "--workers-list", "0", "--batch-sizes", "8", *small],
     ]
+    cut_off("common.studies.overhead.measure.measured", 2, *commands[1])
     finished = there("-c", STUDIES, json.dumps(commands))
+    assert "kept of an earlier call that was cut off: 1 measurement(s)" in finished.stdout
     ended = [line for line in finished.stdout.splitlines() if " ended with " in line]
     assert ended == [f"{' '.join(words[:2])} ended with 0" for words in commands], finished.stdout + finished.stderr
     for call in ([], ["--resume"]):  # killed after one measurement each

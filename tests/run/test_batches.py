@@ -47,5 +47,24 @@ def test_the_queue_of_a_new_epoch_is_used_up_once():
     assert steps_past_epoch(batches, 16) == 0  # too long for an epoch of 20 with a queue of 4
 
 
+@pytest.mark.parametrize("queue", [0, 2, 4, 8, 32])
+@pytest.mark.parametrize("left", range(21))
+def test_where_an_epoch_is_too_short_for_all_steps_none_begins_within_the_last(queue, left):
+    batches = Epochs(DataLoader(range(20)))
+    batches.queued = queue
+    for steps in (20, 21, 35, 44):
+        batches.left = left
+        first = steps_past_epoch(batches, steps, last=4)
+        assert first <= 20
+        places = [(number - left) % 20 for number in range(first, first + steps)][-4:]  # in their epoch
+        assert places == list(range(places[0], places[0] + 4))
+        assert places[0] >= min(1 + queue, 16) or first + steps <= left
+
+
+@pytest.mark.parametrize("length", [1, 3, 4])
+def test_an_epoch_without_room_for_the_last_steps_is_taken_as_it_comes(length):
+    assert steps_past_epoch(Epochs(DataLoader(range(length))), 9, last=4) == 0
+
+
 def test_an_iterator_of_another_kind_has_no_epochs():
     assert steps_past_epoch(iter([]), 5) == 0

@@ -1,6 +1,7 @@
 """A GPU's clock while it was timed, from what nvidia-smi prints."""
 
 import os
+import signal
 import types
 
 import pytest
@@ -52,9 +53,23 @@ def gpu(monkeypatch):
     return torch.device("cuda:1")
 
 
-def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("unknown", "field"),
+    [
+        ("clocks_throttle_reasons", "clocks_event_reasons.active"),  # a driver that has dropped the older name
+        ("clocks_event_reasons", "clocks_throttle_reasons.active"),  # one that does not know the newer yet
+    ],
+)
+def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch, unknown, field):
     program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\necho \"$@\" > {tmp_path}/asked\nprintf '{STEADY.strip()}\\n'\nexec sleep 1000\n")
+    program.write_text(
+        f"""#!/bin/sh
+case "$*" in *{unknown}*) echo 'Field "{unknown}.active" is not a valid field to query.'; exit 2;; esac
+echo "$@" > {tmp_path}/asked
+printf '{STEADY.strip()}\\n'
+case "$*" in *loop-ms*) exec sleep 1000;; esac
+"""
+    )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with GpuWatch(gpu) as watch:
@@ -62,7 +77,22 @@ def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch
     assert watch._process.returncode is not None
     asked = (tmp_path / "asked").read_text()
     assert "--id=GPU-5bd3-01 " in asked
-    assert f"--query-gpu={','.join(gpu_clocks.FIELDS)} " in asked
+    assert f"--query-gpu={','.join(gpu_clocks.FIELDS)},{field} " in asked
+
+
+def test_an_nvidia_smi_that_does_not_end_holds_no_run_up(gpu, tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(
+        "#!/bin/sh\ncase $* in *--loop-ms*) ;; *) exit 0 ;; esac\n"
+        "trap '' TERM\necho begun\nwhile true; do sleep 0.05; done\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(gpu_clocks, "END_SECONDS", 0.1)
+    with GpuWatch(gpu) as watch:
+        assert watch._process.stdout.readline() == "begun\n"
+    assert watch.clocks is None
+    assert watch._process.wait(10) == -signal.SIGKILL
 
 
 def test_without_nvidia_smi_and_on_a_cpu_nothing_is_known(gpu, tmp_path, monkeypatch):
@@ -81,3 +111,22 @@ def test_a_result_holds_them_where_somebody_looked(tmp_path):
     assert result.as_json()["gpu_clocks"]["slowed_by"] == ["power limit"]
     record.write_result(tmp_path / "result.json", result)
     assert record.read_result(tmp_path / "result.json") == result
+
+
+def test_runs_are_combined_by_medians_the_lowest_clock_and_the_highest_temperature():
+    runs = [
+        gpu_clocks.GpuClocks(3, 1980, 1900, 1980, 300, 700, 54, []),
+        gpu_clocks.GpuClocks(4, 1800, 1410, 1980, 690, 700, 83, ["power limit"]),
+        gpu_clocks.GpuClocks(5, 1950, 1930, 1995, 400, 650, 60, ["sync boost", "power limit"]),
+    ]
+    both = ["power limit", "sync boost"]
+    assert gpu_clocks.over_runs(runs) == gpu_clocks.GpuClocks(12, 1950, 1410, 1995, 400, 700, 83, both)
+    assert gpu_clocks.over_runs(runs[:1]) == runs[0]
+
+
+def test_what_one_run_does_not_tell_nobody_tells_of_all_of_them():
+    runs = [clocks(STEADY), clocks(SLOWED.replace("699.80", "[N/A]"))]
+    together = gpu_clocks.over_runs(runs)
+    assert (together.power_watts, together.sm_mhz, together.sm_mhz_lowest) == (None, 1695, 1410)
+    assert gpu_clocks.over_runs([*runs, None]) is None
+    assert gpu_clocks.over_runs([None]) is None

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from common.device import gpu_peak_bytes
 from common.loaders import DeviceLoader
 from common.run import timing
 from common.run.batches import Epochs
@@ -91,6 +92,22 @@ def trained(monkeypatch, device, batches, plan=PLAN):
     monkeypatch.setattr(timing, "timed_window", logged_window)
     timing.time_training(batches, train_step, torch.device(device), plan)
     return log
+
+
+@pytest.mark.parametrize(("reserved", "allocated"), [(1000, 100 + 300 + 20), (350, 350)])
+def test_the_pool_of_a_cuda_graph_counts_as_allocated(monkeypatch, reserved, allocated):
+    """Its replays use memory that the allocator took for free."""
+
+    def segment(size, used, pool=(0, 0), device=1):
+        return {"total_size": size, "allocated_size": used, "segment_pool_id": pool, "device": device}
+
+    segments = [segment(500, 90), segment(300, 0, (0, 1)), segment(30, 10, (0, 1)), segment(99, 0, (0, 1), device=0)]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda include_traces: segments)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 100)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: reserved)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    for device in ("cuda", "cuda:1"):
+        assert gpu_peak_bytes(torch.device(device)) == (allocated, reserved)
 
 
 def numbered(count):

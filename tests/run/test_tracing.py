@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from common.run.batches import Epochs
-from common.run.tracing import QUEUE_LENGTHS, TRACED_STEPS, traced_window
+from common.run.tracing import QUEUE_LENGTHS, TRACED_STEPS, traced_window, without_kernels
 
 
 def traced(tmp_path, batches):
@@ -39,6 +39,32 @@ def test_no_epoch_begins_in_the_traced_steps(tmp_path):
     assert trained == [6, 7, 8, 0, 1, 2, 3, 4, 5]
 
 
+def test_an_epoch_does_not_end_with_the_last_traced_step_which_copies_the_next_batch_where_one_is_prefetched(tmp_path):
+    batches = Epochs(DataLoader([(number,) for number in range(9)]))
+    for _ in range(4):
+        next(batches)
+    trained, _ = traced(tmp_path, batches)
+    assert trained == [4, 5, 6, 7, 8, 0, 1, 2, 3, 4, 5]
+
+
+def test_no_epoch_begins_in_the_traced_steps_where_one_is_too_short_for_the_warm_up(tmp_path):
+    batches = Epochs(DataLoader([(number,) for number in range(9)]))
+    batches.queued = 2  # as if workers had loaded them ahead
+    for _ in range(6):
+        next(batches)
+    trained, _ = traced(tmp_path, batches)
+    assert trained[-TRACED_STEPS:] == [3, 4, 5]
+    assert len(trained) == 6 + 1 + QUEUE_LENGTHS * 2 + TRACED_STEPS
+
+
 def test_without_workers_one_step_warms_up(tmp_path):
     trained, _ = traced(tmp_path, iter([(torch.tensor([number]),) for number in range(20)]))
     assert len(trained) == 1 + 1 + TRACED_STEPS
+
+
+def test_a_trace_of_a_gpu_without_kernels_is_noted():
+    operators, kernel = [{"cat": "cpu_op"}, {"ph": "M"}], {"cat": "kernel"}
+    [note] = without_kernels(operators, torch.device("cuda"))
+    assert "holds no kernels" in note
+    assert without_kernels([*operators, kernel], torch.device("cuda")) == []
+    assert without_kernels(operators, torch.device("cpu")) == []

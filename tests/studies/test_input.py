@@ -243,6 +243,25 @@ def small(monkeypatch):
     monkeypatch.setattr(measure, "worker_numbers", lambda cores: [0])
 
 
+@pytest.mark.parametrize(("most", "tried"), [(0, None), (1, [0, 1])])
+def test_what_fewer_workers_delivered_is_kept_where_more_fail(small, tmp_path, monkeypatch, capsys, most, tried):
+    def deliver(data, options, workers, window_seconds):
+        if workers > most:
+            raise RuntimeError("unable to write to file </torch_7>: No space left on device, shared memory")
+        return delivered(workers, 50.0 + workers, 60.0 + workers, 70.0 + workers)
+
+    monkeypatch.setattr(measure, "deliver", deliver)
+    monkeypatch.setattr(measure, "worker_numbers", lambda cores: [0, 1, 2, 4])
+    assert ended("--logdir", tmp_path) == (0 if tried else 2)
+    printed = capsys.readouterr()
+    if tried is None:
+        assert "failed with 1 worker" in printed.err
+        return
+    result = read(tmp_path)
+    assert [row.workers for row in result.delivered] == tried
+    assert any("the input pipeline failed with 2 workers" in note and "<" not in note for note in result.notes)
+
+
 def write_limit(folder, **changes):
     """A limit of this machine, as `limit` would have written it."""
     own = study.setup(options_of(folder))

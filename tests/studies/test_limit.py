@@ -332,6 +332,47 @@ def test_on_a_cpu_a_batch_that_might_exhaust_memory_is_not_tried(monkeypatch):
     assert programs.time(replace(PLAIN, batch_size=8)) is not None
 
 
+def test_a_larger_batch_in_which_an_operator_fails_does_not_end_the_search(monkeypatch, capsys):
+    programs, time_one_batch = an_uncompiled(), one_batch.time_one_batch
+
+    def timed(train_step, batch, device, plan):
+        if len(batch[1]) > 2:
+            raise RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED")
+        return time_one_batch(train_step, batch, device, plan)
+
+    monkeypatch.setattr(one_batch, "time_one_batch", timed)
+    with pytest.raises(RuntimeError, match="NOT_SUPPORTED"):  # the first to be tried: a defect
+        programs.time(PLAIN)
+    small = replace(PLAIN, batch_size=2)
+    assert programs.time(small) is not None
+    assert programs.time(PLAIN) is None
+    assert "not timed: batch 4: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED" in capsys.readouterr().out
+    assert list(programs.timings) == list(programs.counters) == [small]
+
+
+def test_on_a_gpu_no_tensor_has_more_elements_than_all_its_libraries_can_count(monkeypatch):
+    programs, tried = an_uncompiled(device=CUDA), []
+
+    def train_step(self, program):
+        tried.append(program.batch_size)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Uncompiled, "train_step", train_step)
+    monkeypatch.setattr(programs_module, "empty_cache", lambda device: None)
+    programs.counters[PLAIN] = SimpleNamespace(largest=4 * 96 * 112**2)  # of MobileNetV2 at 224 px
+    for size in (1024, 1782, 1784, 2048):
+        assert programs.time(replace(PLAIN, batch_size=size)) is None
+    assert tried == [1024, 1782]
+
+
+def test_the_largest_tensor_of_a_step_is_counted():
+    programs = an_uncompiled()
+    programs.time(PLAIN)
+    [counter] = programs.counters.values()
+    assert counter.largest >= 4 * 3 * 32 * 32
+    assert counter.largest % 4 == 0
+
+
 @pytest.mark.parametrize("content, less", [("1000\n", True), ("max\n", False), (None, False)])
 def test_the_memory_is_the_machine_s_or_the_cgroup_s(tmp_path, monkeypatch, content, less):
     monkeypatch.setattr(programs_module, "CGROUP_MEMORY", tmp_path / "memory.max")
@@ -801,6 +842,18 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     assert 0 < limit.without_formula.calls_share < 1
     assert 0 < limit.without_formula.time_share < 1
     assert all(group.traced_ms > 0 for group in limit.groups)  # each operator that was counted is found in the trace
+
+
+def test_a_profiler_that_fails_costs_the_times_of_operators_and_nothing_else(small, tmp_path, monkeypatch):
+    def operator_ms(self, program):
+        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES in <module>")
+
+    monkeypatch.setattr(Uncompiled, "operator_ms", operator_ms)
+    assert ended("--logdir", tmp_path) == 0
+    limit = read(tmp_path)
+    assert "operators are not timed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES in (module)" in limit.notes
+    assert (limit.groups, limit.without_formula.time_share) == ([], None)
+    assert limit.speeds
 
 
 def test_bf16_is_measured_where_it_is_asked_for(small, tmp_path):

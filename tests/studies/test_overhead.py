@@ -622,6 +622,26 @@ def test_the_batch_size_follows_from_the_device(in_process, few_modes, tmp_path,
     assert [path.name for path in Path(tmp_path).iterdir()] == [FILE]
 
 
+def test_a_call_that_was_cut_off_loses_no_process_that_was_done(in_process, few_modes, tmp_path, monkeypatch):
+    measured, log = measure.measured, []
+
+    def cut_off_at_fifth(name, *words):
+        if len(log) == 4:
+            raise KeyboardInterrupt
+        log.append(name)
+        return measured(name, *words)
+
+    words = ("--logdir", tmp_path, "--batch-size", 4)
+    monkeypatch.setattr(measure, "measured", cut_off_at_fifth)
+    assert ended(*words, "--runs", 3) not in (0, 1)
+    assert read(tmp_path) is None
+    monkeypatch.setattr(measure, "measured", lambda name, *words: log.append(name) or measured(name, *words))
+    assert ended(*words, "--runs", 4) == 0  # more runs are no other measurement
+    assert len(log) == 4 * len((OFF_AGAIN, "operators"))
+    assert read(tmp_path).runs == 4
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
 def test_a_batch_that_does_not_fit_is_halved_and_reported(in_process, few_modes, room_for_two, tmp_path, capsys):
     assert ended("--logdir", tmp_path, "--batch-size", 4, "--runs", 1) == 0
     assert "measured with batch 2" in capsys.readouterr().out

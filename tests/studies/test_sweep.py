@@ -568,6 +568,24 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     assert (sweep.workers, sweep.batch_sizes, sweep.quick) == (command.QUICK_WORKERS, command.QUICK_BATCH_SIZES, True)
 
 
+def test_a_call_that_was_cut_off_loses_no_cell_that_was_done(small, tmp_path, monkeypatch):
+    asked = []
+
+    def cut_off_at_third(setting, options):
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        asked.append(setting)
+        return run(1.0)
+
+    words = ("--logdir", tmp_path, "--data", tmp_path, "--workers-list", "0,1,2", "--batch-sizes", "4")
+    monkeypatch.setattr(measure, "measured_isolated", cut_off_at_third)
+    assert ended(*words) not in (0, 1)
+    monkeypatch.setattr(measure, "measured_isolated", lambda setting, options: asked.append(setting) or run(1.0))
+    assert ended(*words) == 0
+    assert [setting.workers for setting in asked] == [0, 1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
 @pytest.mark.parametrize("precision, dtype", [("fp32", "float32"), ("bf16", "bfloat16")])
 def test_the_precision_is_passed_to_the_processes_and_recorded(small, tmp_path, monkeypatch, precision, dtype):
     asked = []

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from torch import nn
@@ -32,6 +33,25 @@ def run_program(*command, cwd=None, **environment):
 def listen_to_ctrl_c():
     """For `preexec_fn`: a program started by one that ignores SIGINT, as shells start background jobs, would too."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def is_running(pid):
+    """Whether there is a process of this number that has not ended. Linux."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"  # a zombie
+    except FileNotFoundError:
+        return False
+
+
+def still_there(pids, seconds=20):
+    """Wait for processes to end, that long at most; those that do not are killed and returned."""
+    end = time.monotonic() + seconds
+    while any(map(is_running, pids)) and time.monotonic() < end:
+        os.sched_yield()
+    remaining = [pid for pid in pids if is_running(pid)]
+    for pid in remaining:
+        os.kill(pid, signal.SIGKILL)
+    return remaining
 
 
 def assert_refused(finished, *words):

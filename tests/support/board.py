@@ -147,12 +147,12 @@ class Board:
             time.sleep(0.1)
         raise AssertionError(f"{what} never came: {self.text()}")
 
-    def runs_loaded(self):
-        """The names of torch-tb-profiler's runs, once it has loaded all."""
+    def runs_loaded(self, count=1):
+        """The names of torch-tb-profiler's runs, once it has loaded all, `count` at least."""
 
         def ready():
             answer = self.json(f"{PROFILER}/runs")
-            return answer["runs"] if not answer["loading"] and answer["runs"] else None
+            return answer["runs"] if not answer["loading"] and len(answer["runs"]) >= count else None
 
         return self.until(ready, "the profiler's runs")
 

@@ -4,6 +4,7 @@ import gzip
 import json
 
 from common import record
+from common.ladder.merging import merged
 from common.reference import page
 from common.run.events import write_events
 from support.results import make_result
@@ -68,7 +69,7 @@ def write_trace(path, trace):
 def sum_up(folder):
     """Write what `record` derives from the runs: each step's result, and the page."""
     for step in STEPS:
-        record.write_result(folder / step / record.FILE, record.merged(record.read_runs(folder / step)))
+        record.write_result(folder / step / record.FILE, merged(record.read_runs(folder / step)))
     page.write_page(folder)
 
 

@@ -16,7 +16,7 @@ import torch
 from common import machine
 from common.data import check_cifar10, holds_cifar10
 from common.device import autocast_dtype, autocast_notes
-from common.errors import InputError, printable
+from common.errors import InputError
 from common.machine import code_hash, cpu_bf16_hardware
 from common.model import classifier
 from common.options import StepOptions
@@ -207,7 +207,7 @@ def _left_out(ablation: Ablation, variant: Variant, why: str) -> Ablation:
     """The `Ablation` without a variant; where compiling alone cannot be done, without all that compiles in the full
     ladder.
     """
-    why = printable(privacy.redacted(why), REASON_LENGTH).rstrip(".")
+    why = privacy.reason(why, REASON_LENGTH)
     if variant.name == alone("compile"):
         skipped = {optimisation.name for optimisation in ablation.no_effect}
         names = ["compile", *(name for name, needed in NEEDS.items() if needed == "compile" and name not in skipped)]

@@ -26,6 +26,7 @@ from common.loaders import DeviceLoader, Loader, Prefetcher
 from common.model import classifier
 from common.options import StepOptions
 from common.run.batches import Epochs
+from common.run.reader import end_with_reader
 from common.run.timing import Plan, Timing, TrainStep, time_training
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
 from common.studies.isolated import not_compiled, options_from, print_answer
@@ -167,4 +168,5 @@ def main(settings: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     main(sys.argv[1])

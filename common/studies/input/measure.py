@@ -50,8 +50,15 @@ def measure(options: StepOptions) -> InputLimit:
     window_seconds = QUICK_WINDOW_SECONDS if options.quick else WINDOW_SECONDS
     delivered = []
     for number in numbers:
-        with worker_failures_as_input_error(number):
-            delivered.append(deliver(data, options, number, window_seconds))
+        try:
+            with worker_failures_as_input_error(number):
+                delivered.append(deliver(data, options, number, window_seconds))
+        except InputError as error:
+            if not any(row.workers for row in delivered):
+                raise
+            notes.append(privacy.reason(str(error)))  # what was measured with fewer is kept
+            progress.say(f"  {error}")
+            break
         speed = delivered[-1].samples_per_second.median
         progress.report(workers_text(number), len(delivered) + 1, len(numbers) + 1, speed)
     if device.type == "cpu":
@@ -130,7 +137,7 @@ def model_alone(options: StepOptions, precision: torch.dtype) -> tuple[Consumed,
     try:
         limit = limit_record.read(options.logdir)
     except InputError as error:
-        limit, why = None, privacy.redacted(str(error))
+        limit, why = None, privacy.reason(str(error), 150)
     if limit is not None and limit_record.OLDER in limit.notes:
         why = "limit.json is of an earlier version, without resizing"
     elif limit is not None:

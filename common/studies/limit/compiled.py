@@ -15,6 +15,7 @@ import torch
 from common.device import disable_tf32
 from common.errors import is_out_of_memory
 from common.model import classifier
+from common.run.reader import end_with_reader
 from common.run.timing import Timing, Window
 from common.studies import isolated, one_batch
 from common.studies.isolated import Isolated
@@ -88,4 +89,5 @@ def not_compiled(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     compile_and_time(**json.loads(sys.argv[1]))

@@ -62,6 +62,7 @@ class OperatorCounter(TorchDispatchMode):
     """Counts the operators that run while it is active; they run as they would without it.
 
     `counts`: {(name, group): Counted}. `phase_flops`: FLOPs of each phase. `phase`: set it as the step goes on.
+    `largest`: elements of the largest tensor.
 
     Bytes are what operators that are not fused move at least: of each call, every input tensor read once and every
     output tensor written once; an operator in place both reads and writes its tensor. Views, allocations and
@@ -73,6 +74,7 @@ class OperatorCounter(TorchDispatchMode):
         self.counts: dict[tuple[str, str], Counted] = {}
         self.phase = FORWARD
         self.phase_flops: dict[str, int] = dict.fromkeys((FORWARD, BACKWARD, OPTIMIZER), 0)
+        self.largest = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -96,6 +98,7 @@ class OperatorCounter(TorchDispatchMode):
         counted.calls += 1
         counted.bytes += sum(map(_held_bytes, read)) + sum(map(_held_bytes, written))
         counted.elements += sum(tensor.numel() for tensor in written)
+        self.largest = max([self.largest, *(tensor.numel() for tensor in (*read, *written))])
 
     @property
     def flops(self) -> int:

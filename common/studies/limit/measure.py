@@ -62,7 +62,11 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
     best = search_uncompiled(uncompiled, start, QUICK_SEARCH_SECONDS if options.quick else SEARCH_SECONDS[device.type])
     counter, operator_ms = uncompiled.counters[best], None
     if record.msgspec:
-        operator_ms = uncompiled.operator_ms(best)  # last: who has traced may be slower for good
+        try:
+            operator_ms = uncompiled.operator_ms(best)  # last: who has traced may be slower for good
+        except Exception as error:  # a profiler fails in any way; the speeds are worth keeping
+            why = privacy.reason(f"{type(error).__name__}: {error}", 160)
+            notes = [*notes, f"operators are not timed: {why}"]
     else:
         notes = [*notes, "operators are not timed: msgspec, which reads their trace, is not installed"]
     timings, flops_per_image = uncompiled.timings, counter.flops / best.batch_size
@@ -83,7 +87,7 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
             training_speed(program, timing, flops_per_image, counters.get(program), peak_flops[0].median)
             for program, timing in (timings | compiled).items()
         ],
-        not_compiled=why_not and privacy.redacted(why_not),
+        not_compiled=why_not and privacy.reason(why_not),
         groups=operator_times.groups(counter, operator_ms),
         outside_ms=(operator_ms or {}).get((operator_times.OUTSIDE, operator_times.OUTSIDE), 0.0),
         without_formula=operator_times.without_formula(counter, operator_ms),

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from common.device import empty_cache
-from common.errors import is_out_of_memory
+from common.errors import is_out_of_memory, printable
 from common.failures import batch_norm_problem
+from common.run import progress
 from common.run.timing import Plan, Timing
 from common.run.tracing import traced_window
 from common.studies import one_batch
@@ -22,6 +23,9 @@ from common.studies.limit.flops import OperatorCounter, count_step
 from common.studies.limit.operator_times import OperatorTimes
 from common.studies.limit.record import CHANNELS_LAST, Program
 
+# Elements of a GPU's tensor at most: cuDNN's batch norm refuses more (https://github.com/pytorch/pytorch/issues/51776),
+# and others count them in 32 bits. A large GPU holds such batches: 2048 images of 224 px in MobileNetV2.
+MOST_ELEMENTS = 2**31 - 1
 CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -42,7 +46,11 @@ class Uncompiled:
         return one_batch.TrainStep(self.model, self.device, self.precision, self.image_size, channels_last)
 
     def time(self, program: Program) -> Timing | None:
-        """Count and time a program. None where memory does not hold it, and for a batch too small for batch norm."""
+        """Count and time a program. None where memory does not hold it, for a batch too small for batch norm, and for
+        one larger than any before with which an operator fails, as it does where tensors have too many elements.
+        """
+        if self.device.type == "cuda" and self._largest_expected(program) > MOST_ELEMENTS:
+            return None
         if self.device.type == "cpu" and self._bytes_expected(program) > memory_bytes() / 2:
             return None
         try:
@@ -54,7 +62,9 @@ class Uncompiled:
                 timing = one_batch.time_one_batch(train_step, batch, self.device, self.plan)
         except Exception as error:
             if not (is_out_of_memory(error) or batch_norm_problem(error, program.batch_size, self.image_size)):
-                raise
+                if program.batch_size <= max((known.batch_size for known in self.timings), default=program.batch_size):
+                    raise
+                progress.say(f"  not timed: batch {program.batch_size}: {printable(error, 160)}")
         else:
             self.timings[program], self.counters[program] = timing, counter
             return timing
@@ -67,7 +77,15 @@ class Uncompiled:
 
         On a CPU memory that is used up shows in no error: the system ends the process.
         """
-        per_image = (counter.bytes / known.batch_size for known, counter in self.counters.items())
+        return self._scaled("bytes", program)
+
+    def _largest_expected(self, program: Program) -> float:
+        """Elements of the largest tensor of a step."""
+        return self._scaled("largest", program)
+
+    def _scaled(self, what: str, program: Program) -> float:
+        """What the counters of those that ran hold per image, times a program's images."""
+        per_image = (getattr(counter, what) / known.batch_size for known, counter in self.counters.items())
         return max(per_image, default=0) * program.batch_size
 
     def operator_ms(self, program: Program) -> OperatorTimes:

@@ -8,6 +8,7 @@ compared with "off", which the same process measures first. The control is a pro
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ from common.model import classifier
 from common.options import StepOptions
 from common.run import privacy, progress
 from common.studies import isolated, study
+from common.studies.kept import Kept
 from common.studies.overhead.program import LEAD_STEPS, QUICK, ModeRun, from_json
 from common.studies.overhead.record import OFF_AGAIN, Mode, Overhead
 from common.studies.overhead.tracings import Tracing, tracings
@@ -39,7 +41,10 @@ def measure(options: StepOptions, runs: int) -> Overhead:
         f"overhead: {options.model}, {options.image_size} px, batch {options.batch_size}, on {device_name(device)}, "
         "with no data; a process for each mode and run"
     )
-    control = measured(OFF_AGAIN, replace(options, quick=True))
+    kept = Kept.of("overhead", options)
+    control = kept.measurement(
+        f"trial, {OFF_AGAIN}", ModeRun, lambda: measured(OFF_AGAIN, replace(options, quick=True))
+    )
     if isinstance(control, str):
         raise InputError(control)
     options = replace(options, batch_size=control.batch_size)
@@ -48,24 +53,27 @@ def measure(options: StepOptions, runs: int) -> Overhead:
         **study.header(options, precision, notes, started, schema=Overhead.SCHEMA),
         batch_size=options.batch_size,
         runs=runs,
-        modes=measured_modes(tracings(device), options, runs, control),
+        modes=measured_modes(tracings(device), options, runs, control, kept),
     )
 
 
-def measured_modes(tracings: Sequence[Tracing], options: StepOptions, runs: int, control: ModeRun) -> list[Mode]:
+def measured_modes(
+    tracings: Sequence[Tracing], options: StepOptions, runs: int, control: ModeRun, kept: Kept | None = None
+) -> list[Mode]:
     """A `Mode` for each `Tracing`, without numbers where it could not be measured. control: of the trial.
 
     The trial is a smoke run of each mode, which shows how large its traces are; with --quick it is the first run.
     """
-    failed: dict[str, str] = {}
+    kept, failed = kept or Kept(), dict[str, str]()
     names = [tracing.name for tracing in tracings if tracing.why_not is None]
     others = [name for name in names if name != OFF_AGAIN]
-    trial = {OFF_AGAIN: control} | measured_run("trial", others, replace(options, quick=True), failed)
+    progress.report("trial", 0, 1)
+    trial = {OFF_AGAIN: control} | measured_run("trial", others, replace(options, quick=True), failed, kept)
     of_runs = [trial] if options.quick else []
     steps = {name: most_steps(run) for name, run in trial.items()}
     for run in range(len(of_runs), runs):
-        label = f"run {run + 1}/{runs}"
-        of_runs.append(measured_run(label, order_of_run(names, run), options, failed, steps))
+        progress.report(f"run {run + 1}/{runs}", 0, 1)
+        of_runs.append(measured_run(f"run {run + 1}", order_of_run(names, run), options, failed, kept, steps))
     results = {name: [run[name] for run in of_runs] for name in names if name not in failed}
     return [
         mode_of(tracing, results.get(tracing.name, []), trial.get(tracing.name), failed.get(tracing.name))
@@ -78,19 +86,22 @@ def measured_run(
     names: Sequence[str],
     options: StepOptions,
     failed: dict[str, str],
+    kept: Kept,
     most_steps: Mapping[str, int | None] | None = None,
 ) -> dict[str, ModeRun]:
     """Measure the modes of these names once: {name: `ModeRun`}. most_steps: see `measured`; None in the trial.
 
+    label: of the run, among what is kept.
     failed: {name: why, in a line} of those that could not be measured, to which it adds; they are not tried again.
+    kept: what is there is not measured again.
     Raises InputError where the control is among them.
     """
     results = {}
-    progress.report(label, 0, 1)
     for name in names:
         if name in failed:
             continue
-        result = measured(name, options, (most_steps or {}).get(name), with_sizes=most_steps is None)
+        most, with_sizes = (most_steps or {}).get(name), most_steps is None
+        result = kept.measurement(f"{label}, {name}", ModeRun, partial(measured, name, options, most, with_sizes))
         if isinstance(result, ModeRun) and result.batch_size != options.batch_size:
             result = f"out of memory with batch size {options.batch_size}, which fitted before"
         if isinstance(result, str):
@@ -119,7 +130,7 @@ def measured(
     if isinstance(answer, dict) and "error" not in answer:
         return from_json(answer)
     why = answer if isinstance(answer, str) else answer["error"]
-    return privacy.redacted(why).rstrip(".")
+    return privacy.reason(why)
 
 
 def most_steps(trial: ModeRun) -> int | None:

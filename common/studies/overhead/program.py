@@ -30,8 +30,9 @@ from common.device import autocast_dtype, disable_tf32, synchronize
 from common.errors import InputError, printable
 from common.model import classifier
 from common.options import StepOptions
+from common.run.reader import end_with_reader
 from common.run.timing import Plan, warm_up
-from common.run.tracing import read_trace
+from common.run.tracing import kernel_count, read_trace
 from common.studies import one_batch
 from common.studies.isolated import REASON_LENGTH, options_from, print_answer
 from common.studies.one_batch import Batch, TrainStep
@@ -137,7 +138,7 @@ def mode_steps(
 
 def check_kernels(events: Sequence[Mapping[str, Any]], steps: int, device: torch.device) -> None:
     """Raise InputError for the trace of so many steps on a GPU that has not even one kernel per step."""
-    kernels = sum(event.get("cat") == "kernel" for event in events)
+    kernels = kernel_count(events)
     if device.type == "cuda" and kernels < steps:
         raise InputError(f"its trace holds {kernels} kernels in {steps} steps: CUPTI recorded nothing, or lost some")
 
@@ -170,4 +171,5 @@ def main(settings: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     main(sys.argv[1])

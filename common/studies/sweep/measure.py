@@ -6,6 +6,7 @@ worker that is killed for lack of memory, or a GPU that is full, costs that cell
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 
 import torch
 
@@ -18,6 +19,7 @@ from common.options import StepOptions
 from common.run import privacy, progress
 from common.studies import isolated, study
 from common.studies.input.measure import worker_numbers
+from common.studies.kept import Kept
 from common.studies.processes import ProcessMemory
 from common.studies.sweep.record import Cell, CellRun, Setting, Sweep, all_settings
 
@@ -39,7 +41,7 @@ def measure(options: StepOptions, workers: list[int], batch_sizes: list[int], ru
         f"sweep: {options.model}, {data} data, {options.image_size} px, on {device_name(device)}: workers "
         f"{', '.join(map(str, workers))}; batch sizes {', '.join(map(str, batch_sizes))}; a process for each"
     )
-    cells = measured(all_settings(workers, batch_sizes, pin_memory), options, runs)
+    cells = measured(all_settings(workers, batch_sizes, pin_memory), options, runs, Kept.of("sweep", options))
     if all(cell.failed for cell in cells):
         raise InputError(f"no setting could be measured; {cells[0].setting}: {cells[0].failed}")
     return Sweep(
@@ -56,11 +58,12 @@ def default_workers(cores: int) -> list[int]:
     return sorted({*worker_numbers(cores), 2 * cores})
 
 
-def measured(settings: Sequence[Setting], options: StepOptions, runs: int) -> list[Cell]:
+def measured(settings: Sequence[Setting], options: StepOptions, runs: int, kept: Kept | None = None) -> list[Cell]:
     """A `Cell` for each of `settings`, measured in every run; every other run goes through them backwards.
 
-    A setting that failed is not tried again.
+    A setting that failed is not tried again. kept: what is there is not measured again.
     """
+    kept = kept or Kept()
     results: list[list[CellRun]] = [[] for _ in settings]
     failed: dict[int, str] = {}
     done = 0
@@ -71,9 +74,11 @@ def measured(settings: Sequence[Setting], options: StepOptions, runs: int) -> li
             if index in failed:
                 continue
             setting = settings[index]
-            result = measured_isolated(setting, options)
+            result = kept.measurement(
+                f"run {run + 1}, {setting}", CellRun, partial(measured_isolated, setting, options)
+            )
             if isinstance(result, str):
-                failed[index] = privacy.redacted(result)
+                failed[index] = privacy.reason(result)
                 progress.say(f"  {setting}: failed: {failed[index]}")
                 continue
             results[index].append(result)

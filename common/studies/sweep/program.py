@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 
 from common.errors import InputError, is_out_of_memory, printable
 from common.options import StepOptions
+from common.run.reader import end_with_reader
 from common.run.timing import Plan
 from common.studies.ablation.plan import Optimisations
 from common.studies.ablation.program import timed
@@ -74,4 +75,5 @@ def main(settings: str) -> None:
 
 
 if __name__ == "__main__":
+    end_with_reader()
     main(sys.argv[1])

@@ -1,0 +1,67 @@
+"""What a study's processes have measured, kept until its file is written: after a cut, the same command goes on."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common import record
+from common.errors import InputError
+from common.machine import code_hash
+from common.options import StepOptions
+from common.run import progress
+
+T = TypeVar("T")
+
+
+@dataclass
+class Kept:
+    """Measurements by name, dataclasses, each written to `path` as soon as it is there; without a path none is.
+
+    setup: what all of them share. values: of each, as JSON.
+    """
+
+    path: Path | None = None
+    setup: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, options: StepOptions) -> "Kept":
+        """Those of the study of that name in `options.logdir`: what an earlier call left, if it measured the same.
+
+        With the same options, versions and code, that is. Says how many there are.
+        """
+        import torch
+
+        environment = asdict(record.environment(torch.__version__, torch.version.cuda)) | {"git": None}
+        shared = {
+            "options": asdict(options) | {"logdir": None},
+            "environment": environment,
+            "code": code_hash("common/studies/*.py", f"common/studies/{name}/*.py"),
+        }
+        kept = cls(path_of(options.logdir, name), json.loads(json.dumps(shared, default=str)))
+        try:
+            left = record.read_json(path_of(options.logdir, name))
+            kept.values = dict(left["values"]) if left["setup"] == kept.setup else {}
+        except (InputError, KeyError, TypeError, ValueError):  # none, or not ours: then all is measured anew
+            pass
+        if kept.values:
+            progress.say(f"  kept of an earlier call that was cut off: {len(kept.values)} measurement(s)")
+        return kept
+
+    def measurement(self, name: str, kind: type[T], measure: Callable[[], T | str]) -> T | str:
+        """The measurement of that name, a `kind`, from `measure` unless it is there; a text, which says why not."""
+        if name in self.values:
+            return record.typed(kind, self.values[name], self.path or name)
+        result = measure()
+        if not isinstance(result, str):
+            self.values[name] = asdict(result)  # pyright: ignore[reportArgumentType]  # a dataclass
+            if self.path:
+                record.write_json(self.path, {"setup": self.setup, "values": self.values})
+        return result
+
+
+def path_of(logdir: Path, name: str) -> Path:
+    """The file of what is kept of the study of that name; `study.report` removes it with the result written."""
+    return logdir / f".{name}.json"

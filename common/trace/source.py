@@ -6,10 +6,15 @@ import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import BinaryIO
 
 from common.errors import InputError
+
+try:  # decompresses gzip two to three times faster, where it is installed
+    from isal import isal_zlib  # pyright: ignore[reportMissingImports]
+except ImportError:
+    isal_zlib = None
 
 MAX_SIZE = 4 * 2**30  # bytes of JSON: four times the largest trace worth opening; stops a gzip bomb
 CHUNK_SIZE = 2 * 2**20  # bytes of JSON yielded at a time
@@ -102,18 +107,35 @@ def _read_chunks(path: Path, warnings: list[str]) -> Iterator[bytes]:
                     yield head
                     head = file.read(CHUNK_SIZE)
                 return
-            yield from _decompress(file, head, path, warnings)
+            done = 0
+            if isal_zlib:
+                try:
+                    for chunk in _decompress(file, head, path, warnings, isal_zlib):
+                        done += len(chunk)
+                        yield chunk
+                    return
+                except isal_zlib.error:  # damaged: zlib can go back, and recovers more
+                    warnings.clear()
+                    file.seek(0)
+                    head = file.read(CHUNK_SIZE // 4)
+            for chunk in _decompress(file, head, path, warnings, zlib):
+                if len(chunk) > done:
+                    yield chunk[done:]
+                done = max(0, done - len(chunk))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _decompress(file: BinaryIO, packed: bytes, path: Path, warnings: list[str]) -> Iterator[bytes]:
-    inflate = zlib.decompressobj(31)
+def _decompress(file: BinaryIO, packed: bytes, path: Path, warnings: list[str], library: ModuleType) -> Iterator[bytes]:
+    """library: zlib, or one with the same functions but `copy`, whose errors are the caller's."""
+    inflate = library.decompressobj(31)
     while packed:
-        before = inflate.copy()
+        before = inflate.copy() if library is zlib else None
         try:
             chunk = inflate.decompress(packed, CHUNK_SIZE)
         except zlib.error as error:
+            if before is None:
+                raise
             warnings.append(f"{path.name} is damaged ({error}): {PARTIAL}")
             yield from _decompress_until_damage(before, packed)
             return
@@ -124,7 +146,7 @@ def _decompress(file: BinaryIO, packed: bytes, path: Path, warnings: list[str]) 
             packed = inflate.unused_data or file.read(CHUNK_SIZE // 4)
             if packed[:2] != b"\x1f\x8b":
                 return
-            inflate = zlib.decompressobj(31)
+            inflate = library.decompressobj(31)
         packed = packed or file.read(CHUNK_SIZE // 4)
     if not inflate.eof:
         warnings.append(f"{path.name} is cut off: {PARTIAL}")

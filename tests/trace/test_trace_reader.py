@@ -5,6 +5,7 @@ import json
 import os
 import random
 import zlib
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -125,12 +126,19 @@ def test_a_cut_off_gzip_file_is_used_up_to_there_with_a_warning(figures):
     assert any("cut off" in warning for warning in warnings)
 
 
-def test_a_damaged_gzip_is_used_up_to_the_damage(figures):
+@pytest.mark.parametrize("library", [None, SimpleNamespace(decompressobj=zlib.decompressobj, error=zlib.error)])
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_a_damaged_gzip_is_used_up_to_the_damage(figures, library, place, monkeypatch):
+    """library: in place of isal's, which may be installed or not."""
+    monkeypatch.setattr(source, "isal_zlib", None)
+    monkeypatch.setattr(source, "CHUNK_SIZE", 4096)  # so that the damage is met in a later chunk
     packed = bytearray(gzip.compress(gzip.decompress(RECORDED.read_bytes()), mtime=0))
-    packed[len(packed) // 2] ^= 0xFF
-    result, warnings = figures(bytes(packed))
-    assert result["steps"]["count"] >= 1
-    assert warnings
+    packed[int(len(packed) * place)] ^= 0xFF
+    by_zlib = figures(bytes(packed))
+    assert by_zlib[0]["steps"]["count"] >= 1
+    assert by_zlib[1]
+    monkeypatch.setattr(source, "isal_zlib", library)
+    assert figures(bytes(packed)) == by_zlib
 
 
 def test_events_that_cannot_be_read_are_left_out_and_counted(figures, whole):

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from common.errors import printable
 from common.explain.terminal import bare_table, headed_table, share_text, size_text, time_text
-from common.trace.advice import Advice
+from common.trace.advice import MOST, gain_text
 from common.trace.idle import CAUSES, stalls
 from common.trace.kernel_name import short_name
 from common.trace.memory import CPU
@@ -47,7 +47,6 @@ CAUSE_MEANING = {
 }
 BAR_WIDTH = 64  # columns
 TOP_NAMES = 8  # rows of kernels or operators
-MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 TOP_ALLOCATIONS = 4  # rows per device
 
 
@@ -243,9 +242,8 @@ def _print_memory(summary: Summary, to: Console) -> None:
 def _print_advice(summary: Summary, to: Console) -> None:
     to.print(Text(f"\nWhat to do: {summary.verdict}", "bold"))
     for number, advice in enumerate(summary.advice, start=1):
-        gain = _gain_text(advice)
         script = f"steps/{advice.step}.py" if advice.step else "beyond the walkthrough's steps"
-        line = Text.assemble(f"{number}. ", (advice.title, "bold green"), f": {gain}; {script}")
+        line = Text.assemble(f"{number}. ", (advice.title, "bold green"), f": {gain_text(advice)}; {script}")
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{advice.why}."), (0, 0, 0, 5), expand=False))
     numbers = {advice.title: str(number) for number, advice in enumerate(summary.advice, start=1)}
@@ -260,17 +258,6 @@ def _print_advice(summary: Summary, to: Console) -> None:
             "about: the trace replayed without that cost, so with what then bounds the step. at most: that cost alone."
         )
         to.print(Padding(Text(legend, "dim"), (0, 0, 0, 2), expand=False))
-
-
-def _gain_text(advice: Advice) -> str:
-    bound, estimate = advice.predicted_gain, advice.estimated_gain
-    if (estimate or bound or 0) >= MOST:
-        return "the step is nothing else"
-    most = "" if bound is None or bound >= MOST else f"at most {bound:.2f}x as fast"
-    if estimate is None:
-        return most or "gain unknown"
-    about = f"about {estimate:.2f}x as fast"
-    return f"{about} ({most.removesuffix(' as fast')})" if most and bound and bound > estimate else about
 
 
 def _print_findings(summary: Summary, to: Console) -> None:

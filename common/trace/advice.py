@@ -23,6 +23,9 @@ STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostl
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
 
 
+MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
+
+
 class Advice(Struct, frozen=True):
     """step: the script in steps/ that treats this, or None. title: what to do. why: the evidence.
 
@@ -44,6 +47,18 @@ def bounded(step: str | None, title: str, why: str, share: float, remaining: flo
     share = min(max(share, 0.0), 1.0)
     rest = 1 - share * (1 - remaining)
     return Advice(step, title, why, share, 1 / rest if rest > 1e-9 else None)
+
+
+def gain_text(advice: Advice) -> str:
+    """The gain in words: "about 1.50x as fast (at most 2.05x)"."""
+    bound, estimate = advice.predicted_gain, advice.estimated_gain
+    if (estimate or bound or 0) >= MOST:
+        return "the step is nothing else"
+    most = "" if bound is None or bound >= MOST else f"at most {bound:.2f}x"
+    if estimate is None:
+        return f"{most} as fast" if most else "gain unknown"
+    about = f"about {estimate:.2f}x as fast"
+    return f"{about} ({most})" if most and most != f"at most {estimate:.2f}x" else about
 
 
 def ranked(bottlenecks: Iterable[Advice]) -> list[Advice]:

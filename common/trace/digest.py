@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 
 from common.errors import InputError, one_line_errors
 from common.trace import lanes
+from common.trace.advice import gain_text
 from common.trace.kernel_name import short_name
 from common.trace.memory import Memory
 from common.trace.reader import read
@@ -63,7 +64,9 @@ def digest(summary: Summary) -> dict[str, object]:
             for idle in summary.idle
         ],
         "communication": asdict(communication) if communication else None,
-        "advice": [asdict(advice) for advice in summary.advice],
+        "advice": [asdict(advice) | {"gain": gain_text(advice)} for advice in summary.advice],
+        "combined": [asdict(combination) for combination in summary.combined],
+        "findings": summary.as_json()["findings"],
         "predictions": {advice.step: asdict(advice) for advice in summary.bottlenecks if advice.step},
         "verdict": summary.verdict,
     }

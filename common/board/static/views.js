@@ -299,7 +299,7 @@ export async function step(site) {
     return page;
   }
   digest.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
-  page.append(cards(digest), advice(digest));
+  page.append(cards(digest), advice(digest), ...[findings(digest)].filter(Boolean));
   const grid = h("div", {class: "grid"}, breakdown(site, digest), ...digest.idle.map((idle) => idleCauses(digest, idle)),
     ...digest.memory.map((memory) => memoryCurve(site, memory)), copies(digest), kinds(digest));
   const names = digest.kernels.length ? kernels(digest) : operators(digest);
@@ -332,10 +332,20 @@ function cards(digest) {
 }
 
 function advice(digest) {
-  const items = digest.advice.map((item) => h("li", {}, h("b", {}, item.title), ": ",
-    item.predicted_gain === null ? "gain unknown" : item.predicted_gain >= 100 ? "the step is nothing else" : `at most ${item.predicted_gain.toFixed(2)}x as fast`,
+  const items = digest.advice.map((item) => h("li", {}, h("b", {}, item.title), `: ${item.gain}`,
     item.step ? ` (steps/${item.step}.py)` : "", h("div", {class: "quiet"}, `${item.why}.`)));
-  return h("div", {class: "verdict"}, h("b", {}, digest.verdict), items.length ? h("ol", {}, ...items) : null);
+  const number = (title) => digest.advice.findIndex((item) => item.title === title) + 1;
+  const together = digest.combined.map(({titles, estimated_gain}) => `${titles.map(number).join(" + ")}: ${estimated_gain.toFixed(2)}x`);
+  return h("div", {class: "verdict"}, h("b", {}, digest.verdict), items.length ? h("ol", {}, ...items) : null,
+    together.length ? h("div", {}, `Together: ${together.join("; ")}`) : null);
+}
+
+// What stands out, whether a step treats it or not.
+function findings(digest) {
+  const items = digest.findings.map((item) => h("li", {}, h("b", {}, item.what), `: ${time(item.us_per_step)} per step`,
+    item.estimated_gain >= 1.01 && item.estimated_gain < 100 ? `; about ${item.estimated_gain.toFixed(2)}x as fast without` : "",
+    h("div", {class: "quiet"}, `${item.why}.`), h("div", {}, `${item.do}.`)));
+  return items.length ? h("section", {class: "wide"}, h("h2", {}, "What stands out"), h("ul", {}, ...items)) : null;
 }
 
 function breakdown(site, {steps}) {

@@ -1,11 +1,9 @@
-"""Facts about the machine and the code, from the standard library alone."""
+"""Facts about the machine and the code, from the standard library alone; what is slow to import, where it is used."""
 
 import ctypes
-import hashlib
 import os
 import platform
 import re
-import subprocess
 from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
@@ -123,6 +121,8 @@ def git_revision() -> str | None:
 
 
 def _run(*command: str | Path) -> str | None:
+    import subprocess
+
     try:
         done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
@@ -142,6 +142,8 @@ def code_files(*patterns: str) -> list[Path]:
 
 def code_hash(*patterns: str) -> str:
     """SHA-256 over the names and bytes of `code_files`."""
+    import hashlib
+
     digest = hashlib.sha256()
     for path in code_files(*patterns):
         digest.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -127,6 +128,7 @@ def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
 
 def _summary(args: argparse.Namespace, path: Path) -> "Summary":
     chunks = source.Chunks(path, args.max_size)  # decompresses while numpy is imported
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread per core, which nothing here needs
 
     from common.trace.summary import summarize
 

@@ -24,8 +24,8 @@ def console() -> Console:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    terminal = PipeConsole(highlight=False)
-    return terminal if terminal.is_terminal else PipeConsole(highlight=False, width=PLAIN_WIDTH)
+    terminal = PipeConsole(highlight=False, emoji=False)
+    return terminal if terminal.is_terminal else PipeConsole(highlight=False, emoji=False, width=PLAIN_WIDTH)
 
 
 def plain_table(first: str, headers: Iterable[str]) -> Table:

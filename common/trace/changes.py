@@ -14,6 +14,7 @@ from common.trace.findings.kernels import fused_away, layout_kernels
 from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE
 from common.trace.operators import launches
+from common.trace.ordered import distinct, median
 from common.trace.replay import Change
 from common.trace.tensor_cores import TensorCores
 
@@ -84,7 +85,7 @@ class Changes(Mapping[str, Change]):
 
     def _mixed_precision(self) -> Change:
         kernels, tensor_cores = self.trace.kernels, self.tensor_cores
-        properties = [self.trace.properties.get(number, {}) for number in np.unique(kernels.device).tolist()]
+        properties = [self.trace.properties.get(number, {}) for number in distinct(kernels.device).tolist()]
         known = [
             MATRIX_RATIO.get(f"{device.get('computeMajor')}.{device.get('computeMinor')}") for device in properties
         ]
@@ -135,7 +136,7 @@ class Changes(Mapping[str, Change]):
     def _no_waits(self) -> Change:
         """Only threads that launch kernels: a thread that pins memory has to wait."""
         runtime = self.trace.runtime
-        launching = np.unique(runtime.thread[self.look.call[self.look.call >= 0]])
+        launching = distinct(runtime.thread[self.look.call[self.look.call >= 0]])
         waits = self.trace.named(runtime, lambda name: "ynchronize" in name)
         waits |= self._calls(direction(self.trace, "d2h"))
         return Change(returns=waits & np.isin(runtime.thread, launching))
@@ -150,7 +151,7 @@ class Changes(Mapping[str, Change]):
     def _model(self) -> Cover:
         """The forward and the backward pass on the CPU, to the last kernel that a step launches: what is compiled."""
         phases, runtime = self.phases, self.trace.runtime
-        calls = np.unique(self.look.call[self.look.call >= 0])
+        calls = distinct(self.look.call[self.look.call >= 0])
         calls = calls[~(phases.per_step | phases.loading).holds(runtime.start[calls])]
         last = np.searchsorted(runtime.start[calls], phases.model.end) - 1
         end = np.where(last >= 0, np.append(runtime.end[calls], -np.inf)[last], -np.inf)
@@ -162,7 +163,7 @@ class Changes(Mapping[str, Change]):
         inside = self.look.launched_in(model)
         gone = fused_away(self.look) & inside
         launching = trace.named(trace.runtime, lambda name: "Launch" in name)
-        call_us = float(np.median(trace.runtime.duration[launching])) if launching.any() else 0.0
+        call_us = float(median(trace.runtime.duration[launching])) if launching.any() else 0.0
         waits = trace.named(trace.runtime, lambda name: "ynchronize" in name)
         busy = cover(trace.runtime, waits).gaps(model.start, model.end).total
         factor = CALLS_PER_LAUNCH * call_us * int((inside & ~gone).sum()) / busy if busy > 0 else 1.0

@@ -89,7 +89,7 @@ _PATTERNS = [
     (ELEMENTWISE, r"add_tensor|op_generic_tensor|op\d?d?tensor|scalepackedtensor|bias"),
     (ELEMENTWISE, r"epilogue::impl|cudafunctor|clamp|cast_kernel|axpy"),
 ]
-_RULES = [(answer, re.compile(pattern)) for answer, pattern in _PATTERNS]
+_compiled = cache(re.compile)  # when it is first needed: all of them take as long as a small trace
 _DECIDING = 400  # letters: what follows are template arguments and parameters
 # Of these kinds, a kernel that Optimizer.step launches is the optimizer's; its matrix products and collectives stay.
 _OPTIMIZERS = frozenset((ELEMENTWISE, REDUCTION, COPY, OTHER))
@@ -104,7 +104,7 @@ def kind(name: str) -> str:
     attention (offsets, sums of split products) count as that. optimizer: only where the name says so; see `kinds_us`.
     """
     name = name[:_DECIDING].lower()
-    return next((answer for answer, pattern in _RULES if pattern.search(name)), OTHER)
+    return next((answer for answer, pattern in _PATTERNS if _compiled(pattern).search(name)), OTHER)
 
 
 def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:

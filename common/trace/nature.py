@@ -13,6 +13,7 @@ from common.trace.columns import Spans, Trace
 from common.trace.idle import Idle
 from common.trace.intervals import Cover
 from common.trace.operators import graph_launched, launches
+from common.trace.ordered import distinct
 from common.trace.steps import Steps
 
 MOSTLY = 0.5  # of the steps' time: a trace with more capturing or setting up than that is of nothing else
@@ -87,7 +88,7 @@ def captures(trace: Trace) -> Cover:
     begins = runtime.where(trace.named(runtime, lambda name: "BeginCapture" in name))
     ends = runtime.where(trace.named(runtime, lambda name: "EndCapture" in name))
     start, end = [], []
-    for thread in np.unique(begins.thread).tolist():
+    for thread in distinct(begins.thread).tolist():
         opened, closed = begins.start[begins.thread == thread], ends.end[ends.thread == thread]
         following = np.searchsorted(closed, opened)
         start.append(opened[following < len(closed)])

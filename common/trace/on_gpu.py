@@ -14,6 +14,7 @@ from common.trace.idle import CAUSES, Idle
 from common.trace.intervals import Cover, integral
 from common.trace.nature import Nature
 from common.trace.operators import launches
+from common.trace.ordered import distinct
 from common.trace.phases import Phases
 from common.trace.steps import Steps, of_steps
 from common.trace.tensor_cores import TensorCores
@@ -80,7 +81,7 @@ def _loading(steps: Steps, phases: Phases, share: float) -> list[Advice]:
 def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> Advice:
     """At best the matrix work without Tensor Cores is gone, and the other kernels move half as many bytes."""
     kernels, total = trace.kernels, max(float(steps.duration.sum()), 1e-9)
-    devices = [trace.properties.get(number, {}) for number in np.unique(kernels.device).tolist()]
+    devices = [trace.properties.get(number, {}) for number in distinct(kernels.device).tolist()]
     majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
     if majors and max(majors) < 7:
         return Advice("01_amp", "mixed precision", "this GPU has no Tensor Cores", 0.0, 1.0)

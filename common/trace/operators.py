@@ -3,6 +3,7 @@
 import numpy as np
 
 from common.trace.columns import Spans, Trace
+from common.trace.ordered import distinct
 
 
 def launches(trace: Trace, device_work: Spans) -> np.ndarray:
@@ -93,7 +94,7 @@ class Nesting:
     def innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Index of the innermost operator on each thread at each time, -1 where none runs. Arrays of equal length."""
         result = np.full(len(time), -1)
-        for number in np.unique(thread).tolist():
+        for number in distinct(thread).tolist():
             if number + 1 >= len(self._first):
                 continue
             low, high = self._first[number], self._first[number + 1]

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from common.trace.columns import Spans, Trace
 from common.trace.intervals import Cover
+from common.trace.ordered import distinct
 from common.trace.steps import Steps, is_loading, is_step
 from common.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE
 
@@ -87,7 +88,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
 def _starts(trace: Trace, steps: Steps) -> np.ndarray:
     """Where steps begin on the CPU, µs; `Steps.start` may be later, where the GPU is behind."""
     marks = [spans.start[trace.named(spans, is_step)] for spans in (trace.operators, trace.annotations)]
-    starts = np.unique(np.concatenate(marks))
+    starts = distinct(np.concatenate(marks))
     return starts if len(starts) else steps.start
 
 
@@ -100,7 +101,7 @@ def _without_pauses(whole: Cover, working: Cover) -> Cover:
 
 
 def _any(trace: Trace, spans: Spans, text: str) -> bool:
-    return any(text in trace.names[number] for number in np.unique(spans.name).tolist())
+    return any(text in trace.names[number] for number in distinct(spans.name).tolist())
 
 
 def _cover(spans: Spans, mask: np.ndarray) -> Cover:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from common.trace.columns import Spans, Trace
 from common.trace.intervals import Cover
 from common.trace.operators import launches
+from common.trace.ordered import distinct, median
 from common.trace.steps import Steps
 
 MAX_ERROR = 0.03  # of the steps' time: a replay that misses more explains nothing
@@ -126,8 +127,8 @@ class Replay:
 
         delays = (start - call_start)[called & first & (previous_end < call_start)]
         gaps = (start - previous_end)[called & (previous_end > call_start + LATE)]
-        delay = max(0.5, float(np.median(delays))) if len(delays) else 8.0
-        gap = min(max(0.0, float(np.median(gaps))), 5.0) if len(gaps) else 1.5
+        delay = max(0.5, float(median(delays))) if len(delays) else 8.0
+        gap = min(max(0.0, float(median(gaps))), 5.0) if len(gaps) else 1.5
         self._delay = np.where(first, delay, 0.0)
         staged = self._copying & called & (start - np.maximum(previous_end + gap, call_start) > NEAR)
         staging = np.minimum(start - call_start, 1000 + size / 250)  # pageable memory is copied twice
@@ -184,7 +185,7 @@ class Replay:
     def _done_before(self, calls: Spans) -> np.ndarray:
         """The last work of a stream that was launched before each call and ended before it does, -1 for none."""
         latest, ended = np.full(len(calls), -1), np.full(len(calls), -np.inf)
-        for stream in np.unique(self._stream).tolist():
+        for stream in distinct(self._stream).tolist():
             work = np.flatnonzero(self._stream == stream)
             last = np.searchsorted(self._call_start[work], calls.start) - 1
             end = np.where(last >= 0, self._end[work[last]], np.inf)

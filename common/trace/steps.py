@@ -10,6 +10,7 @@ from msgspec import Struct
 from common.trace.columns import Spans, Trace
 from common.trace.intervals import Cover, shares
 from common.trace.operators import launches
+from common.trace.ordered import median
 
 ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_exec", "other")
 COLLECTIVES = {
@@ -64,7 +65,7 @@ class Steps(Struct, frozen=True):
     @property
     def median_us(self) -> float:
         """Median duration of a step."""
-        return float(np.median(self.duration))
+        return float(median(self.duration))
 
     @property
     def mean_breakdown_us(self) -> dict[str, float]:

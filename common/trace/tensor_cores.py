@@ -16,6 +16,7 @@ from msgspec import Struct
 from common.trace.columns import Trace
 from common.trace.kinds import COLLECTIVE, COPY, ELEMENTWISE, NORMALISATION, OPTIMIZER, REDUCTION, kind
 from common.trace.operators import Nesting, graph_launched, launches, launching_operators
+from common.trace.ordered import distinct
 
 # Matrix products and convolutions without matrix cores, by name.
 _ORDINARY = (
@@ -86,7 +87,7 @@ _RULES = [
     (True, r"^triton_tem_.*(mm|conv|attention).*(bf16|fp16|f16|tf32|fp8|e4m3)"),
     (None, r"^triton_tem_"),
 ]
-_RULES = [(answer, re.compile(pattern)) for answer, pattern in _RULES]
+_compiled = cache(re.compile)  # when it is first needed: all of them take as long as a small trace
 _LOW_PRECISION = re.compile(r"half|bf16|bfloat16|fp16|fp8|[_-]h(gemm|cudnn)", re.IGNORECASE)
 # Where no rule matches: kernels of these kinds use no matrix cores, unless the name (without template arguments and
 # parameters) has a word of matrix products as well.
@@ -131,10 +132,10 @@ ELIGIBLE_SINCE = frozenset(
 
 
 @cache
-def _deciding_rule(name: str) -> tuple[bool | None, re.Pattern[str] | None]:
+def _deciding_rule(name: str) -> tuple[bool | None, str | None]:
     """The first rule, (answer, pattern), that matches a kernel's name; (None, None) without a match."""
     name = name.lower()
-    return next((rule for rule in _RULES if rule[1].search(name)), (None, None))
+    return next((rule for rule in _RULES if _compiled(rule[1]).search(name)), (None, None))
 
 
 @cache
@@ -186,7 +187,7 @@ def tensor_cores(
     sure = trace.named(kernels, lambda name: classify(name) is True)
     unsure = trace.named(kernels, lambda name: classify(name) is None)
     amd = is_amd(trace)
-    old = [device for device in np.unique(kernels.device).tolist() if _has_none(trace, device, amd)]
+    old = [device for device in distinct(kernels.device).tolist() if _has_none(trace, device, amd)]
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)
 
@@ -200,7 +201,7 @@ def tensor_cores(
     time = kernels.duration
 
     share, unknown = {}, {}
-    for device in np.unique(kernels.device[np.isfinite(kernels.device)]).tolist():
+    for device in distinct(kernels.device[np.isfinite(kernels.device)]).tolist():
         here = counted & (kernels.device == device)
         total, unknown[int(device)] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
         share[int(device)] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
@@ -224,7 +225,7 @@ def tensor_cores(
 def _is_ordinary(name: str) -> bool:
     """True for a matrix product or a convolution without Tensor Cores."""
     _, pattern = _deciding_rule(name)
-    return pattern is not None and pattern.pattern in _ORDINARY
+    return pattern in _ORDINARY
 
 
 def _part(part: float, whole: float) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from common.trace.idle import CAUSES, Idle
+from common.trace.ordered import median
 from common.trace.steps import ROLES, Steps
 
 FEWEST = 3  # steps: of two, neither is the odd one
@@ -44,9 +45,9 @@ def is_outlier(steps: Steps) -> np.ndarray:
     duration = steps.duration
     if len(duration) < FEWEST:
         return np.zeros(len(duration), bool)
-    median = float(np.median(duration))
-    spread = _SIGMA * float(np.median(np.abs(duration - median)))
-    far = duration - median > max(FAR * spread, LEAST * median)
+    middle = float(median(duration))
+    spread = _SIGMA * float(median(np.abs(duration - middle)))
+    far = duration - middle > max(FAR * spread, LEAST * middle)
     return far & (_excess(steps).argmax(axis=0) != ROLES.index("dataloader"))
 
 
@@ -58,21 +59,21 @@ def typical(steps: Steps) -> Steps:
 
 def outliers(steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     """The `Outlier`s, in the order of the trace. idle: of each GPU, over all steps."""
-    excess, median = _excess(steps), float(np.median(steps.duration))
+    excess, median_us = _excess(steps), steps.median_us
     found = []
     for index in np.flatnonzero(is_outlier(steps)).tolist():
         role = int(excess[:, index].argmax())
         gap_us, cause = _longest_gap(idle, float(steps.start[index]), float(steps.end[index]))
         us = float(steps.duration[index])
         found.append(
-            Outlier(steps.names[index], us, us - median, ROLES[role], float(excess[role, index]), gap_us, cause)
+            Outlier(steps.names[index], us, us - median_us, ROLES[role], float(excess[role, index]), gap_us, cause)
         )
     return found
 
 
 def _excess(steps: Steps) -> np.ndarray:
     """µs by which each role of each step exceeds that role's median; float64 [roles, steps]."""
-    return steps.breakdown - np.median(steps.breakdown, axis=1, keepdims=True)
+    return steps.breakdown - median(steps.breakdown)[:, None]
 
 
 def _longest_gap(idle: Sequence[Idle], start: float, end: float) -> tuple[float, str]:

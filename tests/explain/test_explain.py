@@ -395,19 +395,37 @@ def test_a_folder_of_folders_names_those_with_traces(tmp_path):
     assert explain.trace_at(tmp_path / "mine").name == RECORDED.name
 
 
-def test_explain_starts_without_torch_and_help_without_numpy():
-    program = """
+def modules_after(*words):
+    """The names of the modules that `explain` has imported after these words."""
+    program = f"""
 import runpy, sys
-sys.argv = ["x", "explain", {}]
+sys.argv = ["x", "explain", *{list(map(str, words))}]
 try:
     runpy.run_module("common", run_name="__main__")
 except SystemExit:
     pass
-print(*[name for name in ("torch", "tensorboard", "matplotlib", "rich", "numpy") if name in sys.modules])
+print(*sys.modules)
 """
-    assert run_program("-c", program.format("'--help'")).stdout.splitlines()[-1] == ""
-    json_of = run_program("-c", program.format(f"'--json', {str(RECORDED)!r}"))
-    assert json_of.stdout.splitlines()[-1] == "numpy"
+    return set(run_program("-c", program).stdout.splitlines()[-1].split())
+
+
+SLOW = {"torch", "torchvision", "torch_tb_profiler", "tensorboard", "matplotlib", "pandas", "numpy.ma"}
+SLOW |= {"importlib.metadata", "email", "hashlib", "subprocess", "tempfile", "statistics", "common.record"}
+
+
+def test_explain_imports_only_what_it_needs(tmp_path):
+    on_gpu = two_steps().write(tmp_path / "gpu.pt.trace.json.gz")
+    assert not modules_after("--help") & (SLOW | {"numpy", "msgspec", "rich"})
+    for trace in (RECORDED, on_gpu):
+        as_json = modules_after("--json", trace)
+        assert "common.trace.summary" in as_json
+        assert not as_json & (SLOW | {"rich"})
+        assert not {name for name in as_json if name.startswith("common.")} - {
+            name for name in as_json if name.startswith(("common.trace", "common.explain"))
+        } - {"common.errors", "common.machine", "common.options"}
+        as_text = modules_after(trace)
+        assert "rich" in as_text
+        assert not as_text & SLOW
 
 
 def test_the_runs_of_a_real_tour_are_explained(run, quick_tour):

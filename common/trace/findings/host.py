@@ -8,6 +8,7 @@ from common.trace.findings.finding import Finding, Look, cover, time_text
 from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE, MATRIX
 from common.trace.operators import Nesting, launches
+from common.trace.ordered import distinct
 
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
@@ -59,7 +60,7 @@ def host_python(look: Look) -> Finding | None:
     main = int(np.bincount(launching).argmax()) if len(launching) else int(functions.thread[0])
     thread = np.where((functions.thread == main).any(), main, functions.thread[0] if len(functions) else main)
     # Between two edges of Python functions the innermost one does not change.
-    edges = np.unique(np.concatenate([functions.start, functions.end, free.start, free.end]))
+    edges = distinct(np.concatenate([functions.start, functions.end, free.start, free.end]))
     low, high = edges[:-1], edges[1:]
     inside = free.holds((low + high) / 2)
     low, high = low[inside], high[inside]
@@ -93,7 +94,7 @@ def blocking_copies(look: Look) -> Finding | None:
     pageable = trace.named(copies, lambda name: "Pageable" in name)
     synchronous = trace.named(runtime, lambda name: name in ("cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream"))
     blocking = (pageable | np.append(synchronous, False)[call]) & (call >= 0)
-    calls = np.unique(call[blocking])
+    calls = distinct(call[blocking])
     holding = Cover(runtime.start[calls], runtime.end[calls]) | cover(copies, blocking)
     held = [gpu.pending.gaps(holding.start, holding.end).within(gpu.start, gpu.end).sum() for gpu in look.idle]
     us = float(np.mean(held)) / look.step_count  # where work is pending, no call holds the GPU up

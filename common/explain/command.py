@@ -1,6 +1,7 @@
 """`explain`: one trace at first sight, two side by side, the ranks of one training, or a folder of runs."""
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -51,6 +52,8 @@ def run(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
     """
     if len(args.path) > 2:
         raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what changed")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread per core, which nothing here needs
+    gc.set_threshold(100_000)  # to import numpy makes many objects and no garbage
     try:
         return _explain(args, explain_runs)
     except PermissionError as error:
@@ -128,7 +131,6 @@ def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
 
 def _summary(args: argparse.Namespace, path: Path) -> "Summary":
     chunks = source.Chunks(path, args.max_size)  # decompresses while numpy is imported
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread per core, which nothing here needs
 
     from common.trace.summary import summarize
 

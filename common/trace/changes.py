@@ -14,7 +14,7 @@ from common.trace.findings.kernels import fused_away, layout_kernels
 from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE
 from common.trace.operators import launches
-from common.trace.ordered import distinct, median
+from common.trace.ordered import distinct, median, quantile
 from common.trace.replay import Change
 from common.trace.tensor_cores import TensorCores
 
@@ -53,6 +53,9 @@ class Changes(Mapping[str, Change]):
     def __getitem__(self, key: str) -> Change:
         return self._of[key]()
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._of  # a Mapping's own would compute the change
+
     def __iter__(self):
         return iter(self._of)
 
@@ -66,7 +69,7 @@ class Changes(Mapping[str, Change]):
     @cached_property
     def _shortest(self) -> float:
         """µs: the fixed cost of a kernel, as the shortest in the trace show it."""
-        return float(np.percentile(self.trace.kernels.duration, 5))
+        return quantile(self.trace.kernels.duration, 0.05)
 
     @cached_property
     def _between_operators(self) -> Cover:

@@ -1,14 +1,18 @@
 """The events of one trace in columns: a table for each kind of event, as numpy arrays."""
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from common.trace.source import PARTIAL
+
+if TYPE_CHECKING:  # it imports this module
+    from common.trace.operators import Nesting
 
 
 class Spans(Struct):
@@ -65,7 +69,7 @@ class MemoryEvents(Struct):
         return len(self.time)
 
 
-class Trace(Struct):
+class Trace(Struct, dict=True):
     """The contents of one trace file.
 
     operators: cpu_op events, and the user annotations of data loaders and optimizers, which were operators in 2021.
@@ -98,6 +102,13 @@ class Trace(Struct):
     def partial(self) -> bool:
         """True if the file is cut off or damaged, so that recorded events are missing."""
         return any(line.endswith(PARTIAL) for line in self.warnings)
+
+    @cached_property
+    def nesting(self) -> "Nesting":
+        """The operators, nested; computed once."""
+        from common.trace.operators import Nesting
+
+        return Nesting(self.operators)
 
     def named(self, spans: Spans, test: Callable[[str], object]) -> np.ndarray:
         """A mask over `spans`: whether their names pass `test`, which is called once per name."""

@@ -25,7 +25,8 @@ class Cover:
         start, reach = start[order], np.maximum.accumulate(end[order])
         first = np.ones(len(start), bool)
         first[1:] = start[1:] > reach[:-1]  # no earlier interval reaches this one
-        last = np.roll(first, -1)
+        last = np.ones(len(start), bool)
+        last[:-1] = first[1:]
         self.start: np.ndarray = start[first]
         self.end: np.ndarray = reach[last]
         self._before = np.concatenate([[0.0], np.cumsum(self.end - self.start)])

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.gpus import MAX_GPUS
-from common.trace.operators import Nesting
 
 CPU = -1  # in place of a GPU's number
 _ALLOCATES = re.compile(r"aten::(empty|new_|zeros|ones|full|resize_|clone|contiguous|_to_copy|to$)")  # for a caller
@@ -43,12 +42,11 @@ def memory(trace: Trace) -> list[Memory]:
     device = np.where(events.device_type == 0, CPU, np.nan_to_num(events.device_id)).astype(np.int64)
     numbers, count = np.unique(device[known], return_counts=True)
     numbers = numbers[np.argsort(-count, kind="stable")[: MAX_GPUS + 1]].tolist()
-    nesting = Nesting(trace.operators)
-    devices = [_of_device(trace, nesting, number, np.flatnonzero(known & (device == number))) for number in numbers]
+    devices = [_of_device(trace, number, np.flatnonzero(known & (device == number))) for number in numbers]
     return sorted(devices, key=lambda memory: (memory.device == CPU, memory.device))
 
 
-def _of_device(trace: Trace, nesting: Nesting, number: int, index: np.ndarray) -> Memory:
+def _of_device(trace: Trace, number: int, index: np.ndarray) -> Memory:
     events = trace.memory
     allocated, reserved = events.allocated[index], events.reserved[index]
     growth = np.cumsum(np.nan_to_num(events.allocation[index]))
@@ -61,7 +59,7 @@ def _of_device(trace: Trace, nesting: Nesting, number: int, index: np.ndarray) -
         peak_allocated=_largest(allocated),
         peak_reserved=_largest(reserved) if number != CPU else None,
         growth=max(0, int(growth.max(initial=0))),
-        at_peak=_by_operator(trace, nesting, index[: peak + 1]),
+        at_peak=_by_operator(trace, index[: peak + 1]),
     )
 
 
@@ -69,7 +67,7 @@ def _largest(totals: np.ndarray) -> int | None:
     return int(np.nanmax(totals)) if np.isfinite(totals).any() else None
 
 
-def _by_operator(trace: Trace, nesting: Nesting, index: np.ndarray) -> dict[str, int]:
+def _by_operator(trace: Trace, index: np.ndarray) -> dict[str, int]:
     """Bytes per operator that these events allocated and did not free; {} if blocks have no addresses."""
     events, alive = trace.memory, {}
     allocation = np.nan_to_num(events.allocation[index]).tolist()
@@ -81,11 +79,11 @@ def _by_operator(trace: Trace, nesting: Nesting, index: np.ndarray) -> dict[str,
     blocks = np.array(list(alive.values()), np.int64)
     if not len(blocks):
         return {}
-    innermost = nesting.innermost(events.thread[blocks], events.time[blocks])
+    innermost = trace.nesting.innermost(events.thread[blocks], events.time[blocks])
     totals = {}
     for operator, size in zip(innermost.tolist(), events.allocation[blocks].tolist(), strict=True):
         while operator >= 0 and _ALLOCATES.match(trace.names[trace.operators.name[operator]]):
-            operator = nesting.parent[operator]
+            operator = trace.nesting.parent[operator]
         name = trace.names[trace.operators.name[operator]] if operator >= 0 else "outside of any operator"
         totals[name] = totals.get(name, 0) + int(size)
     return dict(sorted(totals.items(), key=lambda item: -item[1]))

@@ -48,7 +48,7 @@ def launching_operators(trace: Trace, runtime: np.ndarray) -> np.ndarray:
     missing = np.flatnonzero(valid & (result < 0))
     if len(missing) and len(operators):
         calls = runtime[missing]
-        result[missing] = Nesting(operators).innermost(trace.runtime.thread[calls], trace.runtime.start[calls])
+        result[missing] = trace.nesting.innermost(trace.runtime.thread[calls], trace.runtime.start[calls])
     return result
 
 

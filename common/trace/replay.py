@@ -80,6 +80,7 @@ class Replay:
         self._find_dependencies(np.nan_to_num(size))
         self._find_waits()
         self._launched_in = self._steps_of_work()
+        self._prepare()
         self.same_us: np.ndarray = self.step_us(Change())
         measured = float(steps.duration.sum())
         self.error: float = abs(float(self.same_us.sum()) / measured - 1) if measured > 0 else np.inf
@@ -200,49 +201,45 @@ class Replay:
         step = np.where((step >= 0) & (runtime.end <= steps.cpu_end[step]), step, -1)
         return np.append(step, -1)[self._call]
 
+    def _prepare(self) -> None:
+        """What every replay needs, whatever changes, as lists."""
+        runtime, steps, calls = self.trace.runtime, self.steps, self._wait_call
+        self._has_call = np.isfinite(self._call_start)
+        self._launched = np.where(self._has_call, self._call_start, self._start)
+        self._wait_begin, self._wait_end = runtime.start[calls], runtime.end[calls]
+        self._waiting = Cover(self._wait_begin, self._wait_end)
+        # The clock's shift changes where a wait ends: how many waits have ended before.
+        self._done_at_launch, self._done_at_wait, *self._done_at_mark = (
+            np.searchsorted(self._wait_at, time + TICK, "right").tolist()
+            for time in (self._launched, self._wait_begin, steps.cpu_start, steps.cpu_end)
+        )
+        self._after = [column.tolist() for column in (self._previous, self._other, self._slack)]
+        self._waits = [column.tolist() for column in (self._wait_for, self._wait_rest, self._wait_own)]
+        self._turns: list[int] = np.searchsorted(self._start, self._wait_at, "right").tolist()
+
     def _replayed(self, change: Change) -> tuple[tuple[list[float], list[float]], np.ndarray]:
         """When steps' marks begin and end, and when each device work ends."""
-        runtime, steps = self.trace.runtime, self.steps
-        waits = self._wait_call
-        saved = _saved(change.cpu, Cover(runtime.start[waits], runtime.end[waits]), float(self._origin()))
-        # The clock's shift changes where a wait ends: `at` says how many waits have ended before.
-        wait_at = self._wait_at
-
-        def before(time: np.ndarray) -> list[int]:
-            return np.searchsorted(wait_at, time + TICK, "right").tolist()
-
+        saved = _saved(change.cpu, self._waiting, float(self._origin()))
         factors = self._factors(change)
         duration = (self._end - self._start) * factors
         delay = np.where(self._staged, self._delay * np.minimum(factors, 1), self._delay)
-        launched = np.where(np.isfinite(self._call_start), self._call_start, self._start)
-        launch = launched - saved(launched) + np.where(np.isfinite(self._call_start), delay, 0.0)
-        free = np.zeros(len(runtime), bool) if change.returns is None else change.returns
-        begins, ends = runtime.start[waits], runtime.end[waits]
+        launch = self._launched - saved(self._launched) + np.where(self._has_call, delay, 0.0)
+        free = np.zeros(len(self.trace.runtime), bool) if change.returns is None else change.returns
 
         shifts = [0.0]
         end = [0.0] * len(self._start)
-        work = zip(
-            launch.tolist(),
-            before(launched),
-            self._previous.tolist(),
-            self._other.tolist(),
-            self._slack.tolist(),
-            duration.tolist(),
-            strict=True,
-        )
+        work = zip(launch.tolist(), self._done_at_launch, *self._after, duration.tolist(), strict=True)
         calls = list(
             zip(
-                (begins - saved(begins)).tolist(),
-                before(begins),
-                (ends - saved(ends)).tolist(),
-                self._wait_for.tolist(),
-                self._wait_rest.tolist(),
-                self._wait_own.tolist(),
-                free[waits].tolist(),
+                (self._wait_begin - saved(self._wait_begin)).tolist(),
+                self._done_at_wait,
+                (self._wait_end - saved(self._wait_end)).tolist(),
+                *self._waits,
+                free[self._wait_call].tolist(),
                 strict=True,
             )
         )
-        turns = np.searchsorted(self._start, wait_at, "right").tolist()  # device work that comes before each wait's end
+        turns = self._turns  # device work that comes before each wait's end
         gap, done, turn, count = self._gap, 0, 0, len(calls)
         limit = turns[0] if count else len(end)
         for index, (begin, at, previous, other, slack, length) in enumerate(work):
@@ -254,20 +251,20 @@ class Replay:
                 shifts.append(new - stop)
                 done, turn = done + 1, turn + 1
                 limit = turns[turn] if turn < count else len(end)
-            begin += shifts[min(at, done)]
-            if previous >= 0:
-                begin = max(begin, end[previous] + gap)
-            if other >= 0:
-                begin = max(begin, end[other] + slack)
+            begin += shifts[at if at < done else done]
+            if previous >= 0 and end[previous] + gap > begin:
+                begin = end[previous] + gap
+            if other >= 0 and end[other] + slack > begin:
+                begin = end[other] + slack
             end[index] = begin + length
         for start, seen, stop, waited, rest, own, returns in calls[turn:]:
             new = start + shifts[min(seen, done)] + (min(own, RETURN) if returns else own)
             shifts.append((new if returns else max(new, end[waited] + rest)) - stop)
             done += 1
         marks = []
-        for time in (steps.cpu_start, steps.cpu_end):
+        for time, done_at in zip((self.steps.cpu_start, self.steps.cpu_end), self._done_at_mark, strict=True):
             moved = (time - saved(time)).tolist()
-            marks.append([base + shifts[min(at, done)] for base, at in zip(moved, before(time), strict=True)])
+            marks.append([base + shifts[min(at, done)] for base, at in zip(moved, done_at, strict=True)])
         return (marks[0], marks[1]), np.array(end)
 
     def _origin(self) -> float:

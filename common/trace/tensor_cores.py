@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.kinds import COLLECTIVE, COPY, ELEMENTWISE, NORMALISATION, OPTIMIZER, REDUCTION, kind
-from common.trace.operators import Nesting, graph_launched, launches, launching_operators
+from common.trace.operators import graph_launched, launches, launching_operators
 from common.trace.ordered import distinct
 
 # Matrix products and convolutions without matrix cores, by name.
@@ -213,7 +213,7 @@ def tensor_cores(
     ordinary = trace.named(kernels, _is_ordinary)
     in_innermost = graphed & (sure | ordinary)
     if launched.any():
-        innermost = able & ~Nesting(operators).has_descendant(able)
+        innermost = able & ~trace.nesting.has_descendant(able)
         in_innermost |= launched & innermost[operator]
     able_share = _part(time[in_innermost].sum(), time[counted].sum())
     full = ~trace.named(kernels, _LOW_PRECISION.search) & (not amd)

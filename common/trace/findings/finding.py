@@ -13,7 +13,7 @@ from common.trace.idle import Idle
 from common.trace.intervals import Cover
 from common.trace.kinds import KINDS, kind
 from common.trace.nature import Nature
-from common.trace.operators import Nesting, launches, launching_operators
+from common.trace.operators import launches, launching_operators
 from common.trace.phases import Phases
 from common.trace.replay import Change
 from common.trace.steps import Steps
@@ -65,11 +65,6 @@ class Look:
     def operator(self) -> np.ndarray:
         """The index of the operator that launched each kernel, -1 for none."""
         return launching_operators(self.trace, self.call)
-
-    @cached_property
-    def nesting(self) -> Nesting:
-        """The operators, nested."""
-        return Nesting(self.trace.operators)
 
     @cached_property
     def kind(self) -> np.ndarray:

@@ -210,17 +210,11 @@ def _permuting(look: Look) -> np.ndarray:
     if not len(trace.operators):
         return np.zeros(len(trace.kernels), bool)
     permuting = trace.named(trace.operators, _PERMUTING.__contains__)
-    copies = look.of_kind(COPY) & (look.operator >= 0)
     inside = np.zeros(len(trace.kernels), bool)
-    for index in np.flatnonzero(copies).tolist():
-        operator = look.operator[index]
-        for _ in range(4):  # contiguous > clone > copy_
-            if operator < 0:
-                break
-            if permuting[operator]:
-                inside[index] = True
-                break
-            operator = look.nesting.parent[operator]
+    operator = np.where(look.of_kind(COPY), look.operator, -1)
+    for _ in range(4):  # contiguous > clone > copy_
+        inside |= (operator >= 0) & permuting[operator]
+        operator = np.where(operator >= 0, trace.nesting.parent[operator], -1)
     return inside
 
 
@@ -262,7 +256,7 @@ def recomputation(look: Look) -> Finding | None:
     if not forward.any() or not backward.any():
         return None
     again = np.zeros(len(operators), bool)
-    parent = look.nesting.parent
+    parent = trace.nesting.parent
     for index in np.flatnonzero(forward).tolist():
         outer = parent[index]
         while outer >= 0 and not backward[outer]:

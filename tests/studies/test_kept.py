@@ -24,7 +24,7 @@ class Speed:
 @pytest.fixture
 def options(tmp_path):
     return StepOptions(
-        logdir=tmp_path, device="cpu", data=Path("/nowhere"), download=False, model="tiny", image_size=32,
+        logdir=tmp_path, device="cpu", data=tmp_path, download=False, model="tiny", image_size=32,
         batch_size=4, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
     )  # fmt: skip
 

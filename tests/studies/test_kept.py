@@ -1,7 +1,6 @@
 """What a study that is cut off has measured is kept until its file is written."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise SystemExit(code)
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of the command line `words`. Only the command that is named is imported; to list all of them, all."""
     parser = OneLineParser(prog="walkthrough", description="PyTorch training, faster step by step.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)

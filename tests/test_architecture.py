@@ -76,9 +76,10 @@ def test_every_module_can_be_read_at_once():
 
 
 def test_the_trace_engine_needs_msgspec_and_numpy_only():
-    for path in (ROOT / "common" / "trace").glob("*.py"):
+    for path in (ROOT / "common" / "trace").rglob("*.py"):
         outside = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
-        assert outside <= {"msgspec", "numpy", "common"}, path.name
+        may_be_missing = {"isal"} if path.name == "source.py" else set()
+        assert outside - may_be_missing <= {"msgspec", "numpy", "common"}, path.name
 
 
 STANDARD_LIBRARY_ONLY = ["record", "machine", "errors", "options", "run/folder", "run/not_run", "run/privacy"]

@@ -43,7 +43,8 @@ class Ratio:
 
     def __str__(self) -> str:
         """For people: "1.39x (1.31-1.48)"; "~1.02x (0.97-1.08)" where it is not resolved."""
-        ratio, low, high = (f"{end:.2f}" if end < 100 else "100+" for end in (self.ratio, self.low, self.high))
+        ratio = f"{self.ratio:.2f}" if self.ratio < 1e4 else f"{self.ratio:.0e}"
+        low, high = (f"{end:.2f}" if end < 1000 else "1000+" for end in (self.low, self.high))
         return f"{'' if self.resolved else '~'}{ratio}x ({low}-{high})"
 
     @property

@@ -4,6 +4,11 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+if dist.is_available():
+    # Imported after init_process_group, as an optimizer's first step would, it keeps the group as a default argument,
+    # beyond destroy_process_group. Gloo's threads then run on, and may abort the process while it ends.
+    import torch.distributed.nn.functional  # noqa: F401
+
 T = TypeVar("T")
 
 

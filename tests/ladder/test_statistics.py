@@ -170,7 +170,7 @@ def test_a_run_of_one_window_does_not_show_how_it_varies(windows):
     assert answer.ratio == pytest.approx(2)
     assert (answer.low, answer.high) == (0, UNLIMITED)
     assert not answer.resolved
-    assert str(answer) == "~2.00x (0.00-100+)"
+    assert str(answer) == "~2.00x (0.00-1000+)"
 
 
 def test_runs_may_have_different_numbers_of_windows():

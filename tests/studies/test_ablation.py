@@ -33,7 +33,7 @@ from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasu
 from common.studies.isolated import options_from
 
 OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=Path("/nowhere"), download=False, model="mobilenet_v2", image_size=32,
+    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="mobilenet_v2", image_size=32,
     batch_size=8, workers=0, precision="auto", seed=0, quick=True, stacks=False,
 )  # fmt: skip
 

@@ -1,7 +1,6 @@
 """What a study that is cut off has measured is kept until its file is written."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ class Speed:
 @pytest.fixture
 def options(tmp_path):
     return StepOptions(
-        logdir=tmp_path, device="cpu", data=Path("/nowhere"), download=False, model="tiny", image_size=32,
+        logdir=tmp_path, device="cpu", data=tmp_path, download=False, model="tiny", image_size=32,
         batch_size=4, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ from common.studies.overhead.tracings import tracings
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BY_NAME = {tracing.name: tracing for tracing in tracings(CPU)}
 OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=Path("/nowhere"), download=False, model="tiny", image_size=32,
+    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="tiny", image_size=32,
     batch_size=4, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
 )  # fmt: skip
 

@@ -37,7 +37,7 @@ from common.studies.sweep.record import FILE, Cell, CellRun, Setting, Sweep, rea
 
 MB = 10**6
 OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=Path("/nowhere"), download=False, model="resnet18", image_size=32,
+    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="resnet18", image_size=32,
     batch_size=128, workers=2, precision="auto", seed=0, quick=True, stacks=False,
 )  # fmt: skip
 

@@ -242,8 +242,8 @@ def _print_memory(summary: Summary, to: Console) -> None:
 def _print_advice(summary: Summary, to: Console) -> None:
     to.print(Text(f"\nWhat to do: {summary.verdict}", "bold"))
     for number, advice in enumerate(summary.advice, start=1):
-        script = f"steps/{advice.step}.py" if advice.step else "beyond the walkthrough's steps"
-        line = Text.assemble(f"{number}. ", (advice.title, "bold green"), f": {gain_text(advice)}; {script}")
+        script = f"; steps/{advice.step}.py" if advice.step else ""
+        line = Text.assemble(f"{number}. ", (advice.title, "bold green"), f": {gain_text(advice)}{script}")
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{advice.why}."), (0, 0, 0, 5), expand=False))
     numbers = {advice.title: str(number) for number, advice in enumerate(summary.advice, start=1)}
@@ -253,10 +253,10 @@ def _print_advice(summary: Summary, to: Console) -> None:
     ]
     if together:
         to.print(Text(f"  Together: {'; '.join(together)}", "bold"))
-    if any(advice.estimated_gain for advice in summary.advice):
-        legend = (
-            "about: the trace replayed without that cost, so with what then bounds the step. at most: that cost alone."
-        )
+    if summary.gpus and summary.advice:
+        legend = "at most: that cost alone. No estimates: the GPU waits for something that the trace does not explain."
+        if any(advice.estimated_gain for advice in summary.advice):
+            legend = "about: the trace replayed without that cost. at most: that cost alone."
         to.print(Padding(Text(legend, "dim"), (0, 0, 0, 2), expand=False))
 
 

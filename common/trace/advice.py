@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from common.trace.columns import Trace
-from common.trace.idle import Idle
+from common.trace.idle import Idle, longest_stall
 from common.trace.nature import Nature
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
@@ -21,8 +21,7 @@ from common.trace.tensor_cores import TensorCores
 WORTHWHILE = 0.02  # of the step: less is not worth a change
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
-
-
+ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 
 
@@ -62,9 +61,20 @@ def gain_text(advice: Advice) -> str:
 
 
 def ranked(bottlenecks: Iterable[Advice]) -> list[Advice]:
-    """The advice worth following, the largest gain first: the estimated one, else the bound, else without its share."""
-    worthwhile = [advice for advice in bottlenecks if advice.share_of_step >= WORTHWHILE]
-    return sorted(worthwhile, key=_remaining)
+    """The advice worth following, the largest gain first: the estimated one, else the bound, else without its share.
+
+    Estimates as good as equal (see `ALIKE`) are in the walkthrough's order, so the simpler and surer comes first: the
+    later steps are against launches, which tracing makes slower than they are.
+    """
+    left = sorted((advice for advice in bottlenecks if advice.share_of_step >= WORTHWHILE), key=_remaining)
+    result = []
+    while left:
+        alike = [item for item in left if _remaining(item) <= ALIKE * _remaining(left[0])]
+        if any(item.estimated_gain is None for item in alike):
+            alike = left[:1]
+        result += sorted(alike, key=lambda item: item.step or "99")
+        left = left[len(alike) :]
+    return result
 
 
 def _remaining(advice: Advice) -> float:
@@ -90,12 +100,12 @@ def stalled(steps: Steps, idle: Sequence[Idle]) -> float:
 def verdict(
     trace: Trace,
     steps: Steps,
-    bottlenecks: Iterable[Advice],
+    advice: Sequence[Advice],
     tensor_cores: TensorCores,
     idle: Sequence[Idle],
     nature: Nature,
 ) -> str:
-    """One sentence on what bounds this program, and on what is left to try where no advice remains."""
+    """One sentence on what bounds this program, and on what is left to try where no advice (ranked) remains."""
     if trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
     if nature.is_capture:
@@ -103,13 +113,17 @@ def verdict(
             f"a CUDA graph is captured here, for {nature.capturing:.0%} of the time: its kernels run when it is "
             "launched, so trace launches of it instead"
         )
+    if nature.is_blind:
+        return (
+            "kernels were launched on a GPU, but none is recorded, so the times are those of launches and waits: "
+            "record with ProfilerActivity.CUDA, and with no other profiler on that GPU"
+        )
     if nature.is_startup:
         return (
             f"a start-up, not a step: {nature.setting_up:.0%} of the time goes into allocating GPU memory, loading "
             "code and starting the GPU; trace after a warm-up"
         )
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
-    advice = ranked(bottlenecks)
     first = ""
     if advice:
         known = (advice[0].estimated_gain or advice[0].predicted_gain) is not None
@@ -117,22 +131,32 @@ def verdict(
     if not len(trace.kernels):
         share = (parts["cpu_exec"] + parts["runtime"]) / total
         bound = f"{share:.0%} of the step is operators on the CPU"
+        unseen = "there is a GPU, and nothing of it is recorded; " if trace.properties else ""
         if (waiting := parts["dataloader"] / total) > share:
             bound = f"{waiting:.0%} of the step waits for the DataLoader"
         if advice and (share < 0.5 or _remaining(advice[0]) <= COMPUTE_BOUND):
-            return f"{bound}; {first}"
+            return f"{unseen}{bound}; {first}"
         if not advice and share < 0.5:
-            return f"{bound}, and nothing stands out"
+            return f"{unseen}{bound}, and nothing stands out"
         left = "".join(f"{item.title}, " for item in advice)
         fewer = "fewer or smaller images" if nature.images else "smaller inputs"
+        if unseen:
+            return f"{unseen}compute-bound: {bound}"
         return f"compute-bound: {bound}; left to try: {left}a GPU, a smaller model, or {fewer}"
     share = parts["kernel"] / total
     if queued := stalled(steps, idle):
         text = (
-            f"for {queued:.0%} of the step the GPU runs no kernel although its next work is launched already: it waits "
-            "between the kernels of a CUDA graph, for another stream or GPU, or for work that the trace lacks, and "
+            f"for {queued:.0%} of the step the GPU runs no kernel although the next one is launched already, and "
             "nothing that the CPU does will change that"
         )
+        longest, total_us = longest_stall(trace, idle), float(steps.duration.sum())
+        if longest and longest.first and longest.us >= 0.9 * queued * total_us:
+            rest = max(1e-9, 1 - longest.us / total_us)
+            matrix = tensor_cores.eligible_share or 0.0
+            text = (
+                f"for the first {longest.us / 1e3:.1f} ms the GPU most likely still runs what was launched before the "
+                f"trace; of the rest kernels fill {min(1.0, share / rest):.0%}, {matrix:.0%} of their time matrix work"
+            )
         return f"{text}; {first}" if first else text
     if first:
         return f"kernels fill {share:.0%} of the step; {first}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from common.trace.copies import direction
 from common.trace.findings.finding import Look, cover
-from common.trace.findings.kernels import fused_away, layout_kernels
+from common.trace.findings.kernels import attention, fused_away, layout_kernels
 from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE
 from common.trace.operators import launches
@@ -21,6 +21,7 @@ from common.trace.tensor_cores import TensorCores
 # How many times as many matrix operations per second in fp16 or bf16 with Tensor Cores, summed in fp32, as in fp32
 # without, by compute capability. Dense; NVIDIA's data sheets of V100, T4, A100, A10, L4, H100 (SXM), B200, RTX 5090.
 MATRIX_RATIO = {"7.0": 8, "7.5": 8, "8.0": 16, "8.6": 4, "8.9": 4, "9.0": 15, "10.0": 28, "12.0": 2}
+FUSE_ATTENTION = "fuse attention"  # the title of that advice
 CALLS_PER_LAUNCH = 3  # a compiled launch takes as long on the CPU as that many bare calls of the driver
 
 
@@ -46,6 +47,7 @@ class Changes(Mapping[str, Change]):
             "13_compile": self._compiled,
             "14_compile_loss": lambda: self._fused(self.phases.preparing | self.phases.loss),
             "15_cuda_graphs": self._one_launch,
+            FUSE_ATTENTION: lambda: self.look.without(attention(self.look)[1]),
             "overlap communication": self._hidden_collectives,
             "find the Python between operators": lambda: Change(cpu=[(self._between_operators, 0.0)]),
         }

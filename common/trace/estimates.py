@@ -8,14 +8,20 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from common.trace.advice import WORTHWHILE, Advice
-from common.trace.changes import Changes
-from common.trace.findings.finding import Finding, Look
+from common.trace.advice import WORTHWHILE, Advice, bounded
+from common.trace.changes import FUSE_ATTENTION, Changes
+from common.trace.findings.finding import Finding, Look, time_text
+from common.trace.findings.kernels import attention, fused_away
 from common.trace.replay import MAX_ERROR, Replay
 from common.trace.tensor_cores import TensorCores
 
 MOST_COMBINED = 3
-COMBINABLE = 1.05  # a gain that is worth combining
+CANDIDATES = 4  # to combine with what was combined already, those of the largest costs
+ADDED = 1.05  # times faster with than without: less says nothing new
+NOTICEABLE = 1.01  # times faster: less than that is nothing,
+BOUNDED = 1.1  # unless more could become possible after other changes: the bound, times faster
+OTHER = 1.1  # times faster with both of `SAME` than with one: less is the same gain twice
+SAME = ("13_compile", "15_cuda_graphs")  # both are against waits for launches
 
 
 class Combination(Struct, frozen=True):
@@ -32,14 +38,16 @@ class Estimates:
     """
 
     def __init__(self, look: Look, tensor_cores: TensorCores, typical: np.ndarray) -> None:
+        self._look = look
         self._changes = Changes(look, tensor_cores)
         self._replay = Replay(look.trace, look.steps)
         self._typical = typical
         self.error: float = self._replay.error
 
     def advice(self, costs: Iterable[Advice]) -> list[Advice]:
-        """The same advice with estimated gains, where the replay can tell."""
-        return [self._estimated(cost) for cost in costs]
+        """The same advice with estimated gains, where the replay can tell, and for attention; of none, none."""
+        all_costs = [self._with_chains(cost) for cost in costs]
+        return [self._estimated(cost) for cost in (*all_costs, self._fused_attention())] if all_costs else []
 
     def findings(self, found: Iterable[Finding]) -> list[Finding]:
         """The same findings with estimated gains, where the replay can tell."""
@@ -48,16 +56,67 @@ class Estimates:
             for item in found
         ]
 
-    def combined(self, advice: Sequence[Advice]) -> list[Combination]:
-        """The first two, and the first three, of the ranked advice whose gains are worth it, followed together."""
-        worth = [item for item in advice if (item.estimated_gain or 0.0) >= COMBINABLE][:MOST_COMBINED]
+    def worth_following(self, advice: Sequence[Advice]) -> tuple[list[Advice], list[Combination]]:
+        """The ranked advice without what adds nothing to the rest, and the first pieces of it together.
+
+        Nothing add those that gain nothing, alone or together with others, nor could, and the second one of `SAME`
+        where both together gain little more than the first.
+        """
+        same = [item for item in advice if item.step in SAME and item.estimated_gain is not None]
+        if len(same) == len(SAME) and self._gain(*same) < (same[0].estimated_gain or 0.0) * OTHER:
+            advice = [item for item in advice if item is not same[1]]
+        combined = self._combined(advice)
+        together = {title for combination in combined for title in combination.titles}
+        kept = [item for item in advice if _is_noticeable(item) or item.title in together]
+        return kept, combined
+
+    def _combined(self, advice: Sequence[Advice]) -> list[Combination]:
+        """The first piece of the ranked advice with that which then gains the most, and both with a third.
+
+        What bounds a step after the first change is often not the second in rank: a GPU that no longer waits for the
+        CPU gains from faster kernels.
+        """
+        if not advice or (advice[0].estimated_gain or 0.0) < ADDED:
+            return []
+        taken, gain = [advice[0]], advice[0].estimated_gain or 1.0
+        left = sorted(advice[1:], key=lambda item: -item.share_of_step)
+        left = [item for item in left if item.estimated_gain is not None]
         combinations = []
-        for count in range(2, len(worth) + 1):
-            change = reduce(or_, (self._changes[_key(item)] for item in worth[:count]))
-            gain = self._replay.gain(change, self._typical)
-            if gain is not None:
-                combinations.append(Combination([item.title for item in worth[:count]], gain))
+        while left and len(taken) < MOST_COMBINED:
+            gains = [self._gain(*taken, item) for item in left[:CANDIDATES]]
+            best = int(np.argmax(gains))
+            if gains[best] < gain * ADDED:
+                break
+            taken, gain = [*taken, left.pop(best)], gains[best]
+            in_order = [item.title for item in advice if item in taken]
+            combinations.append(Combination(in_order, gain))
         return combinations
+
+    def _gain(self, *advice: Advice) -> float:
+        """Of several pieces of advice together; 0.0 where the replay cannot tell."""
+        change = reduce(or_, (self._changes[_key(item)] for item in advice))
+        return self._replay.gain(change, self._typical) or 0.0
+
+    def _fused_attention(self) -> Advice:
+        """In place of attention in parts; the time between its products goes, at least."""
+        us = self._look.us_per_step(attention(self._look)[1])
+        why = f"{time_text(us)} of a step are softmax and elementwise kernels between the two products of attention"
+        how = "scaled_dot_product_attention is one kernel, which does not store the matrix of scores"
+        share = us * self._look.step_count / self._look.total_us
+        return bounded(None, FUSE_ATTENTION, f"{why}: {how}", share)
+
+    def _with_chains(self, cost: Advice) -> Advice:
+        """The advice to compile, also for the kernels that compiled code fuses into others."""
+        if cost.step != "13_compile" or cost.predicted_gain == 1.0:
+            return cost
+        us = self._look.us_per_step(fused_away(self._look))
+        share = us * self._look.step_count / self._look.total_us
+        if share < WORTHWHILE:
+            return cost
+        why = f"{time_text(us)} of a step are kernels that compiled code fuses with those beside them"
+        if cost.share_of_step >= WORTHWHILE:
+            why = f"{why}, and {cost.why}"
+        return bounded(cost.step, cost.title, why, cost.share_of_step + share)
 
     def _estimated(self, cost: Advice) -> Advice:
         """With the gain of a replay. One beyond the bound is that bound or, far beyond it, proves that it is none.
@@ -70,6 +129,11 @@ class Estimates:
         if gain is not None and bound is not None and gain > bound:
             gain, bound = (bound, bound) if gain <= bound * (1 + MAX_ERROR) else (gain, None)
         return replace(cost, estimated_gain=gain, predicted_gain=bound)
+
+
+def _is_noticeable(advice: Advice) -> bool:
+    """Whether its gain is one, or is unknown, or could be one after other changes."""
+    return (advice.estimated_gain or NOTICEABLE) >= NOTICEABLE or (advice.predicted_gain or BOUNDED) >= BOUNDED
 
 
 def _key(advice: Advice) -> str:

@@ -1,6 +1,7 @@
 """Why a GPU runs no kernel: mostly what the CPU was doing meanwhile. The plugin has no such view."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +15,7 @@ CAUSES: tuple[str, ...] = ("copy", "queued", "dataloader", "synchronisation", "s
 _SETUP = re.compile(
     r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|(Stream|Event)Create|StreamPriorityRange|GetDeviceProp"
 )
-LONG_LAUNCH = 10_000  # µs: with the GPU idle, a call that launches for so long is loading the kernel's code
+LONG_LAUNCH = 2_000  # µs: with the GPU idle, a call that launches for so long is loading the kernel's code
 LAUNCH_LATENCY = 20  # µs from a launch's end to its kernel on an idle GPU, and some reserve: 2 to 10 are usual
 
 
@@ -50,7 +51,8 @@ class Stall(Struct, frozen=True):
     """A stretch in which a GPU ran no kernel although work was launched already. start: µs since `Trace.origin`.
 
     us: its length. waited_us: from the launch's end to the begin of the work that ended the stretch. work, call: the
-    names of that work and of the call that launched it; call is "" where it is not recorded.
+    names of that work and of the call that launched it; call is "" where it is not recorded. first: whether nothing ran
+    before it in the same stream, so that the trace may lack what it waited for.
     """
 
     start: float
@@ -58,6 +60,7 @@ class Stall(Struct, frozen=True):
     waited_us: float
     work: str
     call: str
+    first: bool
 
 
 def idle(trace: Trace, steps: Steps, device: int) -> Idle:
@@ -117,6 +120,8 @@ def stalls(trace: Trace, waits: Idle, most: int = 5) -> list[Stall]:
         if following == len(kernels):
             continue
         launch = int(call[following])
+        stream = kernels.thread[following]
+        earlier = [spans.start[spans.thread == stream] for spans in (trace.kernels, trace.copies, trace.sets)]
         waited = kernels.start[following] - trace.runtime.end[launch] if launch >= 0 else np.nan
         result.append(
             Stall(
@@ -125,9 +130,16 @@ def stalls(trace: Trace, waits: Idle, most: int = 5) -> list[Stall]:
                 waited_us=float(waited),
                 work=trace.names[kernels.name[following]],
                 call=trace.names[trace.runtime.name[launch]] if launch >= 0 else "",
+                first=not any((start < waits.start[gap]).any() for start in earlier),
             )
         )
     return result
+
+
+def longest_stall(trace: Trace, idle: Sequence[Idle]) -> Stall | None:
+    """The longest of all `stalls`; None where none ends in a kernel."""
+    found = [stall for gpu in idle for stall in stalls(trace, gpu, 1)]
+    return max(found, key=lambda stall: stall.us, default=None)
 
 
 def _launched_before(trace: Trace, gaps: Cover, device: int) -> Cover:

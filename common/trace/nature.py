@@ -22,6 +22,7 @@ _COMPUTING = re.compile("aten::")
 _TRAINING_KERNELS = re.compile(r"backward|wgrad|flash_bwd|adam", re.IGNORECASE)  # dgrad: transposed, too
 _COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _COMPILED_KERNELS = re.compile(r"^triton_[a-z]+_fused_|^triton__0d1d")  # Inductor's, by its names of today and of 2023
+_LAUNCH = re.compile(r"(cuda|cu|hip)(Module|Ext)*LaunchKernel")
 _IMAGES = re.compile(r"aten::(conv2d|upsample_\w*2d|_upsample_\w*2d|\w*(max|avg)_pool2d)")
 _LIKELY_IMAGES = re.compile(r"aten::(cudnn|miopen|mkldnn)_convolution")  # of one, two or three dimensions
 _NO_IMAGES = re.compile(r"aten::conv[13]d")
@@ -34,7 +35,8 @@ class Nature(Struct, frozen=True):
     cannot tell. compiled: whether code of torch.compile runs. graphed: the share of the kernels, by their count, that
     CUDA graphs launched. capturing, setting_up: shares of the steps' time in which CUDA graphs were captured (from the
     first capture to the last where none is launched), and in which a GPU waited for memory, code or its own start.
-    images: whether operators work on images. stacks: whether Python's functions are recorded.
+    images: whether operators work on images. stacks: whether Python's functions are recorded. is_blind: whether kernels
+    were launched and none is recorded.
     """
 
     training: bool | None
@@ -44,6 +46,7 @@ class Nature(Struct, frozen=True):
     setting_up: float
     images: bool
     stacks: bool
+    is_blind: bool
 
     @property
     def is_capture(self) -> bool:
@@ -58,7 +61,7 @@ class Nature(Struct, frozen=True):
     @property
     def has_steps(self) -> bool:
         """False where the trace says nothing about the steps of a program that has warmed up."""
-        return not self.is_capture and not self.is_startup
+        return not self.is_capture and not self.is_startup and not self.is_blind
 
 
 def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
@@ -79,6 +82,7 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
         images=_any(trace, [operators], _IMAGES)
         or (_any(trace, [operators], _LIKELY_IMAGES) and not _any(trace, [operators], _NO_IMAGES)),
         stacks=len(trace.python) > 0,
+        is_blind=not len(kernels) and bool(trace.named(trace.runtime, _LAUNCH.match).any()),
     )
 
 

@@ -9,6 +9,7 @@ from common.trace.advice import WORTHWHILE, Advice, bounded, step_time
 from common.trace.columns import Spans, Trace
 from common.trace.communication import Communication, is_collective
 from common.trace.copies import direction, step_bytes
+from common.trace.findings.kernels import LAYOUT
 from common.trace.gpus import Gpu, mean_of_known
 from common.trace.idle import CAUSES, Idle
 from common.trace.intervals import Cover, integral
@@ -23,7 +24,6 @@ SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
 SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in float32, and fewer bytes are no batch
 _INFERENCE = "no backward pass and no optimizer ran: inference"
 _NO_IMAGES = "no operator of this trace works on images"
-_LAYOUT_CONVERSION = re.compile("nchwToNhwc|nhwcToNchw", re.IGNORECASE)  # cuDNN's kernels that only change the layout
 
 
 def costs_on_gpu(
@@ -54,8 +54,8 @@ def costs_on_gpu(
         _compiling_the_rest(trace, steps, phases, idle, nature),
         Advice("16_data_parallel", "train on several GPUs", several, 0.0, None),
         _setting_up(steps, _waits(idle, "setup", steps)),
-        _communicating(steps, communication),
-        _idling(steps, _waits(idle, "other", steps), nature),
+        _communicating(steps, communication, nature),
+        _idling(trace, steps, _waits(idle, "other", steps), nature),
     ]
 
 
@@ -69,7 +69,7 @@ def _loading(steps: Steps, phases: Phases, share: float) -> list[Advice]:
     """Waits for the DataLoader: for processes, and where these load already, for more of them."""
     step, wait = "04_multiprocess_loading", step_time(steps, share)
     if not phases.workers:
-        why = f"each step waits {wait} for the DataLoader, which does its work in the training process"
+        why = f"each step waits {wait} for the DataLoader, which does its work in the main process"
         return [bounded(step, "load in processes", why, share)]
     why = f"although worker processes load, each step still waits {wait} for its batch: more workers, or less to do"
     return [
@@ -206,7 +206,7 @@ def _caused_by(trace: Trace, steps: Steps, idle: Sequence[Idle], code: Cover) ->
 
 def _layout_conversions(trace: Trace, steps: Steps) -> Advice:
     """Kernels that only convert an image's layout, because the kernels before and after need different ones."""
-    converting = _cover(trace.kernels, trace.named(trace.kernels, _LAYOUT_CONVERSION.search))
+    converting = _cover(trace.kernels, trace.named(trace.kernels, lambda name: re.search(LAYOUT, name.lower())))
     share = float(converting.within(steps.start, steps.end).sum()) / max(float(steps.duration.sum()), 1e-9)
     if not share:
         why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
@@ -224,7 +224,8 @@ def _compiling(trace: Trace, steps: Steps, share: float, nature: Nature) -> list
         fewer = Advice(*model, "compiled code runs already", 0.0, 1.0)
     elif nature.graphed > 0.5:
         fewer = Advice(*model, "CUDA graphs launch most kernels already", 0.0, 1.0)
-    once = bounded(*graphs, f"{wait}; a CUDA graph launches all kernels with one call", share)
+    graph = 'a CUDA graph launches all kernels with one call (torch.compile with mode="reduce-overhead" records it)'
+    once = bounded(*graphs, f"{wait}; {graph}", share)
     if nature.graphed:
         once = Advice(*graphs, "CUDA graphs are launched already", 0.0, 1.0)
     return [fewer, once]
@@ -262,7 +263,7 @@ def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idl
         why = "no DataLoader in this trace"
         return [Advice(*small, why, 0.0, 1.0), Advice(*on_device, why, 0.0, 1.0)]
     if not phases.workers:
-        why = "the training process loads by itself: that is the first thing to change"
+        why = "the main process loads by itself: that is the first thing to change"
         return [Advice(*small, why, 0.0, None), Advice(*on_device, why, 0.0, None)]
     copying = _blocked_by(trace, idle, direction(trace, "h2d")) / max(float(steps.duration.sum()), 1e-9)
     waiting = _waits(idle, "dataloader", steps)
@@ -306,17 +307,23 @@ def _setting_up(steps: Steps, share: float) -> Advice:
     return bounded(None, "warm up first", why, share)
 
 
-def _communicating(steps: Steps, communication: Communication | None) -> Advice:
+def _communicating(steps: Steps, communication: Communication | None, nature: Nature) -> Advice:
     share = communication.exposed_us / max(float(steps.duration.sum()), 1e-9) if communication else 0.0
     alone = f"collectives run {step_time(steps, share)} of a step with nothing beside them"
-    why = f"{alone}: larger buckets, or fewer of them (accumulate gradients)"
+    how = "larger buckets, or fewer of them (accumulate gradients)"
+    if nature.training is False:
+        how = "products fused with their collectives, or fewer GPUs for each answer"
+    why = f"{alone}: {how}"
     return bounded(None, "overlap communication", why, share)
 
 
-def _idling(steps: Steps, share: float, nature: Nature) -> Advice:
+def _idling(trace: Trace, steps: Steps, share: float, nature: Nature) -> Advice:
     why = f"for {step_time(steps, share)} of a step neither the GPU nor any operator works: Python, most likely"
-    look = "its functions are" if nature.stacks else "trace with stacks and look there"
-    return bounded(None, "find the Python between operators", f"{why}; {look} in the Trace view", share)
+    look = "what stands out names its functions" if nature.stacks else "trace with stacks to see its functions"
+    if not len(trace.operators) and not nature.stacks:
+        why = f"for {step_time(steps, share)} of a step no kernel runs, and no operator or function was recorded"
+        look = "trace with stacks, and with ProfilerActivity.CPU"
+    return bounded(None, "find the Python between operators", f"{why}; {look}", share)
 
 
 def _cover(spans: Spans, mask: np.ndarray) -> Cover:

@@ -60,7 +60,8 @@ class Change(Struct, frozen=True):
 class Replay:
     """The dependencies of one trace, to be re-timed.
 
-    error: by how much of the steps' measured time a replay without a change misses it.
+    error: the part of the steps' measured time that the replay cannot explain: by how much it misses that time without
+    a change or, if that is more, how long the device does nothing although work should have begun.
     """
 
     def __init__(self, trace: Trace, steps: Steps) -> None:
@@ -83,7 +84,8 @@ class Replay:
         self._prepare()
         self.same_us: np.ndarray = self.step_us(Change())
         measured = float(steps.duration.sum())
-        self.error: float = abs(float(self.same_us.sum()) / measured - 1) if measured > 0 else np.inf
+        missed = abs(float(self.same_us.sum()) - measured)
+        self.error: float = max(missed, self._unexplained_us()) / measured if measured > 0 else np.inf
 
     def gain(self, change: Change, of: np.ndarray | None = None) -> float | None:
         """How many times faster the steps are with `change`; None where the replay's own error is too large.
@@ -148,6 +150,16 @@ class Replay:
                 at -= 1
             if at >= 0 and start[index] - ends[at] < NEAR and ends[at] > allowed[index]:
                 self._other[index], self._slack[index] = self._by_end[at], start[index] - ends[at]
+
+        self._late_from = np.where((start - allowed > LATE) & (self._other < 0) & np.isfinite(allowed), allowed, start)
+
+    def _unexplained_us(self) -> float:
+        """How long no device work runs within the steps although some should have begun, for no reason in the trace.
+
+        A replay whose CPU bounds the steps would be right all the same, and wrong once the CPU has less to do.
+        """
+        idle = Cover(self._start, self._end).gaps(self.steps.start, self.steps.end)
+        return (idle & Cover(self._late_from, self._start)).total
 
     def _find_waits(self) -> None:
         """The calls that wait for device work, in the order of their ends, and what they wait for."""

@@ -40,8 +40,8 @@ class Summary(Struct, frozen=True):
     kernels, operators, copies: see `Tables`, over the whole trace; in_steps: over its steps. kinds: {kind of kernel: µs
     per step}, see `kinds.kinds_us`. step_bytes: bytes that a mean step copies to the device. outliers: the steps that
     take far longer than the others; nature, bottlenecks and verdict are computed from the steps without them,
-    `typical`, and everything else from all. combined: the first pieces of advice followed together. findings: see
-    `findings`; [] for a trace without a GPU.
+    `typical`, and everything else from all. advice: the bottlenecks worth treating, the largest gain first. combined:
+    pieces of advice followed together. findings: see `findings`; [] for a trace without a GPU.
     """
 
     trace: Trace
@@ -61,14 +61,10 @@ class Summary(Struct, frozen=True):
     communication: Communication | None
     nature: nature.Nature
     bottlenecks: list[advice.Advice]
+    advice: list[advice.Advice]
     combined: list[Combination]
     findings: list[Finding]
     verdict: str
-
-    @property
-    def advice(self) -> list[advice.Advice]:
-        """The bottlenecks worth treating, the largest gain first."""
-        return advice.ranked(self.bottlenecks)
 
     @property
     def matrix_units(self) -> str:
@@ -101,13 +97,13 @@ class Summary(Struct, frozen=True):
                 },
                 "advice": [
                     {
-                        "step": advice.step,
-                        "why": f"{advice.title}: {advice.why}",
-                        "share_of_step": advice.share_of_step,
-                        "predicted_gain": advice.predicted_gain,
-                        "estimated_gain": advice.estimated_gain,
+                        "step": item.step,
+                        "why": f"{item.title}: {item.why}",
+                        "share_of_step": item.share_of_step,
+                        "predicted_gain": item.predicted_gain,
+                        "estimated_gain": item.estimated_gain,
                     }
-                    for advice in self.advice
+                    for item in self.advice
                 ],
                 "findings": [
                     {
@@ -151,12 +147,13 @@ def summarize(path: str | Path | Chunks) -> Summary:
     parts = phases(trace, traced_steps)
     costs = bottlenecks.bottlenecks(trace, usual, parts, devices, usual_waits, tensor, usual_collectives, what)
     odd = typical.outliers(traced_steps, waits)
-    found, combined = [], []
+    found, combined, worth = [], [], advice.ranked(costs)
     if len(trace.kernels) and not trace.partial:
         look = Look(trace, traced_steps, parts, waits, collectives, what, odd)
         estimates = Estimates(look, tensor, ~typical.is_outlier(traced_steps))
         costs = estimates.advice(costs)
-        found, combined = estimates.findings(findings(look)), estimates.combined(advice.ranked(costs))
+        found = estimates.findings(findings(look))
+        worth, combined = estimates.worth_following(advice.ranked(costs))
     return Summary(
         trace=trace,
         steps=traced_steps,
@@ -175,9 +172,10 @@ def summarize(path: str | Path | Chunks) -> Summary:
         communication=collectives,
         nature=what,
         bottlenecks=costs,
+        advice=worth,
         combined=combined,
         findings=found,
-        verdict=advice.verdict(trace, usual, costs, tensor, usual_waits, what),
+        verdict=advice.verdict(trace, usual, worth, tensor, usual_waits, what),
     )
 
 

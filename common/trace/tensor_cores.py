@@ -210,7 +210,7 @@ def tensor_cores(
         return TensorCores(share, unknown, None, np.zeros(len(kernels), bool), np.zeros(len(kernels), bool))
     able = trace.named(operators, eligible.__contains__)
     able[operator[launched & sure]] = True
-    ordinary = trace.named(kernels, _is_ordinary)
+    ordinary = trace.named(kernels, is_ordinary)
     in_innermost = graphed & (sure | ordinary)
     if launched.any():
         innermost = able & ~trace.nesting.has_descendant(able)
@@ -222,7 +222,7 @@ def tensor_cores(
     return TensorCores(share, unknown, able_share, fp32_matrix, full & ~fp32_matrix & ~sure & names_float)
 
 
-def _is_ordinary(name: str) -> bool:
+def is_ordinary(name: str) -> bool:
     """True for a matrix product or a convolution without Tensor Cores."""
     _, pattern = _deciding_rule(name)
     return pattern in _ORDINARY

@@ -81,6 +81,15 @@ def test_a_cost_without_a_bound_ranks_by_its_share():
     assert ranked([none, smaller, unknown, larger]) == [larger, unknown, smaller]
 
 
+def test_gains_as_good_as_equal_are_in_the_order_of_the_steps():
+    def estimated(step, gain):
+        return Advice(step, "t", "w", 0.3, None, gain)
+
+    later, earlier, best = estimated("13_x", 1.52), estimated("04_x", 1.49), estimated(None, 1.7)
+    assert ranked([later, earlier, best]) == [best, earlier, later]
+    assert ranked([estimated("13_x", 1.6), earlier])[0].step == "13_x"
+
+
 # On a CPU.
 
 

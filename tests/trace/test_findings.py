@@ -125,6 +125,18 @@ def test_sizes_that_do_not_matter_are_not_found(found, operator):
     assert "misaligned_matmul" not in found(Program().run((BMM, 500, operator)))
 
 
+def test_odd_sizes_of_attention_are_for_fused_attention_to_solve(found):
+    odd = BMM.replace("tn", "align1_tn")
+    parts = [(odd, 300, QK), (MUL, 100, "aten::mul"), (SOFTMAX, 200, "aten::_softmax"), (odd, 300, AV)]
+    all_found = found(Program().run(*parts))
+    assert "misaligned_matmul" not in all_found
+    assert "600 us of it products of rows that are not aligned" in all_found["unfused_attention"].why
+    assert "not aligned" not in found(Program().run(*ATTENTION))["unfused_attention"].why
+    other = found(Program().run(*parts, (odd, 500, "aten::mm")))["misaligned_matmul"]
+    assert other.us_per_step == pytest.approx(500)
+    assert other.why.startswith("1 kernels per step, built for rows")
+
+
 def test_a_chain_of_elementwise_kernels_could_be_its_longest(found):
     chain = [(ADD, 100, "aten::add"), (MUL, 300, "aten::mul"), (ADD, 200, "aten::add")]
     finding = found(Program().run((BMM, 500, "aten::mm"), *chain, (BMM, 500, "aten::mm")))["fusable_elementwise"]
@@ -148,7 +160,11 @@ def test_layout_kernels_and_copies_by_contiguous_are_found(found):
 
     program = Program()
     program.run((*copy, "aten::copy_"), rest, inside=("aten::contiguous", "aten::clone"))
-    assert found(program)["layout_conversions"].us_per_step == pytest.approx(50)
+    permuting = found(program)["layout_conversions"]
+    assert permuting.us_per_step == pytest.approx(50)
+    assert "channels_last" not in permuting.do
+    filling = ("SubTensorOpWithScalar1d", 100, "aten::miopen_convolution")
+    assert "layout_conversions" not in found(Program().run(filling, rest))
     assert "layout_conversions" not in found(Program().run((*copy, "aten::copy_"), rest))
 
 
@@ -159,6 +175,8 @@ def test_matrix_products_in_several_precisions_are_found(found):
     assert "16 bits 70%" in finding.why
     assert finding.us_per_step == pytest.approx(300)
     assert "precision_mix" not in found(Program().run(half, half))
+    for part in ("void splitKreduce_kernel<float, float, float>", "void reduce_wgrad_nchw_helper<float, float>"):
+        assert "precision_mix" not in found(Program().run((part, 300, "aten::mm"), half))  # a sum, no product
     assert "precision_mix" not in found(Program().run(full, full))
 
 
@@ -201,7 +219,7 @@ def test_the_innermost_python_function_while_the_gpu_is_idle_is_named(found):
 
     finding = found(Program().run((BMM, 100, "aten::mm"), before=900, more=functions))["host_python"]
     assert finding.us_per_step == pytest.approx(912, abs=15)
-    assert "innermost: data.py(77): decode 700 us; train.py(10): main" in finding.why
+    assert "innermost functions: data.py(77): decode 700 us; train.py(10): main" in finding.why
     assert "<built-in method f of object> 50 us" in finding.why
     assert "host_python" not in found(Program().run((BMM, 100, "aten::mm"), before=900))  # no stacks
 
@@ -238,6 +256,7 @@ def launched(count, us, every):
 
 def test_many_small_launches_are_found(found):
     finding = found(launched(100, 3, 30))["many_small_launches"]
+    assert "bigger batch" not in finding.do  # inference: each answer would take longer
     assert "100 kernels per step, 100% of them shorter" in finding.why
     assert "many_small_launches" not in found(launched(100, 29, 30))  # as long as their launches
     assert "many_small_launches" not in found(launched(10, 3, 30))  # few
@@ -248,6 +267,10 @@ def test_collectives_beside_nothing_are_found(found):
     finding = found(Program().run((BMM, 500, "aten::mm"), collective))["exposed_collectives"]
     assert finding.us_per_step == pytest.approx(300)
     assert "exposed_collectives" not in found(Program().run((BMM, 500, "aten::mm")))
+    assert "1 collectives per step take 300 us" in finding.why
+    assert "bucket" not in finding.do  # gradients have buckets, inference has none
+    training = Program().run((BMM, 500, "aten::mm"), collective, inside=("AddmmBackward0",))
+    assert "bucket_cap_mb" in found(training)["exposed_collectives"].do
 
 
 def test_a_gpu_that_waits_although_work_is_launched_is_found(found):
@@ -264,6 +287,29 @@ def test_a_gpu_that_waits_although_work_is_launched_is_found(found):
     finding = found(late(500))["device_queue_stall"]
     assert finding.us_per_step == pytest.approx(500, abs=25)
     assert "device_queue_stall" not in found(late(1))
+    assert "the longest time is" in finding.why
+    assert "first work" not in finding.why
+
+
+def test_a_wait_before_a_streams_first_work_is_for_what_the_trace_lacks(found):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.launch(BMM, 0, 10, 600, 390, op=builder.op("aten::mm", 0, 20))
+    finding = found(builder)["device_queue_stall"]
+    assert finding.why.endswith("the first work of its stream in the trace")
+    assert "launched before the trace began" in finding.do
+
+
+def test_the_usual_pauses_between_kernels_are_no_wait(found):
+    def with_pauses(us):
+        builder = TraceBuilder()
+        builder.step(1, 0, 3000)
+        for index in range(60):
+            builder.launch("k", index * 10, 5, 20 + index * (20 + us), 20)
+        return found(builder)
+
+    assert "device_queue_stall" not in with_pauses(6)
+    assert "device_queue_stall" in with_pauses(25)
 
 
 def test_what_the_trace_is_of_comes_first(found):
@@ -271,6 +317,10 @@ def test_what_the_trace_is_of_comes_first(found):
     builder.add("runtime", "cudaStreamBeginCapture", 1000, 5, correlation=-2)
     builder.add("runtime", "cudaStreamEndCapture", 2900, 5, correlation=-2)
     assert next(iter(found(builder))) == "graph_capture"
+    builder.add("runtime", "cudaStreamBeginCapture", 2950, 5, correlation=-2)
+    builder.add("runtime", "cudaStreamEndCapture", 2990, 5, correlation=-2)
+    builder.add("python_function", "train.py(10): main", 0, 3000)
+    assert set(found(builder)) == {"graph_capture"}  # nothing else is what the program does
 
     builder = copied("Memcpy HtoD (Pinned -> Device)")
     builder.add("runtime", "cudaMalloc", 970, 30, correlation=-3)

@@ -179,6 +179,22 @@ def test_no_estimate_where_waits_are_not_explained(tmp_path):
     assert again.gain(Change()) is None
 
 
+def test_no_estimate_where_work_waits_unexplained_beside_a_cpu_that_bounds_the_step(tmp_path):
+    """Nothing is missed with nothing changed: the CPU takes 1 ms a step, whatever the GPU waits for."""
+    builder = TraceBuilder()
+    for number in range(4):
+        begin = number * 1000
+        builder.step(number, begin, 1000)
+        builder.op("aten::mm", begin, 1000)
+        for at, late in ((0, 8), (20, 500), (600, 8), (620, 8)):
+            builder.launch("k", begin + at, 5, begin + at + late, 10)
+    trace = read(builder.write(tmp_path / "made.pt.trace.json"))
+    again = Replay(trace, steps(trace))
+    assert again.same_us == pytest.approx(again.steps.duration, rel=0.01)
+    assert again.error == pytest.approx(0.49, abs=0.02)
+    assert again.gain(Change()) is None
+
+
 @pytest.mark.parametrize("builder", [two_steps(), two_steps("2021"), run_ahead()], ids=["today", "2021", "run ahead"])
 def test_traces_by_hand_are_replayed(builder, tmp_path):
     trace = read(builder.write(tmp_path / "made.pt.trace.json"))

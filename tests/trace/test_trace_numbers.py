@@ -1,11 +1,13 @@
 """What is computed from a trace, each number on a trace small enough to compute by hand."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
+from common.trace.advice import ALIKE
 from common.trace.communication import communication
 from common.trace.idle import idle, stalls
 from common.trace.lanes import lanes
@@ -537,7 +539,7 @@ def test_advice_is_amdahls_bound_and_names_the_step(summary):
     assert by_step["05_pinned_memory"].predicted_gain == pytest.approx(1000 / 950)
     assert by_step["03_reduced_h2d_copy"].predicted_gain == pytest.approx(1 / (1 - 0.05 * 0.75))
     gains = [advice.estimated_gain for advice in result.advice]
-    assert gains == sorted(gains, reverse=True)
+    assert all(after <= before * ALIKE for before, after in pairwise(gains))
     assert all(item.estimated_gain <= item.predicted_gain for item in result.advice if item.predicted_gain)
     # The CPU is not at work in 340-740, beside the kernel: so a shorter kernel is of no use.
     assert by_step["01_amp"].estimated_gain == pytest.approx(1, abs=0.01)

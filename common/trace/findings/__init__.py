@@ -25,10 +25,17 @@ RULES: tuple[Callable[[Look], Finding | None], ...] = (
 )
 
 
+WHOLE_TRACE = ("graph_capture", "startup", "outlier_steps")
+
+
 def findings(look: Look) -> list[Finding]:
-    """All findings of a trace, the longest time first, those about the trace as a whole before all others."""
+    """All findings of a trace, the longest time first, those about the trace as a whole before all others.
+
+    Only those of a trace that shows no step of a running program: what its kernels do, they do once.
+    """
     found = [finding for rule in RULES if (finding := rule(look))]
-    whole_trace = ("graph_capture", "startup", "outlier_steps")
-    of_the_trace = [finding for finding in found if finding.id in whole_trace]
-    others = [finding for finding in found if finding.id not in whole_trace]
+    of_the_trace = [finding for finding in found if finding.id in WHOLE_TRACE]
+    if not look.nature.has_steps:
+        return of_the_trace
+    others = [finding for finding in found if finding.id not in WHOLE_TRACE]
     return of_the_trace + sorted(others, key=lambda finding: -finding.us_per_step)

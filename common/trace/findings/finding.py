@@ -1,7 +1,7 @@
 """A finding, and what the rules for findings look at."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -97,6 +97,10 @@ class Look:
     def named(self, pattern: str) -> np.ndarray:
         """A mask: kernels whose names, in lower case, match."""
         return self.trace.named(self.trace.kernels, lambda name: re.search(pattern, name.lower()))
+
+    def of_names(self, test: Callable[[str], object]) -> np.ndarray:
+        """A mask: kernels whose names pass a test."""
+        return self.trace.named(self.trace.kernels, test)
 
     def launched_by(self, *names: str) -> np.ndarray:
         """A mask: kernels that an operator of one of these names launched."""

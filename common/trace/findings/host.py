@@ -5,12 +5,15 @@ import re
 import numpy as np
 
 from common.trace.findings.finding import Finding, Look, cover, time_text
+from common.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from common.trace.intervals import Cover
+from common.trace.kernel_name import short_name
 from common.trace.kinds import COLLECTIVE, MATRIX
 from common.trace.operators import Nesting, launches
 from common.trace.ordered import distinct
 
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
+PAUSE = 10.0  # µs: shorter times between two kernels are usual
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 TOP_FUNCTIONS = 3
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
@@ -78,9 +81,9 @@ def host_python(look: Look) -> Finding | None:
     return Finding(
         "host_python",
         "Python while the GPU is idle",
-        f"{time_text(us)} per step in which neither the GPU nor an operator works; innermost: {'; '.join(named)}",
+        f"neither the GPU nor an operator works; the innermost functions: {'; '.join(named)}",
         us,
-        "move this work out of the loop, to a loader's process, or into fewer and larger operators",
+        "move this work out of the loop, or to a loader's process; what is the model's own, compile",
     )
 
 
@@ -105,8 +108,8 @@ def blocking_copies(look: Look) -> Finding | None:
     return Finding(
         "blocking_copies",
         "copies that the CPU waits for",
-        f"{count:.0f} per step, {size / 1e6:.2f} MB, from or to pageable memory or by a synchronous call: no kernel "
-        f"runs for {time_text(us)} meanwhile",
+        f"{count:.0f} per step, {size / 1e6:.2f} MB, from or to pageable memory or by a synchronous call, while no "
+        "kernel runs",
         us,
         "pin_memory=True and .to(device, non_blocking=True); create small tensors on the device",
     )
@@ -127,23 +130,39 @@ def many_small_launches(look: Look) -> Finding | None:
     return Finding(
         "many_small_launches",
         "many small launches",
-        f"{count:.0f} kernels per step, {short:.0%} of them shorter than {SHORT:.0f} us: for {time_text(us)} the GPU "
-        "waits for the CPU to launch the next one",
+        f"{count:.0f} kernels per step, {short:.0%} of them shorter than {SHORT:.0f} us: the GPU waits for the CPU to "
+        "launch the next one",
         us,
-        'CUDA graphs (torch.compile with mode="reduce-overhead"), fewer and larger operators, or a bigger batch',
+        'CUDA graphs (torch.compile with mode="reduce-overhead"), or fewer and larger operators'
+        + ("" if look.nature.training is False else ", or a bigger batch"),
     )
 
 
 def device_queue_stall(look: Look) -> Finding | None:
-    """The GPU is idle although work has been launched: it waits for itself, a peer, or what was not recorded."""
-    us = look.idle_us_per_step("queued")
+    """The GPU is idle although work has been launched: it waits for itself, a peer, or what was not recorded.
+
+    Not the pause of a µs or two that is between any two kernels.
+    """
+    queued = [gpu.by_gap[CAUSES.index("queued")] for gpu in look.idle]
+    waits = [float(us[gpu.end - gpu.start >= PAUSE].sum()) for us, gpu in zip(queued, look.idle, strict=True)]
+    us = sum(waits) / max(1, len(waits)) / look.step_count
     if not look.worthwhile(us):
         return None
+    longest = longest_stall(look.trace, look.idle)
+    do = (
+        "look in the Trace view at what the stream waits for: an event of another stream, a peer, a graph's nodes, or "
+        "work that was not recorded. Nothing on the CPU would shorten it"
+    )
+    why = f"no kernel runs although the next one was launched at least {LAUNCH_LATENCY} us before"
+    if longest:
+        why += f"; the longest time is {time_text(longest.us)} before {short_name(longest.work, 50)}"
+    if longest and longest.first:
+        why += ", the first work of its stream in the trace"
+        do = "most likely the GPU still ran what was launched before the trace began: look at the time after it"
     return Finding(
         "device_queue_stall",
         "a GPU that waits for itself",
-        f"for {time_text(us)} per step no kernel runs although the next one was launched at least 20 us before",
+        why,
         us,
-        "look in the Trace view at what the stream waits for: an event of another stream, a peer, a graph's nodes, "
-        "or kernels that were not recorded. Nothing on the CPU would shorten it",
+        do,
     )

@@ -6,15 +6,18 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from common.trace.findings.finding import Finding, Look, cover, time_text
+from common.trace.findings.finding import WORTHWHILE, Finding, Look, cover, time_text
+from common.trace.kernel_name import short_name
 from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, MATRIX, NORMALISATION, REDUCTION
+from common.trace.tensor_cores import is_ordinary
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::softmax")
 _BETWEEN = 8  # elementwise kernels between a product and softmax, at most: scale, mask, dropout and casts
 _ALIGNED = 16  # bytes, for the widest loads of a matrix kernel
 _ELEMENT_BYTES = {"c10::half": 2, "c10::bfloat16": 2}  # fp32 has no such limit without Tensor Cores
-_LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)|subtensorop"
+LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)"  # of a name in lower case
+_UNALIGNED = r"align[12](?![0-9])"
 _PERMUTING = {"aten::contiguous", "aten::reshape"}  # they copy only where the order of the elements changes
 _DEPTHWISE = r"depthwise|c1_k1_n(hwc|chw)"
 _FORWARD = {
@@ -26,15 +29,36 @@ _ENGINE = re.compile("autograd::engine::evaluate_function|.*CheckpointFunctionBa
 
 def unfused_attention(look: Look) -> Finding | None:
     """A batched product, softmax and a batched product in stream order, with only elementwise kernels between."""
+    part, between, count = attention(look)
+    us = look.us_per_step(part)
+    if not look.worthwhile(us):
+        return None
+    products = part & look.launched_by(*_BATCHED)
+    unaligned = look.us_per_step(products & look.named(_UNALIGNED))
+    aligned = f"; {time_text(unaligned)} of it products of rows that are not aligned" if unaligned >= us / 10 else ""
+    return Finding(
+        "unfused_attention",
+        "attention in separate kernels",
+        f"{count / look.step_count:.0f}x per step a batched product, softmax and another batched product, "
+        f"{time_text(look.us_per_step(between))} of it softmax and elementwise kernels between them"
+        f"{_shapes(look, products)}{aligned}; {look.share_of_kernels(part):.0%} of the kernels' time",
+        us,
+        "call torch.nn.functional.scaled_dot_product_attention, which never stores the matrix of scores",
+        look.without(between),
+    )
+
+
+def attention(look: Look) -> tuple[np.ndarray, np.ndarray, int]:
+    """Masks of the kernels of attention in parts, and of those between its products; and how often it occurs."""
     product = look.launched_by(*_BATCHED)
     softmax = look.launched_by(*_SOFTMAX) & look.named("softmax")
     pointwise = look.of_kind(ELEMENTWISE, COPY, REDUCTION) & ~softmax & ~product
-    if not softmax.any() or not product.any():
-        return None
     order, thread = look.in_stream, look.trace.kernels.thread
+    part, between, count = np.zeros(len(order), bool), np.zeros(len(order), bool), 0
+    if not softmax.any() or not product.any():
+        return part, between, count
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    part, between, count = np.zeros(len(order), bool), np.zeros(len(order), bool), 0
     for index in np.flatnonzero(softmax).tolist():
         before, after = (_beside(order, int(place[index]), way, product, pointwise) for way in (-1, 1))
         if not before or not after or not thread[before[-1]] == thread[index] == thread[after[-1]]:
@@ -43,20 +67,7 @@ def unfused_attention(look: Look) -> Finding | None:
         members = [*before, index, *after]
         part[members] = True
         between[[*before[:-1], index, *after[:-1]]] = True
-    us = look.us_per_step(part)
-    if not look.worthwhile(us):
-        return None
-    shapes = _shapes(look, part & product)
-    return Finding(
-        "unfused_attention",
-        "attention in separate kernels",
-        f"{count / look.step_count:.0f}x per step a batched product, softmax and another batched product, "
-        f"{time_text(look.us_per_step(between))} of it softmax and elementwise kernels between them"
-        f"{shapes}; {look.share_of_kernels(part):.0%} of the kernels' time",
-        us,
-        "call torch.nn.functional.scaled_dot_product_attention, which never stores the matrix of scores",
-        look.without(between),
-    )
+    return part, between, count
 
 
 def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: np.ndarray) -> list[int]:
@@ -74,9 +85,12 @@ def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: n
 
 
 def misaligned_matmul(look: Look) -> Finding | None:
-    """Matrix products whose kernels load one or two elements at a time, or whose rows are no multiples of 16 bytes."""
-    matrix = look.of_kind(MATRIX)
-    by_name = matrix & look.named(r"align[12](?![0-9])")
+    """Matrix products whose kernels load one or two elements at a time, or whose rows are no multiples of 16 bytes.
+
+    Not those of attention in parts: fused attention, which `unfused_attention` asks for, does not have them.
+    """
+    matrix = look.of_kind(MATRIX) & ~attention(look)[0]
+    by_name = matrix & look.named(_UNALIGNED)
     odd = np.array([_is_odd(*inputs) for inputs in look.trace.inputs] + [False])
     operators = look.trace.operators
     by_shape = matrix & odd[np.append(operators.inputs, -1)[look.operator]] if len(operators) else by_name
@@ -84,15 +98,14 @@ def misaligned_matmul(look: Look) -> Finding | None:
     us = look.us_per_step(bad)
     if not look.worthwhile(us):
         return None
-    evidence = [f"{look.per_step(bad):.0f} kernels per step"]
-    if by_name.any():
-        evidence.append(
-            f"{look.per_step(by_name):.0f} of them are built for rows that are not aligned (align1, align2)"
-        )
+    count, named = look.per_step(bad), look.per_step(by_name)
+    built = "" if not named else ", built" if named == count else f", {named:.0f} of them built"
+    rows = f"{built} for rows that are not aligned (align1, align2)" if named else ""
     return Finding(
         "misaligned_matmul",
         "matrix products with odd sizes",
-        f"{', '.join(evidence)}{_shapes(look, bad)}: a last dimension that is no multiple of {_ALIGNED} bytes",
+        f"{count:.0f} kernels per step{rows}{_shapes(look, bad)}: a last dimension that is no multiple of {_ALIGNED} "
+        "bytes",
         us,
         "pad vocabulary, classes, sequence length and hidden sizes to multiples of 8 elements (64 is better)",
     )
@@ -154,12 +167,12 @@ def fusable_elementwise(look: Look) -> Finding | None:
         return None
     do = "torch.compile fuses them, with the products before them where it can"
     if look.nature.compiled:
-        do = "compiled code runs here: look for what is outside of it (graph breaks, optimizer, loss)"
+        do = "compiled code runs here: look for what is not compiled, and for graph breaks"
     return Finding(
         "fusable_elementwise",
         "chains of elementwise kernels",
         f"of {look.per_step(gone | _kept(look, gone)):.0f} pointwise kernels and reductions per step that follow one "
-        f"another, all but the longest of each chain take {time_text(us)}",
+        "another, all but the longest of each chain",
         us,
         do,
         look.without(gone),
@@ -177,7 +190,7 @@ def _kept(look: Look, gone: np.ndarray) -> np.ndarray:
 
 def layout_kernels(look: Look) -> np.ndarray:
     """A mask: the libraries' kernels that only convert between NCHW and NHWC."""
-    return look.named(_LAYOUT)
+    return look.named(LAYOUT)
 
 
 def layout_conversions(look: Look) -> Finding | None:
@@ -193,13 +206,16 @@ def layout_conversions(look: Look) -> Finding | None:
         parts.append(f"{look.per_step(own):.0f} conversions between NCHW and NHWC per step")
     if copying.any():
         parts.append(f"{look.per_step(copying):.0f} copies per step by .contiguous() or .reshape()")
-    images = look.of_kind(CONVOLUTION).any()
+    mostly_own = look.us_per_step(own) >= us / 2
+    do = "permute once and keep that layout: .contiguous() and .reshape() copy where the order of elements changes"
+    if mostly_own:
+        do = "model and images in torch.channels_last" if look.of_kind(CONVOLUTION).any() else "keep one layout"
     return Finding(
         "layout_conversions",
         "kernels that only change a layout",
         f"{' and '.join(parts)}: {look.share_of_kernels(both):.0%} of the kernels' time",
         us,
-        "model and images in torch.channels_last" if own.any() and images else "choose a layout once, and keep it",
+        do,
         look.without(both),
     )
 
@@ -223,29 +239,22 @@ def precision_mix(look: Look) -> Finding | None:
     matrix = look.of_kind(MATRIX, CONVOLUTION)
     half = matrix & look.named(r"half|bf16|bfloat16|fp16|h884|h1688|h16816|_hh?s?_|f16")
     tf32 = matrix & ~half & look.named(r"tf32|s1688|_s884|16x8x8_f32")
-    full = matrix & ~half & ~tf32 & look.named(r"sgemm|ffma|simt|scudnn|_f32f32_f32f32|float|_sb_")
-    shares = {
-        name: look.share_of_kernels(mask)
-        for name, mask in (("fp32", full), ("TF32", tf32), ("16 bits", half))
-        if look.share_of_kernels(mask) >= 0.02
-    }
-    slow = full if half.any() or tf32.any() else np.zeros(len(matrix), bool)
-    if len(shares) < 2 or "fp32" not in shares:
+    full = matrix & ~half & ~tf32 & (look.of_names(is_ordinary) | look.named("_sb_"))
+    full &= look.named(r"sgemm|ffma|simt|scudnn|_f32f32_f32f32|float|_sb_")
+    shares = {name: look.share_of_kernels(mask) for name, mask in (("fp32", full), ("TF32", tf32), ("16 bits", half))}
+    us = look.us_per_step(full)
+    if min(shares["fp32"], max(shares["TF32"], shares["16 bits"])) < WORTHWHILE or not look.worthwhile(us):
         return None
-    common = Counter(look.trace.names[number] for number in look.trace.kernels.name[slow].tolist()).most_common(1)
-    named = f"; for example {_short(common[0][0])}" if common else ""
-    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    common = Counter(look.trace.names[number] for number in look.trace.kernels.name[full].tolist()).most_common(1)
+    named = f"; for example {short_name(common[0][0], 60)}" if common else ""
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= WORTHWHILE)
     return Finding(
         "precision_mix",
         "matrix products in several precisions",
         f"{listed} of the kernels' time{named}",
-        look.us_per_step(slow),
+        us,
         "bring what stays in fp32 under autocast, or allow TF32 (torch.backends.*.fp32_precision = 'tf32')",
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:57]}..."
 
 
 def recomputation(look: Look) -> Finding | None:

@@ -11,14 +11,19 @@ def exposed_collectives(look: Look) -> Finding | None:
     us = collectives.exposed_us / look.step_count
     if not look.worthwhile(us):
         return None
+    count = collectives.count / look.step_count
+    do = (
+        "compare the ranks first; then larger buckets (bucket_cap_mb) if they are many, smaller ones if they begin late"
+    )
+    if look.nature.training is False:
+        do = "compare the ranks first; then products fused with their collectives, or fewer GPUs for each answer"
     return Finding(
         "exposed_collectives",
         "collectives that nothing hides",
-        f"{time_text(us)} of {time_text(collectives.us / look.step_count)} per step in collectives run with no other "
-        f"kernel beside them ({collectives.count} collectives in the trace); the time in which ranks wait for the "
-        "slowest one is part of it",
+        f"{count:.0f} collectives per step take {time_text(collectives.us / look.step_count)}, {time_text(us)} of it "
+        "with no other kernel beside them; waiting for the slowest rank is part of it",
         us,
-        "compare the ranks first; then larger or smaller buckets (bucket_cap_mb), or accumulate gradients",
+        do,
     )
 
 
@@ -32,7 +37,7 @@ def graph_capture(look: Look) -> Finding | None:
     return Finding(
         "graph_capture",
         "a CUDA graph is captured",
-        f"{time_text(us)} of the time is spent capturing: kernels are recorded there, and run later",
+        "kernels are recorded meanwhile, and run when the graph is launched",
         us,
         "trace the launches of the graph, after its capture",
     )
@@ -46,7 +51,7 @@ def startup(look: Look) -> Finding | None:
     return Finding(
         "startup",
         "set-up inside the traced steps",
-        f"for {time_text(us)} per step the GPU waits while memory is allocated, code is loaded or it starts",
+        "the GPU waits while memory is allocated, code is loaded or it starts",
         us,
         "trace after a warm-up: schedule(wait, warmup, active); see that no step has larger tensors than those before",
     )

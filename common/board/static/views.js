@@ -299,8 +299,8 @@ export async function step(site) {
     return page;
   }
   digest.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
-  page.append(cards(digest), advice(digest), ...[findings(digest)].filter(Boolean));
-  const grid = h("div", {class: "grid"}, breakdown(site, digest), ...digest.idle.map((idle) => idleCauses(digest, idle)),
+  page.append(cards(digest), advice(digest));
+  const grid = h("div", {class: "grid"}, findings(digest), breakdown(site, digest), ...digest.idle.map((idle) => idleCauses(digest, idle)),
     ...digest.memory.map((memory) => memoryCurve(site, memory)), copies(digest), kinds(digest));
   const names = digest.kernels.length ? kernels(digest) : operators(digest);
   grid.append(names);

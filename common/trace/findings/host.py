@@ -13,6 +13,10 @@ from common.trace.operators import Nesting, launches
 from common.trace.ordered import distinct
 
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
+MANY, COSTLY = (
+    0.2,
+    0.05,
+)  # of all kernels, and of the step's time on the CPU: an optimizer that costs more than it shows
 PAUSE = 10.0  # µs: shorter times between two kernels are usual
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 TOP_FUNCTIONS = 3
@@ -28,13 +32,17 @@ def unfused_optimizer(look: Look) -> Finding | None:
         float(np.minimum(look.phases.optimizer.within(gpu.start, gpu.end), gpu.end - gpu.start).sum())
         for gpu in look.idle
     ) / max(1, len(look.idle) * look.step_count)
-    if look.phases.fused or count < MANY_KERNELS or not look.worthwhile(us + waiting):
+    steps = look.steps
+    cpu_us = float(look.phases.optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / look.step_count
+    share = count / max(look.per_step(np.ones(len(kernels), bool)), 1e-9)
+    costly = share >= MANY and cpu_us * look.step_count >= COSTLY * look.total_us
+    if look.phases.fused or count < MANY_KERNELS or not (costly or look.worthwhile(us + waiting)):
         return None
     return Finding(
         "unfused_optimizer",
         "an optimizer of many kernels",
-        f"{count:.0f} kernels per step are launched inside Optimizer.step: {time_text(us)} of kernels, and for "
-        f"{time_text(waiting)} no kernel runs meanwhile",
+        f"{count:.0f} kernels per step, {share:.0%} of all, are launched inside Optimizer.step, which takes the CPU "
+        f"{time_text(cpu_us)}: {time_text(us)} of kernels, and for {time_text(waiting)} no kernel runs meanwhile",
         us + waiting,
         "fused=True, or foreach=True where the optimizer has no fused form",
     )

@@ -135,3 +135,16 @@ def test_a_long_name_keeps_its_begin_and_its_end():
     assert len(short) == 40
     assert short.startswith("some_kernel<float") and short.endswith("int>(char*)") and "…" in short
     assert short_name("volta_sgemm", 40) == "volta_sgemm"
+
+
+def test_a_long_name_of_a_kernel_for_any_function_keeps_the_function():
+    functor = "at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >"
+    name = f"void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<{functor} >(...)>(int)"
+    short = short_name(name, 54)
+    assert len(short) == 54
+    assert short.startswith("elementwise_kernel<…MulFunctor<float>…")
+    copying = (
+        "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>"
+    )
+    assert "direct_copy_kernel_cuda" in short_name(copying, 60)
+    assert len(short_name(name, 20)) == 20  # where there is no room for it, begin and end as ever

@@ -16,7 +16,7 @@ from common.trace.replay import MAX_ERROR, Replay
 from common.trace.tensor_cores import TensorCores
 
 MOST_COMBINED = 3
-CANDIDATES = 4  # to combine with what was combined already, those of the largest costs
+CANDIDATES = 2  # to combine with what was combined already, those of the largest costs
 ADDED = 1.05  # times faster with than without: less says nothing new
 NOTICEABLE = 1.01  # times faster: less than that is nothing,
 BOUNDED = 1.1  # unless more could become possible after other changes: the bound, times faster

@@ -97,7 +97,7 @@ def added_by_findings(path, rounds):
         return run
 
     summary.findings = timed(summary.findings)
-    for name in ("__init__", "advice", "findings", "combined"):
+    for name in ("__init__", "advice", "findings", "worth_following"):
         setattr(summary.Estimates, name, timed(getattr(summary.Estimates, name)))
     shares = []
     for _ in range(rounds):

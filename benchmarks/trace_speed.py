@@ -5,7 +5,7 @@
 
 Whole process against whole process, in turn, N times; medians, and ratios of medians. TRACE: any trace (default: one
 of 76,000 made-up events). PYTHON: one that has HolisticTraceAnalysis, which this project does not install. The memory
-is the peak resident set of the process.
+is the peak resident set of the process. What findings and replay add is CPU time, within one process.
 """
 
 import argparse
@@ -19,9 +19,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import big_trace  # noqa: E402
+
+from common.trace import summary  # noqa: E402
 
 EXPLAIN = [sys.executable, "-m", "common", "explain", "--json"]
 DECODER = "import gzip, json, sys; json.loads(gzip.open(sys.argv[1]).read())"
@@ -75,8 +77,34 @@ def side_by_side(path, rounds, hta):
             f"{name:26}{median:7.2f} s ({times[0]:.2f}-{times[-1]:.2f}) = {median / ours:5.2f} x explain; "
             f"{memory:6.0f} MB = {memory / size:5.2f} x the JSON"
         )
+    print(f"findings and replay: {added_by_findings(path, rounds):+.0%} of the CPU time of reading and summarizing")
     start = statistics.median(measured([*EXPLAIN[:-1], "--help"])[0] for _ in range(rounds))
     print(f"explain, start-up without a trace: {start:.3f} s")
+
+
+def added_by_findings(path, rounds):
+    """CPU time of findings and estimates over that of all else: the smallest of several rounds."""
+    spent = 0.0
+
+    def timed(function):
+        def run(*args):
+            nonlocal spent
+            begin = time.process_time()
+            result = function(*args)
+            spent += time.process_time() - begin
+            return result
+
+        return run
+
+    summary.findings = timed(summary.findings)
+    for name in ("__init__", "advice", "findings", "worth_following"):
+        setattr(summary.Estimates, name, timed(getattr(summary.Estimates, name)))
+    shares = []
+    for _ in range(rounds):
+        spent, begin = 0.0, time.process_time()
+        summary.summarize(path)
+        shares.append(spent / (time.process_time() - begin - spent))
+    return min(shares)
 
 
 def scale(rounds):

@@ -31,6 +31,7 @@ class Changes(Mapping[str, Change]):
     def __init__(self, look: Look, tensor_cores: TensorCores) -> None:
         self.look, self.tensor_cores = look, tensor_cores
         self.trace, self.steps, self.phases = look.trace, look.steps, look.phases
+        self._computed: dict[str, Change] = {}
         self._of: dict[str, Callable[[], Change]] = {
             "01_amp": self._mixed_precision,
             "02_bigger_batch": self._bigger_batch,
@@ -53,7 +54,9 @@ class Changes(Mapping[str, Change]):
         }
 
     def __getitem__(self, key: str) -> Change:
-        return self._of[key]()
+        if key not in self._computed:
+            self._computed[key] = self._of[key]()
+        return self._computed[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self._of  # a Mapping's own would compute the change

@@ -304,13 +304,16 @@ def _saved(cpu: Sequence[tuple[Cover, float]], waiting: Cover, origin: float):
     """A function from times to µs that the CPU has saved until then, outside of its waits."""
     parts, taken = [], waiting
     for cover, factor in sorted(cpu, key=lambda part: part[1]):
-        parts.append((taken, taken | cover, 1 - factor))
         taken = taken | cover
+        parts.append((taken, 1 - factor))
 
     def saved(time: np.ndarray) -> np.ndarray:
         total = np.zeros(len(time))
-        for before, after, share in parts:
-            total += share * (after.within(origin, time) - before.within(origin, time))
+        before = waiting.within(origin, time) if parts else total
+        for cover, share in parts:
+            until = cover.within(origin, time)
+            total += share * (until - before)
+            before = until
         return total
 
     return saved

@@ -48,7 +48,9 @@ def test_a_step(tab, shot, run):
         assert "40.0 %" in text
         assert "launch-bound" in text
         assert "volta_scudnn_128x64_relu_interior_nn_v1" in text
-        assert "at most 1.67x as fast" in text
+        assert "load in processes: about 1.25x as fast" in text
+        assert "What stands out" in text
+        assert "copies that the CPU waits for" in text
     if run == "cpu":
         assert "no GPU in this trace" in text
         page.wait_for_selector(".plotly .scatterlayer path")

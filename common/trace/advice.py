@@ -85,7 +85,11 @@ def _remaining(advice: Advice) -> float:
 
 def step_time(steps: Steps, share: float) -> str:
     """That share of the mean step as text, such as "1.23 s", "4.5 ms", "678 us"."""
-    us = share * steps.mean_us
+    return time_text(share * steps.mean_us)
+
+
+def time_text(us: float) -> str:
+    """µs in a suitable unit."""
     return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"
 
 

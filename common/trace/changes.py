@@ -9,13 +9,14 @@ from functools import cached_property
 import numpy as np
 
 from common.trace.copies import direction
-from common.trace.findings.finding import Look, cover
+from common.trace.findings.finding import Look
 from common.trace.findings.kernels import attention, fused_away, layout_kernels
 from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE
 from common.trace.operators import launches
 from common.trace.ordered import distinct, median, quantile
 from common.trace.replay import Change
+from common.trace.steps import is_mark
 from common.trace.tensor_cores import TensorCores
 
 # How many times as many matrix operations per second in fp16 or bf16 with Tensor Cores, summed in fp32, as in fp32
@@ -48,7 +49,7 @@ class Changes(Mapping[str, Change]):
             "13_compile": self._compiled,
             "14_compile_loss": lambda: self._fused(self.phases.preparing | self.phases.loss),
             "15_cuda_graphs": self._one_launch,
-            FUSE_ATTENTION: lambda: self.look.without(attention(self.look)[1]),
+            FUSE_ATTENTION: lambda: self.look.without(self.look.once(attention)[1]),
             "overlap communication": self._hidden_collectives,
             "find the Python between operators": lambda: Change(cpu=[(self._between_operators, 0.0)]),
         }
@@ -80,8 +81,8 @@ class Changes(Mapping[str, Change]):
     def _between_operators(self) -> Cover:
         """Where the CPU runs no operator and no call: Python."""
         trace, operators = self.trace, self.trace.operators
-        marks = trace.named(operators, lambda name: name.startswith(("ProfilerStep#", "Optimizer.")))
-        busy = cover(operators, ~marks) | cover(trace.runtime, np.ones(len(trace.runtime), bool))
+        marks = trace.named(operators, is_mark)
+        busy = operators.cover(~marks) | trace.runtime.cover()
         return busy.gaps(self.steps.cpu_start, self.steps.cpu_end)
 
     def _calls(self, copies: np.ndarray) -> np.ndarray:
@@ -132,7 +133,7 @@ class Changes(Mapping[str, Change]):
         """Beside the step before: no kernel waits, but no step is faster than its copies."""
         copies, steps = self.trace.copies, self.steps
         mask = direction(self.trace, "h2d")
-        return self._without("h2d") | Change(at_least=cover(copies, mask).within(steps.start, steps.end))
+        return self._without("h2d") | Change(at_least=copies.cover(mask).within(steps.start, steps.end))
 
     def _without(self, name: str) -> Change:
         mask = direction(self.trace, name)
@@ -169,11 +170,11 @@ class Changes(Mapping[str, Change]):
         """Of a chain of pointwise kernels the longest stays; each launch left costs the CPU a few bare calls."""
         trace, model = self.trace, self._model
         inside = self.look.launched_in(model)
-        gone = fused_away(self.look) & inside
+        gone = self.look.once(fused_away) & inside
         launching = trace.named(trace.runtime, lambda name: "Launch" in name)
         call_us = float(median(trace.runtime.duration[launching])) if launching.any() else 0.0
         waits = trace.named(trace.runtime, lambda name: "ynchronize" in name)
-        busy = cover(trace.runtime, waits).gaps(model.start, model.end).total
+        busy = trace.runtime.cover(waits).gaps(model.start, model.end).total
         factor = CALLS_PER_LAUNCH * call_us * int((inside & ~gone).sum()) / busy if busy > 0 else 1.0
         return self.look.without(gone) | Change(cpu=[(model, min(1.0, factor))])
 
@@ -183,5 +184,5 @@ class Changes(Mapping[str, Change]):
     def _hidden_collectives(self) -> Change:
         kernels, steps = self.trace.kernels, self.steps
         collective = self.look.of_kind(COLLECTIVE)
-        alone = cover(kernels, collective).within(steps.start, steps.end)
+        alone = kernels.cover(collective).within(steps.start, steps.end)
         return Change(kernels=np.where(collective, 0.0, 1.0), at_least=alone)

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from common.trace.intervals import Cover
 from common.trace.source import PARTIAL
 
 if TYPE_CHECKING:  # it imports this module
@@ -43,6 +44,14 @@ class Spans(Struct):
     def duration(self) -> np.ndarray:
         """µs, float64."""
         return self.end - self.start
+
+    def cover(self, mask: np.ndarray | slice = slice(None)) -> Cover:
+        """When any of the spans runs that a boolean mask or an index array selects."""
+        return Cover(self.start[mask], self.end[mask])
+
+    def us_within(self, begin: float, end: float) -> np.ndarray:
+        """µs of each span that lie in [begin, end), float64."""
+        return np.clip(np.minimum(self.end, end) - np.maximum(self.start, begin), 0, None)
 
     def where(self, mask: np.ndarray) -> "Spans":
         """The spans that a boolean mask or an index array selects."""
@@ -109,6 +118,13 @@ class Trace(Struct, dict=True):
         from common.trace.operators import Nesting
 
         return Nesting(self.operators)
+
+    @cached_property
+    def calls_by_id(self) -> tuple[np.ndarray, np.ndarray]:
+        """The correlations of the runtime's calls that have one, sorted, and the calls' indices; computed once."""
+        known = np.flatnonzero(self.runtime.correlation >= 0)
+        order = known[np.argsort(self.runtime.correlation[known], kind="stable")]
+        return self.runtime.correlation[order], order
 
     def named(self, spans: Spans, test: Callable[[str], object]) -> np.ndarray:
         """A mask over `spans`: whether their names pass `test`, which is called once per name."""

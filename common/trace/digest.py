@@ -66,7 +66,7 @@ def digest(summary: Summary) -> dict[str, object]:
         "communication": asdict(communication) if communication else None,
         "advice": [asdict(advice) | {"gain": gain_text(advice)} for advice in summary.advice],
         "combined": [asdict(combination) for combination in summary.combined],
-        "findings": summary.as_json()["findings"],
+        "findings": [finding.as_json() for finding in summary.findings],
         "predictions": {advice.step: asdict(advice) for advice in summary.bottlenecks if advice.step},
         "verdict": summary.verdict,
     }

@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from common.trace.advice import WORTHWHILE, Advice, bounded
+from common.trace.advice import WORTHWHILE, Advice, bounded, time_text
 from common.trace.changes import FUSE_ATTENTION, Changes
-from common.trace.findings.finding import Finding, Look, time_text
+from common.trace.findings.finding import Finding, Look
 from common.trace.findings.kernels import attention, fused_away
 from common.trace.replay import MAX_ERROR, Replay
 from common.trace.tensor_cores import TensorCores
@@ -99,7 +99,7 @@ class Estimates:
 
     def _fused_attention(self) -> Advice:
         """In place of attention in parts; the time between its products goes, at least."""
-        us = self._look.us_per_step(attention(self._look)[1])
+        us = self._look.us_per_step(self._look.once(attention)[1])
         why = f"{time_text(us)} of a step are softmax and elementwise kernels between the two products of attention"
         how = "scaled_dot_product_attention is one kernel, which does not store the matrix of scores"
         share = us * self._look.step_count / self._look.total_us
@@ -109,7 +109,7 @@ class Estimates:
         """The advice to compile, also for the kernels that compiled code fuses into others."""
         if cost.step != "13_compile" or cost.predicted_gain == 1.0:
             return cost
-        us = self._look.us_per_step(fused_away(self._look))
+        us = self._look.us_per_step(self._look.once(fused_away))
         share = us * self._look.step_count / self._look.total_us
         if share < WORTHWHILE:
             return cost

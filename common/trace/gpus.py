@@ -55,7 +55,7 @@ def sm_efficiency(kernels: Spans, start: float, end: float) -> float | None:
 def occupancy_percent(kernels: Spans, start: float, end: float) -> float | None:
     """Mean estimated achieved occupancy of the kernels, weighted by their time in [start, end); None if none known."""
     known = kernels.occupancy >= 0
-    time = np.clip(np.minimum(kernels.end, end) - np.maximum(kernels.start, start), 0, None)[known]
+    time = kernels.us_within(start, end)[known]
     return float(np.average(kernels.occupancy[known], weights=time)) if time.sum() > 0 else None
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from common.trace.columns import Spans, Trace
+from common.trace.columns import Trace
 from common.trace.intervals import Cover, shares
 from common.trace.operators import launches
-from common.trace.steps import Steps, is_loading, is_step
+from common.trace.steps import Steps, is_loading, is_mark
 
 CAUSES: tuple[str, ...] = ("copy", "queued", "dataloader", "synchronisation", "setup", "launch", "other")
 _SETUP = re.compile(
@@ -66,24 +66,26 @@ class Stall(Struct, frozen=True):
 def idle(trace: Trace, steps: Steps, device: int) -> Idle:
     """The `Idle` of one GPU (its number) inside `steps`."""
     kernels, runtime, operators = trace.kernels, trace.runtime, trace.operators
-    busy = Cover(*_edges(kernels, kernels.device == device))
+    busy = kernels.cover(kernels.device == device)
     gaps = busy.gaps(steps.start, steps.end)
     copying = trace.named(runtime, lambda name: "emcpy" in name)
     waiting = trace.named(runtime, lambda name: "ynchronize" in name)
     long_launch = trace.named(runtime, lambda name: "Launch" in name) & (runtime.duration > LONG_LAUNCH)
     setting_up = (trace.named(runtime, _SETUP.search) | long_launch) & ~copying & ~waiting
     loading = trace.named(operators, is_loading)
-    marks = trace.named(operators, lambda name: is_step(name) or name.startswith("Optimizer."))  # Python, in part
+    marks = trace.named(operators, is_mark)
     queued = pending(trace, device) | _launched_before(trace, gaps, device)
     causes = [
-        Cover(*_edges(trace.copies, trace.copies.device == device))
-        | Cover(*_edges(trace.sets, trace.sets.device == device))
-        | queued.gaps(*_edges(runtime, copying)),  # where a kernel is queued, no call holds the GPU up
+        trace.copies.cover(trace.copies.device == device)
+        | trace.sets.cover(trace.sets.device == device)
+        | queued.gaps(
+            runtime.start[copying], runtime.end[copying]
+        ),  # where a kernel is queued, no call holds the GPU up
         queued,
-        Cover(*_edges(operators, loading)),
-        Cover(*_edges(runtime, waiting)),
-        Cover(*_edges(runtime, setting_up)),
-        Cover(*_edges(runtime, ~waiting & ~copying & ~setting_up)) | Cover(*_edges(operators, ~loading & ~marks)),
+        operators.cover(loading),
+        runtime.cover(waiting),
+        runtime.cover(setting_up),
+        runtime.cover(~waiting & ~copying & ~setting_up) | operators.cover(~loading & ~marks),
         Cover(gaps.start, gaps.end),
     ]
     by_gap = shares(causes, gaps.start, gaps.end)
@@ -152,7 +154,3 @@ def _launched_before(trace: Trace, gaps: Cover, device: int) -> Cover:
     call = np.append(launches(trace, kernels), -1)[following]
     launched = np.append(trace.runtime.end, np.inf)[call] <= gaps.start
     return Cover(gaps.start[launched], gaps.end[launched])
-
-
-def _edges(spans: Spans, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return spans.start[mask], spans.end[mask]

@@ -10,8 +10,7 @@ from functools import cache
 import numpy as np
 
 from common.trace.columns import Trace
-from common.trace.intervals import Cover
-from common.trace.operators import launches
+from common.trace.operators import launched_in, launches
 from common.trace.steps import Steps
 
 MATRIX, CONVOLUTION, ATTENTION = "matrix product", "convolution", "attention"
@@ -107,6 +106,14 @@ def kind(name: str) -> str:
     return next((answer for answer, pattern in _PATTERNS if _compiled(pattern).search(name)), OTHER)
 
 
+def kind_numbers(trace: Trace) -> np.ndarray:
+    """The kind of each kernel of a trace by its name, an index into `KINDS`; int64."""
+    numbers = np.zeros(len(trace.names), np.int64)
+    for number in np.flatnonzero(np.bincount(trace.kernels.name)).tolist():
+        numbers[number] = KINDS.index(kind(trace.names[number]))
+    return numbers[trace.kernels.name]
+
+
 def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
     """µs per step of the kernels of each kind that occurs, the longest first.
 
@@ -114,18 +121,11 @@ def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
     steps; kernels that overlap, on one GPU or several, count in full. Elementwise kernels, reductions and copies that
     `Optimizer.step` launches count as the optimizer's.
     """
-    kernels = trace.kernels
-    begin, end = float(steps.start[0]), float(steps.end[-1])
-    time = np.clip(np.minimum(kernels.end, end) - np.maximum(kernels.start, begin), 0, None)
-    numbers = np.zeros(len(trace.names), np.int64)
-    for number in np.flatnonzero(np.bincount(kernels.name)).tolist():
-        numbers[number] = KINDS.index(kind(trace.names[number]))
-    number = numbers[kernels.name]
+    kernels, number = trace.kernels, kind_numbers(trace)
+    time = kernels.us_within(float(steps.start[0]), float(steps.end[-1]))
     stepping = trace.named(trace.operators, lambda name: name.startswith("Optimizer.step"))
-    if stepping.any() and len(trace.runtime):
-        call = launches(trace, kernels)
-        code = Cover(trace.operators.start[stepping], trace.operators.end[stepping])
-        launched = (call >= 0) & code.holds(trace.runtime.start[call])
+    if stepping.any():
+        launched = launched_in(trace, launches(trace, kernels), trace.operators.cover(stepping))
         number[launched & np.isin(number, [KINDS.index(name) for name in _OPTIMIZERS])] = KINDS.index(OPTIMIZER)
     total = np.bincount(number, weights=time, minlength=len(KINDS)) / max(len(steps.names), 1)
     rows = [(name, float(us)) for name, us in zip(KINDS, total.tolist(), strict=True) if us > 0]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from common.trace.advice import WORTHWHILE, Advice, bounded, step_time
-from common.trace.columns import Spans, Trace
+from common.trace.columns import Trace
 from common.trace.communication import Communication, is_collective
 from common.trace.copies import direction, step_bytes
 from common.trace.findings.kernels import LAYOUT
@@ -14,7 +14,7 @@ from common.trace.gpus import Gpu, mean_of_known
 from common.trace.idle import CAUSES, Idle
 from common.trace.intervals import Cover, integral
 from common.trace.nature import Nature
-from common.trace.operators import launches
+from common.trace.operators import launched_in, launches
 from common.trace.ordered import distinct
 from common.trace.phases import Phases
 from common.trace.steps import Steps, of_steps
@@ -85,8 +85,8 @@ def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> A
     majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
     if majors and max(majors) < 7:
         return Advice("01_amp", "mixed precision", "this GPU has no Tensor Cores", 0.0, 1.0)
-    matrix = _cover(kernels, tensor_cores.fp32_matrix)
-    either = matrix | _cover(kernels, tensor_cores.fp32_other)
+    matrix = kernels.cover(tensor_cores.fp32_matrix)
+    either = matrix | kernels.cover(tensor_cores.fp32_other)
     share = float(matrix.within(steps.start, steps.end).sum()) / total
     others = float(either.within(steps.start, steps.end).sum()) / total - share
     why = f"{step_time(steps, share)} of a step are matrix products and convolutions in kernels without Tensor Cores"
@@ -182,7 +182,7 @@ def _blocked_by(trace: Trace, idle: Sequence[Idle], selected: np.ndarray) -> flo
     for gpu in idle:
         mask = selected & (copies.device == gpu.device)
         calling = call[mask & (call >= 0)]
-        copying = _cover(copies, mask) | gpu.pending.gaps(runtime.start[calling], runtime.end[calling])
+        copying = copies.cover(mask) | gpu.pending.gaps(runtime.start[calling], runtime.end[calling])
         waiting = Cover(gpu.start, gpu.end)
         blocked_us.append(copying.total + waiting.total - (copying | waiting).total)  # what both cover
     return mean_of_known(blocked_us) or 0.0
@@ -193,11 +193,11 @@ def _caused_by(trace: Trace, steps: Steps, idle: Sequence[Idle], code: Cover) ->
     while it runs, for other than copies and setting up."""
     total, runtime, kernels = max(float(steps.duration.sum()), 1e-9), trace.runtime, trace.kernels
     call = launches(trace, kernels)
-    launched = (call >= 0) & code.holds(runtime.start[call]) if len(runtime) else np.zeros(len(kernels), bool)
-    alone = _cover(runtime, trace.named(runtime, lambda name: "emcpy" in name)).gaps(code.start, code.end)
+    launched = launched_in(trace, call, code)
+    alone = runtime.cover(trace.named(runtime, lambda name: "emcpy" in name)).gaps(code.start, code.end)
     working_us, waiting_us = [], []
     for gpu in idle:
-        cover = _cover(kernels, launched & (kernels.device == gpu.device))
+        cover = kernels.cover(launched & (kernels.device == gpu.device))
         working_us.append(float(cover.within(steps.start, steps.end).sum()))
         avoidable = sum(gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
         waiting_us.append(float(np.minimum(alone.within(gpu.start, gpu.end), avoidable).sum()))
@@ -206,7 +206,7 @@ def _caused_by(trace: Trace, steps: Steps, idle: Sequence[Idle], code: Cover) ->
 
 def _layout_conversions(trace: Trace, steps: Steps) -> Advice:
     """Kernels that only convert an image's layout, because the kernels before and after need different ones."""
-    converting = _cover(trace.kernels, trace.named(trace.kernels, lambda name: re.search(LAYOUT, name.lower())))
+    converting = trace.kernels.cover(trace.named(trace.kernels, lambda name: re.search(LAYOUT, name.lower())))
     share = float(converting.within(steps.start, steps.end).sum()) / max(float(steps.duration.sum()), 1e-9)
     if not share:
         why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
@@ -324,7 +324,3 @@ def _idling(trace: Trace, steps: Steps, share: float, nature: Nature) -> Advice:
         why = f"for {step_time(steps, share)} of a step no kernel runs, and no operator or function was recorded"
         look = "trace with stacks, and with ProfilerActivity.CPU"
     return bounded(None, "find the Python between operators", f"{why}; {look}", share)
-
-
-def _cover(spans: Spans, mask: np.ndarray) -> Cover:
-    return Cover(spans.start[mask], spans.end[mask])

@@ -3,20 +3,23 @@
 import numpy as np
 
 from common.trace.columns import Spans, Trace
+from common.trace.intervals import Cover
 from common.trace.ordered import distinct
 
 
 def launches(trace: Trace, device_work: Spans) -> np.ndarray:
     """The index of the runtime call that launched each span of device work (same correlation), -1 for none."""
-    runtime = trace.runtime
-    known = np.flatnonzero(runtime.correlation >= 0)
-    order = known[np.argsort(runtime.correlation[known], kind="stable")]
-    ids = runtime.correlation[order]
+    ids, order = trace.calls_by_id
     if not len(ids):
         return np.full(len(device_work), -1)
     at = np.searchsorted(ids, device_work.correlation, "right") - 1
     known = (at >= 0) & (ids[at] == device_work.correlation) & (device_work.correlation >= 0)
     return np.where(known, order[at], -1)
+
+
+def launched_in(trace: Trace, call: np.ndarray, code: Cover) -> np.ndarray:
+    """Whether each call (indices into `trace.runtime`, -1 for none) is made while `code` runs on the CPU; a mask."""
+    return code.holds(np.append(trace.runtime.start, -np.inf)[call])
 
 
 def is_graph_launch(name: str) -> bool:

@@ -51,7 +51,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
     """The `Phases` of a trace."""
     operators = trace.operators
     waits = trace.named(operators, is_loading)
-    loading = _cover(operators, waits)
+    loading = operators.cover(waits)
     inside = loading.holds(operators.start) & ~waits
     outside = ~inside & ~waits
 
@@ -72,15 +72,15 @@ def phases(trace: Trace, steps: Steps) -> Phases:
         loading=loading,
         workers=_any(trace, operators.where(waits), "MultiProcessing"),
         converts=bool((inside & scaling).any()),
-        converting=_without_pauses(loading, _cover(operators, inside)),
-        preparing=_cover(operators, preparing),
+        converting=_without_pauses(loading, operators.cover(inside)),
+        preparing=operators.cover(preparing),
         normalises=bool((before & scaling).any() and (before & shifting).any()),
         resizes=bool((before & trace.named(operators, _RESIZING.match)).any()),
         model=Cover(begin[has_model], end[has_model]),
-        products=_cover(operators, products),
-        loss=_cover(operators, trace.named(operators, _LOSS.search) & outside),
-        optimizer=_cover(operators, trace.named(operators, lambda name: name.startswith("Optimizer.step"))),
-        per_step=_cover(operators, trace.named(operators, lambda name: name.startswith("Optimizer."))),
+        products=operators.cover(products),
+        loss=operators.cover(trace.named(operators, _LOSS.search) & outside),
+        optimizer=operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.step"))),
+        per_step=operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer."))),
         fused=bool(trace.named(operators, _FUSED.fullmatch).any()),
     )
 
@@ -102,7 +102,3 @@ def _without_pauses(whole: Cover, working: Cover) -> Cover:
 
 def _any(trace: Trace, spans: Spans, text: str) -> bool:
     return any(text in trace.names[number] for number in distinct(spans.name).tolist())
-
-
-def _cover(spans: Spans, mask: np.ndarray) -> Cover:
-    return Cover(spans.start[mask], spans.end[mask])

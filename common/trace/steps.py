@@ -78,6 +78,11 @@ def is_step(name: str) -> bool:
     return name.startswith("ProfilerStep#")
 
 
+def is_mark(name: str) -> bool:
+    """True for what marks a step or an optimizer's call, and is in part Python."""
+    return is_step(name) or name.startswith("Optimizer.")
+
+
 def is_loading(name: str) -> bool:
     """True for the mark around the training loop's wait for its DataLoader's next batch."""
     loader = name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
@@ -143,17 +148,14 @@ def roles(trace: Trace) -> list[Cover]:
     communicating = np.isin(trace.kernels.external, ids[ids >= 0])
     working = ~loading & ~collective & ~trace.named(operators, is_step)
 
-    def cover(spans: Spans, mask: np.ndarray | slice = slice(None)) -> Cover:
-        return Cover(spans.start[mask], spans.end[mask])
-
     return [
-        cover(trace.kernels, ~communicating),
-        cover(trace.copies),
-        cover(trace.sets),
-        cover(trace.kernels, communicating) | cover(operators, collective) | cover(annotations, marks),
-        cover(trace.runtime),
-        cover(operators, loading),
-        cover(operators, working),
+        trace.kernels.cover(~communicating),
+        trace.copies.cover(),
+        trace.sets.cover(),
+        trace.kernels.cover(communicating) | operators.cover(collective) | annotations.cover(marks),
+        trace.runtime.cover(),
+        operators.cover(loading),
+        operators.cover(working),
     ]
 
 

@@ -105,13 +105,7 @@ class Summary(Struct, frozen=True):
                     }
                     for item in self.advice
                 ],
-                "findings": [
-                    {
-                        name: getattr(finding, name)
-                        for name in ("id", "what", "why", "us_per_step", "do", "estimated_gain")
-                    }
-                    for finding in self.findings
-                ],
+                "findings": [finding.as_json() for finding in self.findings],
                 "kinds": self.kinds,
             }
         )

@@ -3,23 +3,25 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
 
-from common.trace.columns import Spans, Trace
+from common.trace.advice import WORTHWHILE
+from common.trace.columns import Trace
 from common.trace.communication import Communication
 from common.trace.idle import Idle
 from common.trace.intervals import Cover
-from common.trace.kinds import KINDS, kind
+from common.trace.kinds import KINDS, kind_numbers
 from common.trace.nature import Nature
-from common.trace.operators import launches, launching_operators
+from common.trace.operators import launched_in, launches, launching_operators
 from common.trace.phases import Phases
 from common.trace.replay import Change
 from common.trace.steps import Steps
 from common.trace.typical import Outlier
 
-WORTHWHILE = 0.02  # of the steps' time, or of the kernels' time: less is not worth a line
+T = TypeVar("T")
 
 
 class Finding(Struct, frozen=True):
@@ -38,6 +40,10 @@ class Finding(Struct, frozen=True):
     change: Change | None = None
     estimated_gain: float | None = None
 
+    def as_json(self) -> dict[str, Any]:
+        """What `explain --json` and the page show: all but the change."""
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "change"}
+
 
 class Look:
     """What the rules look at: one trace with what is known of it. Masks and arrays are over `Trace.kernels`."""
@@ -55,6 +61,13 @@ class Look:
         self.trace, self.steps, self.phases = trace, steps, phases
         self.idle, self.communication, self.nature, self.outliers = idle, communication, nature, outliers
         self.step_count = len(steps.names)
+        self._found: dict[Callable[[Look], Any], Any] = {}
+
+    def once(self, compute: "Callable[[Look], T]") -> T:
+        """What `compute` finds in this trace; several rules and estimates ask for the same."""
+        if compute not in self._found:
+            self._found[compute] = compute(self)
+        return self._found[compute]
 
     @cached_property
     def call(self) -> np.ndarray:
@@ -69,10 +82,7 @@ class Look:
     @cached_property
     def kind(self) -> np.ndarray:
         """The kind of each kernel, an index into `KINDS`."""
-        numbers = np.zeros(len(self.trace.names), np.int64)
-        for number in np.flatnonzero(np.bincount(self.trace.kernels.name)).tolist():
-            numbers[number] = KINDS.index(kind(self.trace.names[number]))
-        return numbers[self.trace.kernels.name]
+        return kind_numbers(self.trace)
 
     @cached_property
     def in_stream(self) -> np.ndarray:
@@ -82,8 +92,7 @@ class Look:
     @cached_property
     def counted_us(self) -> np.ndarray:
         """µs of each kernel that lie inside the steps."""
-        kernels, begin, end = self.trace.kernels, float(self.steps.start[0]), float(self.steps.end[-1])
-        return np.clip(np.minimum(kernels.end, end) - np.maximum(kernels.start, begin), 0, None)
+        return self.trace.kernels.us_within(float(self.steps.start[0]), float(self.steps.end[-1]))
 
     @property
     def total_us(self) -> float:
@@ -111,7 +120,7 @@ class Look:
 
     def launched_in(self, code: Cover) -> np.ndarray:
         """A mask: kernels that `code` (a cover on the CPU) launched."""
-        return code.holds(np.append(self.trace.runtime.start, -np.inf)[self.call])
+        return launched_in(self.trace, self.call, code)
 
     def us_per_step(self, kernels: np.ndarray) -> float:
         """µs per step of the kernels of a mask."""
@@ -137,13 +146,3 @@ class Look:
     def without(self, kernels: np.ndarray) -> Change:
         """The change that the kernels of a mask are gone."""
         return Change(kernels=np.where(kernels, 0.0, 1.0))
-
-
-def cover(spans: Spans, mask: np.ndarray) -> Cover:
-    """When the spans of a mask run."""
-    return Cover(spans.start[mask], spans.end[mask])
-
-
-def time_text(us: float) -> str:
-    """µs in a suitable unit."""
-    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"

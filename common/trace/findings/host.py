@@ -4,19 +4,19 @@ import re
 
 import numpy as np
 
-from common.trace.findings.finding import Finding, Look, cover, time_text
+from common.trace.advice import time_text
+from common.trace.findings.finding import Finding, Look
 from common.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from common.trace.intervals import Cover
 from common.trace.kernel_name import short_name
 from common.trace.kinds import COLLECTIVE, MATRIX
 from common.trace.operators import Nesting, launches
 from common.trace.ordered import distinct
+from common.trace.steps import is_mark
 
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
-MANY, COSTLY = (
-    0.2,
-    0.05,
-)  # of all kernels, and of the step's time on the CPU: an optimizer that costs more than it shows
+# An optimizer that costs more than its kernels show: so many of all kernels, and so much of the step on the CPU.
+MANY, COSTLY = 0.2, 0.05
 PAUSE = 10.0  # µs: shorter times between two kernels are usual
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 TOP_FUNCTIONS = 3
@@ -53,10 +53,8 @@ def host_python(look: Look) -> Finding | None:
     trace, python = look.trace, look.trace.python
     if not len(python) or not look.idle:
         return None
-    marks = trace.named(
-        trace.operators, lambda name: name.startswith(("ProfilerStep#", "Optimizer.", "enumerate(Data"))
-    )
-    working = cover(trace.operators, ~marks) | Cover(trace.runtime.start, trace.runtime.end)
+    marks = trace.named(trace.operators, lambda name: is_mark(name) or name.startswith("enumerate(Data"))
+    working = trace.operators.cover(~marks) | trace.runtime.cover()
     pending = Cover()
     for gpu in look.idle:
         pending = pending | gpu.pending
@@ -106,7 +104,7 @@ def blocking_copies(look: Look) -> Finding | None:
     synchronous = trace.named(runtime, lambda name: name in ("cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream"))
     blocking = (pageable | np.append(synchronous, False)[call]) & (call >= 0)
     calls = distinct(call[blocking])
-    holding = Cover(runtime.start[calls], runtime.end[calls]) | cover(copies, blocking)
+    holding = Cover(runtime.start[calls], runtime.end[calls]) | copies.cover(blocking)
     held = [gpu.pending.gaps(holding.start, holding.end).within(gpu.start, gpu.end).sum() for gpu in look.idle]
     us = float(np.mean(held)) / look.step_count  # where work is pending, no call holds the GPU up
     count = Cover(look.steps.cpu_start, look.steps.cpu_end).holds(runtime.start[calls]).sum() / look.step_count

@@ -6,7 +6,8 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from common.trace.findings.finding import WORTHWHILE, Finding, Look, cover, time_text
+from common.trace.advice import WORTHWHILE, time_text
+from common.trace.findings.finding import Finding, Look
 from common.trace.kernel_name import short_name
 from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, MATRIX, NORMALISATION, REDUCTION
 from common.trace.tensor_cores import is_ordinary
@@ -29,7 +30,7 @@ _ENGINE = re.compile("autograd::engine::evaluate_function|.*CheckpointFunctionBa
 
 def unfused_attention(look: Look) -> Finding | None:
     """A batched product, softmax and a batched product in stream order, with only elementwise kernels between."""
-    part, between, count = attention(look)
+    part, between, count = look.once(attention)
     us = look.us_per_step(part)
     if not look.worthwhile(us):
         return None
@@ -89,7 +90,7 @@ def misaligned_matmul(look: Look) -> Finding | None:
 
     Not those of attention in parts: fused attention, which `unfused_attention` asks for, does not have them.
     """
-    matrix = look.of_kind(MATRIX) & ~attention(look)[0]
+    matrix = look.of_kind(MATRIX) & ~look.once(attention)[0]
     by_name = matrix & look.named(_UNALIGNED)
     odd = np.array([_is_odd(*inputs) for inputs in look.trace.inputs] + [False])
     operators = look.trace.operators
@@ -150,8 +151,6 @@ def fused_away(look: Look) -> np.ndarray:
     chained, thread = pointwise[order], kernels.thread[order]
     begins = chained & ~np.append(False, chained[:-1] & (thread[1:] == thread[:-1]))
     chain = np.where(chained, np.cumsum(begins), 0)
-    longest = np.zeros(int(chain.max(initial=0)) + 1)
-    np.maximum.at(longest, chain, look.counted_us[order])
     by_length = np.lexsort([-look.counted_us[order], chain])
     first = np.append(True, chain[by_length][1:] != chain[by_length][:-1])
     gone = np.zeros(len(order), bool)
@@ -161,7 +160,7 @@ def fused_away(look: Look) -> np.ndarray:
 
 def fusable_elementwise(look: Look) -> Finding | None:
     """Chains of pointwise kernels: each reads and writes memory anew."""
-    gone = fused_away(look)
+    gone = look.once(fused_away)
     us = look.us_per_step(gone)
     if not look.worthwhile(us):
         return None
@@ -273,7 +272,7 @@ def recomputation(look: Look) -> Finding | None:
         again[index] = outer >= 0
     if again.sum() < 0.05 * forward.sum():
         return None
-    kernels = look.launched_in(cover(operators, again))
+    kernels = look.launched_in(operators.cover(again))
     us = look.us_per_step(kernels)
     if not look.worthwhile(us):
         return None

@@ -1,6 +1,7 @@
 """Findings about the trace as a whole: what it is a trace of, and what it can be used for."""
 
-from common.trace.findings.finding import Finding, Look, time_text
+from common.trace.advice import time_text
+from common.trace.findings.finding import Finding, Look
 
 
 def exposed_collectives(look: Look) -> Finding | None:

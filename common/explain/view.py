@@ -256,7 +256,10 @@ def _print_advice(summary: Summary, to: Console) -> None:
     if summary.gpus and summary.advice:
         legend = "at most: that cost alone. No estimates: the GPU waits for something that the trace does not explain."
         if any(advice.estimated_gain for advice in summary.advice):
-            legend = "about: the trace replayed without that cost. at most: that cost alone."
+            legend = (
+                "about: the trace replayed without that cost. at most: that cost alone. Recording takes time on the "
+                "CPU too, which is not taken out: without the profiler, fewer launches and less Python gain less."
+            )
         to.print(Padding(Text(legend, "dim"), (0, 0, 0, 2), expand=False))
 
 

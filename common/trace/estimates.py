@@ -21,6 +21,7 @@ ADDED = 1.05  # times faster with than without: less says nothing new
 NOTICEABLE = 1.01  # times faster: less than that is nothing,
 BOUNDED = 1.1  # unless more could become possible after other changes: the bound, times faster
 OTHER = 1.1  # times faster with both of `SAME` than with one: less is the same gain twice
+BIGGER_BATCH = "02_bigger_batch"
 SAME = ("13_compile", "15_cuda_graphs")  # both are against waits for launches
 
 
@@ -74,8 +75,9 @@ class Estimates:
         """The first piece of the ranked advice with that which then gains the most, and both with a third.
 
         What bounds a step after the first change is often not the second in rank: a GPU that no longer waits for the
-        CPU gains from faster kernels.
+        CPU gains from faster kernels. Only changes that leave the training as it is, so not a bigger batch.
         """
+        advice = [item for item in advice if item.step != BIGGER_BATCH]
         if not advice or (advice[0].estimated_gain or 0.0) < ADDED:
             return []
         taken, gain = [advice[0]], advice[0].estimated_gain or 1.0

@@ -18,7 +18,7 @@ from common.trace.operators import launched_in, launches
 from common.trace.ordered import distinct
 from common.trace.phases import Phases
 from common.trace.steps import Steps, of_steps
-from common.trace.tensor_cores import TensorCores
+from common.trace.tensor_cores import TensorCores, is_amd, unit_name
 
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
 SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in float32, and fewer bytes are no batch
@@ -79,21 +79,28 @@ def _loading(steps: Steps, phases: Phases, share: float) -> list[Advice]:
 
 
 def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> Advice:
-    """At best the matrix work without Tensor Cores is gone, and the other kernels move half as many bytes."""
+    """At best the matrix work in float32 is gone, and that in TF32 and the other kernels move half as many bytes."""
     kernels, total = trace.kernels, max(float(steps.duration.sum()), 1e-9)
     devices = [trace.properties.get(number, {}) for number in distinct(kernels.device).tolist()]
     majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
     if majors and max(majors) < 7:
         return Advice("01_amp", "mixed precision", "this GPU has no Tensor Cores", 0.0, 1.0)
-    matrix = kernels.cover(tensor_cores.fp32_matrix)
-    either = matrix | kernels.cover(tensor_cores.fp32_other)
-    share = float(matrix.within(steps.start, steps.end).sum()) / total
-    others = float(either.within(steps.start, steps.end).sum()) / total - share
-    why = f"{step_time(steps, share)} of a step are matrix products and convolutions in kernels without Tensor Cores"
+
+    def share(mask: np.ndarray) -> float:
+        return float(kernels.cover(mask).within(steps.start, steps.end).sum()) / total
+
+    full = share(tensor_cores.fp32_matrix)
+    matrix = share(tensor_cores.fp32_matrix | tensor_cores.tf32_matrix)
+    others = share(tensor_cores.fp32_matrix | tensor_cores.tf32_matrix | tensor_cores.fp32_other) - matrix
+    tf32 = matrix - full
+    kernels_text = "in float32" if is_amd(trace) else "in kernels without Tensor Cores"
+    why = f"{step_time(steps, full)} of a step are matrix products and convolutions {kernels_text}"
+    if tf32 >= WORTHWHILE:
+        why += f", another {step_time(steps, tf32)} such in TF32, which take half as long in 16 bits"
     if others >= WORTHWHILE:
         why += f", and other kernels in float32, {step_time(steps, others)}, may move half as many bytes"
-    gain = bounded("01_amp", "", "", share + others / 2).predicted_gain
-    return Advice("01_amp", "mixed precision, on Tensor Cores", why, min(share, 1.0), gain)
+    gain = bounded("01_amp", "", "", full + (tf32 + others) / 2).predicted_gain
+    return Advice("01_amp", f"mixed precision, on {unit_name(trace)}", why, min(full + tf32 / 2, 1.0), gain)
 
 
 def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float, nature: Nature) -> Advice:

@@ -6,6 +6,9 @@ goes on when the GPU does. Device work begins once it has been launched (plus on
 came before (plus one gap); where that does not explain how late it began, also once another stream has ended what ended
 just then. Delay and gap are medians of the trace. So what a recording does not explain is not copied into the replay:
 with nothing changed, its difference from the measured steps is an error, and tells how far an estimate can be trusted.
+
+The CPU's times hold what the profiler took to record them. It is not taken out: how much that is for each event depends
+on the CPU, on torch's version and on what is recorded (stacks, shapes, memory, the driver's calls), and no trace says.
 """
 
 from bisect import bisect_right

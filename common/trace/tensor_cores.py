@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.kinds import COLLECTIVE, COPY, ELEMENTWISE, NORMALISATION, OPTIMIZER, REDUCTION, kind
-from common.trace.operators import graph_launched, launches, launching_operators
+from common.trace.operators import graph_launched, launched_in, launches, launching_operators
 from common.trace.ordered import distinct
 
 # Matrix products and convolutions without matrix cores, by name.
@@ -89,6 +89,17 @@ _RULES = [
 ]
 _compiled = cache(re.compile)  # when it is first needed: all of them take as long as a small trace
 _LOW_PRECISION = re.compile(r"half|bf16|bfloat16|fp16|fp8|[_-]h(gemm|cudnn)", re.IGNORECASE)
+# TF32, by name or by an instruction's shape, where no type of 16 bits is named. float32 on AMD: Tensile's names begin
+# with the indices and then the types (its Naming.py; S is single, MX computes in AMD's TF32), MIOpen's hold the type.
+_TF32 = re.compile(r"tf32|s1688|16x8x8_f32|^cijk_[a-z]+_[a-z]+_s_mx_b_", re.IGNORECASE)
+_AMD_FP32 = re.compile(r"^cijk_[a-z]+_[a-z]+_s_?b_|igemm_\w+_fp32|asmconv\w*_fp32", re.IGNORECASE)
+# Kernels that read and write float32 under autocast as well: it computes layer and group norm, softmax and losses in
+# float32 (torch's "CUDA Ops that can autocast to float32") and leaves embeddings alone. Batch norm takes what it gets.
+_KEPT_FP32 = re.compile(
+    r"(layer|group|rms)_?norm|rowwisemoments|gammabeta|compute(internalgradients|(backward)?fusedparams)"
+    r"|softmax|loss|criterion|cross_?entropy|embedding|index|gather|scatter|multi_tensor_apply|nccl",
+    re.IGNORECASE,
+)
 # Where no rule matches: kernels of these kinds use no matrix cores, unless the name (without template arguments and
 # parameters) has a word of matrix products as well.
 _PLAIN = frozenset((NORMALISATION, ELEMENTWISE, REDUCTION, OPTIMIZER, COLLECTIVE, COPY))
@@ -155,16 +166,18 @@ def uses_tensor_cores(name: str) -> bool | None:
 class TensorCores(Struct, frozen=True):
     """share: per GPU id, of its kernel time, None if all names are unknown. unknown: per GPU id, the unknown share.
 
-    eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. fp32_matrix: the
-    matrix products and convolutions that such operators or CUDA graphs launched, in full precision and surely without
-    matrix cores. fp32_other: the other kernels that name float and no narrower type. Masks over `Trace.kernels`, empty
-    on AMD, whose matrix cores multiply float32 as well.
+    eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. Masks over
+    `Trace.kernels`: fp32_matrix, the matrix products and convolutions that such operators or CUDA graphs launched, in
+    full precision and surely without Tensor Cores, and on AMD those whose names say float32, which its matrix cores
+    multiply as well, but slower than 16 bits; tf32_matrix, those in TF32; fp32_other, the other kernels that name float
+    and no narrower type, and would not under autocast: not the optimizer's, nor what autocast leaves in float32.
     """
 
     share: dict[int, float | None]
     unknown: dict[int, float]
     eligible_share: float | None
     fp32_matrix: np.ndarray
+    tf32_matrix: np.ndarray
     fp32_other: np.ndarray
 
 
@@ -182,8 +195,9 @@ def tensor_cores(
     operator: of those the matrix products and convolutions are eligible.
     """
     kernels, operators = trace.kernels, trace.operators
+    none = np.zeros(len(kernels), bool)
     if not len(kernels):
-        return TensorCores({}, {}, None, np.zeros(0, bool), np.zeros(0, bool))
+        return TensorCores({}, {}, None, none, none, none)
     sure = trace.named(kernels, lambda name: classify(name) is True)
     unsure = trace.named(kernels, lambda name: classify(name) is None)
     amd = is_amd(trace)
@@ -207,7 +221,7 @@ def tensor_cores(
         share[int(device)] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
     if not (launched | graphed).any():
-        return TensorCores(share, unknown, None, np.zeros(len(kernels), bool), np.zeros(len(kernels), bool))
+        return TensorCores(share, unknown, None, none, none, none)
     able = trace.named(operators, eligible.__contains__)
     able[operator[launched & sure]] = True
     ordinary = trace.named(kernels, is_ordinary)
@@ -216,10 +230,18 @@ def tensor_cores(
         innermost = able & ~trace.nesting.has_descendant(able)
         in_innermost |= launched & innermost[operator]
     able_share = _part(time[in_innermost].sum(), time[counted].sum())
-    full = ~trace.named(kernels, _LOW_PRECISION.search) & (not amd)
-    fp32_matrix = in_innermost & full & ordinary
-    names_float = trace.named(kernels, lambda name: "float" in name and "nccl" not in name)
-    return TensorCores(share, unknown, able_share, fp32_matrix, full & ~fp32_matrix & ~sure & names_float)
+    full = ~trace.named(kernels, _LOW_PRECISION.search) & ~np.isin(kernels.device, old)
+    fp32_matrix = in_innermost & full & (trace.named(kernels, _AMD_FP32.search) if amd else ordinary)
+    tf32_matrix = in_innermost & full & sure & trace.named(kernels, _TF32.search)
+    fp32_other = full & ~sure & ~fp32_matrix & trace.named(kernels, _halves_under_autocast)
+    stepping = operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.")))
+    fp32_other &= ~launched_in(trace, call, stepping)
+    return TensorCores(share, unknown, able_share, fp32_matrix, tf32_matrix, fp32_other)
+
+
+def _halves_under_autocast(name: str) -> bool:
+    """True for a kernel on float32 that is no matrix product and moves half as many bytes under autocast."""
+    return "float" in name and not _KEPT_FP32.search(name) and kind(name) != OPTIMIZER
 
 
 def is_ordinary(name: str) -> bool:

@@ -1,7 +1,7 @@
 """Which advice is given, and what is estimated together."""
 
 import pytest
-from support.trace_builder import TraceBuilder
+from support.trace_builder import V100, TraceBuilder
 
 from common.trace.summary import summarize
 
@@ -12,14 +12,19 @@ def summary(tmp_path):
     return lambda builder: summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
 
 
-def steps_of(*kernels, load=0.0, every=10.0, sync=False):
-    """Four steps on one V100, each launching (name, µs, operator) every so many µs; load: µs for the DataLoader."""
-    builder, at, end = TraceBuilder(), 0.0, 0.0
+def steps_of(*kernels, load=0.0, every=10.0, sync=False, device=V100, around=None):
+    """Four steps on one GPU, each launching (name, µs, operator) every so many µs.
+
+    load: µs for the DataLoader. around: an operator around all of a step's.
+    """
+    builder, at, end = TraceBuilder(devices=[device]), 0.0, 0.0
     for number in range(4):
         begin = at
         if load:
             builder.loading(begin, load)
         at = begin + load + 1
+        if around:
+            builder.op(around, at - 0.5, len(kernels) * every)
         for name, us, operator in kernels:
             op = builder.op(operator, at, every - 1)
             starts = max(at + 6, end + 1)
@@ -35,6 +40,14 @@ def steps_of(*kernels, load=0.0, every=10.0, sync=False):
 
 SGEMM = ("volta_sgemm_128x64_nn", 100, "aten::mm")
 ADD = ("void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<c10::Half> >", 5, "aten::add")
+
+
+SHORT = (ADD[0], 1, "aten::add")  # the fixed cost of a kernel: none takes less in an estimate
+ADD_FP32 = ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >", 100, "aten::add")
+TF32 = ("cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4", 100, "aten::mm")
+A100 = {"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0}
+RTX_5090 = {"id": 0, "name": "NVIDIA GeForce RTX 5090", "computeMajor": 12, "computeMinor": 0}
+MI210 = {"id": 0, "name": "AMD Instinct MI210", "computeMajor": 9, "computeMinor": 0, "warpSize": 64}
 
 
 def titles(result):
@@ -95,3 +108,90 @@ def test_what_gains_nothing_and_never_will_is_not_advised(summary):
     early = next(advice for advice in result.bottlenecks if advice.step == "06_prefetch_stream")
     assert early.share_of_step >= 0.02
     assert early.title not in titles(result)
+
+
+def amp(result):
+    return next(advice for advice in result.bottlenecks if advice.step == "01_amp")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "gain"),
+    [
+        (SGEMM, V100, 8 * 0.25 / 0.61),  # the data sheet's ratio, by what kernels reach of it
+        (SGEMM, A100, 16 * 0.25 / 0.61),
+        (SGEMM, RTX_5090, 2),  # at least what half the bytes gain
+        (TF32, A100, 2),
+        (("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT64x16x32_MI16x16x1_SN", 100, "aten::mm"), MI210, 2),
+        (("Cijk_Ailk_Bljk_SB_MT64x16x32_MI16x16x1", 100, "aten::mm"), MI210, 2),
+        (("Cijk_Ailk_Bljk_S_MX_B_UserArgs_MT128x160x64_MI16x16x1_SN", 100, "aten::mm"), MI210, 2),
+        (("igemm_fwd_gtcx_nhwc_fp32_bx0_bt256x128x16", 100, "aten::convolution"), MI210, 2),
+    ],
+)
+def test_mixed_precision_gains_what_kernels_reach_in_practice(summary, kernel, device, gain):
+    advice = amp(summary(steps_of(SHORT, *[(kernel[0], 1000, kernel[2])] * 9, device=device)))
+    assert advice.estimated_gain == pytest.approx(gain, rel=0.04)
+    assert advice.estimated_gain <= (advice.predicted_gain or 0)
+
+
+def test_tf32_and_float32_on_amd_are_named_as_what_they_are(summary):
+    tf32 = amp(summary(steps_of(SHORT, TF32, SGEMM, device=A100)))
+    assert "100 us of a step are matrix products and convolutions in kernels without Tensor Cores" in tf32.why
+    assert "another 100 us such in TF32" in tf32.why
+    tensile = ("Cijk_Ailk_Bljk_SB_MT64x16x32_MI16x16x1", 100, "aten::mm")
+    fp32 = amp(summary(steps_of(SHORT, tensile, device=MI210)))
+    assert fp32.title == "mixed precision, on Matrix cores"
+    assert fp32.why.startswith("100 us of a step are matrix products and convolutions in float32")
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        {"id": 0, "name": "NVIDIA GeForce GTX 1660", "computeMajor": 7, "computeMinor": 5},
+        {"id": 0, "name": "AMD Instinct MI50/MI60", "computeMajor": 9, "warpSize": 64},
+    ],
+)
+def test_a_gpu_without_matrix_cores_is_not_advised_to_use_them(summary, device):
+    products = [("Cijk_Ailk_Bljk_SB_MT64x16x32_SN", 100, "aten::mm"), SGEMM]
+    assert amp(summary(steps_of(SHORT, *products, device=device))).share_of_step == 0
+
+
+@pytest.mark.parametrize("name", ["Cijk_Ailk_Bljk_HHS_BH_MT64x16x32_MI16x16x1", "igemm_fwd_gtcx_nhwc_bf16_bx0"])
+def test_16_bits_on_amd_gain_nothing(summary, name):
+    assert amp(summary(steps_of(*[(name, 100, "aten::mm")] * 9, device=MI210))).share_of_step == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>",
+        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>",
+        "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>",
+        "void at::native::(anonymous namespace)::indexSelectLargeIndex<float, long, unsigned int, 2, 2, -2, true>",
+        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, AddFunctor<float> >",
+    ],
+)
+def test_what_autocast_leaves_in_float32_gains_nothing(summary, name):
+    other, batch_norm = (name, 100, "aten::x"), ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float>", 100, "aten::x")
+    kept, halved = (amp(summary(steps_of(SHORT, SGEMM, *[kernel] * 8))) for kernel in (other, batch_norm))
+    assert kept.estimated_gain == pytest.approx(900 / (30.5 + 800), rel=0.02)
+    assert halved.estimated_gain == pytest.approx(900 / (30.5 + 400), rel=0.02)
+    assert halved.predicted_gain > kept.predicted_gain > kept.estimated_gain
+
+
+def test_the_optimizer_stays_in_float32(summary):
+    outside, inside = (
+        amp(summary(steps_of(SHORT, SGEMM, *[ADD_FP32] * 8, around=around))).estimated_gain
+        for around in (None, "Optimizer.step#SGD.step")
+    )
+    assert outside > 2
+    assert inside < 1.15
+
+
+def test_a_bigger_batch_is_advice_of_its_own_and_never_combined(summary):
+    """It changes what is trained; without it, the same advice would be first or second in what is combined."""
+    small = ("volta_sgemm_32x32_sliced1x4_nn", 8, "aten::mm")
+    result = summary(steps_of(*[small] * 20, every=30.0, load=900.0, around="MmBackward0"))
+    bigger = next(advice for advice in result.advice if advice.step == "02_bigger_batch")
+    assert bigger.estimated_gain > 1.2
+    assert result.combined
+    assert all(bigger.title not in combination.titles for combination in result.combined)

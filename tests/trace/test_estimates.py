@@ -1,6 +1,8 @@
 """Which advice is given, and what is estimated together."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.trace_builder import V100, TraceBuilder
 
 from common.trace.summary import summarize
@@ -153,6 +155,21 @@ def test_tf32_and_float32_on_amd_are_named_as_what_they_are(summary):
 def test_a_gpu_without_matrix_cores_is_not_advised_to_use_them(summary, device):
     products = [("Cijk_Ailk_Bljk_SB_MT64x16x32_SN", 100, "aten::mm"), SGEMM]
     assert amp(summary(steps_of(SHORT, *products, device=device))).share_of_step == 0
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kernels=st.lists(
+        st.tuples(st.sampled_from([SGEMM, TF32, ADD, ADD_FP32]), st.floats(2, 300)), min_size=2, max_size=12
+    ),
+    every=st.sampled_from([10.0, 100.0]),
+    sync=st.booleans(),
+)
+def test_mixed_precision_is_never_estimated_beyond_its_bound(summary, kernels, every, sync):
+    program = [(name, us, operator) for (name, _, operator), us in kernels]
+    advice = amp(summary(steps_of(SHORT, *program, every=every, sync=sync, device=A100)))
+    assert advice.predicted_gain is not None
+    assert (advice.estimated_gain or 1.0) <= advice.predicted_gain
 
 
 @pytest.mark.parametrize("name", ["Cijk_Ailk_Bljk_HHS_BH_MT64x16x32_MI16x16x1", "igemm_fwd_gtcx_nhwc_bf16_bx0"])

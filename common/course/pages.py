@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import record
-from common.course import figures
+from common.course import figures, others
 from common.course.blocks import BLOCKS
 from common.course.recorded import RECORDS, Course, records
 from common.errors import InputError
@@ -56,7 +56,7 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
     files = {path: filled(path.read_text(encoding="utf-8"), shown, path.name) for path, shown in pages}
     by_folder = sorted(course.records, key=lambda recorded: recorded.folder)
     ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
-    files[docs / "predicted.md"] = predictions.markdown(ladders) + "\n"
+    files[docs / "predicted.md"] = predictions.markdown(ladders, others.section(others.read(root))) + "\n"
     for recorded in course.records:
         for name, draw in figures.FIGURES.items():
             if drawing := draw(recorded):

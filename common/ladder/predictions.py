@@ -27,11 +27,12 @@ LEGEND = (
     "resolved. outcome: within the bound, a loss included; a miss: the whole interval is above the bound; cannot tell: "
     "nothing predicted, or an interval that holds both 1 and the bound."
 )
+ESTIMATED = " about: by replaying that trace; the estimate lies inside the measured interval, above or below it."
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One step of a ladder: its largest possible gain by the trace of the step before, and what was then measured.
+    """One step of a ladder: what it can gain by the trace of the step before, and what was then measured.
 
     advice: None where that trace cannot be read. gain: of the timed windows, over the step before.
     """
@@ -47,10 +48,14 @@ class Prediction:
         return self.advice.predicted_gain if self.advice else None
 
     @property
+    def estimated_gain(self) -> float | None:
+        return self.advice.estimated_gain if self.advice else None
+
+    @property
     def why(self) -> str:
         """The evidence; where no gain is predicted, also what the step itself noted about this machine. "" for none."""
         evidence = [self.advice.why] if self.advice else []
-        return "; ".join(evidence if self.predicted_gain else [*evidence, *self.notes])
+        return "; ".join(evidence if self.predicted_gain or self.estimated_gain else [*evidence, *self.notes])
 
     @property
     def outcome(self) -> str:
@@ -64,6 +69,15 @@ class Prediction:
         if self.gain.low > bound:
             return "miss"
         return "within" if self.gain.resolved or self.gain.high <= bound else "cannot tell"
+
+    @property
+    def estimate(self) -> str | None:
+        """Where the estimated gain lies: "inside" the measured interval, "above" or "below" it; None without one."""
+        if self.estimated_gain is None:
+            return None
+        if self.estimated_gain > self.gain.high:
+            return "above"
+        return "below" if self.estimated_gain < self.gain.low else "inside"
 
 
 LadderPredictions = tuple[compare.Ladder, list[Prediction]]
@@ -105,32 +119,35 @@ def of_ladder(ladder: compare.Ladder, summaries: Mapping[str, Summary]) -> list[
     return rows
 
 
-def print_predictions(ladders: Iterable[LadderPredictions], to: Console) -> None:
+def print_predictions(ladders: Sequence[LadderPredictions], to: Console) -> None:
     """For each ladder: what each step was predicted to gain by the trace before it, beside what it gained."""
     for ladder, rows in ladders:
         base = ladder.baseline
         to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
-        shown = headed_table("step", "predicted", "measured", "outcome")
+        replayed = any(row.estimated_gain for row in rows)
+        shown = headed_table("step", *(["about", "at most"] if replayed else ["predicted"]), "measured", "outcome")
         for row in rows:
-            shown.add_row(*_cells(row), style=None if row.gain.resolved else "dim")
+            shown.add_row(*cells(row, replayed), style=None if row.gain.resolved else "dim")
         to.print(shown)
         for row in rows:
             if row.why:
                 to.print(Padding(Text(f"{row.step}: {row.why}", "dim"), (0, 0, 0, 2), expand=False))
-    to.print(Text(LEGEND, "dim"))
+    replayed = any(row.estimated_gain for _, rows in ladders for row in rows)
+    to.print(Text(LEGEND + (ESTIMATED if replayed else ""), "dim"))
 
 
-def markdown(ladders: Sequence[LadderPredictions]) -> str:
-    """A page of the docs with the same tables."""
+def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> str:
+    """A page of the docs with the same tables. more: lines after them."""
     lines = [
         "# Predicted and measured",
         "",
-        "What each step was predicted to gain by the trace of the step before it, and what it then gained. *Predicted*",
-        "is Amdahl's bound: a typical step without the cost that the next step reduces, so a gain of at most that.",
-        "*Measured* is the ratio of the timed windows, without a profiler, and its 95 % interval; `~` where that holds",
-        "1, so the gain is not resolved. *Within*: at most the bound, a loss included. A *miss* gained more than the",
-        "bound (the whole interval is above it): the trace, or our reading of it, did not show everything. *Cannot",
-        "tell*: there was no bound, or the interval holds both it and 1.",
+        "What each step was predicted to gain by the trace of the step before it, and what it then gained. *At",
+        "most* is Amdahl's bound: a typical step without the cost that the next step reduces. *About* is what a",
+        "replay of that trace estimates, where it can: on a GPU. *Measured* is the ratio of the timed windows,",
+        "without a profiler, and its 95 % interval; `~` where that holds 1, so the gain is not resolved. *Within*:",
+        "at most the bound, a loss included. A *miss* gained more than the bound (the whole interval is above it):",
+        "the trace, or our reading of it, did not show everything. *Cannot tell*: there was no bound, or the",
+        "interval holds both it and 1. An *estimate* lies *inside* the measured interval, *above* or *below* it.",
         "",
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):
@@ -145,15 +162,20 @@ def markdown(ladders: Sequence[LadderPredictions]) -> str:
         lines += [f"## {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
         lines += [f"{machine}, {windows} timed windows per step, of {rounds} round{'s' if rounds > 1 else ''}.", ""]
-        cells = [[*_cells(row), escaped(row.why)] for row in rows]
-        lines += [table(["step", ">predicted, at most", ">measured", "outcome", "why"], cells), ""]
-    lines.append("*Made by `make docs-figures`, from `logs/reference/`.*")
-    return "\n".join(lines)
+        replayed = any(row.estimated_gain for row in rows)
+        predicted = [">predicted, about", ">at most"] if replayed else [">predicted, at most"]
+        headers = ["step", *predicted, ">measured", "outcome", "why"]
+        lines += [table(headers, [[*cells(row, replayed), escaped(row.why)] for row in rows]), ""]
+    return "\n".join([*lines, *more, "*Made by `make docs-figures`, from `logs/reference/`.*"])
 
 
-def _cells(row: Prediction) -> tuple[str, str, str, str]:
-    predicted = row.predicted_gain
-    return row.step, "cannot tell" if predicted is None else f"{predicted:.2f}x", str(row.gain), row.outcome
+def cells(row: Prediction, replayed: bool) -> list[str]:
+    """Step, estimated gain (only if replayed: where a row of the table has one), bound, measured gain, outcome."""
+    bound, estimate = row.predicted_gain, row.estimated_gain
+    about = [] if not replayed else ["-" if estimate is None else f"{estimate:.2f}x"]
+    most = f"{bound:.2f}x" if bound is not None else "cannot tell" if estimate is None else "no bound"
+    lies = f"; estimate {row.estimate}" if row.estimate else ""
+    return [row.step, *about, most, str(row.gain), row.outcome + lies]
 
 
 def explain_runs(
@@ -182,9 +204,11 @@ def explain_runs(
                 "step": row.step,
                 "before": row.before,
                 "predicted_gain": row.predicted_gain,
+                "estimated_gain": row.estimated_gain,
                 "why": row.why,
                 "measured_gain": asdict(row.gain) | {"resolved": row.gain.resolved},
                 "outcome": row.outcome,
+                "estimate": row.estimate,
             }
             for _, rows in ladders
             for row in rows

@@ -172,14 +172,20 @@ def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(run, tm
     code, out, _ = run(ladder)
     assert code == 0
     rows = {row[0]: row[1:] for row in (line.split() for line in out.splitlines()) if row}
-    assert rows["04_multiprocess_loading"] == ["1.25x", "1.20x", "(1.20-1.20)", "within"]
-    assert rows["05_pinned_memory"] == ["1.05x", "1.67x", "(1.67-1.67)", "miss"]
+    loading = ["1.25x", "1.25x", "1.20x", "(1.20-1.20)", "within;", "estimate", "above"]
+    assert rows["04_multiprocess_loading"] == loading
+    assert rows["05_pinned_memory"] == ["1.05x", "1.05x", "1.67x", "(1.67-1.67)", "miss;", "estimate", "below"]
+    assert "inside the measured interval, above or below it" in " ".join(out.split())
     result = json.loads(run(ladder, "--json")[1])["ladder"]
     assert [(row["step"], row["outcome"]) for row in result] == [
         ("04_multiprocess_loading", "within"), ("05_pinned_memory", "miss")
     ]  # fmt: skip
+    assert [(row["estimated_gain"], row["estimate"]) for row in result] == [
+        (pytest.approx(1.25, rel=0.01), "above"), (pytest.approx(1 / 0.95, rel=0.01), "below")
+    ]  # fmt: skip
     table = run(ladder, "--markdown")[1].splitlines()
-    assert any(line.startswith("| 04_multiprocess_loading | 1.25x | 1.20x (1.20-1.20) | within |") for line in table)
+    loading = "| 04_multiprocess_loading | 1.25x | 1.25x | 1.20x (1.20-1.20) | within; estimate above |"
+    assert any(line.startswith(loading) for line in table)
     assert run(tmp_path, "--markdown")[1].splitlines() == table  # a folder of ladders, here of one
 
 
@@ -219,7 +225,10 @@ def test_one_step_alone_has_no_predictions(refused, tmp_path):
 def test_the_table_in_the_docs_is_that_of_the_recorded_ladders(run):
     code, out, err = run(ROOT / "logs" / "reference", "--markdown")
     assert (code, err) == (0, "")
-    assert out == (ROOT / "docs" / "predicted.md").read_text(encoding="utf-8"), "run `make docs-figures`"
+    ladders, made_by = out.rsplit("\n", 2)[:2]  # the page also has the pairs that others measured, before that line
+    page = (ROOT / "docs" / "predicted.md").read_text(encoding="utf-8")
+    assert page.startswith(ladders), "run `make docs-figures`"
+    assert page.endswith(f"\n{made_by}\n")
 
 
 def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(run, tmp_path):
@@ -239,6 +248,18 @@ def test_gains_within_the_bound_are_no_miss():
     }
     assert outcome == {1.2: "within", 1.25: "within", 1.27: "miss"}
     assert predicted.Prediction("a", "b", None, SAME).outcome == "cannot tell"
+
+
+def test_an_estimate_lies_inside_the_measured_interval_above_or_below_it():
+    gain = Ratio(1.3, 1.2, 1.4, 5)
+    where = {
+        estimate: predicted.Prediction("a", "b", predicted.Advice("04_x", "t", "w", 0.2, None, estimate), gain)
+        for estimate in (None, 1.1, 1.2, 1.4, 1.5)
+    }
+    assert [row.estimate for row in where.values()] == [None, "below", "inside", "inside", "above"]
+    assert predicted.cells(where[1.5], True) == ["b", "1.50x", "no bound", str(gain), "cannot tell; estimate above"]
+    assert predicted.cells(where[None], True) == ["b", "-", "cannot tell", str(gain), "cannot tell"]
+    assert predicted.cells(where[None], False) == ["b", "cannot tell", str(gain), "cannot tell"]
 
 
 def test_an_interval_that_holds_both_no_gain_and_the_bound_decides_nothing():

@@ -57,7 +57,9 @@ def print_summary(summary: Summary, to: Console, full_names: bool = False) -> No
     """
     steps = summary.steps
     names = ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.gpus))
-    names = names or ("no event of a GPU" if summary.trace.properties else "CPU only")
+    nature = summary.nature
+    unseen = f"no event of its accelerator ({nature.accelerator})" if nature.accelerator else "no event of a GPU"
+    names = names or (unseen if summary.trace.properties or nature.accelerator or nature.is_blind else "CPU only")
     count = f"{len(steps.names)} step{'s' * (len(steps.names) > 1)} ({_first_to_last(steps.names)})"
     if not steps.marked:
         count = "no step marks, so the whole trace counts as one step"

@@ -112,21 +112,8 @@ def verdict(
     """One sentence on what bounds this program, and on what is left to try where no advice (ranked) remains."""
     if trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
-    if nature.is_capture:
-        return (
-            f"a CUDA graph is captured here, for {nature.capturing:.0%} of the time: its kernels run when it is "
-            "launched, so trace launches of it instead"
-        )
-    if nature.is_blind:
-        return (
-            "kernels were launched on a GPU, but none is recorded, so the times are those of launches and waits: "
-            "record with ProfilerActivity.CUDA, and with no other profiler on that GPU"
-        )
-    if nature.is_startup:
-        return (
-            f"a start-up, not a step: {nature.setting_up:.0%} of the time goes into allocating GPU memory, loading "
-            "code and starting the GPU; trace after a warm-up"
-        )
+    if not nature.has_steps:
+        return nature.why_no_steps
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
     first = ""
     if advice:

@@ -87,6 +87,7 @@ class Trace(Struct, dict=True):
     trace.
     threads: (process, thread) as text. properties: `deviceProperties` by device id. rank: of the process, or None.
     warnings: problems of the file that affect the numbers, one line each. hip: whether the header names HIP's version.
+    accelerator: of which kind, such as "MTIA", the trace holds device work that is not read; "" for none.
     """
 
     file: Path
@@ -106,6 +107,7 @@ class Trace(Struct, dict=True):
     rank: int | None
     warnings: list[str]
     hip: bool = False
+    accelerator: str = ""
 
     @property
     def partial(self) -> bool:

@@ -16,13 +16,19 @@ from common.trace.operators import graph_launched, launches
 from common.trace.ordered import distinct
 from common.trace.steps import Steps
 
+FEWEST_KERNELS = 10  # one training step of a single linear layer: two passes, the loss, the optimizer
+WORKING = 0.05  # of the time: kernels that fill so much are evidence, however few they are
+NEAR = 2  # to the next operator by its number: most are nearer in whole traces, few in a sample
+ENOUGH = 100  # operators, to tell that
 MOSTLY = 0.5  # of the steps' time: a trace with more capturing or setting up than that is of nothing else
 _TRAINING = re.compile(r"autograd::engine|Backward\d*$|_backward(?![a-z])|^Optimizer\.step|## backward ##")
 _COMPUTING = re.compile("aten::")
 _TRAINING_KERNELS = re.compile(r"backward|wgrad|flash_bwd|adam", re.IGNORECASE)  # dgrad: transposed, too
 _COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _COMPILED_KERNELS = re.compile(r"^triton_[a-z]+_fused_|^triton__0d1d")  # Inductor's, by its names of today and of 2023
-_LAUNCH = re.compile(r"(cuda|cu|hip)(Module|Ext)*LaunchKernel")
+_LAUNCH = re.compile(r"^(cuda|cu|hip)(Module|Ext)*LaunchKernel")
+# What only a program on a GPU does. record_stream keeps a block of GPU memory for another stream.
+_ON_GPU = re.compile(r"^nccl:|^aten::(cudnn|miopen)_|^aten::record_stream$")
 _IMAGES = re.compile(r"aten::(conv2d|upsample_\w*2d|_upsample_\w*2d|\w*(max|avg)_pool2d)")
 _LIKELY_IMAGES = re.compile(r"aten::(cudnn|miopen|mkldnn)_convolution")  # of one, two or three dimensions
 _NO_IMAGES = re.compile(r"aten::conv[13]d")
@@ -35,8 +41,10 @@ class Nature(Struct, frozen=True):
     cannot tell. compiled: whether code of torch.compile runs. graphed: the share of the kernels, by their count, that
     CUDA graphs launched. capturing, setting_up: shares of the steps' time in which CUDA graphs were captured (from the
     first capture to the last where none is launched), and in which a GPU waited for memory, code or its own start.
-    images: whether operators work on images. stacks: whether Python's functions are recorded. is_blind: whether kernels
-    were launched and none is recorded.
+    images: whether operators work on images. stacks: whether Python's functions are recorded. is_blind: whether the
+    program works on a GPU (it launches kernels, or runs operators that only a GPU has) and no kernel is recorded.
+    accelerator: see `Trace`; "" where kernels of a GPU are recorded. kernels: how many. busy: the share of the steps'
+    time that they fill. recorded: the share of the operators that the trace holds; 1.0 unless it is a sample of them.
     """
 
     training: bool | None
@@ -47,6 +55,10 @@ class Nature(Struct, frozen=True):
     images: bool
     stacks: bool
     is_blind: bool
+    accelerator: str
+    kernels: int
+    busy: float
+    recorded: float
 
     @property
     def is_capture(self) -> bool:
@@ -59,15 +71,55 @@ class Nature(Struct, frozen=True):
         return self.setting_up >= MOSTLY and not self.is_capture
 
     @property
+    def is_fragment(self) -> bool:
+        """True for so few kernels that nobody can tell what the rest of the time is."""
+        return 0 < self.kernels < FEWEST_KERNELS and self.busy < WORKING
+
+    @property
     def has_steps(self) -> bool:
         """False where the trace says nothing about the steps of a program that has warmed up."""
-        return not self.is_capture and not self.is_startup and not self.is_blind
+        return not self.why_no_steps
+
+    @property
+    def why_no_steps(self) -> str:
+        """One sentence on why the trace allows no advice, "" where it does."""
+        if self.is_capture:
+            return (
+                f"a CUDA graph is captured here, for {self.capturing:.0%} of the time: its kernels run when it is "
+                "launched, so trace launches of it instead"
+            )
+        if self.accelerator:
+            return (
+                f"the work runs on an accelerator ({self.accelerator}) whose events are not read here: all times are "
+                "those of the CPU beside it"
+            )
+        if self.is_blind:
+            return (
+                "the program works on a GPU, but no kernel is recorded, so the times are those of the CPU, of launches "
+                "and of waits: record with ProfilerActivity.CUDA, and with no other profiler on that GPU"
+            )
+        if self.is_startup:
+            return (
+                f"a start-up, not a step: {self.setting_up:.0%} of the time goes into allocating GPU memory, loading "
+                "code and starting the GPU; trace after a warm-up"
+            )
+        if self.is_fragment:
+            kernels = f"{self.kernels} kernels fill" if self.kernels > 1 else "one kernel fills"
+            share = f"{self.busy:.1%}" if self.busy >= 0.001 else "less than 0.1%"
+            return f"{kernels} {share} of the time: too little to advise on; trace whole steps of a program"
+        if self.recorded < 1:
+            return (
+                f"events are missing: by the numbers of its operators, about one of {1 / self.recorded:.0f} is in this "
+                "trace. Kernels can be compared with one another; waits and gains cannot be told"
+            )
+        return ""
 
 
 def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
     """The `Nature` of a trace. idle: the `Idle` of each of its GPUs."""
     operators, kernels = trace.operators, trace.kernels
     total = max(float(steps.duration.sum()), 1e-9)
+    working = 1 - np.mean([gpu.total_us for gpu in idle]) / total if idle else 0.0
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, launches(trace, kernels)).mean()) if len(kernels) else 0.0
     captured = captures(trace)
@@ -82,8 +134,24 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
         images=_any(trace, [operators], _IMAGES)
         or (_any(trace, [operators], _LIKELY_IMAGES) and not _any(trace, [operators], _NO_IMAGES)),
         stacks=len(trace.python) > 0,
-        is_blind=not len(kernels) and bool(trace.named(trace.runtime, _LAUNCH.match).any()),
+        is_blind=not len(kernels)
+        and (_any(trace, [trace.runtime], _LAUNCH) or _any(trace, [operators, trace.annotations], _ON_GPU)),
+        accelerator="" if len(kernels) else trace.accelerator,
+        kernels=len(kernels),
+        busy=float(working),
+        recorded=_recorded(operators.external),
     )
+
+
+def _recorded(ids: np.ndarray) -> float:
+    """The share of the operators that a trace holds, by their ids, which the profiler counts up by one.
+
+    1.0 unless most operators are not followed by the next two: some are not in any trace, as other events have ids too.
+    """
+    apart = np.diff(distinct(ids[ids > 0]))
+    if len(apart) < ENOUGH or (apart <= NEAR).mean() >= 0.5:
+        return 1.0
+    return float(1 / apart.mean())
 
 
 def captures(trace: Trace) -> Cover:

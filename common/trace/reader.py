@@ -32,6 +32,8 @@ KINDS = {
     "user_annotation": ANNOTATION,
     "python_function": PYTHON,
 }
+# Categories of device work that is not read (Kineto's ActivityType.h): Meta's MTIA, Intel's Gaudi.
+ACCELERATORS = {"mtia_ccp_events": "MTIA", "mtia_insight": "MTIA", "hpu_op": "HPU"}
 # Operators whose inputs' shapes and types are kept.
 SHAPED = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"}
 MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
@@ -82,6 +84,7 @@ class _Columns:
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
         self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
         self.untimed = 0  # events without a usable time
+        self.accelerator = ""
 
     def add(self, events: list[Event]) -> None:
         self.seen += len(events)
@@ -93,6 +96,7 @@ class _Columns:
                     append(event)
             elif event.ph == "i" and event.name == "[memory]" and event.args:
                 by_kind[MEMORY].append(event)
+        self.accelerator = next(filter(None, map(_accelerator, append_for)), self.accelerator)
         for event in by_kind[ANNOTATION]:
             if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
                 by_kind[OPERATOR].append(event)
@@ -181,6 +185,7 @@ class _Columns:
             rank=_rank(header),
             warnings=warnings,
             hip=header.get("hip_runtime_version") is not None,
+            accelerator=self.accelerator,
         )
 
 
@@ -203,6 +208,10 @@ class _Appends(dict[str | None, Callable[[Event], None] | None]):
         kind = RUNTIME if lower.endswith(("_runtime", "_driver")) else KINDS.get(lower)
         self[category] = self.by_kind[kind].append if kind else None
         return self[category]
+
+
+def _accelerator(category: str | None) -> str:
+    return ACCELERATORS.get((category or "").lower(), "")
 
 
 def _numbers(values: Sequence[Number]) -> np.ndarray:

@@ -124,12 +124,70 @@ def test_launches_without_kernels_are_no_program_of_the_cpu(summary):
     builder.add("runtime", "cudaLaunchKernel", 10, 800, correlation=-2)
     result = summary(builder)
     assert (result.nature.is_blind, result.advice) == (True, [])
-    assert result.verdict.startswith("kernels were launched on a GPU, but none is recorded")
+    assert result.verdict.startswith("the program works on a GPU, but no kernel is recorded")
     without = TraceBuilder(devices=())
     without.step(1, 0, 1000)
     without.op("aten::mm", 0, 900)
     assert not summary(without).nature.is_blind
     assert "there is a GPU" not in summary(without).verdict
+
+
+@pytest.mark.parametrize("name", ["nccl:all_to_all", "aten::record_stream", "aten::cudnn_convolution"])
+def test_what_only_a_gpu_does_is_no_program_of_the_cpu(summary, name):
+    def rank(operator):
+        builder = TraceBuilder(devices=())
+        builder.step(1, 0, 1000)
+        for name, at in (("aten::mm", 0), ("aten::add", 400), (operator, 900)):
+            builder.op(name, at, 90)
+        return summary(builder)
+
+    assert (rank(name).nature.is_blind, rank(name).advice) == (True, [])
+    assert rank("gloo:all_to_all").advice
+
+
+@pytest.mark.parametrize("category, name", [("mtia_ccp_events", "MTIA"), ("hpu_op", "HPU")])
+def test_an_accelerator_whose_events_are_not_read_is_named(summary, category, name):
+    builder = TraceBuilder(devices=())
+    builder.step(1, 0, 1000)
+    builder.op("aten::mm", 0, 300)
+    assert summary(builder).advice
+    builder.add(category, "fc-dtype_Float", 10, 900, tid=7, pid=0)
+    result = summary(builder)
+    assert result.advice == []
+    assert f"accelerator ({name}) whose events are not read" in result.verdict
+    builder.launch("k", 0, 10, 15, 900)
+    assert summary(builder).nature.accelerator == ""
+
+
+def test_a_few_kernels_that_fill_no_time_are_too_little_to_advise_on(summary):
+    def fragment(kernels, us):
+        builder = TraceBuilder()
+        builder.step(1, 0, 1000)
+        for number in range(kernels):
+            builder.launch("k", 100 * number, 2, 100 * number + 5, us)
+        return summary(builder)
+
+    result = fragment(4, 10)
+    assert (result.advice, result.findings) == ([], [])
+    assert result.verdict.startswith("4 kernels fill 4.0% of the time: too little to advise on")
+    assert fragment(1, 0.5).verdict.startswith("one kernel fills less than 0.1% of the time")
+    assert fragment(10, 4).advice
+    assert fragment(4, 20).advice
+
+
+def test_of_a_sample_of_the_events_nothing_is_advised(summary):
+    def every(distance):
+        builder = launching("aten::mm")
+        for _ in range(101):
+            builder.ids += distance - 1
+            builder.op("aten::add", 500, 1)
+        return summary(builder)
+
+    assert every(1).advice
+    assert every(1).nature.recorded == 1
+    sampled = every(20)
+    assert sampled.advice == []
+    assert "about one of 20 is in this trace" in sampled.verdict
 
 
 def test_a_launch_of_milliseconds_on_an_idle_gpu_loads_code(summary):

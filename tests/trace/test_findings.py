@@ -163,9 +163,31 @@ def test_layout_kernels_and_copies_by_contiguous_are_found(found):
     permuting = found(program)["layout_conversions"]
     assert permuting.us_per_step == pytest.approx(50)
     assert "channels_last" not in permuting.do
-    filling = ("SubTensorOpWithScalar1d", 100, "aten::miopen_convolution")
-    assert "layout_conversions" not in found(Program().run(filling, rest))
     assert "layout_conversions" not in found(Program().run((*copy, "aten::copy_"), rest))
+
+
+def test_fills_and_casts_beside_miopens_convolutions_are_found(found):
+    rest = ("ampere_sgemm_128x64_nn", 500, "aten::mm")
+    filling = ("SubTensorOpWithScalar1d", 100, "aten::miopen_convolution")
+    finding = found(Program().run(filling, filling, rest))["layout_conversions"]
+    assert finding.us_per_step == pytest.approx(200)
+    assert finding.why.startswith("2 fills and casts by MIOpen per step, 29% of the kernels' time")
+    assert "benchmark" in finding.do
+
+
+def test_copies_within_the_gpu_are_found_where_no_kernel_runs(found):
+    def copying(builder, begin, times=(100, 600)):  # the second one runs beside the kernel
+        builder.op("CompiledFunction", begin + 1, 120)
+        for at in times:
+            op = builder.op("aten::copy_", begin + at / 10, 4)
+            builder.copy(begin + at / 10 + 1, 2, begin + at, 50, 2_000_000, name="Memcpy DtoD (Device -> Device)", op=op)
+
+    finding = found(Program().run((BMM, 500, "aten::mm"), before=400, more=copying))["layout_conversions"]
+    assert finding.us_per_step == pytest.approx(50)
+    assert "2 copies within the GPU per step, 4 MB, 50 us with no kernel beside them" in finding.why
+    assert finding.why.endswith("inside CompiledFunction")
+    late = Program().run((BMM, 500, "aten::mm"), more=lambda builder, begin: copying(builder, begin, (100, 200)))
+    assert "layout_conversions" not in found(late)
 
 
 def test_matrix_products_in_several_precisions_are_found(found):
@@ -230,6 +252,25 @@ def test_the_innermost_python_function_while_the_gpu_is_idle_is_named(found):
     assert "innermost functions: data.py(77): decode 700 us; train.py(10): main" in finding.why
     assert "<built-in method f of object> 50 us" in finding.why
     assert "host_python" not in found(Program().run((BMM, 100, "aten::mm"), before=900))  # no stacks
+
+
+def test_without_stacks_operators_tell_what_fills_the_longest_time_without_a_kernel(found):
+    def before(name, us, wrapper="DistributedDataParallel.forward", thread=1):
+        def add(builder, begin):
+            builder.add("annotation", wrapper, begin + 1, 1000)
+            builder.op(name, begin + 2, us, tid=thread)
+            builder.op("aten::as_strided", begin + 3, us / 2, tid=thread)
+
+        return found(Program().run((BMM, 100, "aten::mm"), before=900, more=add)).get("host_python")
+
+    finding = before("aten::unflatten_dense_tensors", 700)
+    assert finding.us_per_step == pytest.approx(920, abs=15)
+    assert "inside DistributedDataParallel.forward: aten::unflatten_dense_tensors 700 us" in finding.why
+    assert "as_strided" not in finding.why
+    assert "broadcast_buffers=False" in finding.do
+    assert "broadcast_buffers" not in before("aten::unflatten_dense_tensors", 700, wrapper="## forward ##").do
+    assert before("aten::nonzero", 300) is None  # most of the time is nobody's
+    assert before("aten::nonzero", 700, thread=2) is None  # not the thread that launches
 
 
 def copied(name, call="cudaMemcpyAsync"):

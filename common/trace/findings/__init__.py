@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from common.trace.findings import host, kernels, whole
+from common.trace.findings import host, kernels, moves, whole
 from common.trace.findings.finding import Finding, Look
 
 RULES: tuple[Callable[[Look], Finding | None], ...] = (
@@ -13,7 +13,7 @@ RULES: tuple[Callable[[Look], Finding | None], ...] = (
     kernels.unfused_attention,
     kernels.misaligned_matmul,
     kernels.fusable_elementwise,
-    kernels.layout_conversions,
+    moves.layout_conversions,
     kernels.precision_mix,
     kernels.recomputation,
     kernels.depthwise,

@@ -1,18 +1,20 @@
 """Findings on the CPU's side: what keeps the GPU waiting."""
 
 import re
+from collections import Counter
 
 import numpy as np
 
 from common.trace.advice import time_text
 from common.trace.findings.finding import Finding, Look
-from common.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
+from common.trace.idle import CAUSES, LAUNCH_LATENCY, Idle, longest_stall
 from common.trace.intervals import Cover
 from common.trace.kernel_name import short_name
 from common.trace.kinds import COLLECTIVE, MATRIX
 from common.trace.operators import Nesting, launches
 from common.trace.ordered import distinct
-from common.trace.steps import is_mark
+from common.trace.steps import Steps, is_mark, is_step
+from common.trace.typical import typical
 
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
 # An optimizer that costs more than its kernels show: so many of all kernels, and so much of the step on the CPU.
@@ -20,6 +22,8 @@ MANY, COSTLY = 0.2, 0.05
 PAUSE = 10.0  # µs: shorter times between two kernels are usual
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 TOP_FUNCTIONS = 3
+LONG = 0.05  # of a step: shorter times without a kernel are many, and none of them stands out
+_WRAPPER = re.compile(r"(Distributed)?DataParallel\.forward|enumerate\(Data")  # around other operators
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
@@ -49,10 +53,15 @@ def unfused_optimizer(look: Look) -> Finding | None:
 
 
 def host_python(look: Look) -> Finding | None:
+    """What the CPU does while the GPU waits for it: Python's functions, or in a trace without stacks operators."""
+    if not look.idle:
+        return None
+    return _functions(look) if len(look.trace.python) else _longest_wait(look)
+
+
+def _functions(look: Look) -> Finding | None:
     """The innermost Python functions that run while the GPU is idle and no operator or call runs."""
     trace, python = look.trace, look.trace.python
-    if not len(python) or not look.idle:
-        return None
     marks = trace.named(trace.operators, lambda name: is_mark(name) or name.startswith("enumerate(Data"))
     working = trace.operators.cover(~marks) | trace.runtime.cover()
     pending = Cover()
@@ -91,6 +100,69 @@ def host_python(look: Look) -> Finding | None:
         us,
         "move this work out of the loop, or to a loader's process; what is the model's own, compile",
     )
+
+
+def _longest_wait(look: Look) -> Finding | None:
+    """The outermost operators during the longest time without a kernel of each typical step, if it is `LONG`.
+
+    On the thread that launches the kernel which ends that time, and only where they fill most of it.
+    """
+    trace, gpu, steps = look.trace, look.idle[0], typical(look.steps)
+    gaps, begins, ends = _longest_gaps(gpu, steps)
+    length = float((ends - begins).sum())
+    cause = CAUSES[int(gpu.by_gap[:, gaps].sum(axis=1).argmax())] if len(gaps) else ""
+    if cause not in ("launch", "other") or length < LONG * steps.duration.sum():
+        return None
+    operators, annotations = trace.operators, trace.annotations
+    around = trace.named(operators, lambda name: is_mark(name) or _WRAPPER.match(name))
+    outermost = ~around & ((trace.nesting.parent < 0) | np.append(around, False)[trace.nesting.parent])
+    ranges = ~trace.named(annotations, is_step)
+    kernels = np.flatnonzero(trace.kernels.device == gpu.device)
+    call = np.append(look.call[kernels], -1)[np.searchsorted(trace.kernels.start[kernels], gpu.end[gaps])]
+    known = call >= 0
+    threads = trace.runtime.thread[call[known]]
+    times, inside = np.zeros(len(trace.names)), Counter[str]()
+    for begin, end, thread in zip(begins[known].tolist(), ends[known].tolist(), threads.tolist(), strict=True):
+        running = operators.where(outermost & (operators.thread == thread))
+        times += np.bincount(running.name, running.us_within(begin, end), len(times))
+        around_it = annotations.where(ranges & (annotations.thread == thread))
+        around_it = around_it.where(around_it.us_within(begin, end) >= 0.9 * (end - begin))
+        if len(around_it):
+            inside[trace.names[around_it.name[around_it.duration.argmin()]]] += 1
+    if times.sum() < length / 2:
+        return None
+    count = len(steps.names)
+    order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS]
+    named = [f"{trace.names[n]} {time_text(times[n] / count)}" for n in order if times[n] >= LONG * length]
+    where = f", inside {inside.most_common(1)[0][0]}" if inside else ""
+    do = "see whether each step needs these operators, or whether they can run before, or in another thread"
+    if "aten::unflatten_dense_tensors" in trace.names[order[0]] and "DistributedDataParallel" in where:
+        do = (
+            "DDP broadcasts its buffers (means and variances of batch normalisation) before each forward pass: "
+            "broadcast_buffers=False where the ranks need not agree on them"
+        )
+    us = length / count
+    return Finding(
+        "host_python",
+        "a long wait for the CPU in each step",
+        f"the longest time without a kernel is {time_text(us)} of a step; meanwhile the thread that launches the next "
+        f"one runs{where}: {'; '.join(named)}",
+        us,
+        do,
+    )
+
+
+def _longest_gaps(gpu: Idle, steps: Steps) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each step the index of its longest stretch without a kernel, and where that begins and ends inside it, µs."""
+    first, last = np.searchsorted(gpu.end, steps.start, "right"), np.searchsorted(gpu.start, steps.end)
+    rows = []
+    for low, high, start, end in zip(first, last, steps.start, steps.end, strict=True):
+        begins, ends = np.maximum(gpu.start[low:high], start), np.minimum(gpu.end[low:high], end)
+        if high > low:
+            longest = int((ends - begins).argmax())
+            rows.append((low + longest, begins[longest], ends[longest]))
+    gaps, begins, ends = np.array(rows).reshape(-1, 3).T
+    return gaps.astype(np.int64), begins, ends
 
 
 def blocking_copies(look: Look) -> Finding | None:

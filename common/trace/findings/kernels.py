@@ -19,7 +19,6 @@ _ALIGNED = 16  # bytes, for the widest loads of a matrix kernel
 _ELEMENT_BYTES = {"c10::half": 2, "c10::bfloat16": 2}  # fp32 has no such limit without Tensor Cores
 LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)"  # of a name in lower case
 _UNALIGNED = r"align[12](?![0-9])"
-_PERMUTING = {"aten::contiguous", "aten::reshape"}  # they copy only where the order of the elements changes
 _DEPTHWISE = r"depthwise|c1_k1_n(hwc|chw)"
 _FORWARD = {
     f"aten::{name}"
@@ -190,47 +189,6 @@ def _kept(look: Look, gone: np.ndarray) -> np.ndarray:
 def layout_kernels(look: Look) -> np.ndarray:
     """A mask: the libraries' kernels that only convert between NCHW and NHWC."""
     return look.named(LAYOUT)
-
-
-def layout_conversions(look: Look) -> Finding | None:
-    """Kernels that only change the order of elements: the libraries' own, and copies that make a tensor contiguous."""
-    own = layout_kernels(look)
-    copying = _permuting(look)
-    both = own | copying
-    us = look.us_per_step(both)
-    if not look.worthwhile(us):
-        return None
-    parts = []
-    if own.any():
-        parts.append(f"{look.per_step(own):.0f} conversions between NCHW and NHWC per step")
-    if copying.any():
-        parts.append(f"{look.per_step(copying):.0f} copies per step by .contiguous() or .reshape()")
-    mostly_own = look.us_per_step(own) >= us / 2
-    do = "permute once and keep that layout: .contiguous() and .reshape() copy where the order of elements changes"
-    if mostly_own:
-        do = "model and images in torch.channels_last" if look.of_kind(CONVOLUTION).any() else "keep one layout"
-    return Finding(
-        "layout_conversions",
-        "kernels that only change a layout",
-        f"{' and '.join(parts)}: {look.share_of_kernels(both):.0%} of the kernels' time",
-        us,
-        do,
-        look.without(both),
-    )
-
-
-def _permuting(look: Look) -> np.ndarray:
-    """A mask: copies that `contiguous` or `reshape` launched."""
-    trace = look.trace
-    if not len(trace.operators):
-        return np.zeros(len(trace.kernels), bool)
-    permuting = trace.named(trace.operators, _PERMUTING.__contains__)
-    inside = np.zeros(len(trace.kernels), bool)
-    operator = np.where(look.of_kind(COPY), look.operator, -1)
-    for _ in range(4):  # contiguous > clone > copy_
-        inside |= (operator >= 0) & permuting[operator]
-        operator = np.where(operator >= 0, trace.nesting.parent[operator], -1)
-    return inside
 
 
 def precision_mix(look: Look) -> Finding | None:

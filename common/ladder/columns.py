@@ -94,7 +94,9 @@ def columns(
         "windows": column("windows", _windows),
         "rounds": column("rounds", lambda row: str(len(row.rounds))),
         "GPU busy": column("GPU\nbusy", lambda row: _share(used.get(step_of(row)), "utilization")),
-        "Tensor Cores": column("Tensor\nCores", lambda row: _share(used.get(step_of(row)), "tensor_cores")),
+        "Tensor Cores": column(
+            matrix_units(used).replace(" ", "\n"), lambda row: _share(used.get(step_of(row)), "tensor_cores")
+        ),
         "vs step before": column("vs step\nbefore", lambda row: "" if row.gain is None else str(row.gain)),
         "vs baseline": column("vs\nbaseline", lambda row: "1.00x" if row.result is base else str(row.relative)),
         "original": column("original", _published),
@@ -102,6 +104,11 @@ def columns(
     if limit:
         table["% of limit"] = column("% of\nlimit", lambda row: f"{limit.share_of_limit(row.result):.0%}")
     return table
+
+
+def matrix_units(used: Mapping[str, GpuUse]) -> str:
+    """What the GPU's maker calls Tensor Cores."""
+    return next((use.matrix_units for use in used.values()), "Tensor Cores")
 
 
 def _windows(row: Row) -> str:

@@ -17,11 +17,12 @@ class GpuUse:
     """What a run's trace shows of its GPUs, the mean over them, as shares 0..1; None where it does not show it.
 
     utilization: see `trace.gpus.Gpu`. tensor_cores: of the kernel time. Both from the traced steps, which the profiler
-    slows: they show how the time is spent, not how much of it.
+    slows: they show how the time is spent, not how much of it. matrix_units: what the GPU's maker calls Tensor Cores.
     """
 
     utilization: float | None
     tensor_cores: float | None
+    matrix_units: str = "Tensor Cores"
 
 
 @dataclass(frozen=True)
@@ -144,12 +145,14 @@ def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Gp
     used, problems = {}, []
     for result in on_gpu:
         try:
-            gpus = summarize(Path(logdir) / result.step / result.trace).gpus
+            summary = summarize(Path(logdir) / result.step / result.trace)
         except InputError as error:
             problems.append(str(error))
             continue
         used[result.step] = GpuUse(
-            mean_of_known(gpu.utilization for gpu in gpus), mean_of_known(gpu.tensor_core_share for gpu in gpus)
+            mean_of_known(gpu.utilization for gpu in summary.gpus),
+            mean_of_known(gpu.tensor_core_share for gpu in summary.gpus),
+            summary.matrix_units,
         )
     return used, problems
 

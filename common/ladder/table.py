@@ -20,6 +20,7 @@ from common.ladder.columns import (
     Limit,
     beside_original,
     columns,
+    matrix_units,
     rows_of,
 )
 from common.ladder.compare import GpuUse, Ladder, half_spread, is_first_step
@@ -32,7 +33,7 @@ UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond 
 NO_EFFECT = (
     "A step whose change has no effect on this device (see its note) differs from the one before by chance only.\n"
 )
-OF_TRACES = "GPU busy, Tensor Cores: of the traced steps and of their kernels' time; `explain` shows more.\n"
+OF_TRACES = "GPU busy, {}: of the traced steps and of their kernels' time; `explain` shows more.\n"
 NO_GPU = "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` shows where the time went.\n"
 
 
@@ -102,12 +103,13 @@ def _print_ladder(
         to.print(Text(f"[{number}] {note}", "yellow"))
     for not_run in missing:
         to.print(Text(f"{printable(not_run)}.", "yellow"))
-    to.print(Text(_legend(ladder, groups, limit), "dim"))
+    to.print(Text(_legend(ladder, groups, limit, matrix_units(used)), "dim"))
 
 
-def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | None) -> str:
+def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | None, units: str) -> str:
     on_cpu = ladder.baseline.device_type == "cpu"
     memory = "the profiler's peak (weights not in it)" if on_cpu else "the GPU allocator's peak"
+    traced = OF_TRACES.format(units) if TRACED in groups else NO_GPU if on_cpu else ""
     original = (
         f"original: as published for a {published.DEVICE} at 224 px, against its own baseline; not measured here."
     )
@@ -115,7 +117,7 @@ def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | 
         f"{intervals(ladder)}\n{NO_EFFECT if on_cpu else ''}"
         "images/s: the median timed window, no profiler running; window ±: half the windows' range. "
         f"memory: {memory}. batch MB: what a batch moves to the device.\n"
-        f"{_of_limit(limit) if limit else ''}{OF_TRACES if TRACED in groups else NO_GPU if on_cpu else ''}"
+        f"{_of_limit(limit) if limit else ''}{traced}"
         f"{original if beside_original(ladder) else ''}"
     ).rstrip()
 

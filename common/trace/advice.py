@@ -22,6 +22,8 @@ WORTHWHILE = 0.02  # of the step: less is not worth a change
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
 ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
+# What shortens the GPU's own work: by the step, or the title where none treats it.
+ON_THE_GPU = ("01_amp", "09_channels_last", "11_fused_optimizer", "fuse attention", "overlap communication")
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 
 
@@ -99,6 +101,14 @@ def stalled(steps: Steps, idle: Sequence[Idle]) -> float:
     queued = sum(gpu.causes_us["queued"] for gpu in idle) / count
     waiting = sum(gpu.total_us for gpu in idle) / count
     return queued / total if queued >= max(waiting / 2, STALLED * total) else 0.0
+
+
+def despite_a_stall(advice: Iterable[Advice]) -> list[Advice]:
+    """The advice for a trace whose GPU mostly waits for itself: bounds over what the CPU does say nothing then.
+
+    What a replay estimated stays: it has explained the waits.
+    """
+    return [item for item in advice if item.estimated_gain or (item.step or item.title) in ON_THE_GPU]
 
 
 def verdict(

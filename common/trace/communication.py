@@ -3,6 +3,8 @@
 The plugin has no such number: it counts today's NCCL kernels as ordinary kernels (see `steps.roles`).
 """
 
+import re
+
 from msgspec import Struct
 
 from common.trace.columns import Trace
@@ -10,16 +12,20 @@ from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE, kind
 from common.trace.steps import Steps, of_steps
 
+_EXCHANGE = re.compile("send_?recv|all_?to_?all")
+
 
 class Communication(Struct, frozen=True):
     """The kernels of collectives, NCCL's and others.
 
-    count: in the steps. µs over all steps; hidden_us: while other kernels ran too.
+    count: in the steps. µs over all steps; hidden_us: while other kernels ran too. exchanges: whether most of their
+    time is of all-to-all and the like, which no bucket joins; NCCL calls those SendRecv.
     """
 
     count: int
     us: float
     hidden_us: float
+    exchanges: bool = False
 
     @property
     def exposed_us(self) -> float:
@@ -44,4 +50,7 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
     total = communicating.within(steps.start, steps.end)
     hidden = total - (either - computing.within(steps.start, steps.end))
     count = int((collective & of_steps(trace, steps, trace.kernels)).sum())
-    return Communication(count, float(total.sum()), float(hidden.sum()))
+    exchanging = trace.named(trace.kernels, lambda name: _EXCHANGE.search(name.lower()))
+    time = trace.kernels.duration
+    exchanges = time[exchanging & collective].sum() > time[collective].sum() / 2
+    return Communication(count, float(total.sum()), float(hidden.sum()), bool(exchanges))

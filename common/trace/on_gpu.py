@@ -84,7 +84,7 @@ def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> A
     devices = [trace.properties.get(number, {}) for number in distinct(kernels.device).tolist()]
     majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
     if majors and max(majors) < 7:
-        return Advice("01_amp", "mixed precision", "this GPU has no Tensor Cores", 0.0, 1.0)
+        return Advice("01_amp", "mixed precision", f"this GPU has no {unit_name(trace)}", 0.0, 1.0)
 
     def share(mask: np.ndarray) -> float:
         return float(kernels.cover(mask).within(steps.start, steps.end).sum()) / total
@@ -256,10 +256,8 @@ def _optimizer(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle])
     if phases.fused:
         return Advice(step, title, "the optimizer is fused already", 0.0, 1.0)
     working, waiting = _caused_by(trace, steps, idle, phases.optimizer)
-    why = (
-        f"Optimizer.step launches {step_time(steps, working)} of kernels per step, and for "
-        f"{step_time(steps, waiting)} of it the GPU waits; fused, the optimizer is a few kernels"
-    )
+    waits = f", and for {step_time(steps, waiting)} the GPU waits meanwhile" if waiting > 0 else ""
+    why = f"Optimizer.step launches {step_time(steps, working)} of kernels per step{waits}; fused, it is a few kernels"
     return bounded(step, title, why, working + waiting)
 
 
@@ -318,7 +316,9 @@ def _communicating(steps: Steps, communication: Communication | None, nature: Na
     share = communication.exposed_us / max(float(steps.duration.sum()), 1e-9) if communication else 0.0
     alone = f"collectives run {step_time(steps, share)} of a step with nothing beside them"
     how = "larger buckets, or fewer of them (accumulate gradients)"
-    if nature.training is False:
+    if communication and communication.exchanges:
+        how = "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
+    elif nature.training is False:
         how = "products fused with their collectives, or fewer GPUs for each answer"
     why = f"{alone}: {how}"
     return bounded(None, "overlap communication", why, share)

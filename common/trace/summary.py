@@ -148,6 +148,8 @@ def summarize(path: str | Path | Chunks) -> Summary:
         costs = estimates.advice(costs)
         found = estimates.findings(findings(look))
         worth, combined = estimates.worth_following(advice.ranked(costs))
+    if advice.stalled(usual, usual_waits):
+        worth = advice.despite_a_stall(worth)
     return Summary(
         trace=trace,
         steps=traced_steps,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from support import ROOT, assert_refused, make_result, run_program, write_run
-from support.trace_builder import TraceBuilder, two_steps
+from support.trace_builder import V100, TraceBuilder, two_steps
 
 from common import record
 from common.__main__ import main
@@ -58,12 +58,14 @@ def refused(run):
     return command
 
 
-def ladder_in(folder):
+def ladder_in(folder, device=V100):
     """Three runs whose traces predict at most 1.25x for workers: step 04 gains less than predicted, step 05 more."""
     windows = {"00_baseline": 100.0, "04_multiprocess_loading": 120.0, "05_pinned_memory": 200.0}
     for step, speed in windows.items():
         result = make_result(step, windows=[speed] * 5)
-        two_steps().write(write_run(folder, result) / result.trace)
+        builder = two_steps()
+        builder.header["deviceProperties"] = [device]
+        builder.write(write_run(folder, result) / result.trace)
     return folder
 
 
@@ -474,6 +476,11 @@ def test_compare_shows_the_gpu_use_from_the_traces(tmp_path, capsys):
     row = next(line.split() for line in out.splitlines() if line.startswith("00_baseline"))
     assert row[-2:] == ["40%", "0%"]
     assert "GPU busy, Tensor Cores: of the traced steps" in out
+    with pytest.raises(SystemExit):
+        main(["compare", str(ladder_in(tmp_path / "amd", {"id": 0, "name": "AMD Instinct MI300X"}))])
+    out = capsys.readouterr().out
+    assert "GPU busy, Matrix cores: of the traced steps" in out
+    assert "Tensor" not in out
     (tmp_path / "00_baseline" / make_result().trace).unlink()
     with pytest.raises(SystemExit) as exited:
         main(["compare", str(tmp_path)])

@@ -4,7 +4,7 @@ import pytest
 from support import ROOT, STEPS
 from support.trace_builder import TraceBuilder, two_steps
 
-from common.trace.advice import Advice, bounded, ranked
+from common.trace.advice import Advice, bounded, despite_a_stall, ranked
 from common.trace.summary import summarize
 
 LADDER = [path.stem for path in STEPS[1:]]
@@ -79,6 +79,25 @@ def test_a_cost_without_a_bound_ranks_by_its_share():
     larger, smaller = bounded("03_x", "t", "w", 0.4), bounded("04_x", "t", "w", 0.2)
     none = Advice("01_x", "t", "w", 0.0, None)
     assert ranked([none, smaller, unknown, larger]) == [larger, unknown, smaller]
+
+
+def test_where_the_gpu_waits_for_itself_bounds_over_the_cpus_work_are_no_advice(summary):
+    kernels = bounded("01_amp", "t", "w", 0.3)
+    python, launches = bounded(None, "find the Python", "w", 0.3), bounded("15_cuda_graphs", "t", "w", 0.2)
+    explained = Advice("15_cuda_graphs", "t", "w", 0.3, None, 1.4)
+    assert despite_a_stall([python, kernels, launches, explained]) == [kernels, explained]
+
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = number * 1000
+        builder.step(number, begin, 1000)
+        builder.launch("k", begin + 5, 5, begin + 12, 100)
+        builder.launch("k", begin + 20, 5, begin + 600, 100)  # launched long ago
+        builder.launch("k", begin + 900, 5, begin + 910, 90)  # and one that the CPU launched late
+    result = summary(builder)
+    assert any(advice.share_of_step > 0.1 for advice in result.bottlenecks)
+    assert "the next one is launched already" in result.verdict
+    assert result.advice == []
 
 
 def test_gains_as_good_as_equal_are_in_the_order_of_the_steps():
@@ -274,3 +293,17 @@ def test_setting_up_inside_the_first_operators_is_not_what_compiling_them_saves(
     builder = gpu_step([(750, 760, 240)], ("aten::to", 0, 700), ("aten::conv2d", 740, 20))
     builder.add("runtime", "cudaMalloc", 10, 480, correlation=-2)
     assert advised(summary(builder), "14_compile_loss").share_of_step <= (760 - 480) / 1000
+
+
+def test_advice_names_the_units_as_their_maker_does(summary):
+    def of(device):
+        builder = TraceBuilder(devices=[device])
+        builder.step(1, 0, 1000)
+        op = builder.op("aten::mm", 0, 100)
+        builder.launch("sgemm", 10, 5, 100, 900, op=op)
+        advice = advised(summary(builder), "01_amp")
+        return f"{advice.title}; {advice.why}"
+
+    assert "Tensor Cores" in of({"id": 0, "name": "NVIDIA A100", "computeMajor": 8})
+    on_amd = of({"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9})
+    assert "on Matrix cores" in on_amd and "Tensor Cores" not in on_amd

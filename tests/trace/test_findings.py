@@ -180,7 +180,9 @@ def test_copies_within_the_gpu_are_found_where_no_kernel_runs(found):
         builder.op("CompiledFunction", begin + 1, 120)
         for at in times:
             op = builder.op("aten::copy_", begin + at / 10, 4)
-            builder.copy(begin + at / 10 + 1, 2, begin + at, 50, 2_000_000, name="Memcpy DtoD (Device -> Device)", op=op)
+            builder.copy(
+                begin + at / 10 + 1, 2, begin + at, 50, 2_000_000, name="Memcpy DtoD (Device -> Device)", op=op
+            )
 
     finding = found(Program().run((BMM, 500, "aten::mm"), before=400, more=copying))["layout_conversions"]
     assert finding.us_per_step == pytest.approx(50)
@@ -320,6 +322,20 @@ def test_collectives_beside_nothing_are_found(found):
     assert "bucket" not in finding.do  # gradients have buckets, inference has none
     training = Program().run((BMM, 500, "aten::mm"), collective, inside=("AddmmBackward0",))
     assert "bucket_cap_mb" in found(training)["exposed_collectives"].do
+    exchange = ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", 400, "nccl:all_to_all")
+    training = Program().run((BMM, 500, "aten::mm"), collective, exchange, inside=("AddmmBackward0",))
+    assert "bucket" not in found(training)["exposed_collectives"].do
+
+
+def test_many_short_collectives_are_to_be_joined(found):
+    def reduced(us, count):
+        reduce = ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", us, "nccl:all_reduce")
+        program = Program().run((BMM, 500, "aten::mm"), *[reduce] * count, inside=("AddmmBackward0",))
+        return found(program)["exposed_collectives"].do
+
+    assert "join them in buckets, as DDP does with gradients: one takes 100 us" in reduced(100, 60)
+    assert "join" not in reduced(1000, 60)
+    assert "join" not in reduced(100, 5)
 
 
 def test_a_gpu_that_waits_although_work_is_launched_is_found(found):

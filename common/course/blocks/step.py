@@ -80,7 +80,11 @@ def profile(course: Course, step: str) -> str:
         "",
     ]
     for gpu in summary.gpus:
-        shares = {"busy": gpu.utilization, "SMs at work": gpu.sm_efficiency, "Tensor Cores": gpu.tensor_core_share}
+        shares = {
+            "busy": gpu.utilization,
+            "SMs at work": gpu.sm_efficiency,
+            summary.matrix_units: gpu.tensor_core_share,
+        }
         known = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
         lines += [f"GPU {gpu.id}: {known}.", ""]
     lines += [f"**{escaped(summary.verdict)}.**", "", *map(_advice_line, summary.advice)]

@@ -72,7 +72,7 @@ def _permuting(look: Look) -> np.ndarray:
 
 
 def _within_the_gpu(look: Look) -> tuple[np.ndarray, float]:
-    """A mask over `Trace.copies`: those from the GPU to itself in the steps; and µs per step of them without a kernel."""
+    """A mask over `Trace.copies`: those within the GPU, in the steps; and µs per step of them without a kernel."""
     copies = look.trace.copies
     within = direction(look.trace, "d2d") & of_steps(look.trace, look.steps, copies)
     alone = [copies.cover(within & (copies.device == gpu.device)).within(gpu.start, gpu.end).sum() for gpu in look.idle]
@@ -83,7 +83,9 @@ def _copies_text(look: Look, within: np.ndarray, us: float) -> str:
     """How many copies, how many bytes, and inside which operator of the program's own most of their time."""
     trace = look.trace
     count, size = within.sum() / look.step_count, np.nan_to_num(trace.copies.bytes)[within].sum() / look.step_count
-    text = f"{count:.0f} copies within the GPU per step, {size / 1e6:.0f} MB, {time_text(us)} with no kernel beside them"
+    text = (
+        f"{count:.0f} copies within the GPU per step, {size / 1e6:.0f} MB, {time_text(us)} with no kernel beside them"
+    )
     callers = Counter[str]()
     operators = launching_operators(trace, launches(trace, trace.copies)[within])
     for operator, length in zip(operators.tolist(), trace.copies.duration[within].tolist(), strict=True):

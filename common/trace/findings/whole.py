@@ -3,6 +3,9 @@
 from common.trace.advice import time_text
 from common.trace.findings.finding import Finding, Look
 
+MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
+SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
+
 
 def exposed_collectives(look: Look) -> Finding | None:
     """Collectives with no kernel beside them."""
@@ -13,18 +16,24 @@ def exposed_collectives(look: Look) -> Finding | None:
     if not look.worthwhile(us):
         return None
     count = collectives.count / look.step_count
-    do = (
-        "compare the ranks first; then larger buckets (bucket_cap_mb) if they are many, smaller ones if they begin late"
-    )
-    if look.nature.training is False:
-        do = "compare the ranks first; then products fused with their collectives, or fewer GPUs for each answer"
+    each = collectives.us / max(collectives.count, 1)
+    do = "larger buckets (bucket_cap_mb) if they are many, smaller ones if they begin late"
+    if collectives.exchanges:
+        do = "exchange fewer bytes (16 bits), or exchange beside layers that do not need the result"
+    elif look.nature.training is False:
+        do = "products fused with their collectives, or fewer GPUs for each answer"
+    elif count >= MANY_COLLECTIVES and each < SHORT_COLLECTIVE:
+        do = (
+            f"join them in buckets, as DDP does with gradients: one takes {time_text(each)}, of which a launch and a "
+            "wait for the other ranks are the same for any size"
+        )
     return Finding(
         "exposed_collectives",
         "collectives that nothing hides",
         f"{count:.0f} collectives per step take {time_text(collectives.us / look.step_count)}, {time_text(us)} of it "
         "with no other kernel beside them; waiting for the slowest rank is part of it",
         us,
-        do,
+        f"compare the ranks first; then {do}",
     )
 
 

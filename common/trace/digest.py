@@ -41,7 +41,7 @@ def digest(summary: Summary) -> dict[str, object]:
             "outliers": [asdict(outlier) for outlier in summary.outliers],
         },
         "gpus": [asdict(gpu) | {"unsure": summary.tensor_cores.unknown.get(gpu.id, 0.0)} for gpu in summary.gpus],
-        "has_gpu": bool(summary.gpus or summary.trace.properties),
+        "has_gpu": bool(summary.gpus or summary.trace.properties or summary.nature.is_blind),
         "eligible_share": summary.tensor_cores.eligible_share,
         "kernel_count": sum(kernel.count for kernel in summary.in_steps.kernels),
         "kernel_us": sum(kernel.us for kernel in summary.in_steps.kernels),

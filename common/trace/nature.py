@@ -27,8 +27,9 @@ _TRAINING_KERNELS = re.compile(r"backward|wgrad|flash_bwd|adam", re.IGNORECASE) 
 _COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _COMPILED_KERNELS = re.compile(r"^triton_[a-z]+_fused_|^triton__0d1d")  # Inductor's, by its names of today and of 2023
 _LAUNCH = re.compile(r"^(cuda|cu|hip)(Module|Ext)*LaunchKernel")
-# What only a program on a GPU does. record_stream keeps a block of GPU memory for another stream.
-_ON_GPU = re.compile(r"^nccl:|^aten::(cudnn|miopen)_|^aten::record_stream$")
+# What only a program on a GPU does. record_stream keeps a block of GPU memory for another stream. Not the question
+# whether cuDNN can be used, which LSTMs ask on a CPU, too.
+_ON_GPU = re.compile(r"^nccl:|^aten::(cudnn|miopen)_(?!is_acceptable)|^aten::record_stream$")
 _IMAGES = re.compile(r"aten::(conv2d|upsample_\w*2d|_upsample_\w*2d|\w*(max|avg)_pool2d)")
 _LIKELY_IMAGES = re.compile(r"aten::(cudnn|miopen|mkldnn)_convolution")  # of one, two or three dimensions
 _NO_IMAGES = re.compile(r"aten::conv[13]d")

@@ -243,10 +243,10 @@ def _compiling_the_rest(trace: Trace, steps: Steps, phases: Phases, idle: Sequen
     if nature.training is False and not phases.normalises:
         return Advice(step, title, f"{_INFERENCE}, without a loss", 0.0, 1.0)
     working, waiting = _caused_by(trace, steps, idle, phases.preparing | phases.loss)
+    runs = f"runs their kernels for {step_time(steps, working)} of a step, and " if working > 0 else ""
     why = (
-        f"{step_time(steps, working)} of a step are kernels of the operators that convert and normalise the "
-        f"batch before the model, or compute the loss, and for {step_time(steps, waiting)} the GPU waits for "
-        "them; both can be compiled with the model"
+        "operators convert and normalise the batch before the model, or compute the loss: the GPU "
+        f"{runs}waits for them for {step_time(steps, waiting)}; both can be compiled with the model"
     )
     return bounded(step, title, why, working + waiting)
 

@@ -176,8 +176,8 @@ def test_fills_and_casts_beside_miopens_convolutions_are_found(found):
 
 
 def test_copies_within_the_gpu_are_found_where_no_kernel_runs(found):
-    def copying(builder, begin, times=(100, 600)):  # the second one runs beside the kernel
-        builder.op("CompiledFunction", begin + 1, 120)
+    def copying(builder, begin, times=(100, 600), inside="CompiledFunction"):  # the second one runs beside the kernel
+        builder.op(inside, begin + 1, 120)
         for at in times:
             op = builder.op("aten::copy_", begin + at / 10, 4)
             builder.copy(
@@ -188,6 +188,13 @@ def test_copies_within_the_gpu_are_found_where_no_kernel_runs(found):
     assert finding.us_per_step == pytest.approx(50)
     assert "2 copies within the GPU per step, 4 MB, 50 us with no kernel beside them" in finding.why
     assert finding.why.endswith("inside CompiledFunction")
+    assert "CUDA graph" in finding.do
+
+    def of_ddp(builder, begin):
+        copying(builder, begin, inside="torch.distributed.ddp.reducer::copy_bucket_to_grad")
+
+    finding = found(Program().run((BMM, 500, "aten::mm"), before=400, more=of_ddp))["layout_conversions"]
+    assert "gradient_as_bucket_view=True" in finding.do
     late = Program().run((BMM, 500, "aten::mm"), more=lambda builder, begin: copying(builder, begin, (100, 200)))
     assert "layout_conversions" not in found(late)
 

@@ -142,7 +142,8 @@ def test_what_only_a_gpu_does_is_no_program_of_the_cpu(summary, name):
         return summary(builder)
 
     assert (rank(name).nature.is_blind, rank(name).advice) == (True, [])
-    assert rank("gloo:all_to_all").advice
+    for other in ("gloo:all_to_all", "aten::cudnn_is_acceptable"):
+        assert rank(other).advice
 
 
 @pytest.mark.parametrize("category, name", [("mtia_ccp_events", "MTIA"), ("hpu_op", "HPU")])

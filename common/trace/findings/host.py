@@ -133,7 +133,7 @@ def _longest_wait(look: Look) -> Finding | None:
         return None
     count = len(steps.names)
     order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS]
-    named = [f"{trace.names[n]} {time_text(times[n] / count)}" for n in order if times[n] >= LONG * length]
+    named = [f"{trace.names[n]} {time_text(float(times[n]) / count)}" for n in order if times[n] >= LONG * length]
     where = f", inside {inside.most_common(1)[0][0]}" if inside else ""
     do = "see whether each step needs these operators, or whether they can run before, or in another thread"
     if "aten::unflatten_dense_tensors" in trace.names[order[0]] and "DistributedDataParallel" in where:

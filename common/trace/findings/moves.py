@@ -15,6 +15,7 @@ from common.trace.steps import of_steps
 
 _PERMUTING = {"aten::contiguous", "aten::reshape"}  # they copy only where the order of the elements changes
 _FILLS_AND_CASTS = r"subtensorop"  # MIOpen's, before and after a convolution that sums parts in float32
+_DDP_COPIES = "ddp.reducer::copy_bucket_to_grad"
 _AROUND = ("aten::", "autograd::", "ProfilerStep#")  # operators that do not tell whose copy it is
 
 
@@ -37,8 +38,11 @@ def layout_conversions(look: Look) -> Finding | None:
             share = f"{look.share_of_kernels(kernels):.0%} of the kernels' time"
             parts.append((us, f"{look.per_step(kernels):.0f} {what} per step, {share}", do))
     if look.worthwhile(copying_us):
+        text = _copies_text(look, within, copying_us)
         do = "write results where they are used, and give a CUDA graph inputs whose addresses stay the same"
-        parts.append((copying_us, _copies_text(look, within, copying_us), do))
+        if _DDP_COPIES in text:
+            do = "gradient_as_bucket_view=True spares DDP the copies between gradients and buckets"
+        parts.append((copying_us, text, do))
     us = sum(part[0] for part in parts)
     if not look.worthwhile(us):
         return None
@@ -46,9 +50,9 @@ def layout_conversions(look: Look) -> Finding | None:
     return Finding(
         "layout_conversions",
         "what only moves or converts elements",
-        "; ".join(why for _, why, _ in parts),
+        "; ".join(why for part, why, _ in parts if part >= us / 20),
         us,
-        "; ".join(do for part, _, do in sorted(parts, reverse=True) if part >= us / 4),
+        "; ".join(do for part, _, do in sorted(parts, reverse=True) if part >= us / 5),
         look.without(own | permuting | filling) | Change(copies=copies),
     )
 
@@ -83,9 +87,8 @@ def _copies_text(look: Look, within: np.ndarray, us: float) -> str:
     """How many copies, how many bytes, and inside which operator of the program's own most of their time."""
     trace = look.trace
     count, size = within.sum() / look.step_count, np.nan_to_num(trace.copies.bytes)[within].sum() / look.step_count
-    text = (
-        f"{count:.0f} copies within the GPU per step, {size / 1e6:.0f} MB, {time_text(us)} with no kernel beside them"
-    )
+    size_text = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+    text = f"{count:.0f} copies within the GPU per step, {size_text}, {time_text(us)} with no kernel beside them"
     callers = Counter[str]()
     operators = launching_operators(trace, launches(trace, trace.copies)[within])
     for operator, length in zip(operators.tolist(), trace.copies.duration[within].tolist(), strict=True):

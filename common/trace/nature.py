@@ -14,10 +14,10 @@ from common.trace.idle import Idle
 from common.trace.intervals import Cover
 from common.trace.operators import graph_launched, launches
 from common.trace.ordered import distinct
-from common.trace.steps import Steps
+from common.trace.steps import Steps, is_step
 
-FEWEST_KERNELS = 10  # one training step of a single linear layer: two passes, the loss, the optimizer
-WORKING = 0.05  # of the time: kernels that fill so much are evidence, however few they are
+FEWEST = 10  # kernels, or operators: one training step of a single linear layer has more
+WORKING = 0.05  # of the time: those that fill so much are evidence, however few they are
 NEAR = 2  # to the next operator by its number: most are nearer in whole traces, few in a sample
 ENOUGH = 100  # operators, to tell that
 MOSTLY = 0.5  # of the steps' time: a trace with more capturing or setting up than that is of nothing else
@@ -38,14 +38,15 @@ _NO_IMAGES = re.compile(r"aten::conv[13]d")
 class Nature(Struct, frozen=True):
     """What a trace is of.
 
-    training: True where a backward pass or an optimizer ran, False where only other operators did, None where the trace
-    cannot tell. compiled: whether code of torch.compile runs. graphed: the share of the kernels, by their count, that
-    CUDA graphs launched. capturing, setting_up: shares of the steps' time in which CUDA graphs were captured (from the
-    first capture to the last where none is launched), and in which a GPU waited for memory, code or its own start.
-    images: whether operators work on images. stacks: whether Python's functions are recorded. is_blind: whether the
-    program works on a GPU (it launches kernels, or runs operators that only a GPU has) and no kernel is recorded.
-    accelerator: see `Trace`; "" where kernels of a GPU are recorded. kernels: how many. busy: the share of the steps'
-    time that they fill. recorded: the share of the operators that the trace holds; 1.0 unless it is a sample of them.
+    training: True where a backward pass or an optimizer ran, False where only other operators did, None where the
+    trace cannot tell. compiled: whether code of torch.compile runs. graphed: the share of the kernels, by their
+    count, that CUDA graphs launched. capturing, setting_up: shares of the steps' time in which CUDA graphs were
+    captured (from the first capture to the last where none is launched), and in which a GPU waited for memory, code
+    or its own start. images: whether operators work on images. stacks: whether Python's functions are recorded.
+    is_blind: whether the program works on a GPU (it launches kernels, or runs operators that only a GPU has) and no
+    kernel is recorded. accelerator: see `Trace`; "" where kernels of a GPU are recorded. work: "kernel", or
+    "operator" where no kernel is recorded; count: how many of them. busy: the share of the steps' time that they
+    fill. recorded: the share of the operators that the trace holds; 1.0 unless it is a sample of them.
     """
 
     training: bool | None
@@ -57,7 +58,8 @@ class Nature(Struct, frozen=True):
     stacks: bool
     is_blind: bool
     accelerator: str
-    kernels: int
+    work: str
+    count: int
     busy: float
     recorded: float
 
@@ -73,8 +75,8 @@ class Nature(Struct, frozen=True):
 
     @property
     def is_fragment(self) -> bool:
-        """True for so few kernels that nobody can tell what the rest of the time is."""
-        return 0 < self.kernels < FEWEST_KERNELS and self.busy < WORKING
+        """True for so little work that nobody can tell what the rest of the time is."""
+        return self.count < FEWEST and self.busy < WORKING
 
     @property
     def has_steps(self) -> bool:
@@ -105,9 +107,11 @@ class Nature(Struct, frozen=True):
                 "code and starting the GPU; trace after a warm-up"
             )
         if self.is_fragment:
-            kernels = f"{self.kernels} kernels fill" if self.kernels > 1 else "one kernel fills"
             share = f"{self.busy:.1%}" if self.busy >= 0.001 else "less than 0.1%"
-            return f"{kernels} {share} of the time: too little to advise on; trace whole steps of a program"
+            work = f"{self.count} {self.work}s fill {share} of the time"
+            if self.count < 2:
+                work = f"one {self.work} fills {share} of the time" if self.count else f"no {self.work} is recorded"
+            return f"{work}: too little to advise on; trace whole steps of a program"
         if self.recorded < 1:
             return (
                 f"events are missing: by the numbers of its operators, about one of {1 / self.recorded:.0f} is in this "
@@ -120,7 +124,10 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
     """The `Nature` of a trace. idle: the `Idle` of each of its GPUs."""
     operators, kernels = trace.operators, trace.kernels
     total = max(float(steps.duration.sum()), 1e-9)
-    working = 1 - np.mean([gpu.total_us for gpu in idle]) / total if idle else 0.0
+    own = operators.where(~trace.named(operators, is_step))
+    working = float(own.cover().within(steps.start, steps.end).sum()) / total
+    if idle:
+        working = 1 - float(np.mean([gpu.total_us for gpu in idle])) / total
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, launches(trace, kernels)).mean()) if len(kernels) else 0.0
     captured = captures(trace)
@@ -138,8 +145,9 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
         is_blind=not len(kernels)
         and (_any(trace, [trace.runtime], _LAUNCH) or _any(trace, [operators, trace.annotations], _ON_GPU)),
         accelerator="" if len(kernels) else trace.accelerator,
-        kernels=len(kernels),
-        busy=float(working),
+        work="kernel" if len(kernels) else "operator",
+        count=len(kernels) or len(own),
+        busy=working,
         recorded=_recorded(operators.external),
     )
 

@@ -3,6 +3,7 @@
 import pytest
 from support.trace_builder import TraceBuilder
 
+from common.trace.digest import digest
 from common.trace.summary import summarize
 
 
@@ -142,6 +143,8 @@ def test_what_only_a_gpu_does_is_no_program_of_the_cpu(summary, name):
         return summary(builder)
 
     assert (rank(name).nature.is_blind, rank(name).advice) == (True, [])
+    assert digest(rank(name))["has_gpu"]
+    assert not digest(rank("gloo:all_to_all"))["has_gpu"]
     for other in ("gloo:all_to_all", "aten::cudnn_is_acceptable"):
         assert rank(other).advice
 
@@ -172,6 +175,13 @@ def test_a_few_kernels_that_fill_no_time_are_too_little_to_advise_on(summary):
     assert (result.advice, result.findings) == ([], [])
     assert result.verdict.startswith("4 kernels fill 4.0% of the time: too little to advise on")
     assert fragment(1, 0.5).verdict.startswith("one kernel fills less than 0.1% of the time")
+    on_cpu = TraceBuilder(devices=())
+    on_cpu.step(1, 0, 1000)
+    assert summary(on_cpu).verdict.startswith("no operator is recorded")
+    on_cpu.op("aten::mm", 0, 40)
+    assert summary(on_cpu).verdict.startswith("one operator fills 4.0% of the time")
+    on_cpu.loading(500, 400)
+    assert summary(on_cpu).advice
     assert fragment(10, 4).advice
     assert fragment(4, 20).advice
 

@@ -74,8 +74,8 @@ def read(root: Path = RECORDS) -> Others:
 
 
 def traces_in(folder: Path) -> dict[str, Path]:
-    """{SHA-256: path} of the files in a folder."""
-    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    """{SHA-256: path} of the traces in a folder and below it."""
+    files = [path for path in sorted(folder.rglob("*.json*")) if path.is_file()]
     return {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in files}
 
 

@@ -1,17 +1,15 @@
 """Pairs of traces that others recorded: what is computed from them, and where it stands in the page."""
 
-import os
 import shutil
-from pathlib import Path
 
 import pytest
+from support import ROOT
 from support.trace_builder import TraceBuilder
 
 from common.course import others
-from common.course.recorded import RECORDS
 from common.errors import InputError
 
-AT_HAND = "WALKTHROUGH_OTHERS_TRACES"  # a folder with the traces of `logs/reference/others.json`
+SHARED = ROOT.parent / "shared" / "traces"
 
 
 def loading(wait, steps=(1000,) * 3, workers=False):
@@ -64,15 +62,14 @@ def test_no_pair_is_no_section(tmp_path):
     assert others.section(others.read(tmp_path)) == []
 
 
-def test_the_recorded_pairs_are_what_their_traces_show():
-    folder = os.environ.get(AT_HAND)
-    if not folder:
-        pytest.skip(f"{AT_HAND} names no folder with the traces of {RECORDS / others.FILE}")
-    traces = others.traces_in(Path(folder))
-    for recorded in others.read().pairs:
-        computed = others.computed(recorded, traces)
-        assert computed.before == recorded.before and computed.after == recorded.after
-        assert computed.advice and recorded.advice
-        assert computed.advice.predicted_gain == pytest.approx(recorded.advice.predicted_gain)
-        assert computed.advice.estimated_gain == pytest.approx(recorded.advice.estimated_gain)
-        assert (computed.advice.why, computed.gpu) == (recorded.advice.why, recorded.gpu)
+@pytest.mark.parametrize("recorded", others.read().pairs, ids=lambda pair: pair.before.sha256[:8])
+def test_a_recorded_pair_is_what_its_traces_show(recorded):
+    traces = others.traces_in(SHARED)
+    if not {recorded.before.sha256, recorded.after.sha256} <= set(traces):
+        pytest.skip("its traces are not in ../shared/traces")
+    computed = others.computed(recorded, traces)
+    assert computed.before == recorded.before and computed.after == recorded.after
+    assert computed.advice and recorded.advice
+    assert computed.advice.predicted_gain == pytest.approx(recorded.advice.predicted_gain)
+    assert computed.advice.estimated_gain == pytest.approx(recorded.advice.estimated_gain)
+    assert (computed.advice.why, computed.gpu) == (recorded.advice.why, recorded.gpu)

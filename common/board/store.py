@@ -172,7 +172,7 @@ def _key(kind: Kind, path: Path) -> str:
 @cache
 def _code_hash() -> str:
     """A hash of the code that reads traces."""
-    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(CODE.glob("*.py")))).hexdigest()
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(CODE.rglob("*.py")))).hexdigest()
 
 
 def _cache_folder() -> Path:

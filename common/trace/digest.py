@@ -15,7 +15,6 @@ from common.trace import lanes
 from common.trace.advice import gain_text
 from common.trace.kernel_name import short_name
 from common.trace.memory import Memory
-from common.trace.reader import read
 from common.trace.source import Chunks
 from common.trace.summary import Summary, summarize
 
@@ -66,8 +65,10 @@ def digest(summary: Summary) -> dict[str, object]:
         "communication": asdict(communication) if communication else None,
         "advice": [asdict(advice) | {"gain": gain_text(advice)} for advice in summary.advice],
         "combined": [asdict(combination) for combination in summary.combined],
-        "findings": [finding.as_json() for finding in summary.findings],
-        "predictions": {advice.step: asdict(advice) for advice in summary.bottlenecks if advice.step},
+        "findings": [finding.as_json() | {"marked": len(finding.when.start) > 0} for finding in summary.findings],
+        "predictions": {
+            advice.step: asdict(advice) | {"gain": gain_text(advice)} for advice in summary.bottlenecks if advice.step
+        },
         "verdict": summary.verdict,
     }
 
@@ -110,7 +111,8 @@ def main(words: Sequence[str]) -> None:
     if len(words) != 1 + wants_lanes:
         raise InputError("name one trace")
     with Chunks(words[-1]) as chunks:
-        result = lanes.lanes(read(chunks)) if wants_lanes else digest(summarize(chunks))
+        summary = summarize(chunks)
+    result = lanes.lanes(summary) if wants_lanes else digest(summary)
     sys.stdout.buffer.write(msgspec.json.encode(result, enc_hook=lambda value: value.item()))  # numpy's numbers
 
 

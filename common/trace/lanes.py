@@ -1,21 +1,24 @@
-"""The events of the traced steps as lanes of a timeline: CPU threads, loaders, runtime calls, GPU streams, copies."""
+"""The events of the traced steps as lanes of a timeline: findings, threads, loaders, calls, GPU streams, copies."""
 
 import numpy as np
 
 from common.trace.columns import Spans, Trace
+from common.trace.findings.finding import Finding
 from common.trace.operators import Nesting
-from common.trace.steps import is_loading, is_step, steps
+from common.trace.steps import is_loading, is_step
+from common.trace.summary import Summary
 
 MAX_EVENTS = 500_000  # the page says how many are left out
 
 
-def lanes(trace: Trace) -> dict[str, object]:
+def lanes(summary: Summary) -> dict[str, object]:
     """{"names", "steps", "lanes", "left_out"}: plain lists; times in µs from the first step's mark.
 
     A lane has label, kind ("cpu", "loader", "runtime", "kernel", "copy"), levels (rows for nested events) and, sorted
-    by start, start, duration, name (an index into names) and level. left_out: events beyond `MAX_EVENTS`.
+    by start, start, duration, name (an index into names) and level. left_out: events beyond `MAX_EVENTS`. The first
+    lanes, of kind "finding", mark when each finding is, in events of its name.
     """
-    marks = steps(trace)
+    trace, marks = summary.trace, summary.steps
     begin, end = float(marks.cpu_start[0]), float(marks.end[-1])
     margin = 0.02 * (end - begin)
     operators = trace.operators.where(~trace.named(trace.operators, is_step))
@@ -44,11 +47,14 @@ def lanes(trace: Trace) -> dict[str, object]:
     numbers = {name: number for number, name in enumerate(used)}
     for lane in rows:
         lane["name"] = [numbers[name] for name in lane["name"]]
+    texts = [trace.names[name] for name in used]
+    found = [finding for finding in summary.findings if len(finding.when.start)]
+    marked = [_marks(finding, len(texts) + at, begin, until) for at, finding in enumerate(found)]
     edges = zip(marks.names, (marks.start - begin).tolist(), (marks.end - begin).tolist(), strict=True)
     return {
-        "names": [trace.names[name] for name in used],
+        "names": texts + [finding.what for finding in found],
         "steps": [{"name": name, "start": start, "end": end} for name, start, end in edges],
-        "lanes": rows,
+        "lanes": marked + rows,
         "left_out": int((starts >= until).sum()),
     }
 
@@ -67,6 +73,20 @@ def _lane(trace: Trace, kind: str, label: str, thread: int, spans: Spans, begin:
         "duration": spans.duration[order].round(3).tolist(),
         "name": spans.name[order].tolist(),
         "level": level[order].tolist(),
+    }
+
+
+def _marks(finding: Finding, name: int, begin: float, until: float) -> dict[str, object]:
+    shown = finding.when.start < until
+    start, end = finding.when.start[shown], finding.when.end[shown]
+    return {
+        "label": finding.what,
+        "kind": "finding",
+        "levels": 1,
+        "start": (start - begin).round(3).tolist(),
+        "duration": (end - start).round(3).tolist(),
+        "name": [name] * len(start),
+        "level": [0] * len(start),
     }
 
 

@@ -14,6 +14,7 @@ from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
 from support.trace_builder import two_steps
 
 from common import record
+from common.board import store
 from common.trace.kernel_name import short_name
 from common.trace.steps import ROLES
 from common.trace.summary import summarize
@@ -33,6 +34,17 @@ def logdir(tmp_path_factory):
 def board(logdir, tmp_path_factory):
     with tensorboard(logdir, cache=tmp_path_factory.mktemp("cache")) as board:
         yield board
+
+
+def test_what_is_kept_of_a_trace_depends_on_all_code_that_reads_it(tmp_path, monkeypatch):
+    (tmp_path / "findings").mkdir()
+    rule = tmp_path / "findings" / "rule.py"
+    hashes = set()
+    monkeypatch.setattr(store, "CODE", tmp_path)
+    for code in ("1", "2"):
+        rule.write_text(code)
+        hashes.add(store._code_hash.__wrapped__())
+    assert len(hashes) == 2
 
 
 def test_both_tabs_are_there(board):

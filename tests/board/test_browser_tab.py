@@ -90,6 +90,22 @@ def test_the_timeline(tab, shot):
     shot(page, "timeline")
 
 
+@BOTH
+def test_a_finding_is_shown_in_the_timeline(tab, shot):
+    page = tab("step", run="gpu")
+    finding = page.locator("li", has_text="copies that the CPU waits for")
+    finding.locator("button", has_text="show in the timeline").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("canvas")
+    page.wait_for_selector("text=2 events, 100.0 µs")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=1 of 2")
+    assert page.locator(".wtl-lane", has_text="copies that the CPU waits for").is_visible()
+    shot(page, "finding")
+    page.go_back()
+    page.wait_for_selector("text=What stands out")
+
+
 def test_by_keyboard_alone(tab):
     page = tab("ladder")
     page.wait_for_selector(".plotly .bars")

@@ -61,9 +61,17 @@ def found(tmp_path):
         builder = getattr(builder, "builder", builder)
         summary = summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
         assert len({finding.id for finding in summary.findings}) == len(summary.findings)
+        assert {finding.id for finding in summary.findings if not len(finding.when.start)} <= {"graph_capture"}
+        find.origin = summary.trace.origin
         return {finding.id: finding for finding in summary.findings}
 
     return find
+
+
+def times(finding, found):
+    """[(begin, end)] in µs of what the timeline marks."""
+    edges = (finding.when.start + found.origin).tolist(), (finding.when.end + found.origin).tolist()
+    return list(zip(*edges, strict=True))
 
 
 def shaped(name, *shapes, dtype="c10::Half"):
@@ -86,6 +94,7 @@ def test_attention_in_parts_is_found_with_what_is_between_its_products(found):
     assert "300 us of it softmax and elementwise" in finding.why
     assert "[16, 512, 64] @ [16, 64, 512]" in finding.why
     assert finding.estimated_gain == pytest.approx(920 / 620, rel=0.03)
+    assert times(finding, found) == [(10, 910), (930, 1830), (1850, 2750)]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +151,7 @@ def test_a_chain_of_elementwise_kernels_could_be_its_longest(found):
     finding = found(Program().run((BMM, 500, "aten::mm"), *chain, (BMM, 500, "aten::mm")))["fusable_elementwise"]
     assert finding.us_per_step == pytest.approx(300)
     assert finding.why.startswith("of 3 pointwise kernels")
+    assert times(finding, found)[:2] == [(510, 610), (910, 1110)]  # the longest, between them, would stay
     alone = Program().run((BMM, 500, "aten::mm"), chain[0], (BMM, 500, "aten::mm"), chain[1], (BMM, 5, "aten::mm"))
     assert "fusable_elementwise" not in found(alone)
 
@@ -297,6 +307,7 @@ def test_copies_that_the_cpu_waits_for_are_found(found):
     finding = found(copied("Memcpy HtoD (Pageable -> Device)"))["blocking_copies"]
     assert finding.us_per_step == pytest.approx(300, abs=10)
     assert finding.why.startswith("1 per step, 1.00 MB")
+    assert times(finding, found) == [(0, 300), (1000, 1300), (2000, 2300)]
     assert "blocking_copies" in found(copied("Memcpy DtoH (Device -> Pinned)", "cudaMemcpy"))
     assert "blocking_copies" not in found(copied("Memcpy HtoD (Pinned -> Device)"))
 
@@ -324,6 +335,7 @@ def test_collectives_beside_nothing_are_found(found):
     collective = ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 300, "nccl:all_reduce")
     finding = found(Program().run((BMM, 500, "aten::mm"), collective))["exposed_collectives"]
     assert finding.us_per_step == pytest.approx(300)
+    assert times(finding, found)[0] == (510, 810)
     assert "exposed_collectives" not in found(Program().run((BMM, 500, "aten::mm")))
     assert "1 collectives per step take 300 us" in finding.why
     assert "bucket" not in finding.do  # gradients have buckets, inference has none
@@ -358,6 +370,7 @@ def test_a_gpu_that_waits_although_work_is_launched_is_found(found):
 
     finding = found(late(500))["device_queue_stall"]
     assert finding.us_per_step == pytest.approx(500, abs=25)
+    assert times(finding, found)[0] == (120, 620)
     assert "device_queue_stall" not in found(late(1))
     assert "the longest time is" in finding.why
     assert "first work" not in finding.why
@@ -408,6 +421,7 @@ def test_outlying_steps_are_named(found):
     builder.launch(BMM, program.at + 10, 5, program.at + 4000, 500, op=builder.op("aten::mm", program.at + 5, 20))
     finding = found(builder)["outlier_steps"]
     assert finding.why.startswith("step 5: step 5 takes")
+    assert times(finding, found) == [(program.at, program.at + 5000)]
     assert "outlier_steps" not in found(Program(steps=6).run((BMM, 500, "aten::mm")))
 
 

@@ -199,11 +199,23 @@ def graph_replay():
     return builder
 
 
-def test_the_timeline_begins_where_the_cpu_begins_the_first_step(trace):
-    timeline = lanes(trace(run_ahead()))
+def test_the_timeline_begins_where_the_cpu_begins_the_first_step(summary):
+    timeline = lanes(summary(run_ahead()))
     assert [step["start"] for step in timeline["steps"]] == [2000, 3000, 4000]
     [calls] = [lane for lane in timeline["lanes"] if lane["kind"] == "runtime"]
     assert calls["start"][0] == 10
+
+
+def test_the_timeline_marks_when_each_finding_is(summary):
+    result = summary(two_steps())
+    timeline = lanes(result)
+    marks = [lane for lane in timeline["lanes"] if lane["kind"] == "finding"]
+    assert marks == timeline["lanes"][: len(result.findings)]
+    assert [lane["label"] for lane in marks] == [finding.what for finding in result.findings]
+    [copies] = [lane for lane in marks if lane["label"] == "copies that the CPU waits for"]
+    assert (copies["start"], copies["duration"]) == ([200, 1200], [50, 50])
+    assert {timeline["names"][name] for name in copies["name"]} == {"copies that the CPU waits for"}
+    assert "when" not in result.as_json()["findings"][0]
 
 
 def test_last_steps_whose_kernels_are_missing_are_left_out(summary):

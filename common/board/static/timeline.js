@@ -5,7 +5,7 @@
 //
 // `data`: {names: [string],
 //          steps: [{name, start, end}],
-//          lanes: [{label, kind: "cpu" | "runtime" | "loader" | "kernel" | "copy",
+//          lanes: [{label, kind: "finding" | "cpu" | "runtime" | "loader" | "kernel" | "copy",
 //                   start: [], duration: [], name: [], level: []}]}
 // with times in µs, `name` an index into `names`, `level` the row of a nested event. onSelect gets one of
 //     {kind: "event", name, start, duration, lane}
@@ -107,6 +107,7 @@ const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
 // One hue for each kind of lane; its shades differ mostly in lightness, which every kind of colour vision can see.
 // The lanes' labels name the kinds too, so no meaning depends on a hue alone.
 const KINDS = new Map([ // each kind's hue and chroma in OKLCH
+  ["finding", [355, 0.15]],
   ["cpu", [255, 0.12]],
   ["runtime", [305, 0.12]],
   ["loader", [122, 0.11]],
@@ -434,7 +435,7 @@ export class Timeline {
     this.hover = null; // {track, index}
     this.pointer = null; // where the mouse is over the canvas
     this.drag = null; // what the pressed pointer does
-    this.searching = null; // {match: for each name 0 or 1, count, us, at: the match last gone to}
+    this.searching = null; // {match: for each name 0 or 1, count, us, marks: only findings match, at: the last match}
     this.boxMode = false;
     this.pending = 0; // the animation frame asked for
     this.changes = 0; // counts what changes the rows' pixels, besides the view
@@ -472,7 +473,8 @@ export class Timeline {
       us += this.model.us[name];
     }
     for (const track of this.model.tracks) track.matches = matchesOf(track, match);
-    this.searching = {match, count, us, at: null};
+    const marks = count > 0 && this.model.tracks.every(({lane, matches}) => lane.kind === "finding" || !matches.length);
+    this.searching = {match, count, us, marks, at: null};
     this.changes++;
     this.request();
     return {count, us};
@@ -868,8 +870,11 @@ export class Timeline {
 
   /** Paints one track into the pixels from `offset` on. */
   paintTrack(track, offset, {us, first}) {
-    const {columns, searching, pixels} = this;
-    const {start, end, name, busy, size, matches, lane} = track;
+    const {columns, pixels} = this;
+    const {start, end, name, busy, size, lane} = track;
+    // Who goes from mark to mark wants to see what is marked: that is not dimmed.
+    const searching = this.searching?.marks && lane.kind !== "finding" ? null : this.searching;
+    const matches = searching && track.matches;
     const {rgb} = lane.palette;
     const {shade} = this.model;
     const low = first * us;

@@ -300,7 +300,8 @@ export async function step(site) {
   }
   digest.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
   page.append(cards(digest), advice(digest));
-  const grid = h("div", {class: "grid"}, findings(digest), breakdown(site, digest), ...digest.idle.map((idle) => idleCauses(digest, idle)),
+  const mark = (item) => site.go("timeline", {run: run.key, ...(trace && {trace}), find: item.what});
+  const grid = h("div", {class: "grid"}, findings(digest, mark), breakdown(site, digest), ...digest.idle.map((idle) => idleCauses(digest, idle)),
     ...digest.memory.map((memory) => memoryCurve(site, memory)), copies(digest), kinds(digest));
   const names = digest.kernels.length ? kernels(digest) : operators(digest);
   grid.append(names);
@@ -340,10 +341,11 @@ function advice(digest) {
     together.length ? h("div", {}, `Together: ${together.join("; ")}`) : null);
 }
 
-// What stands out, whether a step treats it or not.
-function findings(digest) {
+// What stands out, whether a step treats it or not. mark(finding): shows where it is.
+function findings(digest, mark) {
   const items = digest.findings.map((item) => h("li", {}, h("b", {}, item.what), `: ${time(item.us_per_step)} per step`,
     item.estimated_gain >= 1.01 && item.estimated_gain < 100 ? `; about ${item.estimated_gain.toFixed(2)}x as fast without` : "",
+    item.marked ? h("button", {class: "link mark", type: "button", onclick: () => mark(item)}, "show in the timeline") : null,
     h("div", {class: "quiet"}, `${item.why}.`), h("div", {}, `${item.do}.`)));
   return items.length ? h("section", {class: "wide"}, h("h2", {}, "What stands out"), h("ul", {}, ...items)) : null;
 }
@@ -447,7 +449,7 @@ async function changeFromBefore(site, run, digest) {
   try {
     const before = await site.digest(rows[at - 1].run);
     const prediction = before.predictions[rows[at].step];
-    const predicted = prediction?.predicted_gain ? `Predicted from its trace: at most ${prediction.predicted_gain.toFixed(2)}x. ` : "";
+    const predicted = prediction?.estimated_gain || prediction?.predicted_gain ? `Predicted from its trace: ${prediction.gain}. ` : "";
     if (!before.steps) {
       return null;
     }
@@ -581,6 +583,11 @@ export async function timeline(site) {
   page.addEventListener("shown", () => {
     drawn = new Timeline(container, data, {dark: site.dark});
     site.leaving(() => drawn.destroy());
+    if (site.options.find) {
+      search.value = site.options.find;
+      search.focus(); // Enter goes from one to the next
+      find();
+    }
   });
   return page;
 }

@@ -11,7 +11,7 @@ from msgspec import Struct
 from common.trace.advice import WORTHWHILE
 from common.trace.columns import Trace
 from common.trace.communication import Communication
-from common.trace.idle import Idle
+from common.trace.idle import CAUSES, Idle
 from common.trace.intervals import Cover
 from common.trace.kinds import KINDS, kind_numbers
 from common.trace.nature import Nature
@@ -29,7 +29,8 @@ class Finding(Struct, frozen=True):
 
     id: of its rule. what: what it is. why: the evidence. us_per_step: the time it is about. do: what to do about it.
     change: what doing so would change, for `replay`; None where no trace shows that. estimated_gain: how many times
-    faster the steps would be, by a replay with that change; None where it cannot tell.
+    faster the steps would be, by a replay with that change; None where it cannot tell. when: the times it is about
+    (µs since `Trace.origin`), which the board's timeline marks; none for the trace as a whole.
     """
 
     id: str
@@ -39,10 +40,11 @@ class Finding(Struct, frozen=True):
     do: str
     change: Change | None = None
     estimated_gain: float | None = None
+    when: Cover = Cover()
 
     def as_json(self) -> dict[str, Any]:
-        """What `explain --json` and the page show: all but the change."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "change"}
+        """What `explain --json` and the page show: all but the change and the times."""
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("change", "when")}
 
 
 class Look:
@@ -138,6 +140,20 @@ class Look:
     def idle_us_per_step(self, cause: str) -> float:
         """µs per step that a GPU, on average, runs no kernel for this cause."""
         return float(np.mean([gpu.causes_us[cause] for gpu in self.idle])) / self.step_count if self.idle else 0.0
+
+    def while_running(self, kernels: np.ndarray) -> Cover:
+        """When the kernels of a mask run inside the steps."""
+        return self.trace.kernels.cover(kernels & (self.counted_us > 0))
+
+    def while_idle(self, cause: str, least_us: float = 0.0) -> Cover:
+        """When a GPU runs no kernel, for so many µs at least: mostly for this cause, or where it is none's, partly."""
+        when, number = Cover(), CAUSES.index(cause)
+        for gpu in self.idle:
+            partly = (gpu.by_gap[number] > 0) & (gpu.end - gpu.start >= least_us)
+            mostly = partly & (gpu.by_gap.argmax(axis=0) == number)
+            gaps = mostly if mostly.any() else partly
+            when = when | Cover(gpu.start[gaps], gpu.end[gaps])
+        return when
 
     def worthwhile(self, us_per_step: float) -> bool:
         """Whether so many µs per step deserve a line."""

@@ -49,6 +49,7 @@ def unfused_optimizer(look: Look) -> Finding | None:
         f"{time_text(cpu_us)}: {time_text(us)} of kernels, and for {time_text(waiting)} no kernel runs meanwhile",
         us + waiting,
         "fused=True, or foreach=True where the optimizer has no fused form",
+        when=look.while_running(kernels),
     )
 
 
@@ -99,6 +100,7 @@ def _functions(look: Look) -> Finding | None:
         f"neither the GPU nor an operator works; the innermost functions: {'; '.join(named)}",
         us,
         "move this work out of the loop, or to a loader's process; what is the model's own, compile",
+        when=free,
     )
 
 
@@ -190,6 +192,7 @@ def blocking_copies(look: Look) -> Finding | None:
         "kernel runs",
         us,
         "pin_memory=True and .to(device, non_blocking=True); create small tensors on the device",
+        when=holding,
     )
 
 
@@ -213,6 +216,7 @@ def many_small_launches(look: Look) -> Finding | None:
         us,
         'CUDA graphs (torch.compile with mode="reduce-overhead"), or fewer and larger operators'
         + ("" if look.nature.training is False else ", or a bigger batch"),
+        when=look.while_idle("launch"),
     )
 
 
@@ -243,4 +247,5 @@ def device_queue_stall(look: Look) -> Finding | None:
         why,
         us,
         do,
+        when=look.while_idle("queued", PAUSE),
     )

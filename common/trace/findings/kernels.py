@@ -45,6 +45,7 @@ def unfused_attention(look: Look) -> Finding | None:
         us,
         "call torch.nn.functional.scaled_dot_product_attention, which never stores the matrix of scores",
         look.without(between),
+        when=look.while_running(part),
     )
 
 
@@ -108,6 +109,7 @@ def misaligned_matmul(look: Look) -> Finding | None:
         "bytes",
         us,
         "pad vocabulary, classes, sequence length and hidden sizes to multiples of 8 elements (64 is better)",
+        when=look.while_running(bad),
     )
 
 
@@ -174,6 +176,7 @@ def fusable_elementwise(look: Look) -> Finding | None:
         us,
         do,
         look.without(gone),
+        when=look.while_running(gone),
     )
 
 
@@ -211,6 +214,7 @@ def precision_mix(look: Look) -> Finding | None:
         f"{listed} of the kernels' time{named}",
         us,
         "bring what stays in fp32 under autocast, or allow TF32 (torch.backends.*.fp32_precision = 'tf32')",
+        when=look.while_running(full),
     )
 
 
@@ -241,6 +245,7 @@ def recomputation(look: Look) -> Finding | None:
         f"{look.share_of_kernels(kernels):.0%} of the kernels' time: activation checkpointing",
         us,
         "checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
+        when=look.while_running(kernels),
     )
 
 
@@ -257,4 +262,5 @@ def depthwise(look: Look) -> Finding | None:
         "output sums over one channel only, so matrix cores cannot help, and memory decides",
         us,
         "channels_last and 16 bits move fewer bytes; wider groups, if the model may change",
+        when=look.while_running(mask),
     )

@@ -46,14 +46,16 @@ def layout_conversions(look: Look) -> Finding | None:
     us = sum(part[0] for part in parts)
     if not look.worthwhile(us):
         return None
-    copies = np.where(within & look.worthwhile(copying_us), 0.0, 1.0)
+    within &= look.worthwhile(copying_us)
+    kernels = own | permuting | filling
     return Finding(
         "layout_conversions",
         "what only moves or converts elements",
         "; ".join(why for part, why, _ in parts if part >= us / 20),
         us,
         "; ".join(do for part, _, do in sorted(parts, reverse=True) if part >= us / 5),
-        look.without(own | permuting | filling) | Change(copies=copies),
+        look.without(kernels) | Change(copies=np.where(within, 0.0, 1.0)),
+        when=look.while_running(kernels) | look.trace.copies.cover(within),
     )
 
 

@@ -2,6 +2,9 @@
 
 from common.trace.advice import time_text
 from common.trace.findings.finding import Finding, Look
+from common.trace.intervals import Cover
+from common.trace.kinds import COLLECTIVE
+from common.trace.typical import is_outlier
 
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
@@ -27,6 +30,7 @@ def exposed_collectives(look: Look) -> Finding | None:
             f"join them in buckets, as DDP does with gradients: one takes {time_text(each)}, of which a launch and a "
             "wait for the other ranks are the same for any size"
         )
+    communicating = look.while_running(look.of_kind(COLLECTIVE))
     return Finding(
         "exposed_collectives",
         "collectives that nothing hides",
@@ -34,6 +38,7 @@ def exposed_collectives(look: Look) -> Finding | None:
         "with no other kernel beside them; waiting for the slowest rank is part of it",
         us,
         f"compare the ranks first; then {do}",
+        when=look.while_running(~look.of_kind(COLLECTIVE)).gaps(communicating.start, communicating.end),
     )
 
 
@@ -64,6 +69,7 @@ def startup(look: Look) -> Finding | None:
         "the GPU waits while memory is allocated, code is loaded or it starts",
         us,
         "trace after a warm-up: schedule(wait, warmup, active); see that no step has larger tensors than those before",
+        when=look.while_idle("setup"),
     )
 
 
@@ -78,6 +84,7 @@ def outlier_steps(look: Look) -> Finding | None:
         else ""
     )
     names = ", ".join(step.name for step in look.outliers[:5])
+    far = is_outlier(look.steps)
     return Finding(
         "outlier_steps",
         "steps that take far longer than the others",
@@ -85,4 +92,5 @@ def outlier_steps(look: Look) -> Finding | None:
         f"the median step, {time_text(worst.role_us)} of it {worst.role}{gap}. Advice is computed without them",
         sum(step.excess_us for step in look.outliers) / look.step_count,
         "see in the Trace view what happens there: a checkpoint, a garbage collection, a larger batch, another program",
+        when=Cover(look.steps.start[far], look.steps.end[far]),
     )

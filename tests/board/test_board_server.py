@@ -151,7 +151,7 @@ def test_lanes_hold_the_events_of_the_steps(board):
     lanes = board.tab_json("lanes", run="gpu")
     assert [step["name"] for step in lanes["steps"]] == ["3", "4"]
     kinds = {lane["kind"] for lane in lanes["lanes"]}
-    assert kinds == {"cpu", "loader", "runtime", "kernel", "copy"}
+    assert kinds == {"finding", "cpu", "loader", "runtime", "kernel", "copy"}
     kernels = next(lane for lane in lanes["lanes"] if lane["kind"] == "kernel")
     assert kernels["start"] == [330, 1330]
     assert kernels["duration"] == [400, 400]

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from common.errors import printable
 from common.explain.terminal import headed_table, share_text, size_text, time_text
+from common.explain.view import device_names
 from common.trace.gpus import mean_of_known
 from common.trace.summary import Summary
 
@@ -24,11 +25,19 @@ def print_change(
     changes: (role, before, after) in µs. batch_sizes: images per step, where known.
     """
     for label, summary in (("before", before), ("after", after)):
-        to.print(Text.assemble((f"{label:7}", "bold"), printable(str(summary.trace.file), 200)), soft_wrap=True)
-    if bool(before.gpus) != bool(after.gpus):
+        text = f"{printable(str(summary.trace.file), 200)} ({device_names(summary)})"
+        to.print(Text.assemble((f"{label:7}", "bold"), text), soft_wrap=True)
+    names = [{gpu.name for gpu in summary.gpus} for summary in (before, after)]
+    partial = before.trace.partial or after.trace.partial
+    if partial:
+        to.print(Text("a part of a file is missing: what is left cannot be compared", "yellow"))
+    elif bool(before.gpus) != bool(after.gpus):
         to.print(Text("one of them ran on a GPU, the other on a CPU: two machines, not a change", "yellow"))
+    elif names[0] != names[1]:
+        to.print(Text("two different GPUs: the difference is not only a change of the program", "yellow"))
     old, new = before.steps.mean_us, after.steps.mean_us
-    to.print(f"\nmean step: {time_text(old)} before, {time_text(new)} after: {_speed(old, new, *batch_sizes)}\n")
+    speed = "" if partial else f": {_speed(old, new, *batch_sizes)}"
+    to.print(f"\nmean step: {time_text(old)} before, {time_text(new)} after{speed}\n")
     table = headed_table("", "before", "after", "change")
     for name, was, now in changes:
         if was or now:

@@ -1,13 +1,33 @@
 """Shared by everything that prints: a console, tables, and numbers with their units."""
 
 import io
+import re
 import sys
 from collections.abc import Iterable
+from typing import IO
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines need not wrap
+
+
+class _Trimmed(io.TextIOBase):
+    """Writes to another text file, without the blanks that tables and indented texts have at the ends of lines."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        self._file.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+        return len(text)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    @property
+    def encoding(self) -> str:
+        return self._file.encoding
 
 
 class PipeConsole(Console):
@@ -25,7 +45,9 @@ def console() -> Console:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     terminal = PipeConsole(highlight=False, emoji=False)
-    return terminal if terminal.is_terminal else PipeConsole(highlight=False, emoji=False, width=PLAIN_WIDTH)
+    if terminal.is_terminal:
+        return terminal
+    return PipeConsole(file=_Trimmed(sys.stdout), highlight=False, emoji=False, width=PLAIN_WIDTH)
 
 
 def plain_table(first: str, headers: Iterable[str]) -> Table:

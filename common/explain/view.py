@@ -31,10 +31,14 @@ ROLE_MEANING = {
     "memcpy": "the GPU only copies",
     "memset": "the GPU only sets memory",
     "communication": "only a marked collective; NCCL's kernels count as kernel",
-    "runtime": "the GPU is idle, the CPU in a CUDA call",
+    "runtime": "the GPU is idle, the CPU in a CUDA or HIP call",
     "dataloader": "the loop waits for its next batch",
     "cpu_exec": "the CPU runs operators",
     "other": "nothing recorded: Python, most likely",
+}
+WITHOUT_GPU = {
+    "communication": "a marked collective, and nothing else",
+    "runtime": "the CPU is in a call of the runtime",
 }
 CAUSE_MEANING = {
     "copy": "copying, or inside a call that copies",
@@ -56,15 +60,11 @@ def print_summary(summary: Summary, to: Console, full_names: bool = False) -> No
     full_names: print the kernels' names whole, however long.
     """
     steps = summary.steps
-    names = ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.gpus))
-    nature = summary.nature
-    unseen = f"no event of its accelerator ({nature.accelerator})" if nature.accelerator else "no event of a GPU"
-    names = names or (unseen if summary.trace.properties or nature.accelerator or nature.is_blind else "CPU only")
     count = f"{len(steps.names)} step{'s' * (len(steps.names) > 1)} ({_first_to_last(steps.names)})"
     if not steps.marked:
         count = "no step marks, so the whole trace counts as one step"
     to.print(Text(printable(summary.trace.file.name, 200), "bold"))
-    to.print(f"{names}; {count}; {time_text(steps.mean_us)} per step{_range(steps)}\n", markup=False)
+    to.print(f"{device_names(summary)}; {count}; {time_text(steps.mean_us)} per step{_range(steps)}\n", markup=False)
     _print_breakdown(steps, to, bool(summary.gpus))
     _print_outliers(summary, to)
     _print_gpus(summary, to)
@@ -78,6 +78,18 @@ def print_summary(summary: Summary, to: Console, full_names: bool = False) -> No
     _print_advice(summary, to)
 
 
+def device_names(summary: Summary) -> str:
+    """The GPUs of a trace, or why it has none."""
+    nature = summary.nature
+    if summary.gpus:
+        return ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.gpus))
+    if nature.accelerator:
+        return f"no event of its accelerator ({nature.accelerator})"
+    if summary.trace.partial:
+        return "no event of a GPU in what is left of the file"
+    return "no event of a GPU" if summary.trace.properties or nature.is_blind else "CPU only"
+
+
 def _print_breakdown(steps: Steps, to: Console, has_gpu: bool) -> None:
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
     to.print(Text("Mean step", "bold"))
@@ -89,9 +101,9 @@ def _print_breakdown(steps: Steps, to: Console, has_gpu: bool) -> None:
     to.print(bar)
     table = bare_table("left", "left", "right", "right", "left")
     for role in ROLES:
-        if parts[role] > 0:
+        if time_text(parts[role]) != time_text(0.0):
             letter, colour = MARKS[role]
-            meaning = ROLE_MEANING[role] if has_gpu or role != "runtime" else "the CPU is in a call of the runtime"
+            meaning = ROLE_MEANING[role] if has_gpu else WITHOUT_GPU.get(role, ROLE_MEANING[role])
             letter = Text(f"  {letter}", f"{colour} bold")
             table.add_row(letter, role, time_text(parts[role]), f"{parts[role] / total:.1%}", meaning)
     to.print(table)
@@ -227,8 +239,12 @@ def _print_memory(summary: Summary, to: Console) -> None:
     if not summary.memory:
         return
     to.print(Text("\nMemory", "bold"))
+    one = len(summary.gpus) == 1 == sum(memory.device != CPU for memory in summary.memory)
+    only = (
+        summary.gpus[0].id if one else None
+    )  # the allocator numbers what the process sees, HIP's events the machine's
     for memory in summary.memory:
-        label = "CPU" if memory.device == CPU else f"GPU {memory.device}"
+        label = "CPU" if memory.device == CPU else f"GPU {only if only is not None else memory.device}"
         growth = f"grew {size_text(memory.growth)} while tracing"
         if memory.peak_allocated is None:
             to.print(f"  {label}: {growth}; this trace does not record totals")
@@ -248,6 +264,9 @@ def _print_advice(summary: Summary, to: Console) -> None:
         line = Text.assemble(f"{number}. ", (advice.title, "bold green"), f": {gain_text(advice)}{script}")
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{advice.why}."), (0, 0, 0, 5), expand=False))
+    if summary.outliers and summary.advice:
+        text = f"Advice is of the {len(summary.typical.names)} typical steps; all above is of {_steps(summary)}."
+        to.print(Padding(Text(text, "dim"), (0, 0, 0, 2), expand=False))
     numbers = {advice.title: str(number) for number, advice in enumerate(summary.advice, start=1)}
     together = [
         f"{' + '.join(numbers[title] for title in combination.titles)}: {combination.estimated_gain:.2f}x"
@@ -262,6 +281,13 @@ def _print_advice(summary: Summary, to: Console) -> None:
                 "about: the trace replayed without that cost. at most: that cost alone. Recording takes time on the "
                 "CPU too, which is not taken out: without the profiler, fewer launches and less Python gain less."
             )
+            legend += " Together: once one cost is gone another bounds the step, and gains then." * bool(together)
+        gains = [advice.estimated_gain for advice in summary.advice if advice.estimated_gain]
+        if gains != sorted(gains, reverse=True):
+            legend += (
+                " Estimates within 5 % of each other are in the walkthrough's order; a bigger batch, which changes "
+            )
+            legend += "what is trained, is ranked by the time that it is about."
         to.print(Padding(Text(legend, "dim"), (0, 0, 0, 2), expand=False))
 
 
@@ -271,7 +297,7 @@ def _print_findings(summary: Summary, to: Console) -> None:
     to.print(Text("\nWhat stands out", "bold"))
     for finding in summary.findings:
         gain = finding.estimated_gain or 0.0
-        without = f"; about {gain:.2f}x as fast without" if 1.01 <= gain < MOST else ""
+        without = f"; about {gain:.2f}x as fast without, the CPU as it is" if 1.01 <= gain < MOST else ""
         line = Text.assemble((finding.what, "bold"), f": {time_text(finding.us_per_step)} per step{without}")
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{printable(finding.why, 600)}."), (0, 0, 0, 5), expand=False))

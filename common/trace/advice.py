@@ -24,6 +24,7 @@ COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, 
 ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
 # What shortens the GPU's own work: by the step, or the title where none treats it.
 ON_THE_GPU = ("01_amp", "09_channels_last", "11_fused_optimizer", "fuse attention", "overlap communication")
+BIGGER_BATCH = "02_bigger_batch"
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 
 
@@ -66,23 +67,27 @@ def ranked(bottlenecks: Iterable[Advice]) -> list[Advice]:
     """The advice worth following, the largest gain first: the estimated one, else the bound, else without its share.
 
     Estimates as good as equal (see `ALIKE`) are in the walkthrough's order, so the simpler and surer comes first: the
-    later steps are against launches, which tracing makes slower than they are.
+    later steps are against launches, which tracing makes slower than they are. Not those of gains that small.
+    A bigger batch is ranked by the cost that the trace shows, and after what is alike: its estimate is for twice the
+    batch, which gains where the trace shows hardly a cost, but trains something else.
     """
     left = sorted((advice for advice in bottlenecks if advice.share_of_step >= WORTHWHILE), key=_remaining)
     result = []
     while left:
-        alike = [item for item in left if _remaining(item) <= ALIKE * _remaining(left[0])]
-        if any(item.estimated_gain is None for item in alike):
+        limit = min(ALIKE * _remaining(left[0]), 1 / ALIKE)
+        alike = [item for item in left if _remaining(item) <= limit]
+        if not alike or any(item.estimated_gain is None for item in alike):
             alike = left[:1]
-        result += sorted(alike, key=lambda item: item.step or "99")
+        result += sorted(alike, key=lambda item: (item.step == BIGGER_BATCH, item.step or "99"))
         left = left[len(alike) :]
     return result
 
 
 def _remaining(advice: Advice) -> float:
-    """The share of the step that is left: by the estimate, else at best."""
+    """The share of the step that is left: by the estimate, else at best; see `ranked` on a bigger batch."""
     gain = advice.estimated_gain or advice.predicted_gain
-    return 1 / gain if gain else 1 - advice.share_of_step
+    left = 1 / gain if gain else 1 - advice.share_of_step
+    return max(left, 1 - advice.share_of_step) if advice.step == BIGGER_BATCH else left
 
 
 def step_time(steps: Steps, share: float) -> str:
@@ -118,8 +123,12 @@ def verdict(
     tensor_cores: TensorCores,
     idle: Sequence[Idle],
     nature: Nature,
+    one_step: str = "the step",
 ) -> str:
-    """One sentence on what bounds this program, and on what is left to try where no advice (ranked) remains."""
+    """One sentence on what bounds this program, and on what is left to try where no advice (ranked) remains.
+
+    one_step: what the steps are called, where they are not all.
+    """
     if trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
     if not nature.has_steps:
@@ -127,8 +136,9 @@ def verdict(
     parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
     first = ""
     if advice:
-        known = (advice[0].estimated_gain or advice[0].predicted_gain) is not None
-        first = f"{'the most to gain' if known else 'to try first, the gain unknown'}: {advice[0].title}"
+        gains = [item.estimated_gain or item.predicted_gain or 0.0 for item in advice]
+        most = "the most to gain" if gains[0] >= max(gains) else "to do first"
+        first = f"{most if gains[0] else 'to try first, the gain unknown'}: {advice[0].title}"
     if not len(trace.kernels):
         share = (parts["cpu_exec"] + parts["runtime"]) / total
         bound = f"{share:.0%} of the step is operators on the CPU"
@@ -147,7 +157,7 @@ def verdict(
     share = parts["kernel"] / total
     if queued := stalled(steps, idle):
         text = (
-            f"for {queued:.0%} of the step the GPU runs no kernel although the next one is launched already, and "
+            f"for {queued:.0%} of {one_step} the GPU runs no kernel although the next one is launched already, and "
             "nothing that the CPU does will change that"
         )
         longest, total_us = longest_stall(trace, idle), float(steps.duration.sum())
@@ -156,18 +166,19 @@ def verdict(
             matrix = tensor_cores.eligible_share or 0.0
             text = (
                 f"for the first {longest.us / 1e3:.1f} ms the GPU most likely still runs what was launched before the "
-                f"trace; of the rest kernels fill {min(1.0, share / rest):.0%}, {matrix:.0%} of their time matrix work"
+                f"trace; in the rest kernels run {min(1.0, share / rest):.0%} of the time, and {matrix:.0%} of that is "
+                "matrix work"
             )
         return f"{text}; {first}" if first else text
     if first:
-        return f"kernels fill {share:.0%} of the step; {first}"
+        return f"kernels fill {share:.0%} of {one_step}; {first}"
     if share < 0.5:
-        return f"kernels fill {share:.0%} of the step, and nothing stands out"
+        return f"kernels fill {share:.0%} of {one_step}, and nothing stands out"
     matrix = tensor_cores.eligible_share or 0.0
     ways = ["" if nature.compiled else "fused kernels (torch.compile)", "channels_last" if nature.images else ""]
     named = " and ".join(filter(None, ways))
     left = "a model that computes less, or lower precision still"
     if matrix <= 0.5:
         left = f"fewer passes over memory{': ' if named else ''}{named}"
-    bound = f"{share:.0%} of the step is kernels, {matrix:.0%} of their time matrix work"
+    bound = f"{share:.0%} of {one_step} is kernels, {matrix:.0%} of their time matrix work"
     return f"compute-bound: {bound}; left to try: {left}"

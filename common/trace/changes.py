@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from common.trace.communication import is_exchange
 from common.trace.copies import direction
 from common.trace.findings.finding import Look
 from common.trace.findings.kernels import attention, fused_away, layout_kernels
@@ -128,13 +129,17 @@ class Changes(Mapping[str, Change]):
         return np.maximum(factor, np.minimum(1.0, self._shortest / duration))
 
     def _bigger_batch(self) -> Change:
-        """Twice the batch. A kernel with less than a block per SM has room for more at the same time."""
+        """Twice the batch. A kernel with less than a block per SM has room for more at the same time.
+
+        Collectives take as long, since they join gradients or weights; but all-to-all, which exchanges samples.
+        """
         kernels = self.trace.kernels
         blocks = np.where(kernels.blocks_per_sm > 0, kernels.blocks_per_sm, 1.0)
         once = self.look.launched_in(self.phases.optimizer) | self.look.of_kind(COLLECTIVE)
+        factor = np.where(once, 1.0, np.clip(2 * blocks, 1.0, 2.0))
         return Change(
             cpu=[(self.phases.loading, 2.0)],
-            kernels=np.where(once, 1.0, np.clip(2 * blocks, 1.0, 2.0)),
+            kernels=np.where(self.look.of_names(is_exchange), 2.0, factor),
             copies=np.where(direction(self.trace, "h2d"), 2.0, 1.0),
             samples=2.0,
         )
@@ -191,6 +196,8 @@ class Changes(Mapping[str, Change]):
         """Of a chain of pointwise kernels the longest stays; each launch left costs the CPU a few bare calls."""
         trace, model = self.trace, self._model
         inside = self.look.launched_in(model)
+        if not model.total:  # no operator was recorded, so only what fusion saves is known
+            inside = np.ones(len(inside), bool)
         gone = self.look.once(fused_away) & inside
         launching = trace.named(trace.runtime, lambda name: "Launch" in name)
         call_us = float(median(trace.runtime.duration[launching])) if launching.any() else 0.0

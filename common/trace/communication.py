@@ -38,6 +38,11 @@ def is_collective(name: str) -> bool:
     return kind(name) == COLLECTIVE
 
 
+def is_exchange(name: str) -> bool:
+    """True for a collective that exchanges what ranks computed of their batches: all-to-all, send and receive."""
+    return is_collective(name) and _EXCHANGE.search(name.lower()) is not None
+
+
 def communication(trace: Trace, steps: Steps) -> Communication | None:
     """The `Communication` of a trace, or None where no collective ran."""
     collective = trace.named(trace.kernels, is_collective)
@@ -50,7 +55,7 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
     total = communicating.within(steps.start, steps.end)
     hidden = total - (either - computing.within(steps.start, steps.end))
     count = int((collective & of_steps(trace, steps, trace.kernels)).sum())
-    exchanging = trace.named(trace.kernels, lambda name: _EXCHANGE.search(name.lower()))
+    exchanging = trace.named(trace.kernels, is_exchange)
     time = trace.kernels.duration
-    exchanges = time[exchanging & collective].sum() > time[collective].sum() / 2
+    exchanges = time[exchanging].sum() > time[collective].sum() / 2
     return Communication(count, float(total.sum()), float(hidden.sum()), bool(exchanges))

@@ -8,20 +8,21 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from common.trace.advice import WORTHWHILE, Advice, bounded, time_text
+from common.trace.advice import BIGGER_BATCH, WORTHWHILE, Advice, bounded, time_text
 from common.trace.changes import FUSE_ATTENTION, Changes
 from common.trace.findings.finding import Finding, Look
 from common.trace.findings.kernels import attention, fused_away
-from common.trace.replay import MAX_ERROR, Replay
+from common.trace.intervals import Cover
+from common.trace.replay import MAX_ERROR, Change, Replay
 from common.trace.tensor_cores import TensorCores
 
 MOST_COMBINED = 3
 CANDIDATES = 2  # to combine with what was combined already, those of the largest costs
 ADDED = 1.05  # times faster with than without: less says nothing new
-NOTICEABLE = 1.01  # times faster: less than that is nothing,
+NOTICEABLE = 1 + MAX_ERROR  # times faster: less than that may be nothing,
 BOUNDED = 1.1  # unless more could become possible after other changes: the bound, times faster
 OTHER = 1.1  # times faster with both of `SAME` than with one: less is the same gain twice
-BIGGER_BATCH = "02_bigger_batch"
+FAR = 1.2  # times faster: an estimate so far from its bound, or from the time it names, deserves a reason
 SAME = ("13_compile", "15_cuda_graphs")  # both are against waits for launches
 
 
@@ -61,15 +62,38 @@ class Estimates:
         """The ranked advice without what adds nothing to the rest, and the first pieces of it together.
 
         Nothing add those that gain nothing, alone or together with others, nor could, and the second one of `SAME`
-        where both together gain little more than the first.
+        where both together gain little more than the first, which then names it.
         """
         same = [item for item in advice if item.step in SAME and item.estimated_gain is not None]
+        instead = ""
         if len(same) == len(SAME) and self._gain(*same) < (same[0].estimated_gain or 0.0) * OTHER:
             advice = [item for item in advice if item is not same[1]]
+            instead = _instead(*same)
         combined = self._combined(advice)
         together = {title for combination in combined for title in combination.titles}
         kept = [item for item in advice if _is_noticeable(item) or item.title in together]
-        return kept, combined
+        reasons = [self._reason(item) + (instead if item in same else "") for item in kept]
+        return [replace(item, why=item.why + why) for item, why in zip(kept, reasons, strict=True)], combined
+
+    def _reason(self, item: Advice) -> str:
+        """Why an estimate is far from its cost, beyond it or below its bound, to be added to the advice; else ""."""
+        gain, bound = item.estimated_gain, item.predicted_gain
+        if gain is None:
+            return ""
+        is_beyond = bound is None and gain * (1 - item.share_of_step) >= FAR
+        if not is_beyond and (bound is None or gain * FAR > bound):
+            return ""
+        if item.step == BIGGER_BATCH:
+            return "; estimated for twice the batch, for which there are half as many launches per sample"
+        if is_beyond:
+            return "; it gains more than that time, since the CPU then runs ahead of the GPU"
+        change, steps = self._changes[_key(item)], self._look.steps
+        if self._gain_of(replace(change, at_least=None)) >= gain * FAR:
+            return "; what is overlapped still takes its time, and no step takes less"
+        without_cpu = Change(cpu=[(Cover(steps.cpu_start, steps.cpu_end), 0.0)])
+        if self._gain_of(change | without_cpu) >= gain * FAR:
+            return "; without that cost the CPU bounds the step"
+        return ""
 
     def _combined(self, advice: Sequence[Advice]) -> list[Combination]:
         """The first piece of the ranked advice with that which then gains the most, and both with a third.
@@ -97,6 +121,10 @@ class Estimates:
     def _gain(self, *advice: Advice) -> float:
         """Of several pieces of advice together; 0.0 where the replay cannot tell."""
         change = reduce(or_, (self._changes[_key(item)] for item in advice))
+        return self._gain_of(change)
+
+    def _gain_of(self, change: Change) -> float:
+        """Of a change; 0.0 where the replay cannot tell."""
         return self._replay.gain(change, self._typical) or 0.0
 
     def _fused_attention(self) -> Advice:
@@ -135,7 +163,15 @@ class Estimates:
 
 def _is_noticeable(advice: Advice) -> bool:
     """Whether its gain is one, or is unknown, or could be one after other changes."""
-    return (advice.estimated_gain or NOTICEABLE) >= NOTICEABLE or (advice.predicted_gain or BOUNDED) >= BOUNDED
+    gain = advice.estimated_gain or advice.predicted_gain
+    could = advice.predicted_gain or 1 / max(1 - advice.share_of_step, 1e-9)
+    return gain is None or gain >= NOTICEABLE or could >= BOUNDED
+
+
+def _instead(first: Advice, second: Advice) -> str:
+    """What the second one of `SAME` gains, where that is much of what the first one does; else ""."""
+    gain, other = first.estimated_gain or 1.0, second.estimated_gain or 1.0
+    return f"; {second.title} instead: about {other:.2f}x" if other - 1 >= (gain - 1) / 2 > 0 else ""
 
 
 def _key(advice: Advice) -> str:

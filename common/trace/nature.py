@@ -38,19 +38,21 @@ _NO_IMAGES = re.compile(r"aten::conv[13]d")
 class Nature(Struct, frozen=True):
     """What a trace is of.
 
-    training: True where a backward pass or an optimizer ran, False where only other operators did, None where the
-    trace cannot tell. compiled: whether code of torch.compile runs. graphed: the share of the kernels, by their
-    count, that CUDA graphs launched. capturing, setting_up: shares of the steps' time in which CUDA graphs were
-    captured (from the first capture to the last where none is launched), and in which a GPU waited for memory, code
-    or its own start. images: whether operators work on images. stacks: whether Python's functions are recorded.
-    is_blind: whether the program works on a GPU (it launches kernels, or runs operators that only a GPU has) and no
-    kernel is recorded. accelerator: see `Trace`; "" where kernels of a GPU are recorded. work: "kernel", or
-    "operator" where no kernel is recorded; count: how many of them. busy: the share of the steps' time that they
-    fill. recorded: the share of the operators that the trace holds; 1.0 unless it is a sample of them.
+    training: True where a backward pass or an optimizer ran, False where only other operators did, None where the trace
+    cannot tell. compiled: whether code of torch.compile runs. fused: whether Inductor's Triton kernels run, which other
+    backends of torch.compile do not have. graphed: the share of the kernels, by their count, that CUDA graphs launched.
+    capturing, setting_up: shares of the steps' time in which CUDA graphs were captured (from the first capture to the
+    last where none is launched), and in which a GPU waited for memory, code or its own start. images: whether operators
+    work on images. stacks: whether Python's functions are recorded. is_blind: whether the program works on a GPU (it
+    launches kernels, or runs operators that only a GPU has) and no kernel is recorded. accelerator: see `Trace`; ""
+    where kernels of a GPU are recorded. work: "kernel", or "operator" where no kernel is recorded; count: how many of
+    them. busy: the share of the steps' time that they fill. recorded: the share of the operators that the trace holds;
+    1.0 unless it is a sample of them.
     """
 
     training: bool | None
     compiled: bool
+    fused: bool
     graphed: float
     capturing: float
     setting_up: float
@@ -131,11 +133,13 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, launches(trace, kernels)).mean()) if len(kernels) else 0.0
     captured = captures(trace)
+    fused = _any(trace, [kernels], _COMPILED_KERNELS)
     if len(captured.start) and not graphed:  # what runs between captures prepares the next one
         captured = Cover(captured.start[:1], captured.end[-1:])
     return Nature(
         training=_training(trace),
-        compiled=_any(trace, [operators, trace.annotations], _COMPILED) or _any(trace, [kernels], _COMPILED_KERNELS),
+        compiled=fused or _any(trace, [operators, trace.annotations], _COMPILED),
+        fused=fused,
         graphed=graphed,
         capturing=float(captured.within(steps.start, steps.end).sum()) / total,
         setting_up=float(setting_up),

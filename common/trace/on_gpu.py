@@ -320,7 +320,7 @@ def _communicating(steps: Steps, communication: Communication | None, nature: Na
         how = "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
     elif nature.training is False:
         how = "products fused with their collectives, or fewer GPUs for each answer"
-    why = f"{alone}: {how}"
+    why = f"{alone}; compare the ranks first, since waiting for the slowest is part of it; then {how}"
     return bounded(None, "overlap communication", why, share)
 
 

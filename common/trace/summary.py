@@ -72,7 +72,8 @@ class Summary(Struct, frozen=True):
         return tensor_cores.unit_name(self.trace)
 
     def as_json(self) -> dict[str, Any]:
-        """The object of `explain --json`: plain types only, None where the trace cannot tell."""
+        """The object of `explain --json`: plain types only, None where the trace cannot tell. idle: µs per step."""
+        count = len(self.steps.names)
         on_cpu = bool(self.memory) and self.memory[0].device == memory.CPU
         devices = [device for device in self.memory if (device.device == memory.CPU) == on_cpu]
         return _finite(
@@ -98,12 +99,20 @@ class Summary(Struct, frozen=True):
                 "advice": [
                     {
                         "step": item.step,
+                        "title": item.title,
                         "why": f"{item.title}: {item.why}",
                         "share_of_step": item.share_of_step,
                         "predicted_gain": item.predicted_gain,
                         "estimated_gain": item.estimated_gain,
                     }
                     for item in self.advice
+                ],
+                "together": [asdict(combination) for combination in self.combined],
+                "verdict": self.verdict,
+                "warnings": list(self.trace.warnings),
+                "idle": [
+                    {"gpu": gpu.device, "us": gpu.total_us / count, "causes_us": _divided(gpu.causes_us, count)}
+                    for gpu in self.idle
                 ],
                 "findings": [finding.as_json() for finding in self.findings],
                 "kinds": self.kinds,
@@ -171,8 +180,12 @@ def summarize(path: str | Path | Chunks) -> Summary:
         advice=worth,
         combined=combined,
         findings=found,
-        verdict=advice.verdict(trace, usual, worth, tensor, usual_waits, what),
+        verdict=advice.verdict(trace, usual, worth, tensor, usual_waits, what, "a typical step" if odd else "the step"),
     )
+
+
+def _divided(times: dict[str, float], count: int) -> dict[str, float]:
+    return {name: us / count for name, us in times.items()}
 
 
 def _largest(values: Iterable[int | None]) -> int | None:

@@ -84,7 +84,9 @@ def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tm
     assert "33.3 GB/s; pageable 100%" in out
     assert "mixed precision, on Tensor Cores: about 1.00x as fast (at most 1.67x); steps/01_amp.py" in out
     assert "load in processes: about 1.25x as fast; steps/04_multiprocess_loading.py" in out
-    assert "Together: 2 + 3: " in out  # 1 is a bigger batch
+    assert "Together: 1 + 3: " in out  # 2 is a bigger batch
+    assert "to do first: find the Python between operators" in out  # a bigger batch has a larger estimate
+    assert "a bigger batch, which changes what is trained, is ranked by the time" in " ".join(out.split())
     assert "Recording takes time on the CPU too, which is not taken out" in " ".join(out.split())
 
 
@@ -210,7 +212,7 @@ def test_a_gpu_that_waits_for_itself_is_told_before_any_advice(run, tmp_path):
     out = run(builder.write(tmp_path / "made.json"))[1]
     assert "queued longest: 570.0 us before k, launched by cudaGraphLaunch" in out
     assert "for the first 0.6 ms the GPU most likely still runs what was launched before the trace" in out
-    assert "of the rest kernels fill 93%" in out
+    assert "in the rest kernels run 93% of the time, and 0% of that is matrix work" in out
 
     builder.launch("k", 2, 1, 5, 5)
     out = run(builder.write(tmp_path / "made.json"))[1]
@@ -283,11 +285,69 @@ def test_a_part_of_a_trace_gives_no_advice_and_is_not_called_a_cpus(run, tmp_pat
     assert len(err.splitlines()) == 1
     assert "cut off" in err
     assert "CPU only" not in out
+    assert "no event of a GPU in what is left of the file; " in out
     assert "at most" not in out
     assert "record it again" in out
     code, out, err = run(path, "--json")
     assert json.loads(out)["advice"] == []
+    assert "cut off" in json.loads(out)["warnings"][0]
     assert "cut off" in err
+    whole = two_steps().write(tmp_path / "whole.pt.trace.json")
+    out = run(path, whole)[1]
+    assert "cannot be compared" in out
+    assert "steps/s" not in out
+
+
+def test_traces_of_two_different_gpus_are_said_to_be(run, tmp_path):
+    two_steps().write(tmp_path / "a.json")
+    builder = two_steps()
+    builder.header["deviceProperties"] = [{"id": 0, "name": "NVIDIA A100"}]
+    builder.write(tmp_path / "b.json")
+    out = run(tmp_path / "a.json", tmp_path / "b.json")[1]
+    assert "(Tesla V100)" in out and "(NVIDIA A100)" in out
+    assert "two different GPUs" in out
+    assert "two different GPUs" not in run(tmp_path / "a.json", tmp_path / "a.json")[1]
+
+
+def test_the_json_has_what_the_text_concludes(run, tmp_path):
+    path = two_steps().write(tmp_path / "made.json")
+    result = json.loads(run(path, "--json")[1])
+    text = " ".join(run(path)[1].split())
+    assert f"What to do: {result['verdict']}" in text
+    assert result["warnings"] == []
+    assert [row["gpu"] for row in result["idle"]] == [0]
+    assert result["idle"][0]["us"] == pytest.approx(600) == pytest.approx(sum(result["idle"][0]["causes_us"].values()))
+    titles = [row["title"] for row in result["advice"]]
+    for row in result["together"]:
+        assert set(row["titles"]) <= set(titles)
+        assert f"{row['estimated_gain']:.2f}x" in text
+
+
+def test_the_memory_of_one_gpu_has_the_number_that_its_events_have(run, tmp_path):
+    builder = TraceBuilder(devices=[{"id": 0, "name": "A"}, {"id": 5, "name": "B"}])
+    builder.step(1, 0, 1000)
+    _, kernel = builder.launch("k", 0, 5, 100, 300)
+    kernel["pid"] = kernel["args"]["device"] = 5  # of eight; the process sees one of them
+    builder.memory(10, 1000, 1000, 2000)
+    out = run(builder.write(tmp_path / "made.json"))[1]
+    assert "GPU 5: peak 1.0 kB" in out
+    assert "GPU 0" not in out
+
+
+def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(run, tmp_path):
+    out = run(two_steps().write(tmp_path / "made.json"))[1]
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+
+
+def test_a_cpus_communication_row_names_no_gpu(run, tmp_path):
+    builder = TraceBuilder(devices=())
+    builder.step(1, 0, 1000)
+    builder.op("aten::mm", 0, 500)
+    builder.op("gloo:all_reduce", 600, 200, kind="annotation")
+    builder.op("nccl:all_reduce", 600, 200, kind="annotation")
+    out = run(builder.write(tmp_path / "made.json"))[1]
+    assert "a marked collective, and nothing else" in out
+    assert "NCCL" not in out
 
 
 def test_a_rank_whose_trace_is_cut_off_is_left_out(run, tmp_path):

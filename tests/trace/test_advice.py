@@ -107,6 +107,18 @@ def test_gains_as_good_as_equal_are_in_the_order_of_the_steps():
     later, earlier, best = estimated("13_x", 1.52), estimated("04_x", 1.49), estimated(None, 1.7)
     assert ranked([later, earlier, best]) == [best, earlier, later]
     assert ranked([estimated("13_x", 1.6), earlier])[0].step == "13_x"
+    least, less = estimated("01_x", 1.0), estimated("11_x", 1.03)
+    assert ranked([least, less]) == [less, least]  # of gains that small the estimate alone decides
+
+
+def test_a_bigger_batch_is_ranked_by_its_cost():
+    def bigger(share):
+        return Advice("02_bigger_batch", "t", "w", share, None, 1.8)
+
+    other = Advice("15_x", "t", "w", 0.3, None, 1.3)
+    assert ranked([bigger(0.02), other]) == [other, bigger(0.02)]
+    assert ranked([bigger(0.24), other]) == [other, bigger(0.24)]  # alike
+    assert ranked([bigger(0.4), other]) == [bigger(0.4), other]
 
 
 # On a CPU.

@@ -212,3 +212,58 @@ def test_a_bigger_batch_is_advice_of_its_own_and_never_combined(summary):
     assert bigger.estimated_gain > 1.2
     assert result.combined
     assert all(bigger.title not in combination.titles for combination in result.combined)
+
+
+EXCHANGE = ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)", 300, "nccl:all_to_all")
+REDUCE = ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 300, "nccl:all_reduce")
+
+
+def test_an_exchange_grows_with_the_batch_and_a_reduction_does_not(summary):
+    """Of 1060 us a step, 300 us are the collective's, and 60 us pass before it; the product grows too."""
+    product = ("ampere_fp16_s16816gemm", 700, "aten::mm")
+
+    def gain(collective):
+        kernels = [SHORT, collective, product]
+        builder = steps_of(*kernels, every=60.0, sync=True, around="MmBackward0")
+        return next(item for item in summary(builder).bottlenecks if item.step == "02_bigger_batch").estimated_gain
+
+    exchanging, reducing = gain(EXCHANGE), gain(REDUCE)
+    assert exchanging < 1.1
+    assert reducing == pytest.approx(exchanging * 2060 / 1760, rel=0.03)
+
+
+def test_an_estimate_far_from_its_cost_has_its_reason(summary):
+    graphs = summary(steps_of(*[("ampere_fp16_s16816gemm", 30, "aten::mm")] * 8, every=200.0, sync=True))
+    first = next(item for item in graphs.advice if item.step in ("13_compile", "15_cuda_graphs"))
+    other = {"13_compile": "CUDA graphs", "15_cuda_graphs": "compile the model"}[first.step or ""]
+    assert f"; {other} instead: about " in first.why
+
+    loading = summary(steps_of(*[SGEMM] * 4, ADD, load=500.0))
+    [mixed] = [item for item in loading.advice if item.step == "01_amp"]
+    assert mixed.why.endswith("; without that cost the CPU bounds the step")
+
+    alone = summary(steps_of(REDUCE, ("ampere_fp16_s16816gemm", 100, "aten::mm"), SHORT, around="MmBackward0"))
+    [overlap] = [item for item in alone.advice if item.title == "overlap communication"]
+    assert overlap.why.endswith("; what is overlapped still takes its time, and no step takes less")
+    assert "compare the ranks first" in overlap.why
+
+
+def test_what_is_fused_is_gone_where_no_operator_was_recorded_too(summary):
+    builder, at = TraceBuilder(), 0.0
+    for number in range(4):
+        builder.step(number, at, 30)
+        for index in range(6):
+            builder.launch(ADD[0], at + 1 + index * 4, 3, number * 480 + 15 + index * 80, 79)
+        at += 30
+    compiling = next(item for item in summary(builder).bottlenecks if item.step == "13_compile")
+    assert compiling.estimated_gain > 2
+
+
+def test_what_the_replay_cannot_tell_from_nothing_is_not_advised(summary):
+    def loading(us):
+        return summary(steps_of(("ampere_fp16_s16816gemm", 900, "aten::mm"), load=us, sync=True))
+
+    little = next(item for item in loading(24.0).bottlenecks if item.step == "04_multiprocess_loading")
+    assert little.share_of_step >= 0.02
+    assert little.title not in titles(loading(24.0))
+    assert little.title in titles(loading(60.0))

@@ -346,6 +346,39 @@ def test_collectives_beside_nothing_are_found(found):
     assert "bucket" not in found(training)["exposed_collectives"].do
 
 
+def test_loading_and_preparing_input_is_for_worker_processes(found):
+    def doing(name, loader=None):
+        def more(builder, begin):
+            builder.add("python_function", name, begin + 10, 880)
+            if loader:
+                builder.loading(begin + 10, 880, loader)
+
+        return found(Program().run((BMM, 100, "aten::mm"), before=900, more=more))["host_python"]
+
+    assert "worker" not in doing("train.py(7): augment").do
+    assert "worker processes" in doing("transformers/image_transforms.py(390): normalize").do
+    loading = doing("train.py(7): augment", "_SingleProcessDataLoaderIter")
+    assert "for 880 us of it the loop waits for the DataLoader" in loading.why
+    assert "num_workers" in loading.do
+    assert doing("train.py(7): augment", "_MultiProcessingDataLoaderIter").do.startswith("more worker processes")
+
+
+def test_compiled_code_without_a_fused_kernel_is_told_apart(found):
+    def advised(*kernels):
+        compiled = found(Program().run(*kernels, inside=("CompiledFunction",)))
+        return compiled["fusable_elementwise"].do
+
+    chain = [(BMM, 100, "aten::mm"), *[(MUL, 100, "aten::mul")] * 4]
+    assert "backend inductor" in advised(*chain)
+    assert "graph breaks" in advised(*chain, ("triton_poi_fused_add_0", 100, "triton_poi_fused_add_0"))
+
+
+def test_kernels_shorter_than_the_clocks_tick_count(found):
+    finding = found(launched(100, 0, 30)).get("many_small_launches")
+    assert finding is not None
+    assert "100 kernels per step, 100% of them shorter" in finding.why
+
+
 def test_many_short_collectives_are_to_be_joined(found):
     def reduced(us, count):
         reduce = ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", us, "nccl:all_reduce")

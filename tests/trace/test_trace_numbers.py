@@ -550,7 +550,7 @@ def test_advice_is_amdahls_bound_and_names_the_step(summary):
     assert by_step["02_bigger_batch"].predicted_gain is None  # more samples: the replay gains more than the share
     assert by_step["05_pinned_memory"].predicted_gain == pytest.approx(1000 / 950)
     assert by_step["03_reduced_h2d_copy"].predicted_gain == pytest.approx(1 / (1 - 0.05 * 0.75))
-    gains = [advice.estimated_gain for advice in result.advice]
+    gains = [advice.estimated_gain for advice in result.advice if advice.step != "02_bigger_batch"]
     assert all(after <= before * ALIKE for before, after in pairwise(gains))
     assert all(item.estimated_gain <= item.predicted_gain for item in result.advice if item.predicted_gain)
     # The CPU is not at work in 340-740, beside the kernel: so a shorter kernel is of no use.
@@ -612,8 +612,8 @@ def test_with_nothing_left_to_gain_the_verdict_names_the_bound(summary):
 def test_the_json_is_the_fixed_interface(summary):
     result = json.loads(json.dumps(summary(two_steps()).as_json(), allow_nan=False))
     assert list(result) == [
-        "file", "steps", "gpus", "kernels", "eligible_kernel_share", "copies", "memory", "advice", "findings",
-        "kinds",
+        "file", "steps", "gpus", "kernels", "eligible_kernel_share", "copies", "memory", "advice", "together",
+        "verdict", "warnings", "idle", "findings", "kinds",
     ]  # fmt: skip
     assert list(result["steps"]) == ["count", "names", "mean_us", "breakdown_us"]
     assert list(result["gpus"][0]) == [
@@ -624,7 +624,7 @@ def test_the_json_is_the_fixed_interface(summary):
     assert list(result["copies"]["h2d"]) == ["count", "bytes", "us", "pinned_bytes", "pageable_bytes"]
     assert list(result["memory"]) == ["peak_allocated_bytes", "peak_reserved_bytes"]
     assert list(result["advice"][0]) == [
-        "step", "why", "share_of_step", "predicted_gain", "estimated_gain"
+        "step", "title", "why", "share_of_step", "predicted_gain", "estimated_gain"
     ]  # fmt: skip
 
 

@@ -24,7 +24,7 @@ GOOD = json.dumps(two_steps().json).encode()
 
 @pytest.fixture
 def figures(tmp_path):
-    """figures(text, name): the JSON object without its file, and the warnings, for a trace of that text (bytes)."""
+    """figures(text, name): the JSON object, without its file and warnings, and the warnings, for a trace's text (bytes)."""
 
     def summarized(text, name="made.json"):
         path = tmp_path / name
@@ -32,7 +32,7 @@ def figures(tmp_path):
         summary = summarize(path)
         result = summary.as_json()
         json.dumps(result, allow_nan=False)
-        return result | {"file": None}, summary.trace.warnings
+        return result | {"file": None, "warnings": None}, summary.trace.warnings
 
     return summarized
 

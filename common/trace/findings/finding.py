@@ -18,7 +18,7 @@ from common.trace.nature import Nature
 from common.trace.operators import launched_in, launches, launching_operators
 from common.trace.phases import Phases
 from common.trace.replay import Change
-from common.trace.steps import Steps
+from common.trace.steps import Steps, of_steps
 from common.trace.typical import Outlier
 
 T = TypeVar("T")
@@ -96,6 +96,11 @@ class Look:
         """µs of each kernel that lie inside the steps."""
         return self.trace.kernels.us_within(float(self.steps.start[0]), float(self.steps.end[-1]))
 
+    @cached_property
+    def in_steps(self) -> np.ndarray:
+        """A mask: kernels of the steps, as the tables count them."""
+        return of_steps(self.trace, self.steps, self.trace.kernels)
+
     @property
     def total_us(self) -> float:
         """µs of all steps."""
@@ -130,7 +135,7 @@ class Look:
 
     def per_step(self, kernels: np.ndarray) -> float:
         """How many kernels of a mask a step has."""
-        return float((kernels & (self.counted_us > 0)).sum()) / self.step_count
+        return float((kernels & self.in_steps).sum()) / self.step_count
 
     def share_of_kernels(self, kernels: np.ndarray) -> float:
         """Of the kernels' time in the steps."""

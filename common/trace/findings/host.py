@@ -24,6 +24,10 @@ SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 TOP_FUNCTIONS = 3
 LONG = 0.05  # of a step: shorter times without a kernel are many, and none of them stands out
 _WRAPPER = re.compile(r"(Distributed)?DataParallel\.forward|enumerate\(Data")  # around other operators
+_PREPARES_INPUT = re.compile(  # reading, decoding and transforming images, videos, sound and text
+    r"image_transforms|image_processing|feature_extraction|video_processing|tokenization|torchvision/(transforms|io)"
+    r"|read_(video|image)|decode_(jpeg|image|video)|imread|PIL/|cv2|albumentations|librosa"
+)
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
@@ -94,12 +98,22 @@ def _functions(look: Look) -> Finding | None:
     ]
     if not named:
         return None
+    why = f"neither the GPU nor an operator works; the innermost functions: {'; '.join(named)}"
+    do = "move this work out of the loop, or to a loader's process; what is the model's own, compile"
+    loading_us = (free & look.phases.loading).total / look.step_count
+    if loading_us >= us / 2:
+        why = f"for {time_text(loading_us)} of it the loop waits for the DataLoader; {why}"
+        do = "worker processes (num_workers) prepare batches while the GPU computes"
+        if look.phases.workers:
+            do = "more worker processes, or less work for each batch"
+    elif any(_PREPARES_INPUT.search(name) for name in named):
+        do = f"preparing input is for a DataLoader's worker processes, while the GPU computes. Else {do}"
     return Finding(
         "host_python",
         "Python while the GPU is idle",
-        f"neither the GPU nor an operator works; the innermost functions: {'; '.join(named)}",
+        why,
         us,
-        "move this work out of the loop, or to a loader's process; what is the model's own, compile",
+        do,
         when=free,
     )
 
@@ -151,6 +165,7 @@ def _longest_wait(look: Look) -> Finding | None:
         f"one runs{where}: {'; '.join(named)}",
         us,
         do,
+        when=Cover(begins, ends),
     )
 
 
@@ -201,7 +216,7 @@ def many_small_launches(look: Look) -> Finding | None:
     if look.nature.graphed > 0.5:
         return None
     us = look.idle_us_per_step("launch")
-    inside = look.counted_us > 0
+    inside = look.in_steps
     count = look.per_step(inside)
     if not look.worthwhile(us) or count < MANY_KERNELS:
         return None

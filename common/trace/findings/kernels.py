@@ -168,6 +168,8 @@ def fusable_elementwise(look: Look) -> Finding | None:
     do = "torch.compile fuses them, with the products before them where it can"
     if look.nature.compiled:
         do = "compiled code runs here: look for what is not compiled, and for graph breaks"
+        if not look.nature.fused:
+            do = "compiled code runs here, but none of its kernels is fused: use torch.compile's backend inductor"
     return Finding(
         "fusable_elementwise",
         "chains of elementwise kernels",

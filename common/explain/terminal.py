@@ -4,7 +4,7 @@ import io
 import re
 import sys
 from collections.abc import Iterable
-from typing import IO
+from typing import IO, TextIO, cast
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
@@ -15,7 +15,7 @@ PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines nee
 class _Trimmed(io.TextIOBase):
     """Writes to another text file, without the blanks that tables and indented texts have at the ends of lines."""
 
-    def __init__(self, file: IO[str]) -> None:
+    def __init__(self, file: TextIO) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
@@ -47,7 +47,7 @@ def console() -> Console:
     terminal = PipeConsole(highlight=False, emoji=False)
     if terminal.is_terminal:
         return terminal
-    return PipeConsole(file=_Trimmed(sys.stdout), highlight=False, emoji=False, width=PLAIN_WIDTH)
+    return PipeConsole(file=cast("IO[str]", _Trimmed(sys.stdout)), highlight=False, emoji=False, width=PLAIN_WIDTH)
 
 
 def plain_table(first: str, headers: Iterable[str]) -> Table:

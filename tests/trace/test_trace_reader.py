@@ -24,7 +24,7 @@ GOOD = json.dumps(two_steps().json).encode()
 
 @pytest.fixture
 def figures(tmp_path):
-    """figures(text, name): the JSON object, without its file and warnings, and the warnings, for a trace's text (bytes)."""
+    """figures(text, name): the JSON object without its file and warnings, and the warnings, of a trace (bytes)."""
 
     def summarized(text, name="made.json"):
         path = tmp_path / name

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 
 from common.trace.columns import Trace
+from common.trace.intervals import Cover
 from common.trace.operators import launched_in, launches
 from common.trace.steps import Steps
 
@@ -117,12 +118,12 @@ def kind_numbers(trace: Trace) -> np.ndarray:
 def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
     """µs per step of the kernels of each kind that occurs, the longest first.
 
-    Of each kernel the time within the steps (from the start of the first to the end of the last), over the number of
-    steps; kernels that overlap, on one GPU or several, count in full. Elementwise kernels, reductions and copies that
-    `Optimizer.step` launches count as the optimizer's.
+    Of each kernel the time within the steps, not between them, over the number of steps; kernels that overlap, on one
+    GPU or several, count in full. Elementwise kernels, reductions and copies that `Optimizer.step` launches count as
+    the optimizer's.
     """
     kernels, number = trace.kernels, kind_numbers(trace)
-    time = kernels.us_within(float(steps.start[0]), float(steps.end[-1]))
+    time = Cover(steps.start, steps.end).within(kernels.start, kernels.end)
     stepping = trace.named(trace.operators, lambda name: name.startswith("Optimizer.step"))
     if stepping.any():
         launched = launched_in(trace, launches(trace, kernels), trace.operators.cover(stepping))

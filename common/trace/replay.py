@@ -93,13 +93,17 @@ class Replay:
     def gain(self, change: Change, of: np.ndarray | None = None) -> float | None:
         """How many times faster the steps are with `change`; None where the replay's own error is too large.
 
+        Nothing that is changed takes longer for a sample. So a gain below 1 is none or, by more than the replay may err,
+        proves that it cannot tell: what runs between the steps' marks moves into them as the rest becomes shorter.
+
         of: a mask over the steps, those to look at.
         """
         if self.error > MAX_ERROR:
             return None
         mask = np.ones(len(self.same_us), bool) if of is None else of
         new = float(self.step_us(change)[mask].sum())
-        return change.samples * float(self.same_us[mask].sum()) / new if new > 0 else None
+        gain = change.samples * float(self.same_us[mask].sum()) / new if new > 0 else 0.0
+        return max(gain, 1.0) if gain * (1 + MAX_ERROR) >= 1 else None
 
     def step_us(self, change: Change) -> np.ndarray:
         """µs of each step with `change`, float64 [steps], steps as `steps.steps` defines them."""

@@ -267,3 +267,19 @@ def test_what_the_replay_cannot_tell_from_nothing_is_not_advised(summary):
     assert little.share_of_step >= 0.02
     assert little.title not in titles(loading(24.0))
     assert little.title in titles(loading(60.0))
+
+
+def test_work_between_the_steps_marks_is_in_no_step_and_proves_no_slower_one(summary):
+    """Marks of 1 ms, and work all along the 10 ms from one to the next: less work moves into the marks."""
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = number * 10_000
+        builder.step(number, begin, 1000)
+        for at in range(begin + 10, begin + 9000, 90):
+            op = builder.op("aten::mm", at, 60)
+            builder.launch("ampere_fp16_s16816gemm_fp16_128x64_align1_nn", at + 5, 5, at + 15, 80, op=op)
+    result = summary(builder)
+    assert all(cost.estimated_gain is None or cost.estimated_gain >= 1 for cost in result.bottlenecks)
+    assert sum(result.kinds.values()) <= result.steps.mean_us
+    assert all(finding.us_per_step <= result.steps.mean_us for finding in result.findings)
+    assert {finding.id for finding in result.findings} == {"misaligned_matmul"}

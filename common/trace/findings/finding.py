@@ -93,8 +93,9 @@ class Look:
 
     @cached_property
     def counted_us(self) -> np.ndarray:
-        """µs of each kernel that lie inside the steps."""
-        return self.trace.kernels.us_within(float(self.steps.start[0]), float(self.steps.end[-1]))
+        """µs of each kernel that lie inside the steps; what runs between two of them is in none."""
+        kernels = self.trace.kernels
+        return Cover(self.steps.start, self.steps.end).within(kernels.start, kernels.end)
 
     @cached_property
     def in_steps(self) -> np.ndarray:

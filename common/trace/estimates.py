@@ -42,8 +42,7 @@ class Estimates:
     def __init__(self, look: Look, tensor_cores: TensorCores, typical: np.ndarray) -> None:
         self._look = look
         self._changes = Changes(look, tensor_cores)
-        self._replay = Replay(look.trace, look.steps)
-        self._typical = typical
+        self._replay = Replay(look.trace, look.steps, typical)
         self.error: float = self._replay.error
 
     def advice(self, costs: Iterable[Advice]) -> list[Advice]:
@@ -54,7 +53,7 @@ class Estimates:
     def findings(self, found: Iterable[Finding]) -> list[Finding]:
         """The same findings with estimated gains, where the replay can tell."""
         return [
-            replace(item, estimated_gain=self._replay.gain(item.change, self._typical)) if item.change else item
+            replace(item, estimated_gain=self._replay.gain(item.change)) if item.change else item
             for item in found
         ]
 
@@ -125,7 +124,7 @@ class Estimates:
 
     def _gain_of(self, change: Change) -> float:
         """Of a change; 0.0 where the replay cannot tell."""
-        return self._replay.gain(change, self._typical) or 0.0
+        return self._replay.gain(change) or 0.0
 
     def _fused_attention(self) -> Advice:
         """In place of attention in parts; the time between its products goes, at least."""
@@ -155,7 +154,7 @@ class Estimates:
         """
         if cost.share_of_step < WORTHWHILE or _key(cost) not in self._changes:
             return cost
-        gain, bound = self._replay.gain(self._changes[_key(cost)], self._typical), cost.predicted_gain
+        gain, bound = self._replay.gain(self._changes[_key(cost)]), cost.predicted_gain
         if gain is not None and bound is not None and gain > bound:
             gain, bound = (bound, bound) if gain <= bound * (1 + MAX_ERROR) else (gain, None)
         return replace(cost, estimated_gain=gain, predicted_gain=bound)

@@ -63,12 +63,14 @@ class Change(Struct, frozen=True):
 class Replay:
     """The dependencies of one trace, to be re-timed.
 
-    error: the part of the steps' measured time that the replay cannot explain: by how much it misses that time without
-    a change or, if that is more, how long the device does nothing although work should have begun.
+    typical: a mask over the steps, those that count; all by default. error: the part of their measured time that the
+    replay cannot explain: by how much it misses that time without a change or, if that is more, how long the device
+    does nothing although work should have begun. A stall in another step proves nothing about them.
     """
 
-    def __init__(self, trace: Trace, steps: Steps) -> None:
+    def __init__(self, trace: Trace, steps: Steps, typical: np.ndarray | None = None) -> None:
         self.trace, self.steps = trace, steps
+        self.typical = np.ones(len(steps.names), bool) if typical is None else typical
         tables = [trace.kernels, trace.copies, trace.sets]
         start, end, stream, size = (
             np.concatenate([getattr(spans, column) for spans in tables])
@@ -86,23 +88,20 @@ class Replay:
         self._launched_in = self._steps_of_work()
         self._prepare()
         self.same_us: np.ndarray = self.step_us(Change())
-        measured = float(steps.duration.sum())
-        missed = abs(float(self.same_us.sum()) - measured)
+        measured = float(steps.duration[self.typical].sum())
+        missed = abs(float(self.same_us[self.typical].sum()) - measured)
         self.error: float = max(missed, self._unexplained_us()) / measured if measured > 0 else np.inf
 
-    def gain(self, change: Change, of: np.ndarray | None = None) -> float | None:
-        """How many times faster the steps are with `change`; None where the replay's own error is too large.
+    def gain(self, change: Change) -> float | None:
+        """How many times faster the typical steps are with `change`; None where the replay's error is too large.
 
         Nothing that is changed takes longer for a sample. So a gain below 1 is none or, by more than the replay may err,
         proves that it cannot tell: what runs between the steps' marks moves into them as the rest becomes shorter.
-
-        of: a mask over the steps, those to look at.
         """
         if self.error > MAX_ERROR:
             return None
-        mask = np.ones(len(self.same_us), bool) if of is None else of
-        new = float(self.step_us(change)[mask].sum())
-        gain = change.samples * float(self.same_us[mask].sum()) / new if new > 0 else 0.0
+        new = float(self.step_us(change)[self.typical].sum())
+        gain = change.samples * float(self.same_us[self.typical].sum()) / new if new > 0 else 0.0
         return max(gain, 1.0) if gain * (1 + MAX_ERROR) >= 1 else None
 
     def step_us(self, change: Change) -> np.ndarray:
@@ -161,11 +160,12 @@ class Replay:
         self._late_from = np.where((start - allowed > LATE) & (self._other < 0) & np.isfinite(allowed), allowed, start)
 
     def _unexplained_us(self) -> float:
-        """How long no device work runs within the steps although some should have begun, for no reason in the trace.
+        """How long no device work runs within the typical steps although some should have begun, for no reason.
 
         A replay whose CPU bounds the steps would be right all the same, and wrong once the CPU has less to do.
         """
-        idle = Cover(self._start, self._end).gaps(self.steps.start, self.steps.end)
+        steps = self.steps.where(self.typical)
+        idle = Cover(self._start, self._end).gaps(steps.start, steps.end)
         return (idle & Cover(self._late_from, self._start)).total
 
     def _find_waits(self) -> None:

@@ -13,6 +13,8 @@ from common.trace.operators import launches
 from common.trace.reader import read
 from common.trace.replay import MAX_ERROR, Change, Replay
 from common.trace.steps import is_loading, steps
+from common.trace.summary import summarize
+from common.trace.typical import is_outlier
 
 CALL, DELAY, GAP = 4.0, 6.0, 1.0  # µs: of a call on the CPU, from a launch to its kernel, between two kernels
 
@@ -201,3 +203,28 @@ def test_traces_by_hand_are_replayed(builder, tmp_path):
     again = Replay(trace, steps(trace))
     assert again.same_us == pytest.approx(again.steps.duration, rel=0.02)
     assert len(launches(trace, trace.kernels))
+
+
+def test_a_stall_in_an_outlying_step_takes_no_estimate_from_the_others(tmp_path):
+    """Six steps whose GPU is busy all the time, one of them stopped for 8 ms by what the trace does not hold."""
+    builder, begin = TraceBuilder(), 0
+    for number in range(6):
+        stall = 8000 if number == 3 else 0
+        builder.step(number, begin, 1000 + stall)
+        for at in range(10, 910, 90):
+            late = stall if at == 820 else 0
+            op = builder.op("aten::mm", begin + at, 60)
+            builder.launch("volta_sgemm_128x64_nn", begin + at + 5, 5, begin + at + 15 + late, 85, op=op)
+        if stall:
+            builder.add("runtime", "cudaDeviceSynchronize", begin + 900, stall + 20, correlation=-2)
+        begin += 1000 + stall
+    path = builder.write(tmp_path / "made.pt.trace.json")
+    trace = read(path)
+    found = steps(trace)
+    assert Replay(trace, found).error > 0.5
+    again = Replay(trace, found, ~is_outlier(found))
+    assert again.error < MAX_ERROR
+    faster = np.full(len(trace.kernels), 0.1)
+    assert again.gain(Change(kernels=faster)) == pytest.approx(1, abs=0.1)  # the CPU bounds it
+    amp = next(cost for cost in summarize(path).bottlenecks if cost.step == "01_amp")
+    assert amp.estimated_gain == pytest.approx(1, abs=0.1)

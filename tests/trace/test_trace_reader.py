@@ -356,3 +356,10 @@ def test_broken_links_are_not_traces(tmp_path):
     (tmp_path / "a.pt.trace.json").symlink_to(tmp_path / "gone")
     two_steps().write(tmp_path / "b.pt.trace.json")
     assert [path.name for path in source.traces_in(tmp_path)] == ["b.pt.trace.json"]
+
+
+def test_a_trace_of_python_functions_alone_is_refused(tmp_path):
+    builder = TraceBuilder()
+    builder.add("python_function", "train.py(1): main", 100, 50)
+    with pytest.raises(InputError, match="Python functions alone"):
+        summarize(builder.write(tmp_path / "made.pt.trace.json"))

@@ -273,6 +273,16 @@ def test_the_innermost_python_function_while_the_gpu_is_idle_is_named(found):
     assert "host_python" not in found(Program().run((BMM, 100, "aten::mm"), before=900))  # no stacks
 
 
+def test_a_trace_without_launches_or_a_function_in_the_idle_time_names_none(found):
+    builder = TraceBuilder()
+    builder.step(1, 200, 200)
+    for begin in (10, 210):
+        calling, _ = builder.launch(BMM, begin, 5, begin, 100)
+        builder.events.remove(calling)
+    builder.add("python_function", "train.py(10): main", 500, 5)
+    assert "host_python" not in found(builder)
+
+
 def test_without_stacks_operators_tell_what_fills_the_longest_time_without_a_kernel(found):
     def before(name, us, wrapper="DistributedDataParallel.forward", thread=1):
         def add(builder, begin):

@@ -78,10 +78,12 @@ def _functions(look: Look) -> Finding | None:
     if not look.worthwhile(us):
         return None
     near = np.flatnonzero(free.within(python.start, python.end) > 0)
+    if not len(near):
+        return None
     functions = python.where(near)
     launching = trace.runtime.thread[look.call[look.call >= 0]]
     main = int(np.bincount(launching).argmax()) if len(launching) else int(functions.thread[0])
-    thread = np.where((functions.thread == main).any(), main, functions.thread[0] if len(functions) else main)
+    thread = np.where((functions.thread == main).any(), main, functions.thread[0])
     # Between two edges of Python functions the innermost one does not change.
     edges = distinct(np.concatenate([functions.start, functions.end, free.start, free.end]))
     low, high = edges[:-1], edges[1:]

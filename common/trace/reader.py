@@ -36,6 +36,7 @@ KINDS = {
 ACCELERATORS = {"mtia_ccp_events": "MTIA", "mtia_insight": "MTIA", "hpu_op": "HPU"}
 # Operators whose inputs' shapes and types are kept.
 SHAPED = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"}
+MAX_NAME = 10_000  # letters, twice the longest name in public traces: each is compared with many expressions
 MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
 
 NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
@@ -169,7 +170,7 @@ class _Columns:
         return Trace(
             file=path,
             origin=origin,
-            names=[name or "" for name in self.names],
+            names=[(name or "")[:MAX_NAME] for name in self.names],
             threads=list(threads),
             operators=_spans(tables[OPERATOR]),
             runtime=_spans(tables[RUNTIME]),

@@ -180,14 +180,15 @@ class Replay:
         done = self._done_before(runtime)
         whole = self.trace.named(runtime, lambda name: "StreamSynchronize" in name or "DeviceSynchronize" in name)
         waits = []
-        for index in np.flatnonzero((syncs | long) & (runtime.start < self.steps.end[-1])).tolist():
+        calls = np.flatnonzero((syncs | long) & (runtime.start < self.steps.end[-1]))
+        calls = calls[np.argsort(runtime.end[calls], kind="stable")]
+        ended = np.searchsorted(ends, runtime.end[calls] + 3, "right").tolist()
+        launched_before = _last_at_most(self._call_start[self._by_end].tolist(), ended, runtime.start[calls].tolist())
+        for index, at in zip(calls.tolist(), launched_before, strict=True):  # others were launched later
             begin, end = float(runtime.start[index]), float(runtime.end[index])
             near = max(NEAR, 0.05 * (end - begin))
             work = own[index] if copies[index] else -1
             if work < 0 or abs(float(self._end[work]) - end) >= max(3 * NEAR, 2 * near):
-                at = bisect_right(ends, end + 3) - 1
-                while at >= 0 and end - ends[at] < near and self._call_start[self._by_end[at]] > begin:
-                    at -= 1  # launched later, by another thread
                 if at >= 0 and ends[at] > begin and end - ends[at] < near:
                     work = self._by_end[at]
                 elif whole[index] and done[index] >= 0:  # it did not have to wait, and might with other times
@@ -297,6 +298,21 @@ class Replay:
         kernels = np.ones(len(trace.kernels)) if change.kernels is None else change.kernels
         copies = np.ones(len(trace.copies)) if change.copies is None else change.copies
         return np.concatenate([kernels, copies, np.ones(len(trace.sets))])[self._order]
+
+
+def _last_at_most(values: Sequence[float], counts: Sequence[int], limits: Sequence[float]) -> list[int]:
+    """Of the first so many values the index of the last one up to each limit, -1 for none. counts: in order."""
+    lowest, index, result, seen = [], [], [], 0  # those that no later one is as low as
+    for count, limit in zip(counts, limits, strict=True):
+        for at in range(seen, count):
+            while lowest and lowest[-1] >= values[at]:
+                lowest.pop(), index.pop()
+            lowest.append(values[at])
+            index.append(at)
+        seen = count
+        place = bisect_right(lowest, limit)
+        result.append(index[place - 1] if place else -1)
+    return result
 
 
 def _both(combine: np.ufunc, one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:

@@ -88,6 +88,7 @@ _RULES = [
     (None, r"^triton_tem_"),
 ]
 _compiled = cache(re.compile)  # when it is first needed: all of them take as long as a small trace
+_DECIDING = 2000  # letters: in public traces, the rest of a name decides nothing
 _LOW_PRECISION = re.compile(r"half|bf16|bfloat16|fp16|fp8|[_-]h(gemm|cudnn)", re.IGNORECASE)
 # TF32, by name or by an instruction's shape, where no type of 16 bits is named. float32 on AMD: Tensile's names begin
 # with the indices and then the types (its Naming.py; S is single, MX computes in AMD's TF32), MIOpen's hold the type.
@@ -145,7 +146,7 @@ ELIGIBLE_SINCE = frozenset(
 @cache
 def _deciding_rule(name: str) -> tuple[bool | None, str | None]:
     """The first rule, (answer, pattern), that matches a kernel's name; (None, None) without a match."""
-    name = name.lower()
+    name = name[:_DECIDING].lower()
     return next((rule for rule in _RULES if _compiled(rule[1]).search(name)), (None, None))
 
 

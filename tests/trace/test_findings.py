@@ -228,6 +228,11 @@ def test_forward_operators_inside_the_backward_pass_are_recomputation(found):
     finding = found(Program().run(conv, conv, inside=inside))["recomputation"]
     assert finding.us_per_step == pytest.approx(600)
 
+    def beside(builder, begin):
+        builder.op(inside[0], begin + 1, 600, tid=2)
+
+    assert "recomputation" not in found(Program().run(conv, conv, more=beside))  # on a thread of its own
+
 
 def test_depthwise_convolutions_are_found(found):
     name = "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float, float, float>"

@@ -11,7 +11,7 @@ from support.trace_builder import TraceBuilder, run_ahead, two_steps
 from common.trace.intervals import Cover
 from common.trace.operators import launches
 from common.trace.reader import read
-from common.trace.replay import MAX_ERROR, Change, Replay
+from common.trace.replay import MAX_ERROR, Change, Replay, _last_at_most
 from common.trace.steps import is_loading, steps
 from common.trace.summary import summarize
 from common.trace.typical import is_outlier
@@ -195,6 +195,15 @@ def test_no_estimate_where_work_waits_unexplained_beside_a_cpu_that_bounds_the_s
     assert again.same_us == pytest.approx(again.steps.duration, rel=0.01)
     assert again.error == pytest.approx(0.49, abs=0.02)
     assert again.gain(Change()) is None
+
+
+@given(
+    values=st.lists(st.integers(0, 9), max_size=12), queries=st.lists(st.tuples(st.integers(0, 12), st.integers(-1, 10)))
+)
+def test_what_a_call_can_wait_for_is_the_last_work_launched_before_it(values, queries):
+    queries = sorted((min(count, len(values)), limit) for count, limit in queries)
+    truth = [max((at for at in range(count) if values[at] <= limit), default=-1) for count, limit in queries]
+    assert _last_at_most(values, [count for count, _ in queries], [limit for _, limit in queries]) == truth
 
 
 @pytest.mark.parametrize("builder", [two_steps(), two_steps("2021"), run_ahead()], ids=["today", "2021", "run ahead"])

@@ -237,3 +237,8 @@ def test_a_name_that_does_not_decide_is_left_open(name):
 def test_the_operators_of_today_are_eligible_as_well():
     assert "aten::convolution_backward" in ELIGIBLE_SINCE
     assert not ELIGIBLE & ELIGIBLE_SINCE
+
+
+def test_the_end_of_an_endless_name_decides_nothing():
+    assert uses_tensor_cores("void gemm<" + "a" * 1000 + "16816")
+    assert uses_tensor_cores("void gemm<" + "a" * 5000 + "16816") is None

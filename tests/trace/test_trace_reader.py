@@ -15,7 +15,7 @@ from support.trace_builder import TraceBuilder, two_steps
 
 from common.errors import InputError
 from common.trace import decode, source
-from common.trace.reader import rank_of, read
+from common.trace.reader import MAX_NAME, rank_of, read
 from common.trace.summary import summarize
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
@@ -363,3 +363,10 @@ def test_a_trace_of_python_functions_alone_is_refused(tmp_path):
     builder.add("python_function", "train.py(1): main", 100, 50)
     with pytest.raises(InputError, match="Python functions alone"):
         summarize(builder.write(tmp_path / "made.pt.trace.json"))
+
+
+def test_an_endless_name_is_cut(tmp_path):
+    builder = two_steps()
+    builder.op("cijk_" * 9000, 10_000, 10)
+    names = read(builder.write(tmp_path / "made.pt.trace.json")).names
+    assert max(map(len, names)) == MAX_NAME

@@ -10,6 +10,7 @@ from common.trace.advice import WORTHWHILE, time_text
 from common.trace.findings.finding import Finding, Look
 from common.trace.kernel_name import short_name
 from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, MATRIX, NORMALISATION, REDUCTION
+from common.trace.ordered import distinct
 from common.trace.tensor_cores import is_ordinary
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
@@ -228,12 +229,9 @@ def recomputation(look: Look) -> Finding | None:
     if not forward.any() or not backward.any():
         return None
     again = np.zeros(len(operators), bool)
-    parent = trace.nesting.parent
-    for index in np.flatnonzero(forward).tolist():
-        outer = parent[index]
-        while outer >= 0 and not backward[outer]:
-            outer = parent[outer]
-        again[index] = outer >= 0
+    for thread in distinct(operators.thread[backward]).tolist():
+        here = operators.thread == thread
+        again |= forward & here & operators.cover(backward & here).holds(operators.start)
     if again.sum() < 0.05 * forward.sum():
         return None
     kernels = look.launched_in(operators.cover(again))

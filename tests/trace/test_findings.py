@@ -338,6 +338,39 @@ def launched(count, us, every):
     return builder
 
 
+def test_what_is_counted_per_step_is_counted_in_the_steps(found):
+    def counted(add):
+        """What `add(builder, begin, times)` adds, ten times before the steps, and twice in each of three."""
+        builder = TraceBuilder()
+        add(builder, -50_000, 10)
+        for number in range(3):
+            builder.step(number, number * 1000, 1000)
+            add(builder, number * 1000, 2)
+        return {finding.id: finding.why for finding in found(builder).values()}
+
+    def copies(builder, begin, times):
+        for at in range(times):
+            builder.copy(begin + at * 400, 300, begin + at * 400 + 10, 280, 1_000_000)
+            builder.launch("k", begin + at * 400 + 310, 5, begin + at * 400 + 320, 60)
+
+    def attention(builder, begin, times):
+        for at in range(times):
+            for index, (name, _, operator) in enumerate((ATTENTION[0], ATTENTION[2], ATTENTION[3])):
+                start = begin + at * 300 + index * 100
+                op = builder.op(operator["name"] if isinstance(operator, dict) else operator, start, 50)
+                builder.launch(name, start + 5, 5, start + 15, 80, op=op)
+
+    def again(builder, begin, times):
+        for at in range(times):
+            builder.op("autograd::engine::evaluate_function: CheckpointFunctionBackward", begin + at * 300, 290)
+            op = builder.op("aten::linear", begin + at * 300 + 10, 100)
+            builder.launch("ampere_sgemm", begin + at * 300 + 20, 5, begin + at * 300 + 30, 200, op=op)
+
+    assert counted(copies)["blocking_copies"].startswith("2 per step, 2.00 MB")
+    assert counted(attention)["unfused_attention"].startswith("2x per step")
+    assert counted(again)["recomputation"].startswith("2 forward operators per step")
+
+
 def test_many_small_launches_are_found(found):
     finding = found(launched(100, 3, 30))["many_small_launches"]
     assert "bigger batch" not in finding.do  # inference: each answer would take longer

@@ -13,7 +13,7 @@ from common.trace.kernel_name import short_name
 from common.trace.kinds import COLLECTIVE, MATRIX
 from common.trace.operators import Nesting, launches
 from common.trace.ordered import distinct
-from common.trace.steps import Steps, is_mark, is_step
+from common.trace.steps import Steps, is_mark, is_step, of_steps
 from common.trace.typical import typical
 
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
@@ -198,9 +198,10 @@ def blocking_copies(look: Look) -> Finding | None:
     holding = Cover(runtime.start[calls], runtime.end[calls]) | copies.cover(blocking)
     held = [gpu.pending.gaps(holding.start, holding.end).within(gpu.start, gpu.end).sum() for gpu in look.idle]
     us = float(np.mean(held)) / look.step_count  # where work is pending, no call holds the GPU up
-    count = Cover(look.steps.cpu_start, look.steps.cpu_end).holds(runtime.start[calls]).sum() / look.step_count
     if not look.worthwhile(us):
         return None
+    blocking &= of_steps(trace, look.steps, copies)
+    count = len(distinct(call[blocking])) / look.step_count
     size = np.nan_to_num(copies.bytes)[blocking].sum() / look.step_count
     return Finding(
         "blocking_copies",

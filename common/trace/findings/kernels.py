@@ -8,6 +8,7 @@ import numpy as np
 
 from common.trace.advice import WORTHWHILE, time_text
 from common.trace.findings.finding import Finding, Look
+from common.trace.intervals import Cover
 from common.trace.kernel_name import short_name
 from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, MATRIX, NORMALISATION, REDUCTION
 from common.trace.ordered import distinct
@@ -51,7 +52,7 @@ def unfused_attention(look: Look) -> Finding | None:
 
 
 def attention(look: Look) -> tuple[np.ndarray, np.ndarray, int]:
-    """Masks of the kernels of attention in parts, and of those between its products; and how often it occurs."""
+    """Masks of the kernels of attention in parts, and of those between its products; and how often the steps have it."""
     product = look.launched_by(*_BATCHED)
     softmax = look.launched_by(*_SOFTMAX) & look.named("softmax")
     pointwise = look.of_kind(ELEMENTWISE, COPY, REDUCTION) & ~softmax & ~product
@@ -65,7 +66,7 @@ def attention(look: Look) -> tuple[np.ndarray, np.ndarray, int]:
         before, after = (_beside(order, int(place[index]), way, product, pointwise) for way in (-1, 1))
         if not before or not after or not thread[before[-1]] == thread[index] == thread[after[-1]]:
             continue
-        count += 1
+        count += int(look.counted_us[index] > 0)
         members = [*before, index, *after]
         part[members] = True
         between[[*before[:-1], index, *after[:-1]]] = True
@@ -238,10 +239,11 @@ def recomputation(look: Look) -> Finding | None:
     us = look.us_per_step(kernels)
     if not look.worthwhile(us):
         return None
+    count = (again & Cover(look.steps.cpu_start, look.steps.cpu_end).holds(operators.start)).sum() / look.step_count
     return Finding(
         "recomputation",
         "forward kernels run again in the backward pass",
-        f"{again.sum() / look.step_count:.0f} forward operators per step run inside the backward pass, "
+        f"{count:.0f} forward operators per step run inside the backward pass, "
         f"{look.share_of_kernels(kernels):.0%} of the kernels' time: activation checkpointing",
         us,
         "checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",

@@ -283,3 +283,10 @@ def test_work_between_the_steps_marks_is_in_no_step_and_proves_no_slower_one(sum
     assert sum(result.kinds.values()) <= result.steps.mean_us
     assert all(finding.us_per_step <= result.steps.mean_us for finding in result.findings)
     assert {finding.id for finding in result.findings} == {"misaligned_matmul"}
+
+
+def test_the_optimizers_kernels_are_no_chains_that_compiling_fuses(summary):
+    result = summary(steps_of(("ampere_fp16_s16816gemm", 100, "aten::mm"), *[ADD] * 60, around="Optimizer.step#SGD"))
+    [compiling] = [advice for advice in result.bottlenecks if advice.step == "13_compile"]
+    assert "compiled code fuses" not in compiling.why
+    assert {"fusable_elementwise", "unfused_optimizer"} & {item.id for item in result.findings} == {"unfused_optimizer"}

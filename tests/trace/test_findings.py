@@ -154,6 +154,8 @@ def test_a_chain_of_elementwise_kernels_could_be_its_longest(found):
     assert times(finding, found)[:2] == [(510, 610), (910, 1110)]  # the longest, between them, would stay
     alone = Program().run((BMM, 500, "aten::mm"), chain[0], (BMM, 500, "aten::mm"), chain[1], (BMM, 5, "aten::mm"))
     assert "fusable_elementwise" not in found(alone)
+    stepping = Program().run((BMM, 5, "aten::mm"), *chain, inside=("Optimizer.step#SGD.step",))
+    assert "fusable_elementwise" not in found(stepping)  # compiling the model leaves them
 
 
 def test_what_inductor_fused_is_not_to_be_fused(found):

@@ -147,9 +147,12 @@ def _shapes(look: Look, kernels: np.ndarray) -> str:
 
 
 def fused_away(look: Look) -> np.ndarray:
-    """A mask: of each chain of pointwise kernels and reductions in a stream all but the longest, as if fused."""
+    """A mask: of each chain of pointwise kernels and reductions in a stream all but the longest, as if fused.
+
+    Not the optimizer's, which compiling the model leaves as they are: for those there is `unfused_optimizer`.
+    """
     pointwise = look.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION) | (look.of_kind(COPY) & look.named("elementwise"))
-    pointwise &= ~look.named("^triton_")
+    pointwise &= ~look.named("^triton_") & ~look.launched_in(look.phases.optimizer)
     order, kernels = look.in_stream, look.trace.kernels
     chained, thread = pointwise[order], kernels.thread[order]
     begins = chained & ~np.append(False, chained[:-1] & (thread[1:] == thread[:-1]))

@@ -37,7 +37,7 @@ class Changes(Mapping[str, Change]):
 
     def __init__(self, look: Look, tensor_cores: TensorCores) -> None:
         self.look, self.tensor_cores = look, tensor_cores
-        self.trace, self.steps, self.phases = look.trace, look.steps, look.phases
+        self.trace, self.steps, self.phases = look.trace, look.all_steps, look.phases
         self._computed: dict[str, Change] = {}
         self._of: dict[str, Callable[[], Change]] = {
             "01_amp": self._mixed_precision,

@@ -36,13 +36,13 @@ class Combination(Struct, frozen=True):
 class Estimates:
     """Replays one trace for its advice and findings.
 
-    typical: a mask over the steps, those whose time counts. error: of the replay, see `Replay.error`.
+    typical: a mask over all steps, those whose time counts. error: of the replay, see `Replay.error`.
     """
 
     def __init__(self, look: Look, tensor_cores: TensorCores, typical: np.ndarray) -> None:
         self._look = look
         self._changes = Changes(look, tensor_cores)
-        self._replay = Replay(look.trace, look.steps, typical)
+        self._replay = Replay(look.trace, look.all_steps, typical)
         self.error: float = self._replay.error
 
     def advice(self, costs: Iterable[Advice]) -> list[Advice]:

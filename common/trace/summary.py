@@ -39,9 +39,9 @@ class Summary(Struct, frozen=True):
 
     kernels, operators, copies: see `Tables`, over the whole trace; in_steps: over its steps. kinds: {kind of kernel: µs
     per step}, see `kinds.kinds_us`. step_bytes: bytes that a mean step copies to the device. outliers: the steps that
-    take far longer than the others; nature, bottlenecks and verdict are computed from the steps without them,
-    `typical`, and everything else from all. advice: the bottlenecks worth treating, the largest gain first. combined:
-    pieces of advice followed together. findings: see `findings`; [] for a trace without a GPU.
+    take far longer than the others; nature, bottlenecks, findings and verdict are computed from the steps without
+    them, `typical`, and everything else from all. advice: the bottlenecks worth treating, the largest gain first.
+    combined: pieces of advice followed together. findings: see `findings`; [] for a trace without a GPU.
     """
 
     trace: Trace
@@ -152,7 +152,7 @@ def summarize(path: str | Path | Chunks) -> Summary:
     odd = typical.outliers(traced_steps, waits)
     found, combined, worth = [], [], advice.ranked(costs)
     if len(trace.kernels) and not trace.partial:
-        look = Look(trace, traced_steps, parts, waits, collectives, what, odd)
+        look = Look(trace, usual, parts, usual_waits, usual_collectives, what, odd, traced_steps)
         estimates = Estimates(look, tensor, ~typical.is_outlier(traced_steps))
         costs = estimates.advice(costs)
         found = estimates.findings(findings(look))

@@ -1,4 +1,4 @@
-"""Which steps are far longer than the others, and that the advice is computed without them."""
+"""Which steps are far longer than the others, and that advice and findings are computed without them."""
 
 import numpy as np
 import pytest
@@ -99,3 +99,24 @@ def test_on_a_cpu_too_what_the_model_takes_is_that_of_typical_steps(summary):
     assert [outlier.us for outlier in result.outliers] == [5000]
     compiling = next(advice for advice in result.bottlenecks if advice.step == "13_compile")
     assert compiling.share_of_step == pytest.approx(0.6)
+
+
+def test_what_stands_out_is_of_typical_steps(summary):
+    """Five steps of many launches, and one in which 8 ms go into allocating memory and the CPU launches nothing."""
+    builder, begin = TraceBuilder(), 0
+    for number in range(6):
+        setup = 8000 if number == 3 else 0
+        builder.step(number, begin, 1000 + setup)
+        if setup:
+            builder.add("runtime", "cudaMalloc", begin + 5, setup, correlation=-2)
+        for at in range(10, 910, 10):
+            op = builder.op("aten::mm", begin + setup + at - 5, 9)
+            builder.launch("k", begin + setup + at, 2, begin + setup + at + 3, 3, op=op)
+        begin += 1000 + setup
+    result = summary(builder)
+    assert [outlier.name for outlier in result.outliers] == ["3"]
+    found = {finding.id: finding.us_per_step for finding in result.findings}
+    assert "startup" not in found
+    waits = next(advice for advice in result.bottlenecks if advice.step == "15_cuda_graphs")
+    assert found["many_small_launches"] == pytest.approx(waits.share_of_step * result.typical.mean_us)
+    assert found["outlier_steps"] == pytest.approx(8000 / 6)

@@ -48,7 +48,10 @@ class Finding(Struct, frozen=True):
 
 
 class Look:
-    """What the rules look at: one trace with what is known of it. Masks and arrays are over `Trace.kernels`."""
+    """What the rules look at: one trace with what is known of it. Masks and arrays are over `Trace.kernels`.
+
+    steps, idle, communication: without the outlying steps, as for the advice. all_steps: with them.
+    """
 
     def __init__(
         self,
@@ -58,9 +61,10 @@ class Look:
         idle: Sequence[Idle],
         communication: Communication | None,
         nature: Nature,
-        outliers: Sequence[Outlier] = (),
+        outliers: Sequence[Outlier],
+        all_steps: Steps,
     ) -> None:
-        self.trace, self.steps, self.phases = trace, steps, phases
+        self.trace, self.steps, self.phases, self.all_steps = trace, steps, phases, all_steps
         self.idle, self.communication, self.nature, self.outliers = idle, communication, nature, outliers
         self.step_count = len(steps.names)
         self._found: dict[Callable[[Look], Any], Any] = {}

@@ -14,7 +14,6 @@ from common.trace.kinds import COLLECTIVE, MATRIX
 from common.trace.operators import Nesting, launches
 from common.trace.ordered import distinct
 from common.trace.steps import Steps, is_mark, is_step, of_steps
-from common.trace.typical import typical
 
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
 # An optimizer that costs more than its kernels show: so many of all kernels, and so much of the step on the CPU.
@@ -121,11 +120,11 @@ def _functions(look: Look) -> Finding | None:
 
 
 def _longest_wait(look: Look) -> Finding | None:
-    """The outermost operators during the longest time without a kernel of each typical step, if it is `LONG`.
+    """The outermost operators during the longest time without a kernel of each step, if it is `LONG`.
 
     On the thread that launches the kernel which ends that time, and only where they fill most of it.
     """
-    trace, gpu, steps = look.trace, look.idle[0], typical(look.steps)
+    trace, gpu, steps = look.trace, look.idle[0], look.steps
     gaps, begins, ends = _longest_gaps(gpu, steps)
     length = float((ends - begins).sum())
     cause = CAUSES[int(gpu.by_gap[:, gaps].sum(axis=1).argmax())] if len(gaps) else ""

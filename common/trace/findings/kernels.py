@@ -157,7 +157,7 @@ def fused_away(look: Look) -> np.ndarray:
     chained, thread = pointwise[order], kernels.thread[order]
     begins = chained & ~np.append(False, chained[:-1] & (thread[1:] == thread[:-1]))
     chain = np.where(chained, np.cumsum(begins), 0)
-    by_length = np.lexsort([-look.counted_us[order], chain])
+    by_length = np.lexsort([-kernels.duration[order], chain])
     first = np.append(True, chain[by_length][1:] != chain[by_length][:-1])
     gone = np.zeros(len(order), bool)
     gone[order[by_length]] = ~first & (chain[by_length] > 0)

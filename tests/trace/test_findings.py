@@ -154,6 +154,9 @@ def test_a_chain_of_elementwise_kernels_could_be_its_longest(found):
     assert times(finding, found)[:2] == [(510, 610), (910, 1110)]  # the longest, between them, would stay
     alone = Program().run((BMM, 500, "aten::mm"), chain[0], (BMM, 500, "aten::mm"), chain[1], (BMM, 5, "aten::mm"))
     assert "fusable_elementwise" not in found(alone)
+    copying = ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>", 50, "aten::cat")
+    beside = found(Program().run((BMM, 500, "aten::mm"), copying, *chain, copying))["fusable_elementwise"]
+    assert beside.why.startswith("of 3 pointwise kernels")  # what is beside a chain is not of it
     stepping = Program().run((BMM, 5, "aten::mm"), *chain, inside=("Optimizer.step#SGD.step",))
     assert "fusable_elementwise" not in found(stepping)  # compiling the model leaves them
 

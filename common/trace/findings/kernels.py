@@ -146,27 +146,34 @@ def _shapes(look: Look, kernels: np.ndarray) -> str:
     return f" (mostly {' @ '.join(str(shape) for shape in shapes[-2:])})" if shapes else ""
 
 
-def fused_away(look: Look) -> np.ndarray:
-    """A mask: of each chain of pointwise kernels and reductions in a stream all but the longest, as if fused.
+def chains(look: Look) -> np.ndarray:
+    """The number of the chain of pointwise kernels and reductions that each kernel is in, from 1; 0 for none.
 
-    Not the optimizer's, which compiling the model leaves as they are: for those there is `unfused_optimizer`.
+    A chain is in one stream. Not the optimizer's kernels, which compiling the model leaves as they are: for those there
+    is `unfused_optimizer`.
     """
     pointwise = look.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION) | (look.of_kind(COPY) & look.named("elementwise"))
     pointwise &= ~look.named("^triton_") & ~look.launched_in(look.phases.optimizer)
-    order, kernels = look.in_stream, look.trace.kernels
-    chained, thread = pointwise[order], kernels.thread[order]
+    order = look.in_stream
+    chained, thread = pointwise[order], look.trace.kernels.thread[order]
     begins = chained & ~np.append(False, chained[:-1] & (thread[1:] == thread[:-1]))
-    chain = np.where(chained, np.cumsum(begins), 0)
-    by_length = np.lexsort([-kernels.duration[order], chain])
-    first = np.append(True, chain[by_length][1:] != chain[by_length][:-1])
-    gone = np.zeros(len(order), bool)
-    gone[order[by_length]] = ~first & (chain[by_length] > 0)
+    chain = np.zeros(len(order), np.int64)
+    chain[order] = np.where(chained, np.cumsum(begins), 0)
+    return chain
+
+
+def fused_away(look: Look) -> np.ndarray:
+    """A mask: of each of the `chains` all kernels but the longest, as if fused."""
+    chain = look.once(chains)
+    by_length = np.lexsort([-look.trace.kernels.duration, chain])
+    gone = chain > 0
+    gone[by_length[np.append(True, np.diff(chain[by_length]) > 0)[: len(chain)]]] = False
     return gone
 
 
 def fusable_elementwise(look: Look) -> Finding | None:
     """Chains of pointwise kernels: each reads and writes memory anew."""
-    gone = look.once(fused_away)
+    gone, chain = look.once(fused_away), look.once(chains)
     us = look.us_per_step(gone)
     if not look.worthwhile(us):
         return None
@@ -178,22 +185,13 @@ def fusable_elementwise(look: Look) -> Finding | None:
     return Finding(
         "fusable_elementwise",
         "chains of elementwise kernels",
-        f"of {look.per_step(gone | _kept(look, gone)):.0f} pointwise kernels and reductions per step that follow one "
+        f"of {look.per_step(np.isin(chain, chain[gone])):.0f} pointwise kernels and reductions per step that follow one "
         "another, all but the longest of each chain",
         us,
         do,
         look.without(gone),
         when=look.while_running(gone),
     )
-
-
-def _kept(look: Look, gone: np.ndarray) -> np.ndarray:
-    """The kernels before or after one that is gone, in its chain: an estimate of the chains' other members."""
-    order = look.in_stream
-    beside = gone[order]
-    near = np.zeros(len(order), bool)
-    near[order] = np.append(beside[1:], False) | np.append(False, beside[:-1])
-    return near & look.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION, COPY)
 
 
 def layout_kernels(look: Look) -> np.ndarray:

@@ -175,6 +175,9 @@ def test_layout_kernels_and_copies_by_contiguous_are_found(found):
 
     program = Program()
     program.run((*copy, "aten::copy_"), rest, inside=("aten::contiguous", "aten::clone"))
+    once = found(Program().run((*own, "aten::copy_"), rest, inside=("aten::contiguous",)))["layout_conversions"]
+    assert once.us_per_step == pytest.approx(100)  # a conversion inside .contiguous() is one of both
+    assert "copies by" not in once.why
     permuting = found(program)["layout_conversions"]
     assert permuting.us_per_step == pytest.approx(50)
     assert "channels_last" not in permuting.do

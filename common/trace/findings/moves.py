@@ -25,7 +25,8 @@ def layout_conversions(look: Look) -> Finding | None:
     Conversions between NCHW and NHWC by the libraries' own kernels, and MIOpen's fills and casts beside its
     convolutions; copies that make a tensor contiguous; copies within the GPU, while no kernel runs.
     """
-    own, permuting, filling = layout_kernels(look), _permuting(look), look.named(_FILLS_AND_CASTS)
+    own, filling = layout_kernels(look), look.named(_FILLS_AND_CASTS)
+    permuting = _permuting(look) & ~(own | filling)
     within, copying_us = _within_the_gpu(look)
     parts = []
     for kernels, what, do in (

@@ -111,7 +111,7 @@ _ARGUMENTS = re.compile(r"(?<=\w)[<(]")
 _AMD = re.compile(r"AMD|Radeon|Instinct|gfx\d")
 # AMD's GPUs without matrix instructions: Vega (gfx900, gfx906), and RDNA 1 and 2 by their compute capability (gfx10..).
 _VEGA, _RDNA_1_AND_2 = re.compile(r"Vega|Radeon VII|MI(25|50|60)\b"), 10
-_FIRST_WITH_TENSOR_CORES = 7  # compute capability, major
+_FIRST_WITH_TENSOR_CORES, _FIRST_WITH_TF32 = 7, 8  # compute capability, major
 
 # Operators that autocast runs in lower precision and their backward ones: the plugin's list (tensor_core.py), then
 # what torch has added since.
@@ -271,6 +271,12 @@ def is_amd(trace: Trace) -> bool:
     if any(_AMD.search(str(device.get("name", ""))) or device.get("warpSize") == 64 for device in devices):
         return True
     return trace.hip or bool(trace.named(trace.runtime, lambda name: name.startswith("hip")).any())
+
+
+def has_tf32(trace: Trace) -> bool:
+    """Whether a GPU is known to multiply in TF32: NVIDIA's from compute capability 8.0."""
+    majors = [device.get("computeMajor") for device in trace.properties.values()]
+    return not is_amd(trace) and any(isinstance(major, int) and major >= _FIRST_WITH_TF32 for major in majors)
 
 
 def unit_name(trace: Trace) -> str:

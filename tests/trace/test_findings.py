@@ -229,6 +229,23 @@ def test_matrix_products_in_several_precisions_are_found(found):
     assert "precision_mix" not in found(Program().run(full, full))
 
 
+@pytest.mark.parametrize(
+    ("device", "tf32"),
+    [
+        ({"name": "Tesla V100", "computeMajor": 7}, False),
+        ({"name": "NVIDIA A100", "computeMajor": 8}, True),
+        ({"name": "AMD Instinct MI210", "computeMajor": 9, "warpSize": 64}, False),
+        ({"name": "", "computeMajor": "broken"}, False),
+    ],
+)
+def test_tf32_is_for_gpus_that_have_it(found, device, tf32):
+    program = Program().run(("ampere_sgemm_128x64_nn", 300, "aten::mm"), (BMM, 700, "aten::mm"))
+    program.builder.header["deviceProperties"] = [{"id": 0, **device}]
+    finding = found(program)["precision_mix"]
+    assert "autocast" in finding.do
+    assert ("TF32" in finding.do) is tf32
+
+
 def test_forward_operators_inside_the_backward_pass_are_recomputation(found):
     conv = ("void cudnn::cnn::implicit_convolve_sgemm<float>", 300, "aten::convolution")
     assert "recomputation" not in found(Program().run(conv, conv))

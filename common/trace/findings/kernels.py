@@ -12,7 +12,7 @@ from common.trace.intervals import Cover
 from common.trace.kernel_name import short_name
 from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, MATRIX, NORMALISATION, REDUCTION
 from common.trace.ordered import distinct
-from common.trace.tensor_cores import is_ordinary
+from common.trace.tensor_cores import has_tf32, is_ordinary
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::softmax")
@@ -218,7 +218,8 @@ def precision_mix(look: Look) -> Finding | None:
         "matrix products in several precisions",
         f"{listed} of the kernels' time{named}",
         us,
-        "bring what stays in fp32 under autocast, or allow TF32 (torch.backends.*.fp32_precision = 'tf32')",
+        "bring what stays in fp32 under autocast"
+        + (", or allow TF32 (torch.backends.*.fp32_precision = 'tf32')" if has_tf32(look.trace) else ""),
         when=look.while_running(full),
     )
 

@@ -52,10 +52,7 @@ class Estimates:
 
     def findings(self, found: Iterable[Finding]) -> list[Finding]:
         """The same findings with estimated gains, where the replay can tell."""
-        return [
-            replace(item, estimated_gain=self._replay.gain(item.change)) if item.change else item
-            for item in found
-        ]
+        return [replace(item, estimated_gain=self._replay.gain(item.change)) if item.change else item for item in found]
 
     def worth_following(self, advice: Sequence[Advice]) -> tuple[list[Advice], list[Combination]]:
         """The ranked advice without what adds nothing to the rest, and the first pieces of it together.

@@ -154,7 +154,7 @@ class _Columns:
         if not starts or not sum(map(len, starts)):
             raise InputError(f"{path} holds no event of a kind that torch.profiler records: nothing to explain")
         if sum(map(len, starts)) == sum(len(run["start"]) for run in self.runs[PYTHON]):
-            raise InputError(f"{path} holds calls of Python functions alone: record with ProfilerActivity.CPU, at least")
+            raise InputError(f"{path} holds calls of Python functions alone: record ProfilerActivity.CPU too")
         starts = np.concatenate(starts)
         origin = float(np.floor(np.partition(starts, len(starts) // 2)[len(starts) // 2]))
         for table in tables.values():

@@ -95,8 +95,8 @@ class Replay:
     def gain(self, change: Change) -> float | None:
         """How many times faster the typical steps are with `change`; None where the replay's error is too large.
 
-        Nothing that is changed takes longer for a sample. So a gain below 1 is none or, by more than the replay may err,
-        proves that it cannot tell: what runs between the steps' marks moves into them as the rest becomes shorter.
+        No change takes longer for a sample. So a gain below 1 is none or, by more than the replay may err, proves that
+        it cannot tell: what runs between the steps' marks moves into them as the rest becomes shorter.
         """
         if self.error > MAX_ERROR:
             return None

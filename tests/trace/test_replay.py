@@ -198,7 +198,8 @@ def test_no_estimate_where_work_waits_unexplained_beside_a_cpu_that_bounds_the_s
 
 
 @given(
-    values=st.lists(st.integers(0, 9), max_size=12), queries=st.lists(st.tuples(st.integers(0, 12), st.integers(-1, 10)))
+    values=st.lists(st.integers(0, 9), max_size=12),
+    queries=st.lists(st.tuples(st.integers(0, 12), st.integers(-1, 10))),
 )
 def test_what_a_call_can_wait_for_is_the_last_work_launched_before_it(values, queries):
     queries = sorted((min(count, len(values)), limit) for count, limit in queries)

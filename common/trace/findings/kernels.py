@@ -52,7 +52,7 @@ def unfused_attention(look: Look) -> Finding | None:
 
 
 def attention(look: Look) -> tuple[np.ndarray, np.ndarray, int]:
-    """Masks of the kernels of attention in parts, and of those between its products; and how often the steps have it."""
+    """Masks of the kernels of attention in parts, and of those between its products; how often the steps have it."""
     product = look.launched_by(*_BATCHED)
     softmax = look.launched_by(*_SOFTMAX) & look.named("softmax")
     pointwise = look.of_kind(ELEMENTWISE, COPY, REDUCTION) & ~softmax & ~product
@@ -174,7 +174,7 @@ def fused_away(look: Look) -> np.ndarray:
 def fusable_elementwise(look: Look) -> Finding | None:
     """Chains of pointwise kernels: each reads and writes memory anew."""
     gone, chain = look.once(fused_away), look.once(chains)
-    us = look.us_per_step(gone)
+    us, members = look.us_per_step(gone), np.isin(chain, chain[gone])
     if not look.worthwhile(us):
         return None
     do = "torch.compile fuses them, with the products before them where it can"
@@ -185,8 +185,8 @@ def fusable_elementwise(look: Look) -> Finding | None:
     return Finding(
         "fusable_elementwise",
         "chains of elementwise kernels",
-        f"of {look.per_step(np.isin(chain, chain[gone])):.0f} pointwise kernels and reductions per step that follow one "
-        "another, all but the longest of each chain",
+        f"of {look.per_step(members):.0f} pointwise kernels and reductions per step that follow one another, all but "
+        "the longest of each chain",
         us,
         do,
         look.without(gone),

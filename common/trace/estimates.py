@@ -50,9 +50,17 @@ class Estimates:
         all_costs = [self._with_chains(cost) for cost in costs]
         return [self._estimated(cost) for cost in (*all_costs, self._fused_attention())] if all_costs else []
 
-    def findings(self, found: Iterable[Finding]) -> list[Finding]:
-        """The same findings with estimated gains, where the replay can tell."""
-        return [replace(item, estimated_gain=self._replay.gain(item.change)) if item.change else item for item in found]
+    def findings(self, found: Iterable[Finding], advice: Iterable[Advice]) -> list[Finding]:
+        """The same findings with estimated gains, where the replay can tell: of the `advice` to do the same, if any."""
+        advised = {_key(item): item.estimated_gain for item in advice}
+        findings = []
+        for item in found:
+            gain = advised.get(item.advice) if item.advice else None
+            change = self._changes[item.advice] if item.advice else item.change
+            if gain is None and change:
+                gain = self._replay.gain(change)
+            findings.append(replace(item, estimated_gain=gain))
+        return findings
 
     def worth_following(self, advice: Sequence[Advice]) -> tuple[list[Advice], list[Combination]]:
         """The ranked advice without what adds nothing to the rest, and the first pieces of it together.

@@ -155,7 +155,7 @@ def summarize(path: str | Path | Chunks) -> Summary:
         look = Look(trace, usual, parts, usual_waits, usual_collectives, what, odd, traced_steps)
         estimates = Estimates(look, tensor, ~typical.is_outlier(traced_steps))
         costs = estimates.advice(costs)
-        found = estimates.findings(findings(look))
+        found = estimates.findings(findings(look), costs)
         worth, combined = estimates.worth_following(advice.ranked(costs))
     if advice.stalled(usual, usual_waits):
         worth = advice.despite_a_stall(worth)

@@ -352,14 +352,14 @@ def test_copies_that_the_cpu_waits_for_are_found(found):
     assert "blocking_copies" not in found(copied("Memcpy HtoD (Pinned -> Device)"))
 
 
-def launched(count, us, every):
+def launched(count, us, every, operator="aten::add"):
     builder = TraceBuilder()
     for number in range(3):
         begin = number * count * every
         builder.step(number, begin, count * every)
         for index in range(count):
             at = begin + index * every
-            builder.launch("k", at + every - 8, 5, at + every - 1, us, op=builder.op("aten::add", at, every - 2))
+            builder.launch("k", at + every - 8, 5, at + every - 1, us, op=builder.op(operator, at, every - 2))
     return builder
 
 
@@ -529,6 +529,49 @@ def test_outlying_steps_are_named(found):
     assert finding.why.startswith("step 5: step 5 takes")
     assert times(finding, found) == [(program.at, program.at + 5000)]
     assert "outlier_steps" not in found(Program(steps=6).run((BMM, 500, "aten::mm")))
+
+
+COLLECTIVE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def python(builder, begin):
+    builder.add("python_function", "train.py(10): main", begin + 1, 900)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice", "builder", "gain"),
+    [
+        ("blocking_copies", "05_pinned_memory", copied("Memcpy HtoD (Pageable -> Device)"), 1000 / 886),
+        ("many_small_launches", "15_cuda_graphs", launched(100, 3, 30, "aten::mm"), 30 / 4.5),
+        (
+            "exposed_collectives",
+            "overlap communication",
+            Program().run((BMM, 500, "aten::mm"), (COLLECTIVE, 300, "nccl:all_reduce"), waits=True),
+            820 / 520,
+        ),
+        (
+            "unfused_optimizer",
+            "11_fused_optimizer",
+            Program().run(*[(ADD, 4, "aten::add_")] * 60, (BMM, 100, "aten::mm"), inside=("Optimizer.step#SGD",)),
+            360 / (360 - 126),  # the CPU's time in it
+        ),
+        (
+            "host_python",
+            "find the Python between operators",
+            Program().run((BMM, 100, "aten::mm"), before=900, more=python, waits=True),
+            1020 / 110,
+        ),
+    ],
+)
+def test_a_finding_gains_what_the_advice_to_do_the_same_gains(tmp_path, name, advice, builder, gain):
+    summary = summarize(getattr(builder, "builder", builder).write(tmp_path / "made.pt.trace.json"))
+    [finding] = [finding for finding in summary.findings if finding.id == name]
+    [same] = [item for item in summary.bottlenecks if advice in (item.step, item.title)]
+    assert finding.estimated_gain == same.estimated_gain == pytest.approx(gain, rel=0.05)
+
+
+def test_a_copy_from_the_gpu_gains_nothing_by_pinned_memory(found):
+    assert found(copied("Memcpy DtoH (Device -> Pinned)", "cudaMemcpy"))["blocking_copies"].estimated_gain is None
 
 
 def test_findings_are_in_the_json_and_the_text(capsys, tmp_path):

@@ -28,8 +28,9 @@ class Finding(Struct, frozen=True):
     """Something in a trace that an expert would point at.
 
     id: of its rule. what: what it is. why: the evidence. us_per_step: the time it is about. do: what to do about it.
-    change: what doing so would change, for `replay`; None where no trace shows that. estimated_gain: how many times
-    faster the steps would be, by a replay with that change; None where it cannot tell. when: the times it is about
+    change: what doing so would change, for `replay`; None where no trace shows that. advice: the advice to do the same,
+    by its step or its title (see `Changes`), whose gain is then the finding's too. estimated_gain: how many times
+    faster the steps would be, by a replay with either; None where it cannot tell. when: the times it is about
     (µs since `Trace.origin`), which the board's timeline marks; none for the trace as a whole.
     """
 
@@ -39,12 +40,15 @@ class Finding(Struct, frozen=True):
     us_per_step: float
     do: str
     change: Change | None = None
+    advice: str | None = None
     estimated_gain: float | None = None
     when: Cover = Cover()
 
     def as_json(self) -> dict[str, Any]:
-        """What `explain --json` and the page show: all but the change and the times."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("change", "when")}
+        """What `explain --json` and the page show: all but what the gain comes from, and the times."""
+        return {
+            name: getattr(self, name) for name in self.__struct_fields__ if name not in ("change", "advice", "when")
+        }
 
 
 class Look:

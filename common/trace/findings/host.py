@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 
 from common.trace.advice import time_text
+from common.trace.copies import direction
 from common.trace.findings.finding import Finding, Look
 from common.trace.idle import CAUSES, LAUNCH_LATENCY, Idle, longest_stall
 from common.trace.intervals import Cover
@@ -52,6 +53,7 @@ def unfused_optimizer(look: Look) -> Finding | None:
         f"{time_text(cpu_us)}: {time_text(us)} of kernels, and for {time_text(waiting)} no kernel runs meanwhile",
         us + waiting,
         "fused=True, or foreach=True where the optimizer has no fused form",
+        advice="11_fused_optimizer",
         when=look.while_running(kernels),
     )
 
@@ -115,6 +117,7 @@ def _functions(look: Look) -> Finding | None:
         why,
         us,
         do,
+        advice="04_multiprocess_loading" if loading_us >= us / 2 else "find the Python between operators",
         when=free,
     )
 
@@ -209,6 +212,7 @@ def blocking_copies(look: Look) -> Finding | None:
         "kernel runs",
         us,
         "pin_memory=True and .to(device, non_blocking=True); create small tensors on the device",
+        advice="05_pinned_memory" if (pageable & direction(trace, "h2d")).any() else None,
         when=holding,
     )
 
@@ -233,6 +237,7 @@ def many_small_launches(look: Look) -> Finding | None:
         us,
         'CUDA graphs (torch.compile with mode="reduce-overhead"), or fewer and larger operators'
         + ("" if look.nature.training is False else ", or a bigger batch"),
+        advice="15_cuda_graphs",
         when=look.while_idle("launch"),
     )
 

@@ -38,6 +38,7 @@ def exposed_collectives(look: Look) -> Finding | None:
         "with no other kernel beside them; waiting for the slowest rank is part of it",
         us,
         f"compare the ranks first; then {do}",
+        advice="overlap communication",
         when=look.while_running(~look.of_kind(COLLECTIVE)).gaps(communicating.start, communicating.end),
     )
 

@@ -143,7 +143,7 @@ class Replay:
         staging = np.minimum(start - call_start, 1000 + size / 250)  # pageable memory is copied twice
         self._delay[staged] = staging[staged]
         self._staged = staged
-        self._gap, self._previous, self._call_start = gap, previous, call_start
+        self._gap, self._previous, self._call_start, self._has_call = gap, previous, call_start, called
 
         allowed = np.maximum(call_start + self._delay, previous_end + gap)
         self._other = np.full(count, -1)
@@ -206,9 +206,10 @@ class Replay:
     def _done_before(self, calls: Spans) -> np.ndarray:
         """The last work of a stream that was launched before each call and ended before it does, -1 for none."""
         latest, ended = np.full(len(calls), -1), np.full(len(calls), -np.inf)
-        for stream in distinct(self._stream).tolist():
-            work = np.flatnonzero(self._stream == stream)
-            last = np.searchsorted(self._call_start[work], calls.start) - 1
+        for stream in distinct(self._stream[self._has_call]).tolist():
+            work = np.flatnonzero((self._stream == stream) & self._has_call)
+            launched = np.maximum.accumulate(self._call_start[work])  # two threads' calls may cross
+            last = np.searchsorted(launched, calls.start) - 1
             end = np.where(last >= 0, self._end[work[last]], np.inf)
             later = (end <= calls.end + TICK) & (end > ended)
             latest[later], ended[later] = work[last][later], end[later]
@@ -224,7 +225,6 @@ class Replay:
     def _prepare(self) -> None:
         """What every replay needs, whatever changes, as lists."""
         runtime, steps, calls = self.trace.runtime, self.steps, self._wait_call
-        self._has_call = np.isfinite(self._call_start)
         self._launched = np.where(self._has_call, self._call_start, self._start)
         self._wait_begin, self._wait_end = runtime.start[calls], runtime.end[calls]
         self._waiting = Cover(self._wait_begin, self._wait_end)

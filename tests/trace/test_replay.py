@@ -148,6 +148,19 @@ def test_without_its_waits_the_cpu_runs_ahead(replay):
     assert again.gain(Change(returns=np.ones(len(trace.runtime), bool))) == pytest.approx(truth, rel=0.05)
 
 
+def test_a_wait_that_was_none_becomes_one_though_a_later_kernel_lacks_its_call(tmp_path):
+    """Each wait begins long after its kernel has ended; with kernels of ten times the length it does not."""
+    rows = [("kernel", 100), ("python", 300), ("sync", 0.0), ("python", 300)]
+    machine = Machine()
+    machine.run([rows, rows, [*rows, ("kernel", 10)], rows, rows])
+    calls = [event for event in machine.builder.events if event["name"] == "cudaLaunchKernel"]
+    machine.builder.events.remove(calls[3])  # of the short kernel
+    trace = read(machine.builder.write(tmp_path / "made.pt.trace.json"))
+    factor = np.where(trace.kernels.duration > 50, 10.0, 1.0)
+    longer = Replay(trace, steps(trace)).step_us(Change(kernels=factor))
+    assert longer == pytest.approx([1000 + 300 + DELAY] * 5, rel=0.02)
+
+
 def test_changes_add_up_to_more_than_their_parts(replay):
     """Loading and kernels alternate with a wait between: each alone is at most 2x, both together are more."""
     again, trace = replay(program([("load", 1000), ("kernel", 1000), ("sync", 0.0)]))

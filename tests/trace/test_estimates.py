@@ -204,6 +204,35 @@ def test_the_optimizer_stays_in_float32(summary):
     assert inside < 1.15
 
 
+def test_a_copy_made_early_still_takes_its_time_beside_the_step(summary):
+    """500 us of copies, then 300 us of kernels: beside one another they take the longer."""
+    builder = TraceBuilder()
+    for number in range(4):
+        begin = number * 830
+        builder.step(number, begin, 830)
+        builder.copy(begin, 4, begin + 10, 500, 1_000_000, name="Memcpy HtoD (Pinned -> Device)")
+        builder.launch("k", begin + 10, 4, begin + 511, 300, op=builder.op("aten::mm", begin + 8, 8))
+        builder.add("runtime", "cudaStreamSynchronize", begin + 20, 792, correlation=-2)
+    early = next(advice for advice in summary(builder).advice if advice.step == "06_prefetch_stream")
+    assert early.estimated_gain == pytest.approx(830 / 500, rel=0.01)
+
+
+def test_a_bigger_batch_takes_the_optimizer_no_longer(summary):
+    """450 us of the model's kernel, which leaves no room for more, as much of the optimizer's, and the rest waits."""
+    builder = TraceBuilder()
+    for number in range(4):
+        begin = number * 1120
+        builder.step(number, begin, 1120)
+        at = begin
+        for operator in ("aten::mm", "Optimizer.step#SGD.step"):
+            op = builder.op(operator, at, 100)
+            builder.launch("k", at + 90, 4, at + 96, 450, op=op, **{"blocks per SM": 4})
+            builder.add("runtime", "cudaStreamSynchronize", at + 101, 446, correlation=-2)
+            at += 550
+    bigger = next(advice for advice in summary(builder).bottlenecks if advice.step == "02_bigger_batch")
+    assert bigger.estimated_gain == pytest.approx(2 * 1120 / (1120 + 450), rel=0.01)
+
+
 def test_a_bigger_batch_is_advice_of_its_own_and_never_combined(summary):
     """It changes what is trained; without it, the same advice would be first or second in what is combined."""
     small = ("volta_sgemm_32x32_sliced1x4_nn", 8, "aten::mm")

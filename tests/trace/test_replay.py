@@ -220,6 +220,97 @@ def test_what_a_call_can_wait_for_is_the_last_work_launched_before_it(values, qu
     assert _last_at_most(values, [count for count, _ in queries], [limit for _, limit in queries]) == truth
 
 
+@pytest.fixture
+def by_hand(tmp_path):
+    """by_hand(add, µs): the `Replay` of four steps of so many µs, the CPU's marks, with the events that add() adds."""
+
+    def of(add, length):
+        builder = TraceBuilder()
+        for number in range(4):
+            builder.step(number, number * length, length)
+            add(builder, number * length)
+        trace = read(builder.write(tmp_path / "made.pt.trace.json"))
+        return Replay(trace, steps(trace))
+
+    return of
+
+
+def kernels_times(again, name, factor):
+    """The change that kernels of that name take so many times as long."""
+    trace = again.trace
+    return Change(kernels=np.where(trace.named(trace.kernels, lambda other: other == name), factor, 1.0))
+
+
+def short(builder, begin):
+    """Two short kernels 6 us after their launches, so that this is the usual delay."""
+    for at in (begin, begin + 10):
+        builder.launch("short", at, 4, at + 6, 2)
+
+
+def wait(builder, begin, end, call="cudaStreamSynchronize"):
+    builder.add("runtime", call, begin, end - begin, correlation=-2)
+
+
+def test_work_that_is_late_by_tens_of_us_waited_for_another_stream(by_hand):
+    def two_streams(builder, begin):
+        short(builder, begin)
+        builder.launch("first", begin + 20, 4, begin + 26, 60)
+        _, second = builder.launch("second", begin + 30, 4, begin + 86, 500)  # 50 us after launch and stream allow it
+        second["tid"] = second["args"]["stream"] = 20
+        wait(builder, begin + 40, begin + 586)
+
+    again = by_hand(two_streams, 590)
+    assert again.step_us(kernels_times(again, "first", 10.0)) == pytest.approx([590 + 540] * 4, abs=2)
+
+
+def test_a_launch_into_a_full_queue_waits_for_the_work_in_it(by_hand):
+    def full_queue(builder, begin):
+        builder.launch("k", begin, 4, begin + 6, 500)
+        builder.launch("k", begin + 10, 498, begin + 507, 500)  # returns as the first one ends
+        wait(builder, begin + 510, begin + 1007)
+
+    again = by_hand(full_queue, 1010)
+    assert again.step_us(kernels_times(again, "k", 0.1)) == pytest.approx([1010 - 900] * 4, abs=5)
+
+
+@pytest.mark.parametrize("size", [0, 250_000])
+def test_a_late_copy_is_staged_for_a_ms_and_what_its_size_takes_but_no_longer(by_hand, size):
+    again = by_hand(lambda builder, begin: builder.copy(begin, 5, begin + 5000, 100, size), 6000)
+    assert again.error == pytest.approx((5000 - 1000 - size / 250) / 6000, abs=0.01)
+
+
+def test_fewer_bytes_are_staged_faster_too(by_hand):
+    def staged(builder, begin):
+        builder.copy(begin, 500, begin + 400, 100, 1_000_000)
+        short(builder, begin + 502)
+        builder.launch("k", begin + 522, 4, begin + 528, 468)
+        wait(builder, begin + 530, begin + 996)
+
+    again = by_hand(staged, 1000)
+    quarter = again.step_us(Change(copies=np.full(4, 0.25)))
+    assert quarter == pytest.approx([1000 - 0.75 * 500] * 4, abs=3)
+
+
+def test_waits_of_two_changes_are_both_gone(replay):
+    rows = program([("python", 300), ("kernel", 400), ("sync", 0.0)] * 2, count=8)
+    again, trace = replay(rows)
+    truth = (
+        Machine().run(rows).sum() / Machine().run([[row for row in step if row[0] != "sync"] for step in rows]).sum()
+    )
+    syncs = np.flatnonzero(trace.named(trace.runtime, lambda name: "ynchronize" in name))
+    one, other = (np.isin(np.arange(len(trace.runtime)), syncs[first::2]) for first in (0, 1))
+    assert again.gain(Change(returns=one) | Change(returns=other)) == pytest.approx(truth, rel=0.05)
+
+
+def test_a_long_wait_may_end_later_after_its_work_than_a_short_one(by_hand):
+    def waiting(builder, begin):
+        builder.launch("k", begin, 4, begin + 6, 9694)
+        wait(builder, begin + 10, begin + 10_000, "cudaEventSynchronize")  # 300 us after the kernel
+
+    again = by_hand(waiting, 10_000)
+    assert again.step_us(kernels_times(again, "k", 0.1)) == pytest.approx([6 + 969.4 + 300] * 4, abs=3)
+
+
 @pytest.mark.parametrize("builder", [two_steps(), two_steps("2021"), run_ahead()], ids=["today", "2021", "run ahead"])
 def test_traces_by_hand_are_replayed(builder, tmp_path):
     trace = read(builder.write(tmp_path / "made.pt.trace.json"))

@@ -538,6 +538,11 @@ def python(builder, begin):
     builder.add("python_function", "train.py(10): main", begin + 1, 900)
 
 
+def loading(builder, begin):
+    python(builder, begin)
+    builder.loading(begin + 1, 900)
+
+
 @pytest.mark.parametrize(
     ("name", "advice", "builder", "gain"),
     [
@@ -560,6 +565,12 @@ def python(builder, begin):
             "find the Python between operators",
             Program().run((BMM, 100, "aten::mm"), before=900, more=python, waits=True),
             1020 / 110,
+        ),
+        (
+            "host_python",
+            "04_multiprocess_loading",
+            Program().run((BMM, 100, "aten::mm"), before=900, more=loading, waits=True),
+            1020 / 120,
         ),
     ],
 )

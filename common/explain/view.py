@@ -64,7 +64,8 @@ def print_summary(summary: Summary, to: Console, full_names: bool = False) -> No
     if not steps.marked:
         count = "no step marks, so the whole trace counts as one step"
     to.print(Text(printable(summary.trace.file.name, 200), "bold"))
-    to.print(f"{device_names(summary)}; {count}; {time_text(steps.mean_us)} per step{_range(steps)}\n", markup=False)
+    length = f"{time_text(steps.mean_us)}{_per_step(summary)}{_range(steps)}"
+    to.print(f"{device_names(summary)}; {count}; {length}\n", markup=False)
     _print_breakdown(steps, to, bool(summary.gpus))
     _print_outliers(summary, to)
     _print_gpus(summary, to)
@@ -145,7 +146,7 @@ def _print_gpus(summary: Summary, to: Console) -> None:
     if collectives := summary.communication:
         count = len(summary.steps.names)
         total, hidden = time_text(collectives.us / count), time_text(collectives.hidden_us / count)
-        text = f"collectives: {total} per step, {hidden} of it overlapped by other kernels"
+        text = f"collectives: {total}{_per_step(summary)}, {hidden} of it overlapped by other kernels"
         text += f" ({collectives.count} in {_steps(summary)}); TensorBoard counts them as kernels"
         to.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
@@ -156,7 +157,7 @@ def _print_idle(summary: Summary, to: Console) -> None:
         if idle.total_us <= 0:
             continue
         waits = time_text(idle.total_us / count)
-        to.print(Text(f"\nGPU {idle.device} runs no kernel for {waits} per step; meanwhile", "bold"))
+        to.print(Text(f"\nGPU {idle.device} runs no kernel for {waits}{_per_step(summary)}; meanwhile", "bold"))
         table = bare_table("left", "right", "right", "left")
         for cause in CAUSES:
             us = idle.causes_us[cause]
@@ -209,7 +210,7 @@ def _print_kinds(summary: Summary, to: Console) -> None:
     total = sum(summary.kinds.values())
     shown = [f"{kind} {time_text(us)} ({us / total:.1%})" for kind, us in summary.kinds.items() if us >= 0.0005 * total]
     if shown:
-        to.print(Text("\nKernels by kind, per step", "bold"))
+        to.print(Text(f"\nKernels by kind{',' * summary.steps.marked}{_per_step(summary)}", "bold"))
         to.print(Padding(Text(", ".join(shown)), (0, 0, 0, 2), expand=False))
 
 
@@ -229,7 +230,7 @@ def _print_transfers(summary: Summary, to: Console) -> None:
             text += f", {speed:.1f} GB/s" if speed else ""
             lines.append(text + (f"; {', '.join(kinds)}" if kinds else ""))
     if lines:
-        to_gpu = f"; {size_text(summary.step_bytes)} per step to the GPU" if summary.step_bytes else ""
+        to_gpu = f"; {size_text(summary.step_bytes)}{_per_step(summary)} to the GPU" if summary.step_bytes else ""
         to.print(Text(f"\nCopies{to_gpu}", "bold"))
         for line in lines:
             to.print(line)
@@ -275,13 +276,13 @@ def _print_advice(summary: Summary, to: Console) -> None:
     if together:
         to.print(Text(f"  Together: {'; '.join(together)}", "bold"))
     if summary.gpus and summary.advice:
-        legend = "at most: that cost alone. No estimates: the GPU waits for something that the trace does not explain."
+        legend = "at most: with that cost gone, and all else as it is. "
         if any(advice.estimated_gain for advice in summary.advice):
-            legend = (
-                "about: the trace replayed without that cost. at most: that cost alone. Recording takes time on the "
-                "CPU too, which is not taken out: without the profiler, fewer launches and less Python gain less."
-            )
+            legend = f"about: the trace replayed without that cost. {legend}Recording takes time on the "
+            legend += "CPU too, which is not taken out: without the profiler, fewer launches and less Python gain less."
             legend += " Together: once one cost is gone another bounds the step, and gains then." * bool(together)
+        else:
+            legend += "No estimates: the GPU waits for something that the trace does not explain."
         gains = [advice.estimated_gain for advice in summary.advice if advice.estimated_gain]
         if gains != sorted(gains, reverse=True):
             legend += (
@@ -297,8 +298,9 @@ def _print_findings(summary: Summary, to: Console) -> None:
     to.print(Text("\nWhat stands out", "bold"))
     for finding in summary.findings:
         gain = finding.estimated_gain or 0.0
-        without = f"; about {gain:.2f}x as fast without, the CPU as it is" if 1.01 <= gain < MOST else ""
-        line = Text.assemble((finding.what, "bold"), f": {time_text(finding.us_per_step)} per step{without}")
+        as_it_is = "" if finding.advice else ", the CPU as it is"
+        without = f"; about {gain:.2f}x as fast without{as_it_is}" if 1.01 <= gain < MOST else ""
+        line = Text.assemble((finding.what, "bold"), f": {time_text(finding.us_per_step)}{_per_step(summary)}{without}")
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{printable(finding.why, 600)}."), (0, 0, 0, 5), expand=False))
         to.print(Padding(Text(f"{finding.do}.", "green"), (0, 0, 0, 5), expand=False))
@@ -314,6 +316,11 @@ def _range(steps: Steps) -> str:
     low, high = (min(steps.duration), max(steps.duration)) if len(steps.duration) else (0, 0)
     median = f"; median {time_text(steps.median_us)}" if len(steps.duration) > 2 else ""
     return f" ({time_text(low)} to {time_text(high)}{median})" if high > 1.05 * low else ""
+
+
+def _per_step(summary: Summary) -> str:
+    """After a mean over the steps; nothing where the whole trace counts as one."""
+    return " per step" if summary.steps.marked else ""
 
 
 def _steps(summary: Summary) -> str:

@@ -121,7 +121,7 @@ def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float, na
         why += f", and {step_time(steps, empty)} are lost on SMs for which kernels have no blocks"
     why += "; a bigger batch gives each launch more work"
     if not nature.compiled and not nature.graphed:
-        why += ", torch.compile needs fewer of them"
+        why += ", torch.compile needs fewer launches"
     return bounded(step, title, why, share + empty)
 
 

@@ -69,6 +69,17 @@ def ladder_in(folder, device=V100):
     return folder
 
 
+def test_without_step_marks_no_time_is_that_of_a_step(run, tmp_path):
+    builder = two_steps()
+    builder.events = [event for event in builder.events if not event["name"].startswith("ProfilerStep#")]
+    code, out, _ = run(builder.write(tmp_path / "made.pt.trace.json.gz"))
+    assert code == 0
+    assert "no step marks, so the whole trace counts as one step; 1.9 ms\n" in out
+    assert "runs no kernel for 1.1 ms; meanwhile" in out
+    assert "Kernels by kind\n" in out
+    assert "2.0 MB to the GPU" in out
+
+
 def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tmp_path):
     code, out, err = run(two_steps().write(tmp_path / "made.pt.trace.json.gz"))
     assert (code, err) == (0, "")

@@ -150,7 +150,7 @@ def test_a_chain_of_elementwise_kernels_could_be_its_longest(found):
     chain = [(ADD, 100, "aten::add"), (MUL, 300, "aten::mul"), (ADD, 200, "aten::add")]
     finding = found(Program().run((BMM, 500, "aten::mm"), *chain, (BMM, 500, "aten::mm")))["fusable_elementwise"]
     assert finding.us_per_step == pytest.approx(300)
-    assert finding.why.startswith("of 3 pointwise kernels")
+    assert finding.why.startswith("of 3 elementwise kernels and reductions")
     assert times(finding, found)[:2] == [(510, 610), (910, 1110)]  # the longest, between them, would stay
     alone = Program().run((BMM, 500, "aten::mm"), chain[0], (BMM, 500, "aten::mm"), chain[1], (BMM, 5, "aten::mm"))
     assert "fusable_elementwise" not in found(alone)
@@ -526,8 +526,13 @@ def test_outlying_steps_are_named(found):
     builder.step(5, program.at, 5000)
     builder.launch(BMM, program.at + 10, 5, program.at + 4000, 500, op=builder.op("aten::mm", program.at + 5, 20))
     finding = found(builder)["outlier_steps"]
-    assert finding.why.startswith("step 5: step 5 takes")
+    assert finding.why.startswith("step 5 takes")
     assert times(finding, found) == [(program.at, program.at + 5000)]
+    builder.step(6, program.at + 5000, 6000)
+    builder.launch(
+        BMM, program.at + 5010, 5, program.at + 10_000, 500, op=builder.op("aten::mm", program.at + 5005, 20)
+    )
+    assert found(builder)["outlier_steps"].why.startswith("steps 5, 6; the longest, step 6, takes")
     assert "outlier_steps" not in found(Program(steps=6).run((BMM, 500, "aten::mm")))
 
 

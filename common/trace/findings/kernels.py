@@ -106,7 +106,7 @@ def misaligned_matmul(look: Look) -> Finding | None:
     rows = f"{built} for rows that are not aligned (align1, align2)" if named else ""
     return Finding(
         "misaligned_matmul",
-        "matrix products with odd sizes",
+        "matrix products with unaligned sizes",
         f"{count:.0f} kernels per step{rows}{_shapes(look, bad)}: a last dimension that is no multiple of {_ALIGNED} "
         "bytes",
         us,
@@ -172,7 +172,7 @@ def fused_away(look: Look) -> np.ndarray:
 
 
 def fusable_elementwise(look: Look) -> Finding | None:
-    """Chains of pointwise kernels: each reads and writes memory anew."""
+    """Chains of elementwise kernels: each reads and writes memory anew."""
     gone, chain = look.once(fused_away), look.once(chains)
     us, members = look.us_per_step(gone), np.isin(chain, chain[gone])
     if not look.worthwhile(us):
@@ -185,7 +185,7 @@ def fusable_elementwise(look: Look) -> Finding | None:
     return Finding(
         "fusable_elementwise",
         "chains of elementwise kernels",
-        f"of {look.per_step(members):.0f} pointwise kernels and reductions per step that follow one another, all but "
+        f"of {look.per_step(members):.0f} elementwise kernels and reductions per step that follow one another, all but "
         "the longest of each chain",
         us,
         do,

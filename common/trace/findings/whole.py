@@ -85,11 +85,14 @@ def outlier_steps(look: Look) -> Finding | None:
         else ""
     )
     names = ", ".join(step.name for step in look.outliers[:5])
+    longest = f"step {worst.name}"
+    if len(look.outliers) > 1:
+        longest = f"steps {names}; the longest, {longest},"
     steps, far = look.all_steps, is_outlier(look.all_steps)
     return Finding(
         "outlier_steps",
         "steps that take far longer than the others",
-        f"step{'s' * (len(look.outliers) > 1)} {names}: step {worst.name} takes {time_text(worst.excess_us)} more than "
+        f"{longest} takes {time_text(worst.excess_us)} more than "
         f"the median step, {time_text(worst.role_us)} of it {worst.role}{gap}. Advice is computed without them",
         sum(step.excess_us for step in look.outliers) / len(steps.names),
         "see in the Trace view what happens there: a checkpoint, a garbage collection, a larger batch, another program",

@@ -20,6 +20,7 @@ OPTIMIZER, COLLECTIVE, COPY, OTHER = "optimizer", "collective", "copy-like", "ot
 KINDS = (MATRIX, CONVOLUTION, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, OPTIMIZER, COLLECTIVE, COPY, OTHER)
 
 _COPIES = "_to_copy|clone|copy|cat|stack|view|_unsafe_view|transpose|permute|slice|split|unbind|unsqueeze|expand|select"
+LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)"  # conversions, lower case
 # In this order; the first match decides. Patterns are in lower case.
 _PATTERNS = [
     # Inductor's kernels: pointwise, reductions and templates; their names list the operators that were fused.
@@ -48,7 +49,7 @@ _PATTERNS = [
     (REDUCTION, r"native::reduce_kernel<"),
     (ELEMENTWISE, r"rotary|(?<![a-z])rope(?![a-z])|elemwisernn|(lstm|gru)_cell|upsample|interpolat|scal_kernel"),
     (COPY, r"reshape_and_cache|store_kv_?cache|set_mla_kv|im2d2col|im2col|col2im"),
-    (COPY, r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)|subtensorop|catarray"),
+    (COPY, rf"{LAYOUT}|subtensorop|catarray"),
     # sage_quant: the quantisation of its inputs. reduce_segments: of vLLM's unified attention.
     (ELEMENTWISE, r"sage_quant"),
     (ATTENTION, r"flash_(fwd|bwd|attn|fprop|bprop)|flash::|flashattn|fmha|attention|attn|sdpa|pagedkv|mla_decode"),

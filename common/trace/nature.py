@@ -14,6 +14,7 @@ from common.trace.idle import Idle
 from common.trace.intervals import Cover
 from common.trace.operators import graph_launched, launches
 from common.trace.ordered import distinct
+from common.trace.phases import COMPILED
 from common.trace.steps import Steps, is_step
 
 FEWEST = 10  # kernels, or operators: one training step of a single linear layer has more
@@ -24,7 +25,6 @@ MOSTLY = 0.5  # of the steps' time: a trace with more capturing or setting up th
 _TRAINING = re.compile(r"autograd::engine|Backward\d*$|_backward(?![a-z])|^Optimizer\.step|## backward ##")
 _COMPUTING = re.compile("aten::")
 _TRAINING_KERNELS = re.compile(r"backward|wgrad|flash_bwd|adam", re.IGNORECASE)  # dgrad: transposed, too
-_COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _COMPILED_KERNELS = re.compile(r"^triton_[a-z]+_fused_|^triton__0d1d")  # Inductor's, by its names of today and of 2023
 _LAUNCH = re.compile(r"^(cuda|cu|hip)(Module|Ext)*LaunchKernel")
 # What only a program on a GPU does. record_stream keeps a block of GPU memory for another stream. Not the question
@@ -138,7 +138,7 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
         captured = Cover(captured.start[:1], captured.end[-1:])
     return Nature(
         training=_training(trace),
-        compiled=fused or _any(trace, [operators, trace.annotations], _COMPILED),
+        compiled=fused or _any(trace, [operators, trace.annotations], COMPILED),
         fused=fused,
         graphed=graphed,
         capturing=float(captured.within(steps.start, steps.end).sum()) / total,

@@ -9,10 +9,10 @@ from common.trace.advice import WORTHWHILE, Advice, bounded, step_time
 from common.trace.columns import Trace
 from common.trace.communication import Communication, is_collective
 from common.trace.copies import direction, step_bytes
-from common.trace.findings.kernels import LAYOUT
 from common.trace.gpus import Gpu, mean_of_known
 from common.trace.idle import CAUSES, Idle
 from common.trace.intervals import Cover, integral
+from common.trace.kinds import LAYOUT
 from common.trace.nature import Nature
 from common.trace.operators import launched_in, launches
 from common.trace.ordered import distinct

@@ -11,7 +11,7 @@ from common.trace.ordered import distinct
 from common.trace.steps import Steps, is_loading, is_step
 from common.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE
 
-_COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|TorchDynamo")
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _CONVERTING = re.compile(r"aten::(to|_to_copy|copy|div|true_divide|sub|rsub|mul|add)_?")  # and normalising
 _SCALING, _SHIFTING = re.compile("aten::(div|true_divide|mul)_?"), re.compile("aten::(sub|rsub)_?")
 _RESIZING = re.compile("aten::_?upsample")
@@ -56,7 +56,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
     outside = ~inside & ~waits
 
     products = trace.named(operators, lambda name: name in ELIGIBLE or name in ELIGIBLE_SINCE) & outside
-    compiled = trace.named(operators, _COMPILED.match) & outside
+    compiled = trace.named(operators, COMPILED.search) & outside
     starts = _starts(trace, steps)
     step = np.searchsorted(starts, operators.start, "right") - 1
     begin = np.full(len(starts), np.inf)

@@ -30,6 +30,11 @@ _ORDINARY = (
     # vLLM's products of few rows, csrc/rocm/skinny_gemms.cu: dot2 for half; for bfloat16 MFMA on MI300 since 2025.
     r"wvsplitk\w*<_?_?half|llgemm1",
 )
+# Depthwise convolutions: no sum over channels, so no matrix product. cuDNN's (c1_k1: a group has one channel in and
+# one out), torch's (DepthwiseConv2d.cu, DepthwiseConv3d.cu) and causal-conv1d's. Sources: a maintainer of torch on
+# cuDNN's kernels (pytorch#22302), the authors of CUTLASS on theirs (cutlass#615), the code of the others. The
+# name of an sm80_xmma kernel with Tensor Cores holds an instruction's shape (tensor16x8x16), these names hold none.
+DEPTHWISE = r"depthwise|c1_k1_n(hwc|chw)|causal_conv1d"
 # In this order; the first match decides. Patterns are in lower case.
 _RULES = [
     # torch's elementwise kernels and reductions, whatever functor they name; Triton kernels of kinds without tl.dot.
@@ -54,11 +59,7 @@ _RULES = [
     (False, r"^reduce_segments$|paged_attention\w*_reduce_kernel|_finalize_matmul|reduce_1block|sage_quant"),
     # torch.cuda._sleep (ATen's Sleep.cu).
     (False, r"spin_kernel"),
-    # Depthwise convolutions: no sum over channels, so no matrix product. cuDNN's (c1_k1: a group has one channel in and
-    # one out), torch's (DepthwiseConv2d.cu, DepthwiseConv3d.cu) and causal-conv1d's. Sources: a maintainer of torch on
-    # cuDNN's kernels (pytorch#22302), the authors of CUTLASS on theirs (cutlass#615), the code of the others. The
-    # name of an sm80_xmma kernel with Tensor Cores holds an instruction's shape (tensor16x8x16), these names hold none.
-    (False, r"depthwise|c1_k1_n(hwc|chw)|causal_conv1d"),
+    (False, DEPTHWISE),
     *((False, pattern) for pattern in _ORDINARY),
     # Attention in torch's own CUTLASS kernels: fp16 needs compute capability 7.0, fp32 and bf16 need 8.0.
     (False, r"fmha_cutlass[fb]_f32_\w*_sm(50|60|70|75)|fmha_cutlass[fb]_f16_\w*_sm(50|60)"),

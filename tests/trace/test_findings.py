@@ -263,6 +263,8 @@ def test_depthwise_convolutions_are_found(found):
     name = "void cudnn::cnn::conv2d_grouped_direct_kernel<false, true, false, false, 0, 0, int, float, float, float>"
     depthwise = ("void conv2d_c1_k1_nhwc_kernel<float, 3, 3>", 200, "aten::conv2d")
     assert found(Program().run((name, 100, "aten::conv2d"), depthwise))["depthwise"].us_per_step == pytest.approx(200)
+    mamba = ("void causal_conv1d_fwd_kernel<Causal_conv1d_fwd_kernel_traits<128, 4, true> >", 300, "aten::conv1d")
+    assert found(Program().run((name, 100, "aten::conv2d"), mamba))["depthwise"].us_per_step == pytest.approx(300)
     assert "depthwise" not in found(Program().run((name, 100, "aten::conv2d")))
 
 

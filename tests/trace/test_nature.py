@@ -4,6 +4,9 @@ import pytest
 from support.trace_builder import TraceBuilder
 
 from common.trace.digest import digest
+from common.trace.phases import phases
+from common.trace.reader import read
+from common.trace.steps import steps
 from common.trace.summary import summarize
 
 
@@ -105,6 +108,16 @@ def test_a_start_up_gets_a_sentence_and_no_advice(summary):
     result = summary(builder)
     assert (result.advice, result.bottlenecks) == ([], [])
     assert result.verdict.startswith("a start-up, not a step: 75% of the time")
+
+
+def test_a_step_of_compiled_code_begins_with_it(tmp_path):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.op("aten::to", 10, 50)
+    builder.op("## Call CompiledFxGraph fsk2 ##", 100, 300)
+    trace = read(builder.write(tmp_path / "made.pt.trace.json"))
+    parts = phases(trace, steps(trace))
+    assert ((parts.model.start + trace.origin).tolist(), parts.preparing.total) == ([100.0], 50.0)
 
 
 def batch(size, *names):

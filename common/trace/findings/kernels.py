@@ -10,18 +10,16 @@ from common.trace.advice import WORTHWHILE, time_text
 from common.trace.findings.finding import Finding, Look
 from common.trace.intervals import Cover
 from common.trace.kernel_name import short_name
-from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, MATRIX, NORMALISATION, REDUCTION
+from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, LAYOUT, MATRIX, NORMALISATION, REDUCTION
 from common.trace.ordered import distinct
-from common.trace.tensor_cores import has_tf32, is_ordinary
+from common.trace.tensor_cores import DEPTHWISE, has_tf32, is_ordinary
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::softmax")
 _BETWEEN = 8  # elementwise kernels between a product and softmax, at most: scale, mask, dropout and casts
 _ALIGNED = 16  # bytes, for the widest loads of a matrix kernel
 _ELEMENT_BYTES = {"c10::half": 2, "c10::bfloat16": 2}  # fp32 has no such limit without Tensor Cores
-LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)"  # of a name in lower case
 _UNALIGNED = r"align[12](?![0-9])"
-_DEPTHWISE = r"depthwise|c1_k1_n(hwc|chw)"
 _FORWARD = {
     f"aten::{name}"
     for name in ("convolution", "linear", "batch_norm", "layer_norm", "native_batch_norm", "cudnn_convolution")
@@ -255,7 +253,7 @@ def recomputation(look: Look) -> Finding | None:
 
 def depthwise(look: Look) -> Finding | None:
     """Depthwise convolutions: no sum over channels, so no matrix product."""
-    mask = look.named(_DEPTHWISE)
+    mask = look.named(DEPTHWISE)
     us = look.us_per_step(mask)
     if not look.worthwhile(us):
         return None

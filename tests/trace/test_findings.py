@@ -156,7 +156,7 @@ def test_a_chain_of_elementwise_kernels_could_be_its_longest(found):
     assert "fusable_elementwise" not in found(alone)
     copying = ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>", 50, "aten::cat")
     beside = found(Program().run((BMM, 500, "aten::mm"), copying, *chain, copying))["fusable_elementwise"]
-    assert beside.why.startswith("of 3 pointwise kernels")  # what is beside a chain is not of it
+    assert beside.why.startswith("of 3 elementwise kernels")  # what is beside a chain is not of it
     stepping = Program().run((BMM, 5, "aten::mm"), *chain, inside=("Optimizer.step#SGD.step",))
     assert "fusable_elementwise" not in found(stepping)  # compiling the model leaves them
 

@@ -240,12 +240,10 @@ def _print_memory(summary: Summary, to: Console) -> None:
     if not summary.memory:
         return
     to.print(Text("\nMemory", "bold"))
+    # The allocator numbers the GPUs that the process sees, HIP's events those of the machine.
     one = len(summary.gpus) == 1 == sum(memory.device != CPU for memory in summary.memory)
-    only = (
-        summary.gpus[0].id if one else None
-    )  # the allocator numbers what the process sees, HIP's events the machine's
     for memory in summary.memory:
-        label = "CPU" if memory.device == CPU else f"GPU {only if only is not None else memory.device}"
+        label = "CPU" if memory.device == CPU else f"GPU {summary.gpus[0].id if one else memory.device}"
         growth = f"grew {size_text(memory.growth)} while tracing"
         if memory.peak_allocated is None:
             to.print(f"  {label}: {growth}; this trace does not record totals")
@@ -266,7 +264,8 @@ def _print_advice(summary: Summary, to: Console) -> None:
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{advice.why}."), (0, 0, 0, 5), expand=False))
     if summary.outliers and summary.advice:
-        text = f"Advice is of the {len(summary.typical.names)} typical steps; all above is of {_steps(summary)}."
+        typical = f"the {len(summary.typical.names)} typical steps"
+        text = f"Advice and what stands out are of {typical}; the tables are of {_steps(summary)}."
         to.print(Padding(Text(text, "dim"), (0, 0, 0, 2), expand=False))
     numbers = {advice.title: str(number) for number, advice in enumerate(summary.advice, start=1)}
     together = [
@@ -276,20 +275,26 @@ def _print_advice(summary: Summary, to: Console) -> None:
     if together:
         to.print(Text(f"  Together: {'; '.join(together)}", "bold"))
     if summary.gpus and summary.advice:
-        legend = "at most: with that cost gone, and all else as it is. "
-        if any(advice.estimated_gain for advice in summary.advice):
-            legend = f"about: the trace replayed without that cost. {legend}Recording takes time on the "
-            legend += "CPU too, which is not taken out: without the profiler, fewer launches and less Python gain less."
-            legend += " Together: once one cost is gone another bounds the step, and gains then." * bool(together)
-        else:
-            legend += "No estimates: the GPU waits for something that the trace does not explain."
-        gains = [advice.estimated_gain for advice in summary.advice if advice.estimated_gain]
-        if gains != sorted(gains, reverse=True):
-            legend += (
-                " Estimates within 5 % of each other are in the walkthrough's order; a bigger batch, which changes "
-            )
-            legend += "what is trained, is ranked by the time that it is about."
-        to.print(Padding(Text(legend, "dim"), (0, 0, 0, 2), expand=False))
+        to.print(Padding(Text(_advice_legend(summary), "dim"), (0, 0, 0, 2), expand=False))
+
+
+def _advice_legend(summary: Summary) -> str:
+    bound = "at most: with that cost gone, and all else as it is."
+    gains = [advice.estimated_gain for advice in summary.advice if advice.estimated_gain]
+    if not gains:
+        return f"{bound} No estimates: the GPU waits for something that the trace does not explain."
+    legend = (
+        f"about: the trace replayed without that cost. {bound} Recording takes time on the CPU too, which is not taken "
+        "out: without the profiler, fewer launches and less Python gain less."
+    )
+    if summary.combined:
+        legend += " Together: once one cost is gone another bounds the step, and gains then."
+    if gains != sorted(gains, reverse=True):
+        legend += (
+            " Estimates within 5 % of each other are in the walkthrough's order; a bigger batch, which changes what is "
+            "trained, is ranked by the time that it is about."
+        )
+    return legend
 
 
 def _print_findings(summary: Summary, to: Console) -> None:

@@ -92,8 +92,8 @@ def outlier_steps(look: Look) -> Finding | None:
     return Finding(
         "outlier_steps",
         "steps that take far longer than the others",
-        f"{longest} takes {time_text(worst.excess_us)} more than "
-        f"the median step, {time_text(worst.role_us)} of it {worst.role}{gap}. Other findings and advice leave them out",
+        f"{longest} takes {time_text(worst.excess_us)} more than the median step, {time_text(worst.role_us)} of it "
+        f"{worst.role}{gap}. Other findings and advice leave them out",
         sum(step.excess_us for step in look.outliers) / len(steps.names),
         "see in the Trace view what happens there: a checkpoint, a garbage collection, a larger batch, another program",
         when=Cover(steps.start[far], steps.end[far]),

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 FILE = "study.json"
 SCHEMA = 1
 LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
+MOST_ROWS = 40  # of a table that is printed
 HOLDS = {True: "holds", False: "does not hold", None: "not resolved"}
 
 Row = dict[str, Any]  # {header: text, number, None, or an interval as `asdict` makes it of a `Ratio` or a `Mean`}
@@ -235,13 +236,13 @@ def read(path: str | Path) -> LabStudy:
 
 
 def show(study: LabStudy, to: "Console") -> None:
-    """Print a study to the console `to`: its tables, its claims and its notes. Needs rich."""
+    """Print a study to the console `to`: its tables (not those for figures), its claims and its notes. Needs rich."""
     from rich.text import Text
 
     for name, rows in study.tables.items():
         if rows:
             to.print(Text(f"\n{name.replace('_', ' ')}", "bold"))
-            to.print(rich_table(rows))
+            to.print(rich_table(rows) if len(rows) <= MOST_ROWS else f"{len(rows)} rows: in the file, for a figure")
     if study.claims:
         to.print(Text("\nclaims", "bold"))
         to.print(rich_table(claim_rows(study.claims)))

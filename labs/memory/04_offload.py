@@ -3,8 +3,8 @@
 Idea       Recompute nothing: copy what the stages keep to main memory, and back when the backward pass needs it.
 Change     save_on_cpu(pin_memory=True) around the stages, in place of checkpointing.
 Look for   Memory: a peak below 02's; Trace: the copy engine busy all the time, the kernels waiting for it.
-Caution    It pays where the bus is faster than recomputing; without pinned memory every copy waits. Nothing is moved on
-           a CPU.
+Caution    It pays where the bus is faster than recomputing; without pinned memory every copy waits.
+No GPU     What the stages keep is in main memory already, so nothing is moved.
 """
 
 import sys

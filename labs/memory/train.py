@@ -2,7 +2,7 @@
 
     python labs/memory/train.py --epochs 200 --half-precision --checkpoint
 
-What it writes into --logdir: `epochs.csv`, TensorBoard scalars, and `checkpoint.pt`: the weights, and all that is needed
+It writes `epochs.csv`, TensorBoard scalars and `checkpoint.pt` into --logdir: the weights, and all that is needed
 to go on. The same command goes on after a kill, as if nothing had happened: at the epoch after the last whole one, with
 the same random numbers. Parts of a step are NVTX ranges, for Nsight Systems:
 
@@ -36,7 +36,6 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.tensorboard import SummaryWriter
 
 CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
 TEST_BATCH = 256
@@ -268,6 +267,8 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
 
 @one_line_errors()
 def main() -> None:
+    from torch.utils.tensorboard import SummaryWriter  # a second to import, which the study does not need
+
     args = options()
     name = checked_device(args.device)
     device, kind = torch.device(name), torch.device(name).type

@@ -175,8 +175,11 @@ def test_a_broken_file_is_refused_by_name(tmp_path, text):
 def test_tables_claims_and_notes_are_printed(options, program):
     rows = [{"workers": 0, "step ms": 104.04, "how": "[plain]"}, {"workers": 8, "step ms": None, "how": "b"}]
     out = io.StringIO()
-    show(result(options, program, by_workers=rows, empty=[]), Console(file=out, width=200))
+    study = result(options, program, by_workers=rows, empty=[], timeline=[{"operator": 977}] * 41)
+    show(study, Console(file=out, width=200))
     printed = out.getvalue()
+    assert "41 rows: in the file" in printed
+    assert "977" not in printed
     assert "by workers" in printed
     assert "empty" not in printed
     assert "[plain]" in printed

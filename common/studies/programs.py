@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from inspect import getclosurevars
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,9 +24,9 @@ import common.session
 from common.device import dtype_name, empty_cache, gpu_peak_bytes
 from common.loaders import Batch
 from common.options import StepOptions
-from common.run.timing import Timing, TrainStep
+from common.run.timing import Timing, TrainStep, time_training
 from common.run.tracing import cpu_peak_bytes
-from common.studies.one_batch import FULL, QUICK, time_one_batch
+from common.studies.one_batch import FULL, QUICK
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def float_batch(options: StepOptions, batch_size: int | None = None) -> Batch:
 
 def timed(train_step: TrainStep, batch: Batch, options: StepOptions) -> Timing:
     """The `run.timing.Timing` of training on that one batch: first step, warm-up, windows."""
-    return time_one_batch(train_step, batch, torch.device(options.device), QUICK if options.quick else FULL)
+    plan = QUICK if options.quick else FULL
+    return time_training(repeat(batch), train_step, torch.device(options.device), plan)
 
 
 def peak_bytes(train_step: TrainStep, batch: Batch, device: torch.device) -> int:

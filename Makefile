@@ -1,6 +1,7 @@
 # make tour   set up, run every step, compare them     (ARGS="--quick" and other options are passed on)
 # make test   set up, check formatting, spelling and types, run the tests
 # make test-browser   the tests of TensorBoard's pages, in Chromium (installs what they need)
+# make lab-memory   the lab on memory, small and short (the whole study: python labs/memory/study.py)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
 # make docs-screenshots, docs-notebook   take new screenshots of TensorBoard, execute the notebook
@@ -11,7 +12,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock
+.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -27,6 +28,10 @@ test-browser: setup
 	  echo "test-browser: chromium is missing: on Debian and Ubuntu, apt install chromium" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright -c requirements.lock
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests/board/test_browser_*.py $(ARGS)
+
+lab-memory: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/memory/requirements.txt
+	@$(BIN)/python labs/memory/study.py --quick $(ARGS)
 
 setup: .venv/installed
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import record
-from common.course import figures
+from common.course import figures, lab_figures
 from common.course.blocks import BLOCKS
 from common.course.recorded import RECORDS, Course, records
 from common.errors import InputError
@@ -52,7 +52,9 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
     """{path: text} of every file generated from the recorded runs: pages with marks, figures, pages of records."""
     course = Course(records(root))
     of_readme = replace(course, to_docs="docs/", to_logs="logs/reference")
+    of_lab = replace(course, to_docs="../", to_logs="../../logs/reference")
     pages = [(path, course) for path in sorted(docs.glob("*.md"))] + [(docs.parent / "README.md", of_readme)]
+    pages += [(path, of_lab) for path in sorted(docs.glob("labs/*.md"))]
     files = {path: filled(path.read_text(encoding="utf-8"), shown, path.name) for path, shown in pages}
     by_folder = sorted(course.records, key=lambda recorded: recorded.folder)
     ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
@@ -62,6 +64,9 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
             if drawing := draw(recorded):
                 files[docs / "figures" / recorded.folder.name / f"{name}.svg"] = svg_text(drawing[0])
         files[recorded.folder / reference_page.FILE] = reference_page.page(recorded.folder)
+    for lab, study in course.labs.items():
+        for name, (drawing, _) in lab_figures.figures(study).items():
+            files[docs / "figures" / "labs" / lab / f"{name}.svg"] = svg_text(drawing)
     return files
 
 

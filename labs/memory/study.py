@@ -240,6 +240,19 @@ def curve_rows(curves: dict[str, list[list[dict[str, float]]]], last_only: bool 
     ]
 
 
+def at_peak(timelines: dict[str, list[Row]]) -> list[Row]:
+    """Table 4: of each program, the moment at which it holds most, by kind: predicted for a GPU."""
+    known = {BASELINE: published.BASE.memory_gb, CHECKPOINTED: published.CHECKPOINT.memory_gb}
+    rows = []
+    for name, timeline in timelines.items():
+        if timeline:
+            sizes = [{kind: mb for kind, mb in row.items() if kind != "operator"} for row in timeline]
+            peak = max(sizes, key=lambda size: sum(size.values()))
+            total = {"predicted GB": sum(peak.values()) / 1e3, "published GB": known.get(name)}
+            rows.append({"program": name} | {kind: round(mb) for kind, mb in peak.items()} | total)
+    return rows
+
+
 def half_precision(options: StepOptions) -> str:
     """The precision that "half" is here; on a CPU where autocast would stay off, bf16 nevertheless, to see memory."""
     off = options.precision == "auto" and options.device == "cpu" and autocast_notes(options.device)
@@ -279,8 +292,9 @@ def main() -> None:
         "curves_last_epoch": curve_rows(curves, last_only=True),
         "curves": curve_rows(curves),
     }
-    for name in (BASELINE, CHECKPOINTED):
-        tables[f"memory_by_kind_{name}"] = study.measured("by_kind", name=name) or []
+    timelines = {name: study.measured("by_kind", name=name) or [] for name in (BASELINE, *IN_FLOAT32[:3])}
+    tables["memory_at_peak"] = at_peak(timelines)
+    tables |= {f"memory_by_kind_{name}": timelines[name] for name in (BASELINE, CHECKPOINTED)}
     notes = notes_of(options)
     if torch.device(options.device).type == "cuda" and (file := study.measured("snapshot", name=BASELINE)):
         notes.append(f"the allocator's snapshot is {file}: open it at https://docs.pytorch.org/memory_viz")

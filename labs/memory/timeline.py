@@ -62,7 +62,10 @@ class Timeline(MemoryTracker):
             max(numbers[begin : begin + every], key=lambda number: sum(after[number].values()))
             for begin in range(0, len(numbers), every)
         ]
-        return [{"operator": number} | {kind: size / 1e6 for kind, size in after[number].items()} for number in shown]
+        return [
+            {"operator": number} | {kind: round(size / 1e6, 2) for kind, size in after[number].items()}
+            for number in shown
+        ]
 
 
 def step_timeline(file: Path, options: StepOptions) -> list[dict[str, Any]]:

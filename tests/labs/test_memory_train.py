@@ -2,29 +2,14 @@
 
 import csv
 import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from common.errors import InputError
 from labs.memory import data, train
-
-
-@pytest.fixture
-def few_digits(monkeypatch):
-    """In place of scikit-learn: 60 greys of 8x8, a bright column for each label. Made up: nothing is learned of them."""
-    labels = np.arange(60) % 10
-    images = np.random.default_rng(0).integers(0, 4, (60, 8, 8)).astype(float)
-    images[np.arange(60), :, labels % 8] = 16
-    module, package = ModuleType("sklearn.datasets"), ModuleType("sklearn")
-    package.__spec__ = ModuleSpec("sklearn", None)
-    module.load_digits = lambda return_X_y: (images.reshape(60, 64), labels)
-    monkeypatch.setitem(sys.modules, "sklearn", package)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", module)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from common.options import StepOptions
-from common.studies.fit.record import KINDS
 from common.studies.fit.stand_in_gpu import stand_in_gpu
 from common.studies.fit.tracker import Block, MemoryTracker
 from common.studies.programs import float_batch, program
@@ -51,7 +50,7 @@ class Timeline(MemoryTracker):
 
         After `mark_state`, since kinds are known late.
         """
-        sizes, after = dict.fromkeys(KINDS, 0), dict[int, dict[str, int]]()
+        sizes, after = dict.fromkeys(self.by_kind(), 0), dict[int, dict[str, int]]()
         for operator, sign, block in self.changes:
             sizes[block.kind] += sign * block.allocated_bytes
             if operator not in after or sum(after[operator].values()) < sum(sizes.values()):

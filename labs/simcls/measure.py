@@ -62,9 +62,10 @@ def loading(options: StepOptions, workers: int, ordered_once: bool) -> float:
 
 
 def memory(options: StepOptions, candidates: int, checkpointed: bool) -> dict[str, Any]:
-    """What a step with that many candidates per document needs, beyond the weights and the optimizer's moments.
+    """What forward and backward need with that many candidates per document, beyond weights and moments.
 
-    Sequences of full length, so that nothing hangs on which documents a batch holds.
+    Sequences of full length, so that nothing hangs on which documents a batch holds. The optimizer's temporary tensors
+    are left out: they are as large as the weights, whatever the batch.
     """
     disable_tf32()
     device = torch.device(options.device)
@@ -78,13 +79,16 @@ def memory(options: StepOptions, candidates: int, checkpointed: bool) -> dict[st
     shapes = (of_document,), (of_summary,), (candidates, of_summary)
     batch = tuple(torch.randint(1, MEMORY_VOCABULARY, (options.batch_size, *shape), device=device) for shape in shapes)
 
-    def step() -> None:
+    def backward() -> None:
+        optimizer.zero_grad()
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss = ranking_loss(*model(*batch))
         scaler.scale(loss).backward()
+
+    def step() -> None:
+        backward()
         scaler.step(optimizer)
         scaler.update()
-        optimizer.zero_grad()
 
     for _ in range(2):  # moments are there from now on
         step()
@@ -98,13 +102,14 @@ def memory(options: StepOptions, candidates: int, checkpointed: bool) -> dict[st
     return {
         "sequences": options.batch_size * (candidates + 2),
         "tokens": sum(part.numel() for part in batch),
-        "bytes": peak_bytes(step, device),
+        "bytes": peak_bytes(backward, device, optimizer),
         "step_ms": statistics.median(step_ms),
     }
 
 
-def peak_bytes(step: Any, device: torch.device) -> int:
+def peak_bytes(step: Any, device: torch.device, optimizer: torch.optim.Optimizer) -> int:
     """The most bytes that were allocated during step() beyond what was before: by the allocator, or the profiler."""
+    optimizer.zero_grad()
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)

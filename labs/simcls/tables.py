@@ -116,7 +116,7 @@ def speed_ratio(runs: Runs, name: str, other: str) -> Any:
 
 
 def memory_rows(memory: Memory) -> list[Row]:
-    """What a step needs by the number of candidates, beyond weights and moments."""
+    """What forward and backward need by the number of candidates, beyond weights and moments."""
 
     rows = []
     for candidates, (plain, checkpointed) in memory.items():
@@ -211,6 +211,7 @@ def notes(folds: Folds, runs: Runs) -> list[str]:
     said = [
         f"{first['source']}: {total} documents in fold 0, and {first['dropped']} left out because too few candidates "
         "can be made from them; other machines have other packages, so other documents",
+        "on a CPU the ranking is trained with the encoder small (one layer), everything else is measured with medium",
         f"{len(folds)} folds, each with packages that nothing else in it was trained or chosen on; training parts "
         "overlap, so intervals are somewhat too narrow",
     ]

@@ -325,7 +325,7 @@ def test_scores_are_cosines_and_do_not_hang_on_how_far_a_batch_is_filled_up(text
     batch = batch_of(texts, tokens)
     scores, references = model(*batch)
     assert scores.shape == (4, CANDIDATES) and references.shape == (4,) and scores.abs().max() <= 1 + 1e-6
-    longer = [torch.nn.functional.pad(part, (0, 3), value=tokens.pad_id) for part in batch]
+    longer = [batch[0], *(torch.nn.functional.pad(part, (0, 3), value=tokens.pad_id) for part in batch[1:])]
     alone = model(*(part[:1] for part in longer))
     torch.testing.assert_close(alone[0], scores[:1], atol=1e-5, rtol=0)
     torch.testing.assert_close(model(batch[0], batch[1], longer[2])[1], references, atol=1e-5, rtol=0)
@@ -383,7 +383,7 @@ def test_an_encoder_of_the_hub_without_network_is_refused(monkeypatch):
 
     fake = SimpleNamespace(AutoModel=SimpleNamespace(from_pretrained=fetch))
     monkeypatch.setitem(sys.modules, "transformers", fake)
-    with pytest.raises(InputError, match=r"roberta-base could not be fetched .*: use small or base"):
+    with pytest.raises(InputError, match=r"roberta-base could not be fetched .*: use small or medium or base"):
         re_ranker("roberta-base", 10, 1)
 
 
@@ -558,13 +558,12 @@ def test_memory_claims_compare_bytes_with_tokens():
 
 
 def test_more_candidates_need_more_memory_and_checkpointing_less(tmp_path):
-    options = SimpleNamespace(device="cpu", seed=0, model="small", precision="fp32", batch_size=2)
+    options = SimpleNamespace(device="cpu", seed=0, model="medium", precision="fp32", batch_size=8)
     few, many, less = (
         measure.memory(options, candidates, checkpointed)["bytes"]
         for candidates, checkpointed in ((2, False), (8, False), (8, True))
     )
-    assert few < less < many or less < few < many
-    assert many > 1.5 * few and less < 0.8 * many
+    assert many > 1.5 * few and less < 0.6 * many
 
 
 # The programs
@@ -609,7 +608,7 @@ def test_a_program_counts_documents_and_tokens(name, kept_texts, tmp_path, run_h
     assert finished.returncode == 0, finished.stderr
     assert "documents/s" in finished.stdout and "text, batch 8" in finished.stdout
     result = record.read_result(tmp_path / name / record.FILE)
-    assert (result.image_size, result.batch_size, result.model, result.data) == (0, 8, "small", "docstrings")
+    assert (result.image_size, result.batch_size, result.model, result.data) == (0, 8, "medium", "docstrings")
     assert result.tokens_per_second.median > 100 * result.samples_per_second.median
     losses = finished.stdout.splitlines()[-1].split()
     assert math.isfinite(float(losses[1])) and math.isfinite(float(losses[6]))

@@ -32,7 +32,7 @@ class Plan:
 
 
 FULL = Plan(epochs=8, batch_size=16, lr=1e-3)
-QUICK = Plan(epochs=3, batch_size=16, lr=1e-3)
+QUICK = Plan(epochs=5, batch_size=16, lr=1e-3)
 FINE_TUNING_LR = 2e-5  # of an encoder that was trained before
 BASE_LR = 1e-4  # of a large one that was not
 

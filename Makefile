@@ -6,13 +6,14 @@
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
 # make docs-screenshots, docs-notebook   take new screenshots of TensorBoard, execute the notebook
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
+# make lab-simcls   re-rank summaries: the small version of that lab, minutes
 # make lock   select new versions: writes requirements.lock (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock
+.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -60,6 +61,9 @@ docs-notebook: setup
 
 notebook: setup
 	@$(BIN)/jupyter lab docs/walkthrough.ipynb $(ARGS)
+
+lab-simcls: setup
+	@$(BIN)/python labs/simcls/study.py --quick $(ARGS)
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

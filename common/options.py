@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,7 +27,8 @@ class Defaults:
     """What a program trains where its options do not say, by the kind of device: {"cuda": …, "cpu": …}.
 
     image_size: px, of the default model; other_image_size: of any other; quick_image_size: with --quick, of any.
-    logdir: of its runs. models: what --model can name, for its help text. without: flags that it does not take.
+    logdir: of its runs. models: what --model can name, for its help text. without: flags that it does not take. texts:
+    {flag: another help text}. cifar10: False where it has data of its own, which no image size goes with (0 px).
     """
 
     model: Mapping[str, str]
@@ -38,6 +39,8 @@ class Defaults:
     logdir: Path
     models: str
     without: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    cifar10: bool = True
 
 
 COURSE = Defaults(  # of the steps
@@ -55,8 +58,8 @@ COURSE = Defaults(  # of the steps
 class StepOptions:
     """The options of a program, checked; see the help texts of `add_step_options`.
 
-    device: "cpu", "cuda" or "cuda:N". image_size: px. precision: one of `PRECISIONS`. unused: the names of those
-    options that have no effect in the program.
+    device: "cpu", "cuda" or "cuda:N". image_size: px; 0 where the data are no images. precision: one of `PRECISIONS`.
+    unused: the names of those options that have no effect in the program.
     """
 
     logdir: Path
@@ -147,7 +150,7 @@ def add_step_options(
         if flag in without:
             parser.set_defaults(**{name: settings.get("default", False)})
             return
-        text = (texts or {}).get(flag, text)
+        text = {**defaults.texts, **(texts or {})}.get(flag, text)
         parser.add_argument(flag, help=text + (" (no effect in this step)" if name in unused else ""), **settings)
 
     add(

@@ -105,7 +105,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
             for ladder in compare.ladders(folder_results, rounds[folder]):
                 rows = [_row(row, run_of_result[id(row.result)]) for row in ladder.rows]
                 base = ladder.baseline
-                title = f"{folder.name}: {base.model}, {base.image_size} px, {base.data}, on {base.device}"
+                title = f"{folder.name}: {base.model}, {base.size_label}, {base.data}, on {base.device}"
                 texts = {"summary": summary(ladder), "intervals": intervals(ladder)}
                 ladders.append({"title": printable(title), "baseline": base.step, "rows": rows} | texts)
         return {"ladders": ladders, "original": ORIGINAL}

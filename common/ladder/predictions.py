@@ -109,7 +109,7 @@ def print_predictions(ladders: Iterable[LadderPredictions], to: Console) -> None
     """For each ladder: what each step was predicted to gain by the trace before it, beside what it gained."""
     for ladder, rows in ladders:
         base = ladder.baseline
-        to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
+        to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.size_label}\n", markup=False)
         shown = headed_table("step", "predicted", "measured", "outcome")
         for row in rows:
             shown.add_row(*_cells(row), style=None if row.gain.resolved else "dim")
@@ -142,7 +142,7 @@ def markdown(ladders: Sequence[LadderPredictions]) -> str:
     for ladder, rows in ladders:
         base = ladder.baseline
         windows, rounds = len(base.samples_per_second.windows), len(ladder.rows[0].rounds)
-        lines += [f"## {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}", ""]
+        lines += [f"## {escaped(base.model)}, {base.size_label}, on {escaped(base.device)}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
         lines += [f"{machine}, {windows} timed windows per step, of {rounds} round{'s' if rounds > 1 else ''}.", ""]
         cells = [[*_cells(row), escaped(row.why)] for row in rows]

@@ -79,7 +79,7 @@ def _print_ladder(
         for row in rows_of(ladder, missing)
     ]
     to.print(
-        f"\n[bold]{escape(base.model)}[/], {base.data_label}, {base.image_size} px, on [bold]{escape(base.device)}[/] "
+        f"\n[bold]{escape(base.model)}[/], {base.data_label}, {base.size_label}, on [bold]{escape(base.device)}[/] "
         f"({base.environment.cores} CPU cores), torch {escape(base.environment.torch)}\n"
     )
     for table in _tables(names, [[by_name[name] for name in group] for group in groups], to):

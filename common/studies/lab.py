@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,7 @@ def lab_options(
     args = parser.parse_args(argv)
     args.logdir = args.logdir / "labs" / lab
     options = resolved(args, defaults=defaults)
-    prepare(options)
+    prepare(options if defaults.cifar10 else replace(options, download=False))
     return options
 
 

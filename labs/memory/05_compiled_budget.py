@@ -3,8 +3,8 @@
 Idea       The compiler sees the whole graph: it chooses what to recompute so that as little work as possible is added.
 Change     torch.compile with activation_memory_budget = 0.5: half of what it would keep by itself; no save_on_cpu.
 Look for   Memory: a peak near 02's in less time; Trace: fused kernels that recompute on the fly.
-Caution    The first step compiles. The setting is private to torch; from 2.14 on it has a public prototype,
-           torch.autograd.graph.region_activation_memory_budget, for a part of a model.
+Caution    The first step compiles. The setting is private to torch; newer versions have a public prototype for a
+           part of a model, torch.autograd.graph.region_activation_memory_budget.
 """
 
 import sys

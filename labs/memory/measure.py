@@ -142,9 +142,10 @@ def curves(options: StepOptions, seed: int, variants: dict[str, dict[str, Any]],
         model=options.model, data=getattr(train_set, "source", ""), image_size=options.image_size,
         batch_size=options.batch_size, lr=0.01, precision="fp32", checkpoint=False, seed=seed,
     )  # fmt: skip
-    results = {}
+    device, results = torch.device(options.device), {}
+    workers = options.workers if device.type == "cuda" else 0  # on a CPU they would compete with the training
     for name, changes in variants.items():
-        training = Training(replace(base, **changes), train_set, torch.device(options.device))
+        training = Training(replace(base, **changes), train_set, device, workers)
         results[name] = [asdict(training.epoch(test_set)) for _ in range(epochs)]
     return {"data": base.data, "epochs": results}
 

@@ -2,7 +2,8 @@
 
 "Aggregated Residual Transformations for Deep Neural Networks", Xie et al. 2017, section 5.3: three stages of bottleneck
 blocks, whose 3x3 convolutions are in groups, and shortcuts. The first convolution is 1x1, as in the widely copied
-`pytorch-cifar`; with it the predicted memory is the published one.
+`pytorch-cifar`; with it the predicted memory is the published one, a CUDA
+context apart.
 """
 
 import re

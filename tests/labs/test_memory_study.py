@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -207,6 +208,25 @@ def test_memory_by_kind_over_a_step_rises_and_falls_with_the_activations(options
     assert 0 < peak < len(rows) - 1
     assert max(kinds.activations[0], kinds.activations[-1]) < 0.1 * kinds.activations[peak]
     assert kinds.gradients[0] == kinds.gradients[-1] > min(kinds.gradients)  # freed by zero_grad, and made again
+
+
+def test_a_seed_counts_only_where_all_variants_were_trained(options):
+    asked = []
+
+    def curves(seed, variants, epochs):
+        asked.append((seed, *variants))
+        if seed == 1 and "checkpointing" in variants:
+            return "killed by SIGKILL"
+        return {"data": "digits", "epochs": dict.fromkeys(variants, [{"loss": float(seed)}] * epochs)}
+
+    quick = study.Study(Canned(options, curves=curves)).curves()
+    assert len(asked) == 3
+    assert list(quick) == ["base", "half precision", "checkpointing", "larger batch", "lower learning rate"]
+    assert all([epochs[0]["loss"] for epochs in seeds] == [0.0, 2.0] for seeds in quick.values())
+    full = study.Study(Canned(replace(options, quick=False), curves=curves))
+    assert full.curves().keys() == quick.keys()
+    assert len(asked) == 3 + 15  # a process for each: hours of training on a GPU
+    assert full.notes == ["curves was not measured: killed by SIGKILL"]
 
 
 RATIOS = [(Ratio(1.5, 1.2, 1.8, 3), True), (Ratio(0.8, 0.7, 0.9, 3), False), (Ratio(1.1, 0.9, 1.3, 3), None)]

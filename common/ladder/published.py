@@ -36,3 +36,25 @@ TENSOR_CORES = {"00_baseline": 0.0, "01_amp": 0.263}  # share of the kernels' ti
 # Another study, "ResNeXt memory study": ResNeXt on CIFAR-10, an A100, batch 128. By number of workers: ms that the
 # loop waits for a batch, ms per step, s per epoch.
 WORKERS = {0: (63, 104, 67.7), 1: (1.9, 105, 44.6), 2: (1.6, 104, 44.5), 4: (1.6, 104, 44.7), 8: (1.6, 104, 44.9)}
+
+
+@dataclass(frozen=True)
+class PublishedMemory:
+    """GPU memory as published. program: which of ours is nearest, with `words` on its command line.
+
+    with_context: it counts what a CUDA context takes, as the GPU's own tools do; the walkthrough's are the profiler's.
+    """
+
+    program: str
+    words: tuple[str, ...]
+    memory_gb: float
+    with_context: bool
+
+
+MEMORY = (  # of the walkthrough; of "ResNeXt memory study" on an A100, ResNeXt-29 4x64d most likely, Adam
+    *(PublishedMemory(step, (), PUBLISHED[step].memory_gb, False) for step in list(PUBLISHED)[:3]),
+    PublishedMemory("labs/memory/00_baseline", ("--batch-size", "128"), 7.82, True),
+    PublishedMemory("labs/memory/02_checkpoint", ("--batch-size", "128"), 5.11, True),
+    PublishedMemory("labs/memory/00_baseline", ("--batch-size", "512"), 33.79, True),
+    PublishedMemory("labs/memory/02_checkpoint", ("--batch-size", "896"), 33.93, True),
+)

@@ -1,0 +1,265 @@
+"""Predict the memory of one training program: see `predicted`.
+
+A program's own `main()` runs on fake tensors, which have shapes and no values, up to its call of `run_step`; a
+function that takes its train step and trains twice on a fake batch stands in its place. So whatever a program does is
+predicted as it is written, and no list of programs or models is needed.
+"""
+
+import gc
+import io
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, IterableDataset
+
+import common.device
+import common.model
+import common.options
+import common.session
+from common.data import cifar10, resized_float
+from common.device import dtype_name
+from common.errors import InputError, printable
+from common.failures import batch_norm_problem
+from common.loaders import Batch, Loader, Prefetcher
+from common.machine import ROOT
+from common.options import StepOptions
+from common.run.timing import TrainStep
+from common.studies.fit.record import CONTEXT_BYTES, Prediction, Wanted
+from common.studies.fit.search import largest_batch
+from common.studies.fit.stand_in_gpu import stand_in_gpu
+from common.studies.fit.tracker import MemoryTracker
+
+SAMPLES = 13  # of the batch that is loaded to learn its shapes; hardly divides a size that does not count samples
+OPTIMIZERS = {
+    "sgd": partial(torch.optim.SGD, lr=1e-3, momentum=0.9),
+    "adam": partial(torch.optim.Adam, lr=1e-3),
+    "adamw": partial(torch.optim.AdamW, lr=1e-3),
+}
+
+
+class _StepKnown(BaseException):
+    """Leaves the program's main() once it has passed its train step; no error."""
+
+
+def check_tools() -> None:
+    """Predict one linear layer; raises whatever this torch raises where it lacks what a prediction needs."""
+    with FakeTensorMode(allow_non_fake_inputs=True), MemoryTracker() as tracker, stand_in_gpu(tracker, print, []):
+        layer = nn.Linear(256, 256).to("cpu")
+        optimizer = OPTIMIZERS["sgd"](layer.parameters())
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(torch.empty(8, 256)).sum()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        tracker.mark_state()
+    expected = 4 * 256 * 257  # bytes of the layer, of its gradients, and of the momentum
+    sizes = tracker.by_kind()
+    if any(sizes[kind] != expected for kind in ("parameters", "gradients", "optimizer")):
+        raise RuntimeError(f"a linear layer is predicted with {sizes}")
+
+
+def predicted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Prediction` of a `Wanted`, given as its fields; {"failed": why} where there can be none."""
+    wanted, notes, output = Wanted(**settings), list[str](), io.StringIO()
+    tracker = MemoryTracker()
+    answer: dict[str, Any] = {"failed": "it ended without a call of run_step"}
+
+    def run_step(
+        file: str,
+        args: StepOptions,
+        loader: Loader,
+        train_step: TrainStep,
+        precision: torch.dtype | None = None,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        size, peak = loader.batch_size or 1, peaks(loader, train_step, tracker)
+        peak_bytes = peak(size)
+        prediction = Prediction(
+            program=wanted.program and name_of(wanted.program),
+            words=list(wanted.words),
+            model=args.model,
+            image_size=args.image_size,
+            batch_size=size,
+            precision=dtype_name(precision or torch.float32),
+            peak_bytes=peak_bytes,
+            by_kind=tracker.by_kind(),
+        )
+        fits = {
+            str(budget): largest_batch(peak, budget - CONTEXT_BYTES, size) for budget in wanted.budgets
+        }
+        answer.clear()
+        answer.update(asdict(replace(prediction, largest=fits, notes=notes)))
+        raise _StepKnown
+
+    try:
+        with (
+            redirect_stdout(output),
+            redirect_stderr(output),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            tracker,
+            stand_in_gpu(tracker, run_step, notes),
+            checkpointing(wanted.checkpoint),
+        ):
+            start(wanted)
+    except _StepKnown:
+        pass
+    except InputError as error:
+        answer = {"failed": printable(error)}
+    except SystemExit:  # of the program's own parser
+        answer = {"failed": printable(output.getvalue().strip().splitlines()[-1])}
+    except Exception as error:  # a program may read values, which fake tensors have not, or fail in any way of its own
+        problem = batch_norm_problem(error, 1, 1)
+        what = (str(error).strip().splitlines() or ["no message"])[0]
+        answer = {"failed": problem or printable(f"cannot be predicted ({type(error).__name__}: {what})", 200)}
+    return answer
+
+
+def name_of(program: str) -> str:
+    """A program's name: that of a step's folder of runs, or with its folder, such as "labs/memory/00_baseline"."""
+    path = Path(program).resolve().with_suffix("")
+    if path.parent == ROOT / "steps":
+        return path.name
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+def start(wanted: Wanted) -> None:
+    """Run the program as from a command line, or the training of `fit`'s own."""
+    if wanted.program is None:
+        own_training(wanted)
+        return
+    file, loaded = Path(wanted.program).resolve(), set(sys.modules)
+    try:
+        with patch.object(sys, "argv", [str(file), *wanted.words]), patch.object(sys, "path", [str(file.parent), *sys.path]):
+            runpy.run_path(str(file), run_name="__main__")
+    finally:  # modules beside the program took the replaced functions, and those of the next one may have their names
+        for name in set(sys.modules) - loaded:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(file.parent):
+                del sys.modules[name]
+
+
+def own_training(wanted: Wanted) -> None:
+    """Step 02 with another optimizer: a classifier in the asked precision."""
+    args = common.options.step_options(None, __file__, list(wanted.words))
+    loader = DataLoader(cifar10(args.data, transform=resized_float(args.image_size)), batch_size=args.batch_size)
+    model = common.model.classifier(args.model, args.image_size)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = OPTIMIZERS[wanted.optimizer](model.parameters())
+    amp_dtype = common.device.autocast_dtype(args.device, args.precision)
+    scaler = torch.amp.GradScaler("cpu", enabled=amp_dtype == torch.float16)
+
+    def train_step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", amp_dtype, enabled=amp_dtype != torch.float32):
+            loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    common.session.run_step(__file__, args, loader, train_step, precision=amp_dtype)
+
+
+def peaks(loader: Loader, train_step: TrainStep, tracker: MemoryTracker) -> Callable[[int], int]:
+    """A function: peak bytes of a train step by its batch size; `tracker` holds that peak by kind afterwards.
+
+    The step is the second or a later one, in which gradients and optimizer state of the one before are there.
+    """
+    batch, samples = host_batch(loader)
+    known: dict[int, int] = {}
+    gc.freeze()
+
+    def peak(size: int) -> int:
+        if size in known:
+            return known[size]
+        if not samples and known:
+            raise InputError("the program's loader makes batches of its own size, so no other one can be predicted")
+        on_device = [resized(batch, samples, size) for _ in range(2 if isinstance(loader, Prefetcher) else 1)]
+        tracker.mark("inputs", tree_leaves([on_device, list(vars(loader).values())]))
+        for _ in range(1 if known else 2):
+            gc.collect()  # what only a cycle holds is not memory that a step needs
+            tracker.reset_peak()
+            train_step(*on_device[0])
+            tracker.mark_state()
+        known[size] = tracker.peak_bytes
+        return known[size]
+
+    return peak
+
+
+def host_batch(loader: Loader) -> tuple[Batch, int]:
+    """(A small batch of a loader, how many samples it has); 0 samples where its size cannot be changed."""
+    with _disable_current_modes():
+        own = loader.loader if isinstance(loader, Prefetcher) else loader
+        if not isinstance(own, DataLoader):
+            return next(iter(own)), own.batch_size or 0
+        own.num_workers = 0
+        if own.batch_size is None or isinstance(own.dataset, IterableDataset):
+            return next(iter(own)), own.batch_size or 0
+        samples = min(SAMPLES, own.batch_size, len(own.dataset))  # pyright: ignore[reportArgumentType]  # has a length
+        return own.collate_fn([own.dataset[index] for index in range(samples)]), samples
+
+
+def resized(batch: Batch, samples: int, size: int) -> Batch:
+    """A fake batch of `size` samples like one of `samples`: first dimensions that count samples, or multiples, grow."""
+
+    def tensor_of(part: Any) -> Any:
+        if not isinstance(part, torch.Tensor):
+            return part
+        rows = part.shape[0] if part.dim() else 0
+        if samples and rows and rows % samples == 0:
+            rows = rows // samples * size
+        return torch.empty((rows, *part.shape[1:]) if part.dim() else (), dtype=part.dtype)
+
+    return tree_map(tensor_of, batch)
+
+
+@contextmanager
+def checkpointing(enabled: bool) -> Iterator[None]:
+    """Within it `classifier` returns models whose blocks are computed again in the backward pass, if `enabled`.
+
+    Raises InputError at its end where no model was made by `classifier`.
+    """
+    if not enabled:
+        yield
+        return
+    classifier, made = common.model.classifier, []
+
+    def checkpointed(name: str, *args: Any, **settings: Any) -> nn.Module:
+        model = classifier(name, *args, **settings)
+        for block in (blocks := list(blocks_of(model))):
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        if not blocks:
+            raise InputError(f"--checkpoint: {name} has no blocks, modules with parts of their own in a Sequential")
+        made.append(model)
+        return model
+
+    with patch.object(common.model, "classifier", checkpointed):
+        try:
+            yield
+        finally:
+            if not made:
+                raise InputError("--checkpoint: the program makes its model by itself, so what it checkpoints is in it")
+
+
+def blocks_of(model: nn.Module) -> Iterator[nn.Module]:
+    """What a model is a sequence of: outermost members of a Sequential or ModuleList that have parts of their own."""
+    in_sequence = isinstance(model, nn.Sequential | nn.ModuleList)
+    for part in model.children():
+        if in_sequence and any(True for _ in part.children()):
+            yield part
+        else:
+            yield from blocks_of(part)

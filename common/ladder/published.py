@@ -54,7 +54,7 @@ class PublishedMemory:
 MEMORY = (  # of the walkthrough; of "ResNeXt memory study" on an A100, ResNeXt-29 4x64d most likely, Adam
     *(PublishedMemory(step, (), PUBLISHED[step].memory_gb, False) for step in list(PUBLISHED)[:3]),
     PublishedMemory("labs/memory/00_baseline", ("--batch-size", "128"), 7.82, True),
-    PublishedMemory("labs/memory/02_checkpoint", ("--batch-size", "128"), 5.11, True),
+    PublishedMemory("labs/memory/02_checkpointing", ("--precision", "fp32", "--batch-size", "128"), 5.11, True),
     PublishedMemory("labs/memory/00_baseline", ("--batch-size", "512"), 33.79, True),
-    PublishedMemory("labs/memory/02_checkpoint", ("--batch-size", "896"), 33.93, True),
+    PublishedMemory("labs/memory/02_checkpointing", ("--precision", "fp32", "--batch-size", "896"), 33.93, True),
 )

@@ -11,11 +11,12 @@ from typing import Any
 
 from common import machine, record
 from common.errors import InputError
+from common.ladder.gpu_memory import CONTEXT_BYTES, FILE, SCHEMA, Fit, Prediction
 from common.ladder.published import MEMORY
 from common.machine import ROOT
 from common.run import progress
 from common.studies import isolated
-from common.studies.fit.record import CONTEXT_BYTES, FILE, SCHEMA, Fit, Prediction, Wanted
+from common.studies.fit.record import Wanted
 
 PROGRAM = isolated.module("common.studies.fit.program")
 LIMIT_SECONDS = 1800  # beyond it something hangs
@@ -40,7 +41,10 @@ def predictions(wanted: Sequence[Wanted]) -> list[Prediction | str]:
 def programs() -> list[Wanted]:
     """Every step and lab program by itself, and as the figures that others published were made."""
     files = sorted((ROOT / "steps").glob("[0-9]*_*.py")) + sorted((ROOT / "labs").glob("*/[0-9]*_*.py"))
-    names = {path.stem if path.parent.name == "steps" else str(path.relative_to(ROOT).with_suffix("")): path for path in files}
+    names = {
+        path.stem if path.parent.name == "steps" else str(path.relative_to(ROOT).with_suffix("")): path
+        for path in files
+    }
     own = [Wanted(str(path)) for path in files]
     published = [Wanted(str(names[one.program]), one.words) for one in MEMORY if one.words and one.program in names]
     return own + published
@@ -52,7 +56,9 @@ def of_all_programs(budgets: Sequence[int] = ()) -> Fit:
     progress.say(f"fit: {len(wanted)} programs, a second or two each")
     answers = predictions(wanted)
     failed = {
-        Path(one.program or "").stem: answer for one, answer in zip(wanted, answers, strict=True) if isinstance(answer, str)
+        Path(one.program or "").stem: answer
+        for one, answer in zip(wanted, answers, strict=True)
+        if isinstance(answer, str)
     }
     return Fit(
         schema=SCHEMA,
@@ -66,6 +72,7 @@ def of_all_programs(budgets: Sequence[int] = ()) -> Fit:
 
 def write(logdir: Path, fit: Fit) -> None:
     """Write `fit.json` into a folder, which is made, whole or not at all. Raises InputError."""
+    logdir.mkdir(parents=True, exist_ok=True)
     record.check_writable(logdir)
     record.write_json(logdir / FILE, asdict(fit))
 

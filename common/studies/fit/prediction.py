@@ -9,9 +9,9 @@ import gc
 import io
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,13 @@ import common.session
 from common.data import cifar10, resized_float
 from common.device import dtype_name
 from common.errors import InputError, printable
-from common.failures import batch_norm_problem
+from common.ladder.gpu_memory import CONTEXT_BYTES, Prediction
 from common.loaders import Batch, Loader, Prefetcher
 from common.machine import ROOT
 from common.options import StepOptions
 from common.run.timing import TrainStep
-from common.studies.fit.record import CONTEXT_BYTES, Prediction, Wanted
+from common.studies.fit.allocator import reserved_bytes
+from common.studies.fit.record import Wanted
 from common.studies.fit.search import largest_batch
 from common.studies.fit.stand_in_gpu import stand_in_gpu
 from common.studies.fit.tracker import MemoryTracker
@@ -71,11 +72,63 @@ def check_tools() -> None:
         raise RuntimeError(f"a linear layer is predicted with {sizes}")
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A program after its training steps on fake tensors; tracker: holds the peak of the last one."""
+
+    options: StepOptions
+    batch_size: int
+    precision: str
+    tracker: MemoryTracker
+    notes: list[str]
+
+    def needed_bytes(self, capacity: int) -> int:
+        """At most `capacity` if its steps fit into so much memory, more if they do not."""
+        if reserved_bytes(self.tracker.events, capacity) is not None:
+            return self.tracker.peak_bytes
+        return max(capacity + 1, reserved_bytes(self.tracker.events) or 0)
+
+
 def predicted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `Prediction` of a `Wanted`, given as its fields; {"failed": why} where there can be none."""
-    wanted, notes, output = Wanted(**settings), list[str](), io.StringIO()
-    tracker = MemoryTracker()
-    answer: dict[str, Any] = {"failed": "it ended without a call of run_step"}
+    wanted = Wanted(**settings)
+    known: dict[int, Trained] = {}
+
+    def needed(capacity: int, size: int) -> int:
+        if size not in known:
+            known[size] = trained(wanted, size)
+        return known[size].needed_bytes(capacity)
+
+    try:
+        own = trained(wanted)
+        known[own.batch_size] = own
+        budgets = {budget: budget - CONTEXT_BYTES for budget in wanted.budgets}
+        prediction = Prediction(
+            program=wanted.program and name_of(wanted.program),
+            words=list(wanted.words),
+            model=own.options.model,
+            image_size=own.options.image_size,
+            batch_size=own.batch_size,
+            precision=own.precision,
+            peak_bytes=own.tracker.peak_bytes,
+            by_kind=own.tracker.by_kind(),
+            reserved_bytes=reserved_bytes(own.tracker.events) or 0,
+            largest={
+                str(at): largest_batch(partial(needed, left), left, own.batch_size) for at, left in budgets.items()
+            },
+            notes=own.notes,
+        )
+    except InputError as error:
+        return {"failed": printable(error)}
+    return asdict(prediction)
+
+
+def trained(wanted: Wanted, batch_size: int | None = None) -> Trained:
+    """Run a program up to `run_step` and two of its training steps; batch_size: in place of its own.
+
+    Raises InputError where it cannot be predicted.
+    """
+    tracker, notes, output, step = MemoryTracker(), list[str](), io.StringIO(), list[Trained]()
 
     def run_step(
         file: str,
@@ -86,23 +139,9 @@ def predicted(settings: Mapping[str, Any]) -> dict[str, Any]:
         *_: Any,
         **__: Any,
     ) -> None:
-        size, peak = loader.batch_size or 1, peaks(loader, train_step, tracker)
-        peak_bytes = peak(size)
-        prediction = Prediction(
-            program=wanted.program and name_of(wanted.program),
-            words=list(wanted.words),
-            model=args.model,
-            image_size=args.image_size,
-            batch_size=size,
-            precision=dtype_name(precision or torch.float32),
-            peak_bytes=peak_bytes,
-            by_kind=tracker.by_kind(),
-        )
-        fits = {
-            str(budget): largest_batch(peak, budget - CONTEXT_BYTES, size) for budget in wanted.budgets
-        }
-        answer.clear()
-        answer.update(asdict(replace(prediction, largest=fits, notes=notes)))
+        size = batch_size or loader.batch_size or 1
+        train_twice(loader, train_step, tracker, size)
+        step.append(Trained(args, size, dtype_name(precision or torch.float32), tracker, notes))
         raise _StepKnown
 
     try:
@@ -116,16 +155,15 @@ def predicted(settings: Mapping[str, Any]) -> dict[str, Any]:
         ):
             start(wanted)
     except _StepKnown:
-        pass
-    except InputError as error:
-        answer = {"failed": printable(error)}
-    except SystemExit:  # of the program's own parser
-        answer = {"failed": printable(output.getvalue().strip().splitlines()[-1])}
+        return step[0]
+    except InputError:
+        raise
+    except SystemExit as error:  # of the program's own parser
+        raise InputError((output.getvalue().strip().splitlines() or ["it ended"])[-1]) from error
     except Exception as error:  # a program may read values, which fake tensors have not, or fail in any way of its own
-        problem = batch_norm_problem(error, 1, 1)
-        what = (str(error).strip().splitlines() or ["no message"])[0]
-        answer = {"failed": problem or printable(f"cannot be predicted ({type(error).__name__}: {what})", 200)}
-    return answer
+        what = f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+        raise InputError(printable(f"it cannot be predicted ({what})", 240)) from error
+    raise InputError("it cannot be predicted: it ended without a call of run_step")
 
 
 def name_of(program: str) -> str:
@@ -143,7 +181,10 @@ def start(wanted: Wanted) -> None:
         return
     file, loaded = Path(wanted.program).resolve(), set(sys.modules)
     try:
-        with patch.object(sys, "argv", [str(file), *wanted.words]), patch.object(sys, "path", [str(file.parent), *sys.path]):
+        with (
+            patch.object(sys, "argv", [str(file), *wanted.words]),
+            patch.object(sys, "path", [str(file.parent), *sys.path]),
+        ):
             runpy.run_path(str(file), run_name="__main__")
     finally:  # modules beside the program took the replaced functions, and those of the next one may have their names
         for name in set(sys.modules) - loaded:
@@ -173,31 +214,24 @@ def own_training(wanted: Wanted) -> None:
     common.session.run_step(__file__, args, loader, train_step, precision=amp_dtype)
 
 
-def peaks(loader: Loader, train_step: TrainStep, tracker: MemoryTracker) -> Callable[[int], int]:
-    """A function: peak bytes of a train step by its batch size; `tracker` holds that peak by kind afterwards.
+def train_twice(loader: Loader, train_step: TrainStep, tracker: MemoryTracker, size: int) -> None:
+    """Train on a fake batch of `size` samples; `tracker` holds the peak of the second step, and both steps' events.
 
-    The step is the second or a later one, in which gradients and optimizer state of the one before are there.
+    In the second one the gradients and the optimizer's state of the first are there, as in every later one.
     """
     batch, samples = host_batch(loader)
-    known: dict[int, int] = {}
+    if not samples and size != loader.batch_size:
+        raise InputError("the program's loader makes batches of its own size, so no other one can be predicted")
+    gc.collect()
     gc.freeze()
-
-    def peak(size: int) -> int:
-        if size in known:
-            return known[size]
-        if not samples and known:
-            raise InputError("the program's loader makes batches of its own size, so no other one can be predicted")
-        on_device = [resized(batch, samples, size) for _ in range(2 if isinstance(loader, Prefetcher) else 1)]
-        tracker.mark("inputs", tree_leaves([on_device, list(vars(loader).values())]))
-        for _ in range(1 if known else 2):
-            gc.collect()  # what only a cycle holds is not memory that a step needs
-            tracker.reset_peak()
-            train_step(*on_device[0])
-            tracker.mark_state()
-        known[size] = tracker.peak_bytes
-        return known[size]
-
-    return peak
+    tracker.begin()
+    on_device = [resized(batch, samples, size) for _ in range(2 if isinstance(loader, Prefetcher) else 1)]
+    tracker.mark("inputs", tree_leaves([on_device, list(vars(loader).values())]))
+    for _ in range(2):
+        gc.collect()  # what only a cycle holds is not memory that a step needs
+        tracker.reset_peak()
+        train_step(*on_device[0])
+        tracker.mark_state()
 
 
 def host_batch(loader: Loader) -> tuple[Batch, int]:
@@ -210,7 +244,8 @@ def host_batch(loader: Loader) -> tuple[Batch, int]:
         if own.batch_size is None or isinstance(own.dataset, IterableDataset):
             return next(iter(own)), own.batch_size or 0
         samples = min(SAMPLES, own.batch_size, len(own.dataset))  # pyright: ignore[reportArgumentType]  # has a length
-        return own.collate_fn([own.dataset[index] for index in range(samples)]), samples
+        batch: Any = own.collate_fn([own.dataset[index] for index in range(samples)])
+        return batch, samples
 
 
 def resized(batch: Batch, samples: int, size: int) -> Batch:

@@ -3,32 +3,26 @@
 from collections.abc import Callable
 
 MOST = 2**20  # samples
-GUESSES = 8  # by a line through the two sizes next to the budget; then the middle is taken
+GUESSES = 10  # by a line through the last two sizes; then the middle is taken
 
 
-def largest_batch(peak_bytes: Callable[[int], int], budget: int, start: int) -> int:
-    """The largest batch size whose peak is at most `budget` bytes, 0 where not even one sample fits; at most `MOST`.
+def largest_batch(needed_bytes: Callable[[int], int], budget: int, start: int) -> int:
+    """The largest batch size that needs at most `budget` bytes, 0 where not even one sample fits; at most `MOST`.
 
-    peak_bytes(batch size): grows with it, nearly linearly; asked for few sizes. start: the size to begin with.
+    needed_bytes(batch size): grows with it, nearly linearly; asked for few sizes. start: the size to begin with.
     """
-    fits, too_large = (0, None), None
-    size, guesses = min(start, MOST), 0
-    while True:
-        peak = peak_bytes(size)
-        if peak <= budget:
-            fits = (size, peak)
+    fits, too_large = 0, MOST + 1
+    before, last = (0, 0), (0, 0)
+    size, guesses = min(max(start, 1), MOST), 0
+    while too_large - fits > 1:
+        before, last = last, (size, needed_bytes(size))
+        if last[1] <= budget:
+            fits = size
         else:
-            too_large = (size, peak)
-        if fits[0] == MOST or (too_large is not None and too_large[0] - fits[0] <= 1):
-            return fits[0]
-        if too_large is None:
-            size = min(MOST, 2 * size)
-            continue
+            too_large = size
         guesses += 1
-        low, high = fits[0] + 1, too_large[0] - 1
-        if fits[0] and guesses <= GUESSES:
-            per_sample = (too_large[1] - fits[1]) / (too_large[0] - fits[0])
-            guess = fits[0] + int((budget - fits[1]) / per_sample)
-            size = min(max(guess, low), high)
-        else:
-            size = (low + high) // 2
+        slope = (last[1] - before[1]) / (last[0] - before[0])
+        halve = guesses > GUESSES or slope <= 0
+        size = (fits + too_large) // 2 if halve else int(last[0] + (budget - last[1]) / slope)
+        size = max(fits + 1, min(size, too_large - 1))
+    return fits

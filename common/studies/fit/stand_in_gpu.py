@@ -93,7 +93,9 @@ def _apply(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], 
                 if parameter not in new:
                     new[parameter] = nn.Parameter(value, parameter.requires_grad)
                 part._parameters[name] = new[parameter]
-        part._buffers.update({key: buffer if buffer is None else function(buffer) for key, buffer in part._buffers.items()})
+        part._buffers.update(
+            {key: buffer if buffer is None else function(buffer) for key, buffer in part._buffers.items()}
+        )
     return module
 
 

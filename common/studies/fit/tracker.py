@@ -16,14 +16,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-BLOCK_BYTES = 512  # every block of CUDA's caching allocator is a multiple of it (c10/cuda/CUDACachingAllocator.h)
-KINDS = ("parameters", "gradients", "optimizer", "activations", "inputs", "other")
+from common.ladder.gpu_memory import KINDS
+from common.studies.fit.allocator import BLOCK_BYTES, Event, rounded
 
 
 @dataclass(eq=False)
 class Block:
     """What is allocated for one storage; allocated_bytes: rounded as the allocator does. kind: one of `KINDS`."""
 
+    number: int
     allocated_bytes: int
     kind: str
 
@@ -38,6 +39,8 @@ class MemoryTracker(TorchDispatchMode):
 
     A number that the program reads from a tensor (`loss.item()`, the scaler's check for infinite gradients) is 0; one
     that an optimizer reads (the number of its step) is 1.
+
+    events: what was allocated and freed since `begin`, for an `allocator.CachingAllocator`.
     """
 
     def __init__(self) -> None:
@@ -47,8 +50,14 @@ class MemoryTracker(TorchDispatchMode):
         self._optimizers: list[Optimizer] = []
         self._in_optimizer = False
         self._hooks: list[Any] = []
+        self._allocations = 0
         self.allocated_bytes = 0
+        self.events: list[Event] = []
         self.reset_peak()
+
+    def begin(self) -> None:
+        """Begin `events` with what is allocated now."""
+        self.events = [(block.number, block.allocated_bytes) for block in self._blocks.values()]
 
     def reset_peak(self) -> None:
         """Forget the peak: the next one is sought from here on."""
@@ -64,9 +73,8 @@ class MemoryTracker(TorchDispatchMode):
     def mark(self, kind: str, tensors: Iterable[Any]) -> None:
         """Say of which kind the memory of some tensors is; what else is among `tensors` is left alone."""
         for tensor in tensors:
-            if isinstance(tensor, torch.Tensor):
-                block = self._block(tensor)
-                block.kind = kind
+            if isinstance(tensor, torch.Tensor) and tensor.device.type != "meta":
+                self._block(tensor).kind = kind
 
     def mark_state(self) -> None:
         """Mark parameters, gradients and optimizer state, as they are at the end of a step."""
@@ -96,7 +104,7 @@ class MemoryTracker(TorchDispatchMode):
             return float(number) if args[0].dtype.is_floating_point else number
         result = func(*args, **kwargs or {})
         for tensor in tree_iter(result):
-            if isinstance(tensor, torch.Tensor):
+            if isinstance(tensor, torch.Tensor) and tensor.device.type != "meta":
                 self._block(tensor)
         if self.allocated_bytes > self.peak_bytes:
             self.reset_peak()
@@ -107,14 +115,18 @@ class MemoryTracker(TorchDispatchMode):
         storage = tensor.untyped_storage()
         key = id(storage)
         if key not in self._blocks:
-            block = Block(-(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES, self._kind())
+            self._allocations += 1
+            block = Block(self._allocations, rounded(storage.nbytes(), BLOCK_BYTES), self._kind())
             self._blocks[key] = block
             self.allocated_bytes += block.allocated_bytes
+            self.events.append((block.number, block.allocated_bytes))
             weakref.finalize(storage, self._free, key).atexit = False
         return self._blocks[key]
 
     def _free(self, key: int) -> None:
-        self.allocated_bytes -= self._blocks.pop(key).allocated_bytes
+        block = self._blocks.pop(key)
+        self.allocated_bytes -= block.allocated_bytes
+        self.events.append((block.number, 0))
 
     def _kind(self) -> str:
         """What is allocated now: a backward pass computes without gradients, but checkpointing repeats with them."""

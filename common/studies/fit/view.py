@@ -8,12 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from common.explain.terminal import plain_table, size_text
-from common.studies.fit.record import CONTEXT_BYTES, GPUS, KINDS, NOT_PREDICTED, Fit, Prediction
+from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
+from common.studies.fit.record import GPUS, NOT_PREDICTED
 
 LEGEND = (
-    "Predicted for a GPU, not measured: the allocator's peak in a training step. activations: what the forward pass "
-    "keeps; other: gradients of activations and temporaries. With a CUDA context, which the GPU's own tools count, "
-    f"about {CONTEXT_BYTES / 1e9:.2f} GB more (by published figures, not measured by us)."
+    "Predicted for a GPU, not measured. peak: allocated, in a training step. activations: what the forward pass keeps; "
+    "other: gradients of activations and temporaries. reserved: what torch's allocator takes for it, by its rules. "
+    f"A CUDA context, which the GPU's own tools count, takes about {CONTEXT_BYTES / 1e9:.2f} GB more (by published "
+    "figures, not measured by us). The largest batch: reserved and context fit."
 )
 
 
@@ -33,6 +35,7 @@ def show_one(prediction: Prediction, to: Console) -> None:
     for kind in KINDS:
         table.add_row(kind, gb(prediction.by_kind[kind]))
     table.add_row("peak", gb(prediction.peak_bytes), style="bold")
+    table.add_row("reserved", gb(prediction.reserved_bytes))
     table.add_row("with a CUDA context", gb(prediction.with_context))
     to.print(table)
     if prediction.largest:
@@ -53,13 +56,13 @@ def title(prediction: Prediction) -> str:
 def programs_table(predictions: Sequence[Prediction]) -> Table:
     """A row per program: its settings, its peak and what that is made of, GB; the largest batches, if sought."""
     budgets = list(dict.fromkeys(budget for one in predictions for budget in one.largest))
-    headers = ["model", "px", "batch", "precision", "peak GB", *(f"{kind} GB" for kind in KINDS)]
+    headers = ["model", "px", "batch", "precision", "peak GB", *(f"{kind} GB" for kind in KINDS), "reserved GB"]
     table = plain_table("program", [*headers, *(f"batch in {size_text(int(budget))}" for budget in budgets)])
     for one in predictions:
         table.add_row(
             " ".join([one.program or "", *one.words]),
             *(one.model, str(one.image_size), str(one.batch_size), one.precision),
-            *(gb(size) for size in (one.peak_bytes, *one.by_kind.values())),
+            *(gb(size) for size in (one.peak_bytes, *one.by_kind.values(), one.reserved_bytes)),
             *(str(one.largest.get(budget, "-")) for budget in budgets),
         )
     return table

@@ -69,7 +69,9 @@ def test_a_segment_that_is_partly_in_use_is_not_returned():
     assert reserved_bytes(events, capacity=80 * MB) is None
 
 
-@given(st.integers(0, 10**9), st.integers(1, 10**8), st.integers(0, 10**3), st.integers(1, 10**12), st.integers(1, 4096))
+@given(
+    st.integers(0, 10**9), st.integers(1, 10**8), st.integers(0, 10**3), st.integers(1, 10**12), st.integers(1, 4096)
+)
 def test_the_largest_batch_fits_and_the_next_does_not(fixed, per_sample, curved, budget, start):
     asked = []
 

@@ -28,8 +28,12 @@ def shows_fit(block: Callable[[Fit, Course], str]) -> Callable[[Course], str]:
 def gpu_memory(fit: Fit, course: Course) -> str:
     """Every program with its own settings: what it allocates at the peak, by kind, and reserves."""
     rows = [
-        [_name(one), str(one.batch_size), one.precision, *(_gb(size) for size in (one.peak_bytes, *one.by_kind.values()))]
-        + [_gb(one.reserved_bytes)]
+        [
+            _name(one),
+            str(one.batch_size),
+            one.precision,
+            *(_gb(size) for size in (one.peak_bytes, *one.by_kind.values(), one.reserved_bytes)),
+        ]
         for one in fit.predictions
         if not one.words
     ]
@@ -44,18 +48,18 @@ def gpu_memory_published(fit: Fit, course: Course) -> str:
     rows = []
     for one in MEMORY:
         known = fit.find(one.program, one.words)
-        predicted = known and (known.with_context if one.with_context else known.peak_bytes) / 1e9
+        predicted = known and {"allocated": known.peak_bytes, "reserved": known.reserved_bytes}[one.counts]
         rows.append(
             [
                 code(" ".join([one.program, *one.words])),
+                one.counts,
                 f"{one.memory_gb:.2f}",
+                _gb(predicted) if predicted else "-",
+                f"{predicted / 1e9 / one.memory_gb - 1:+.1%}" if predicted else "not predicted",
                 _gb(known.peak_bytes) if known else "-",
-                _gb(known.reserved_bytes) if known else "-",
-                _gb(known.with_context) if known else "-",
-                f"{predicted / one.memory_gb - 1:+.1%}" if predicted else "not predicted",
             ]
         )
-    headers = ["program", ">published GB", ">peak GB", ">reserved GB", ">with context GB", ">off by"]
+    headers = ["program", "counts", ">published GB", ">predicted GB", ">off by", ">allocated GB, predicted"]
     return markdown.table(headers, rows)
 
 
@@ -89,7 +93,8 @@ def gpu_memory_largest(fit: Fit, course: Course) -> str:
     if not sought:
         return f"*Not recorded: {COMMAND}.*"
     rows = [
-        [_name(one), *(str(one.largest.get(str(memory), "-")) for memory in GPUS.values())] for one in _different(sought)
+        [_name(one), *(str(one.largest.get(str(memory), "-")) for memory in GPUS.values())]
+        for one in _different(sought)
     ]
     return markdown.table(["program", *(f">{name}" for name in GPUS)], rows)
 

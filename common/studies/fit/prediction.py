@@ -32,6 +32,7 @@ import common.session
 from common.data import cifar10, resized_float
 from common.device import dtype_name
 from common.errors import InputError, printable
+from common.failures import batch_norm_problem
 from common.ladder.gpu_memory import CONTEXT_BYTES, Prediction
 from common.loaders import Batch, Loader, Prefetcher
 from common.machine import ROOT
@@ -92,12 +93,17 @@ class Trained:
 def predicted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `Prediction` of a `Wanted`, given as its fields; {"failed": why} where there can be none."""
     wanted = Wanted(**settings)
-    known: dict[int, Trained] = {}
+    known: dict[int, Trained | None] = {}
 
     def needed(capacity: int, size: int) -> int:
         if size not in known:
-            known[size] = trained(wanted, size)
-        return known[size].needed_bytes(capacity)
+            known[size] = trained_or_too_small(wanted, size)
+        step = known[size]
+        return 0 if step is None else step.needed_bytes(capacity)
+
+    def largest(capacity: int, start: int) -> int:
+        size = largest_batch(partial(needed, capacity), capacity, start)
+        return 0 if known.get(size) is None else size
 
     try:
         own = trained(wanted)
@@ -113,14 +119,22 @@ def predicted(settings: Mapping[str, Any]) -> dict[str, Any]:
             peak_bytes=own.tracker.peak_bytes,
             by_kind=own.tracker.by_kind(),
             reserved_bytes=reserved_bytes(own.tracker.events) or 0,
-            largest={
-                str(at): largest_batch(partial(needed, left), left, own.batch_size) for at, left in budgets.items()
-            },
+            largest={str(memory): largest(left, own.batch_size) for memory, left in budgets.items()},
             notes=own.notes,
         )
     except InputError as error:
         return {"failed": printable(error)}
     return asdict(prediction)
+
+
+def trained_or_too_small(wanted: Wanted, batch_size: int) -> Trained | None:
+    """As `trained`; None where the batch is too small for the program's batch norm."""
+    try:
+        return trained(wanted, batch_size)
+    except InputError as error:
+        if batch_norm_problem(error, batch_size, 0):
+            return None
+        raise
 
 
 def trained(wanted: Wanted, batch_size: int | None = None) -> Trained:
@@ -232,6 +246,7 @@ def train_twice(loader: Loader, train_step: TrainStep, tracker: MemoryTracker, s
         tracker.reset_peak()
         train_step(*on_device[0])
         tracker.mark_state()
+    gc.unfreeze()
 
 
 def host_batch(loader: Loader) -> tuple[Batch, int]:
@@ -285,9 +300,11 @@ def checkpointing(enabled: bool) -> Iterator[None]:
     with patch.object(common.model, "classifier", checkpointed):
         try:
             yield
-        finally:
+        except _StepKnown as error:
             if not made:
-                raise InputError("--checkpoint: the program makes its model by itself, so what it checkpoints is in it")
+                what = "the program makes its model by itself, so what it checkpoints is in it"
+                raise InputError(f"--checkpoint: {what}") from error
+            raise
 
 
 def blocks_of(model: nn.Module) -> Iterator[nn.Module]:

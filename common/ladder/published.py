@@ -43,7 +43,7 @@ WORKERS = {0: (63, 104, 67.7), 1: (1.9, 105, 44.6), 2: (1.6, 104, 44.5), 4: (1.6
 class PublishedMemory:
     """GPU memory as published. program: which of ours is nearest, with `words` on its command line.
 
-    counts: "allocated", what torch's allocator handed out, or "reserved", what it took from CUDA.
+    counts: "allocated", what the program holds, or "reserved", what it took from CUDA.
     """
 
     program: str

@@ -20,7 +20,7 @@ def main(settings: str) -> None:
         from common.studies.fit import prediction
 
         prediction.check_tools()
-    except Exception as error:  # imports, attributes, signatures: none of these tools is promised to stay
+    except Exception as error:  # imports, attributes, signatures: none of these tools is part of a stable interface
         why = printable(f"{type(error).__name__}: {error}", 120)
         print_answer({"moved": f"torch {torch.__version__} lacks what a prediction needs, or has moved it ({why})"})
         return

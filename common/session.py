@@ -74,7 +74,7 @@ def run_step(
         f"{loader.num_workers} workers, on {device_name(device)}"
     )
     own_name = step if leads else f"{step}.rank{ranks.rank()}"
-    with own_folder(args.logdir, own_name) as (folder, staging), as_input_error(args, loader, device):
+    with own_folder(args.logdir, own_name) as (folder, staging), as_input_error(args, loader, device, file):
         parts, batches = plan.windows + 2, Epochs(loader)
         transfer = batch_transfer(batches.peek(), loader)
         report = partial(progress.report, of=parts) if leads else quiet

@@ -13,12 +13,14 @@ from pathlib import Path
 from common import record
 from common.course import figures, lab_figures
 from common.course.blocks import BLOCKS
+from common.course.blocks.fit import FIGURE
 from common.course.recorded import RECORDS, Course, records
 from common.errors import InputError
 from common.ladder import predictions
 from common.ladder.figures import same_figure, svg_text
 from common.machine import ROOT
 from common.reference import page as reference_page
+from common.studies.fit.figure import gpu_memory_figure
 
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"(<!-- begin ([a-z0-9_ -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -59,6 +61,8 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
     by_folder = sorted(course.records, key=lambda recorded: recorded.folder)
     ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
     files[docs / "predicted.md"] = predictions.markdown(ladders) + "\n"
+    if course.fit:
+        files[docs / "figures" / FIGURE] = svg_text(gpu_memory_figure(course.fit))
     for recorded in course.records:
         for name, draw in figures.FIGURES.items():
             if drawing := draw(recorded):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common import record
 from common.errors import InputError
-from common.ladder import compare, predictions
+from common.ladder import compare, gpu_memory, predictions
 from common.machine import ROOT
 from common.options import MODEL
 from common.reference import header
@@ -112,6 +112,11 @@ class Course:
     def lab(self, name: str) -> LabStudy | None:
         """The study of a lab; None where it was not recorded."""
         return self.labs.get(name)
+
+    @cached_property
+    def fit(self) -> gpu_memory.Fit | None:
+        """The GPU memory predicted for every program: one file for all records. None where there is none."""
+        return gpu_memory.read(self.shown.folder.parent)
 
 
 def records(root: Path = RECORDS) -> list[Recorded]:

@@ -1,17 +1,19 @@
 # make tour   set up, run every step, compare them     (ARGS="--quick" and other options are passed on)
 # make test   set up, check formatting, spelling and types, run the tests
 # make test-browser   the tests of TensorBoard's pages, in Chromium (installs what they need)
+# make lab-memory   the lab on memory, small and short (the whole study: python labs/memory/study.py)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
 # make docs-screenshots, docs-notebook   take new screenshots of TensorBoard, execute the notebook
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
+# make lab-simcls   re-rank summaries: the small version of that lab, minutes
 # make lock   select new versions: writes requirements.lock (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock
+.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -27,6 +29,10 @@ test-browser: setup
 	  echo "test-browser: chromium is missing: on Debian and Ubuntu, apt install chromium" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright -c requirements.lock
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup tests/board/test_browser_*.py $(ARGS)
+
+lab-memory: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/memory/requirements.txt
+	@$(BIN)/python labs/memory/study.py --quick $(ARGS)
 
 setup: .venv/installed
 
@@ -55,6 +61,9 @@ docs-notebook: setup
 
 notebook: setup
 	@$(BIN)/jupyter lab docs/walkthrough.ipynb $(ARGS)
+
+lab-simcls: setup
+	@$(BIN)/python labs/simcls/study.py --quick $(ARGS)
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

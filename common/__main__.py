@@ -29,6 +29,7 @@ COMMANDS = {
     "ablate": "common.studies.ablation",
     "overhead": "common.studies.overhead",
     "sweep": "common.studies.sweep",
+    "fit": "common.studies.fit",
     "doctor": "common.doctor",
 }
 

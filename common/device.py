@@ -20,6 +20,7 @@ _WITHOUT_GPU = {
     "on_device_data": "the data is in main memory already; what is saved is the loader's work per image",
     "no_hidden_syncs": "the loss is available at once, so there is no synchronisation to avoid",
     "cudnn_benchmark": "there is no cuDNN, so there is nothing to choose",
+    "offload": "what the stages keep is in main memory already, so nothing is moved",
     "cuda_graphs": "there are no launches to save",
     "tf32": "there are no Tensor Cores to multiply float32 on",
     "kernels_only": "there are no kernels to record",

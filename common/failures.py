@@ -6,12 +6,14 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
 from common.device import device_name
 from common.errors import InputError, compile_failure, is_out_of_memory
 from common.loaders import Loader
+from common.machine import ROOT
 from common.options import StepOptions
 
 CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -19,8 +21,13 @@ CANNOT_START_PROCESS = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE}
 
 
 @contextmanager
-def as_input_error(args: StepOptions, loader: Loader, device: torch.device) -> Iterator[None]:
-    """Turn the failures of a training that the user can do something about into InputError."""
+def as_input_error(
+    args: StepOptions, loader: Loader, device: torch.device, program: str | None = None
+) -> Iterator[None]:
+    """Turn the failures of a training that the user can do something about into InputError.
+
+    program: its file, where it is one that `fit` can predict.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # said in the notes instead
         warnings.filterwarnings("ignore", message=".*Profiler clears events")  # there is one cycle only
@@ -30,13 +37,15 @@ def as_input_error(args: StepOptions, loader: Loader, device: torch.device) -> I
         except InputError:
             raise
         except Exception as error:
-            message = _input_problem(error, args, loader, device)
+            message = _input_problem(error, args, loader, device, program)
             if message is None:
                 raise
             raise InputError(message) from error
 
 
-def _input_problem(error: Exception, args: StepOptions, loader: Loader, device: torch.device) -> str | None:
+def _input_problem(
+    error: Exception, args: StepOptions, loader: Loader, device: torch.device, program: str | None
+) -> str | None:
     """What the user can do about an error, in a line; None where it is a defect of the program."""
     batch_size, workers, text = loader.batch_size or 1, loader.num_workers, str(error)
     fewer = f"try fewer than --workers {workers}; 0 loads in the main process"
@@ -51,13 +60,23 @@ def _input_problem(error: Exception, args: StepOptions, loader: Loader, device: 
     if is_out_of_memory(error):
         fixed = batch_size == 1 or "batch_size" in args.unused
         smaller = "try a smaller --model or --image-size" if fixed else f"try --batch-size {batch_size // 2}"
-        return f"out of memory on {device_name(device)} with batch size {batch_size}: {smaller}"
+        fits = what_fits(program, args, device) if program and not fixed and device.type == "cuda" else ""
+        return f"out of memory on {device_name(device)} with batch size {batch_size}: {smaller}{fits}"
     if message := compile_failure(error):
         return message
     if isinstance(error, OSError) and error.errno in CANNOT_WRITE:
         where = error.filename or args.logdir
         return f"cannot write {where}: {error.strerror}; free space there or choose another --logdir"
     return batch_norm_problem(error, batch_size, args.image_size)
+
+
+def what_fits(program: str, args: StepOptions, device: torch.device) -> str:
+    """The end of a sentence: the command that predicts the largest batch on this GPU."""
+    path = Path(program).resolve()
+    file = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    memory = torch.cuda.get_device_properties(device).total_memory // 10**9
+    options = f"--model {args.model} --image-size {args.image_size} --precision {args.precision}"
+    return f"; what fits: python -m common fit --program {file} {options} --memory {memory}GB"
 
 
 def batch_norm_problem(error: Exception, batch_size: int, image_size: int) -> str | None:

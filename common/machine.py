@@ -108,7 +108,7 @@ def git_revision() -> str | None:
     """
     if (ROOT / ".git").exists():  # not the repository of a folder above, in which an archive was unpacked
         commit = _run("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
-        changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", "steps", "common", *ONLY_READ)
+        changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", "steps", "labs", "common", *ONLY_READ)
         if commit and changes is not None:
             return commit.strip() + ("-dirty" if changes.strip() else "")
     named = os.environ.get(COMMIT_VARIABLE)

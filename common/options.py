@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,16 +17,49 @@ MODEL = {"cuda": "mobilenet_v2", "cpu": "tiny_convmixer"}  # the course's own
 IMAGE_SIZE = {"cuda": 224, "cpu": 96}  # px; on a CPU, preparing an image then costs about what training on it does
 TORCHVISION_IMAGE_SIZE = {"cuda": 224, "cpu": 64}  # of any other model; a CPU needs minutes per step at 224
 QUICK_IMAGE_SIZE = {"cuda": 224, "cpu": 48}  # not 32, as which images are stored: then nothing would be resized
+BATCH_SIZE = 128
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 WORKLOAD = ("batch_size", "workers", "precision")  # options that a program may fix itself; the others act everywhere
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a program trains where its options do not say, by the kind of device: {"cuda": …, "cpu": …}.
+
+    image_size: px, of the default model; other_image_size: of any other; quick_image_size: with --quick, of any.
+    logdir: of its runs. models: what --model can name, for its help text. without: flags that it does not take. texts:
+    {flag: another help text}. cifar10: False where it has data of its own, which no image size goes with (0 px).
+    """
+
+    model: Mapping[str, str]
+    image_size: Mapping[str, int]
+    other_image_size: Mapping[str, int]
+    quick_image_size: Mapping[str, int]
+    batch_size: Mapping[str, int]
+    logdir: Path
+    models: str
+    without: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    cifar10: bool = True
+
+
+COURSE = Defaults(  # of the steps
+    model=MODEL,
+    image_size=IMAGE_SIZE,
+    other_image_size=TORCHVISION_IMAGE_SIZE,
+    quick_image_size=QUICK_IMAGE_SIZE,
+    batch_size={"cuda": BATCH_SIZE, "cpu": BATCH_SIZE},
+    logdir=ROOT / "logs",
+    models=f"any torchvision classifier, or {MODEL['cpu']}",
+)
 
 
 @dataclass(frozen=True)
 class StepOptions:
     """The options of a program, checked; see the help texts of `add_step_options`.
 
-    device: "cpu", "cuda" or "cuda:N". image_size: px. precision: one of `PRECISIONS`. unused: the names of those
-    options that have no effect in the program.
+    device: "cpu", "cuda" or "cuda:N". image_size: px; 0 where the data are no images. precision: one of `PRECISIONS`.
+    unused: the names of those options that have no effect in the program.
     """
 
     logdir: Path
@@ -93,24 +126,31 @@ def folder(text: str) -> Path:
 def add_step_options(
     parser: argparse.ArgumentParser,
     unused: Collection[str] = (),
-    logdir: Path = ROOT / "logs",
-    batch_size: int | None = 128,
+    logdir: Path | None = None,
+    batch_size: int | None = BATCH_SIZE,
     without: Collection[str] = (),
     texts: Mapping[str, str] | None = None,
+    defaults: Defaults = COURSE,
 ) -> None:
     """Add the options that every program takes.
 
-    unused: names of those that have no effect in this program, which its help says. batch_size: its default; None
-    where the command chooses it by the device. without: flags that a command does not take; the parsed namespace holds
-    their defaults nevertheless. texts: {flag: another help text}.
+    unused: names of those that have no effect in this program, which its help says. logdir: its default, that of
+    `defaults` if None. batch_size: its default; None where the command, or `defaults`, chooses it by the device.
+    without: flags that a command does not take; the parsed namespace holds their defaults nevertheless. texts: {flag:
+    another help text}.
     """
+
+    logdir = logdir or defaults.logdir
+
+    def in_steps(text: str) -> str:
+        return text if defaults is COURSE else ""
 
     def add(flag: str, text: str, **settings) -> None:
         name = flag.removeprefix("--").replace("-", "_")
         if flag in without:
             parser.set_defaults(**{name: settings.get("default", False)})
             return
-        text = (texts or {}).get(flag, text)
+        text = {**defaults.texts, **(texts or {})}.get(flag, text)
         parser.add_argument(flag, help=text + (" (no effect in this step)" if name in unused else ""), **settings)
 
     add(
@@ -131,34 +171,37 @@ def add_step_options(
     add("--download", "fetch CIFAR-10 into --data first, 170 MB", action="store_true")
     add(
         "--model",
-        f"any torchvision classifier, or {MODEL['cpu']} (default: {MODEL['cuda']} on a GPU, {MODEL['cpu']} on a CPU)",
+        f"{defaults.models} (default: {_by_device(defaults.model)})",
         default=None,
         metavar="NAME",
     )
     add(
         "--image-size",
-        "images are resized to PX x PX (default: 224 on a GPU; on a CPU 96, 64 with another --model, 48 with --quick)",
+        f"images are resized to PX x PX (default: {_sizes_text(defaults)})",
         type=whole_number(16, 1024),
         default=None,
         metavar="PX",
     )
     add(
         "--batch-size",
-        f"images per step from step 02 on (default: {batch_size})",
+        f"images per step from step 02 on (default: {batch_size})"
+        if defaults is COURSE
+        else f"samples per step (default: {_by_device(defaults.batch_size)})",
         type=whole_number(1, 65536),
         default=batch_size,
         metavar="N",
     )
     add(
         "--workers",
-        "loader processes from step 04 on (default: usable cores, at most 8: %(default)s here)",
+        f"loader processes{in_steps(' from step 04 on')} (default: usable cores, at most 8: %(default)s here)",
         type=whole_number(0, 256),
         default=min(8, usable_cores()),
         metavar="N",
     )
     add(
         "--precision",
-        "of autocast, from step 01 on: auto, fp32, bf16 or fp16 (default: auto: 16 bits where that is faster)",
+        f"of autocast{in_steps(', from step 01 on')}: auto, fp32, bf16 or fp16 "
+        "(default: auto: 16 bits where that is faster)",
         choices=PRECISIONS,
         default="auto",
     )
@@ -173,8 +216,28 @@ def add_step_options(
     add("--stacks", "record Python call stacks and modules in the trace: bigger and slower", action="store_true")
 
 
-def step_options(description: str | None, file: str | Path, argv: Sequence[str] | None = None) -> StepOptions:
-    """Parse a step's command line. description: its docstring. file: its `__file__`.
+def _by_device(values: Mapping[str, object]) -> str:
+    """For a help text: what is chosen on a GPU, and on a CPU."""
+    own = {kind: str(value) for kind, value in values.items()}
+    return own["cpu"] if own["cpu"] == own["cuda"] else f"{own['cuda']} on a GPU, {own['cpu']} on a CPU"
+
+
+def _sizes_text(defaults: Defaults) -> str:
+    """For a help text: which image size is chosen when."""
+    cpu, other, quick = (
+        sizes["cpu"] for sizes in (defaults.image_size, defaults.other_image_size, defaults.quick_image_size)
+    )
+    more = f"{cpu}, {other} with another --model, {quick} with --quick" if len({cpu, other, quick}) > 1 else f"{cpu}"
+    return f"{defaults.image_size['cuda']} on a GPU; on a CPU {more}"
+
+
+def step_options(
+    description: str | None,
+    file: str | Path,
+    argv: Sequence[str] | None = None,
+    defaults: Defaults = COURSE,
+) -> StepOptions:
+    """Parse a step's command line. description: its docstring. file: its `__file__`. defaults: a lab gives its own.
 
     Options of `WORKLOAD` that the program nowhere reads, as `args.NAME`, have no effect in it: its help says so, and so
     does a printed line where one is given. Under torchrun only rank 0 prints. A bad option
@@ -187,12 +250,13 @@ def step_options(description: str | None, file: str | Path, argv: Sequence[str] 
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    add_step_options(parser, unused)
+    batch_size = BATCH_SIZE if defaults is COURSE else None
+    add_step_options(parser, unused, batch_size=batch_size, without=defaults.without, defaults=defaults)
     if os.environ.get("RANK", "0") != "0":  # under torchrun: one process reports for all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the program
     words = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(words)
-    options = resolved(args, unused)
+    options = resolved(args, unused, defaults=defaults)
     if os.path.isfile(options.logdir):
         raise InputError(f"--logdir {options.logdir} is a file: name a folder")
     for flag in (f"--{name.replace('_', '-')}" for name in unused):
@@ -201,7 +265,12 @@ def step_options(description: str | None, file: str | Path, argv: Sequence[str] 
     return options
 
 
-def resolved(args: argparse.Namespace, unused: tuple[str, ...] = (), batch_size: int | None = None) -> StepOptions:
+def resolved(
+    args: argparse.Namespace,
+    unused: tuple[str, ...] = (),
+    batch_size: int | None = None,
+    defaults: Defaults = COURSE,
+) -> StepOptions:
     """The `StepOptions` of a parsed command line, with what follows from this machine: device, model and image size.
 
     batch_size: in place of the one in `args`. Under torchrun "cuda" is the GPU of this process, cuda:LOCAL_RANK. The
@@ -220,9 +289,9 @@ def resolved(args: argparse.Namespace, unused: tuple[str, ...] = (), batch_size:
         device=device,
         data=args.data,
         download=args.download,
-        model=model_for(args, device),
-        image_size=image_size_for(args, device),
-        batch_size=batch_size or args.batch_size,
+        model=model_for(args, device, defaults),
+        image_size=image_size_for(args, device, defaults),
+        batch_size=batch_size or args.batch_size or defaults.batch_size[device.partition(":")[0]],
         workers=args.workers,
         precision=args.precision,
         seed=args.seed,
@@ -244,16 +313,16 @@ def _gpu_of_process(device: str, gpus: int) -> str:
     return f"cuda:{rank}" if device == "cuda" else device
 
 
-def model_for(args: argparse.Namespace, device: str) -> str:
+def model_for(args: argparse.Namespace, device: str, defaults: Defaults = COURSE) -> str:
     """The model that a run with these options trains on that device ("cpu", "cuda" or "cuda:N")."""
-    return args.model or MODEL[device.partition(":")[0]]
+    return args.model or defaults.model[device.partition(":")[0]]
 
 
-def image_size_for(args: argparse.Namespace, device: str) -> int:
+def image_size_for(args: argparse.Namespace, device: str, defaults: Defaults = COURSE) -> int:
     """The image size, px, that a run with these options has on that device ("cpu", "cuda" or "cuda:N")."""
     kind = device.partition(":")[0]
-    own = model_for(args, device) == MODEL[kind]
-    sizes = QUICK_IMAGE_SIZE if args.quick else IMAGE_SIZE if own else TORCHVISION_IMAGE_SIZE
+    own = model_for(args, device, defaults) == defaults.model[kind]
+    sizes = defaults.quick_image_size if args.quick else defaults.image_size if own else defaults.other_image_size
     return args.image_size or sizes[kind]
 
 

@@ -40,6 +40,7 @@ NO_KERNELS = (  # in the notes of a run on a GPU
 T = TypeVar("T")
 Positive = Annotated[float, Meta(gt=0)]
 PositiveInt = Annotated[int, Meta(gt=0)]
+Size = Annotated[int, Meta(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,12 @@ class Setup:
 class Result:
     """One run of one step, as `result.json` holds it. Fields of schema 2 are None in a result of schema 1.
 
-    batch_size: samples per step and process. precision: the dtype that the model computes in, "bfloat16". workers,
-    pin_memory: the loader's. world_size: processes that trained together. samples_per_second: of all of them;
-    tokens_per_second: for what trains on tokens, else None. first_step_seconds: of the first training step, which
-    compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes: bytes that one batch moves to
-    the device. gpu_clocks: see `run.gpu_clocks`. notes: what this device could not do. started: ISO 8601.
+    image_size: px; 0 where the data are no images. batch_size: samples per step and process. precision: the dtype that
+    the model computes in, "bfloat16". workers, pin_memory: the loader's. world_size: processes that trained together.
+    samples_per_second: of all of them; tokens_per_second: for what trains on tokens, else None. first_step_seconds: of
+    the first training step, which compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes:
+    bytes that one batch moves to the device. gpu_clocks: see `run.gpu_clocks`. notes: what this device could not do.
+    started: ISO 8601.
     """
 
     schema: int
@@ -124,7 +126,7 @@ class Result:
     device_type: str
     model: str
     data: str
-    image_size: PositiveInt
+    image_size: Size
     batch_size: PositiveInt
     precision: str | None = None
     workers: int | None = None
@@ -148,6 +150,11 @@ class Result:
         return data_label(self.data)
 
     @property
+    def size_label(self) -> str:
+        """For people: the size of the images, if any."""
+        return size_label(self.image_size)
+
+    @property
     def setup(self) -> Setup:
         """What runs must share to be compared step by step."""
         cores = self.environment.cores if self.device_type == "cpu" else None
@@ -162,6 +169,11 @@ class Result:
         """The object that `result.json` holds, in the schema that the result was made with."""
         left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + (() if self.gpu_clocks else ("gpu_clocks",))
         return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+
+def size_label(image_size: int) -> str:
+    """For people: "96 px"; "text" where the data are no images."""
+    return f"{image_size} px" if image_size else "text"
 
 
 def data_label(source: str) -> str:

@@ -62,19 +62,19 @@ def run_step(
         end_with_reader()
     step, device = Path(file).stem, torch.device(args.device)
     source = getattr(loader.dataset, "source", type(loader.dataset).__name__)
-    batch_size = loader.batch_size or 1
+    batch_size, unit = loader.batch_size or 1, getattr(loader.dataset, "unit", "images")
     if len(loader) == 0:
-        raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} images)")
+        raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} {unit})")
     plan = QUICK if args.quick else FULL
     started, environment = machine.now(), record.environment(torch.__version__, torch.version.cuda)
     leads = ranks.rank() == 0
     say = progress.say if leads else quiet
     say(
-        f"{step}: {args.model}, {source} data, {args.image_size} px, batch {batch_size}, "
+        f"{step}: {args.model}, {source} data, {record.size_label(args.image_size)}, batch {batch_size}, "
         f"{loader.num_workers} workers, on {device_name(device)}"
     )
     own_name = step if leads else f"{step}.rank{ranks.rank()}"
-    with own_folder(args.logdir, own_name) as (folder, staging), as_input_error(args, loader, device):
+    with own_folder(args.logdir, own_name) as (folder, staging), as_input_error(args, loader, device, file):
         parts, batches = plan.windows + 2, Epochs(loader)
         transfer = batch_transfer(batches.peek(), loader)
         report = partial(progress.report, of=parts) if leads else quiet
@@ -129,7 +129,7 @@ def run_step(
     speeds = timing.samples_per_second
     tokens = f"{timing.tokens_per_second.median:.0f} tokens/s, " if timing.tokens_per_second else ""
     say(
-        f"  {tokens}{speeds.median:.1f} images/s (windows {min(speeds.windows):.1f} to {max(speeds.windows):.1f}), "
+        f"  {tokens}{speeds.median:.1f} {unit}/s (windows {min(speeds.windows):.1f} to {max(speeds.windows):.1f}), "
         f"{result.step_ms.median:.1f} ms per step, peak memory {peak.allocated / 1e9:.2f} GB\n"
         f"  the first step took {timing.first_step_seconds:.1f} s and is in none of these figures\n"
         f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"

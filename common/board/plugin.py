@@ -17,7 +17,7 @@ from common.board import offline
 from common.board.runs import Run, Runs, roots_of
 from common.board.store import Kind, Store
 from common.errors import InputError, printable
-from common.ladder import compare, published, statistics
+from common.ladder import compare, gpu_memory, published, statistics
 from common.ladder.statistics import Rounds
 from common.ladder.summary import intervals, summary
 from common.record import Result
@@ -102,10 +102,11 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
                 run_of_result[id(run.result)] = run
         ladders = []
         for folder, folder_results in results.items():
+            fit = _fit_in(folder)
             for ladder in compare.ladders(folder_results, rounds[folder]):
-                rows = [_row(row, run_of_result[id(row.result)]) for row in ladder.rows]
+                rows = [_row(row, run_of_result[id(row.result)], fit) for row in ladder.rows]
                 base = ladder.baseline
-                title = f"{folder.name}: {base.model}, {base.image_size} px, {base.data}, on {base.device}"
+                title = f"{folder.name}: {base.model}, {base.size_label}, {base.data}, on {base.device}"
                 texts = {"summary": summary(ladder), "intervals": intervals(ladder)}
                 ladders.append({"title": printable(title), "baseline": base.step, "rows": rows} | texts)
         return {"ladders": ladders, "original": ORIGINAL}
@@ -142,7 +143,17 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
 
 
-def _row(row: compare.Row, run: Run) -> dict[str, Any]:
+def _fit_in(folder: Path) -> gpu_memory.Fit | None:
+    """The GPU memory that was predicted into a folder of runs, None where there is none, or none that can be read."""
+    path = folder / gpu_memory.FILE
+    try:
+        return None if path.is_symlink() or not path.is_file() else gpu_memory.read(folder)
+    except (InputError, OSError) as error:
+        log.warning("skipped: %s", printable(error))
+        return None
+
+
+def _row(row: compare.Row, run: Run, fit: gpu_memory.Fit | None) -> dict[str, Any]:
     result = asdict(row.result)
     low, high = compare.spread(row.result)
     return {key: result[key] for key in RESULT_FIELDS} | {
@@ -152,6 +163,7 @@ def _row(row: compare.Row, run: Run) -> dict[str, Any]:
         "relative": _ratio(row.relative) if row.gain else asdict(row.relative) | {"resolved": True, "text": "1.00x"},
         "gain": row.gain and _ratio(row.gain),
         "has_trace": bool(run.traces),
+        "gpu_bytes_predicted": fit and fit.gpu_bytes(row.result),
     }
 
 

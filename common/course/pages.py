@@ -11,14 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import record
-from common.course import figures, others
+from common.course import figures, lab_figures, others
 from common.course.blocks import BLOCKS
+from common.course.blocks.fit import FIGURE
 from common.course.recorded import RECORDS, Course, records
 from common.errors import InputError
 from common.ladder import predictions
 from common.ladder.figures import same_figure, svg_text
 from common.machine import ROOT
 from common.reference import page as reference_page
+from common.studies.fit.figure import gpu_memory_figure
 
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"(<!-- begin ([a-z0-9_ -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -52,16 +54,23 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
     """{path: text} of every file generated from the recorded runs: pages with marks, figures, pages of records."""
     course = Course(records(root))
     of_readme = replace(course, to_docs="docs/", to_logs="logs/reference")
+    of_lab = replace(course, to_docs="../", to_logs="../../logs/reference")
     pages = [(path, course) for path in sorted(docs.glob("*.md"))] + [(docs.parent / "README.md", of_readme)]
+    pages += [(path, of_lab) for path in sorted(docs.glob("labs/*.md"))]
     files = {path: filled(path.read_text(encoding="utf-8"), shown, path.name) for path, shown in pages}
     by_folder = sorted(course.records, key=lambda recorded: recorded.folder)
     ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
     files[docs / "predicted.md"] = predictions.markdown(ladders, others.section(others.read(root))) + "\n"
+    if course.fit:
+        files[docs / "figures" / FIGURE] = svg_text(gpu_memory_figure(course.fit))
     for recorded in course.records:
         for name, draw in figures.FIGURES.items():
             if drawing := draw(recorded):
                 files[docs / "figures" / recorded.folder.name / f"{name}.svg"] = svg_text(drawing[0])
         files[recorded.folder / reference_page.FILE] = reference_page.page(recorded.folder)
+    for lab, study in course.labs.items():
+        for name, (drawing, _) in lab_figures.figures(study).items():
+            files[docs / "figures" / "labs" / lab / f"{name}.svg"] = svg_text(drawing)
     return files
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from common import record
 from common.errors import InputError
-from common.ladder import compare, predictions
+from common.ladder import compare, gpu_memory, predictions
 from common.machine import ROOT
 from common.options import MODEL
 from common.reference import header
+from common.studies.lab import FILE as LAB_FILE
+from common.studies.lab import LabStudy
+from common.studies.lab import read as read_lab
 from common.studies.limit.record import Limit
 from common.studies.study import Study, read_study
 from common.trace.summary import Summary, summarize
@@ -99,6 +102,21 @@ class Course:
     @property
     def shown(self) -> Recorded:
         return self.records[0]
+
+    @cached_property
+    def labs(self) -> dict[str, LabStudy]:
+        """{lab: its study} of those that were recorded, beside the records."""
+        files = sorted(self.shown.folder.parent.glob(f"labs/*/{LAB_FILE}"))
+        return {path.parent.name: read_lab(path) for path in files}
+
+    def lab(self, name: str) -> LabStudy | None:
+        """The study of a lab; None where it was not recorded."""
+        return self.labs.get(name)
+
+    @cached_property
+    def fit(self) -> gpu_memory.Fit | None:
+        """The GPU memory predicted for every program: one file for all records. None where there is none."""
+        return gpu_memory.read(self.shown.folder.parent)
 
 
 def records(root: Path = RECORDS) -> list[Recorded]:

@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+from dataclasses import replace
 from functools import cache
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -12,14 +13,17 @@ from common.course import pages
 from common.course.recorded import Course, records
 from common.machine import ROOT
 
-_OUTSIDE = re.compile(r"(?<!\\)\]\(\.\./([^)#\s]+)")  # a link to a file of the repository
+_UP = re.compile(r"(?<!\\)\]\((\.\./[^)#\s]+)")  # a link to a folder above the page's own
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the repository's files that pages link to, such as a step's program, under `source/`."""
-    linked = set()
-    for page in files.documentation_pages():
-        linked |= set(_OUTSIDE.findall(page.content_string))
+    linked = {
+        name
+        for page in files.documentation_pages()
+        for link in _UP.findall(page.content_string)
+        if (name := _outside(page.src_uri, link))
+    }
     for name in sorted(linked):
         path = (ROOT / name).resolve()
         if path.is_file() and path.is_relative_to(ROOT):  # others are left to MkDocs, which names the page and fails
@@ -29,7 +33,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Generate the page's blocks, and point its links to the copies of `on_files`."""
-    return _OUTSIDE.sub(lambda link: f"]({_target(link[1])}", pages.filled(markdown, _course(), page.file.src_uri))
+    uri = page.file.src_uri
+
+    def copied(link: re.Match[str]) -> str:
+        name = _outside(uri, link[1])
+        return f"]({posixpath.relpath(_target(name), posixpath.dirname(uri) or '.')}" if name else link[0]
+
+    course = replace(_course(), to_docs="../" * uri.count("/"))
+    return _UP.sub(copied, pages.filled(markdown, course, uri))
+
+
+def _outside(page: str, link: str) -> str | None:
+    """The path in the repository of what a page links to; None for a file of the docs. page: its path in `docs/`."""
+    name = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
+    return None if name.startswith("docs/") else name
 
 
 @cache

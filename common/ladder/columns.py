@@ -6,6 +6,7 @@ from typing import Protocol
 
 from common.ladder import published
 from common.ladder.compare import GpuUse, Ladder, Row, half_spread, is_first_step, spread
+from common.ladder.gpu_memory import Fit
 from common.record import Result, Setup
 from common.run.not_run import NotRun
 
@@ -14,6 +15,7 @@ GAINS = ("vs step before", "vs baseline")
 SPEED = ("images/s", *GAINS)
 LIMIT = ("% of limit",)
 COST = ("batch", "step ms", "window ±", "memory MB", "batch MB")
+PREDICTED = ("GPU MB predicted",)
 TRACED = ("GPU busy", "Tensor Cores")
 ORIGINAL = ("original",)
 # A narrow page cuts off what is last.
@@ -73,11 +75,13 @@ def columns(
     used: Mapping[str, GpuUse] | None = None,
     limit: Limit | None = None,
     missing: Sequence[NotRun] = (),
+    fit: Fit | None = None,
 ) -> dict[str, Column]:
     """The columns by name, "% of limit" only with a limit; their cells are in the order of `rows_of`.
 
     used: {step: `GpuUse`} from `compare.gpu_use`; steps without have "-". limit: the result of `limit` for this
-    ladder's setup. missing: steps that were not run.
+    ladder's setup. missing: steps that were not run. fit: the GPU memory predicted for programs; without a prediction
+    for any of the rows there is no column of it.
     """
     rows, base, used = rows_of(ladder, missing), ladder.baseline, used or {}
 
@@ -101,6 +105,8 @@ def columns(
         "vs baseline": column("vs\nbaseline", lambda row: "1.00x" if row.result is base else str(row.relative)),
         "original": column("original", _published),
     }
+    if fit and any(fit.gpu_bytes(row.result) for row in ladder.rows):
+        table[PREDICTED[0]] = column("GPU MB\npredicted", lambda row: _mb(fit.gpu_bytes(row.result)))
     if limit:
         table["% of limit"] = column("% of\nlimit", lambda row: f"{limit.share_of_limit(row.result):.0%}")
     return table
@@ -109,6 +115,10 @@ def columns(
 def matrix_units(used: Mapping[str, GpuUse]) -> str:
     """What the GPU's maker calls Tensor Cores."""
     return next((use.matrix_units for use in used.values()), "Tensor Cores")
+
+
+def _mb(size: int | None) -> str:
+    return "-" if size is None else f"{size / 1e6:.0f}"
 
 
 def _windows(row: Row) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from common.errors import InputError, printable
+from common.ladder import gpu_memory
 from common.ladder.compare import Ladder, comparison, gpu_use, ladders, readable_rounds
 from common.ladder.summary import short_name
 from common.machine import ROOT
@@ -96,7 +97,8 @@ def _print(
         print(f"no figures from a trace: {problem}", file=sys.stderr)
     limit = _unless_broken(read_limit, logdir)
     missing = _unless_broken(not_run.read_all, logdir) or []
-    print_ladders(compared, console(), used, limit, missing)
+    fit = _unless_broken(gpu_memory.read, logdir)
+    print_ladders(compared, console(), used, limit, missing, fit)
 
 
 def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:

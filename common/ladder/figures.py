@@ -201,4 +201,4 @@ def interval_label(ladder: Ladder) -> str:
 def ladder_title(ladder: Ladder) -> str:
     """What a ladder was run with: model, data, image size, device."""
     base = ladder.baseline
-    return f"{base.model}, {base.data_label}, {base.image_size} px, on {base.device}"
+    return f"{base.model}, {base.data_label}, {base.size_label}, on {base.device}"

@@ -123,7 +123,7 @@ def print_predictions(ladders: Sequence[LadderPredictions], to: Console) -> None
     """For each ladder: what each step was predicted to gain by the trace before it, beside what it gained."""
     for ladder, rows in ladders:
         base = ladder.baseline
-        to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.image_size} px\n", markup=False)
+        to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.size_label}\n", markup=False)
         replayed = any(row.estimated_gain for row in rows)
         shown = headed_table("step", *(["about", "at most"] if replayed else ["predicted"]), "measured", "outcome")
         for row in rows:
@@ -159,7 +159,7 @@ def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> 
     for ladder, rows in ladders:
         base = ladder.baseline
         windows, rounds = len(base.samples_per_second.windows), len(ladder.rows[0].rounds)
-        lines += [f"## {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}", ""]
+        lines += [f"## {escaped(base.model)}, {base.size_label}, on {escaped(base.device)}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
         lines += [f"{machine}, {windows} timed windows per step, of {rounds} round{'s' if rounds > 1 else ''}.", ""]
         replayed = any(row.estimated_gain for row in rows)

@@ -56,6 +56,34 @@ class Ratio:
 SAME = Ratio(1.0, 1.0, 1.0, 1)  # a run over itself
 
 
+@dataclass(frozen=True)
+class Mean:
+    """A mean of independent values, such as accuracies over seeds or their paired differences, and its 95 % interval.
+
+    Student's t; of one value the interval is not known: low and high are None.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+
+    def __str__(self) -> str:
+        """For people: "0.31 (0.25 to 0.37)"."""
+        if self.low is None or self.high is None:
+            return f"{self.mean:.3g}"
+        return f"{self.mean:.3g} ({self.low:.3g} to {self.high:.3g})"
+
+
+def mean(values: Sequence[float]) -> Mean:
+    """The `Mean` of one value or more. Raises InputError where SciPy is not installed."""
+    middle = statistics.fmean(values)
+    if len(values) < 2:
+        return Mean(middle, None, None, len(values))
+    reach = statistics.stdev(values) / math.sqrt(len(values)) * _quantile(len(values) - 1)
+    return Mean(middle, middle - reach, middle + reach, len(values))
+
+
 def ratio(faster: Rounds, slower: Rounds) -> Ratio:
     """The `Ratio` of two programs' speeds, `faster` over `slower`: by pairs, where two rounds or more have both.
 
@@ -91,12 +119,12 @@ def of_windows(faster: Sequence[float], slower: Sequence[float]) -> Ratio:
     somewhat too narrow where windows stay alike for long. It holds the ratio of the programs less often, since it
     cannot know how runs vary.
     """
-    mean = math.log(statistics.median(faster)) - math.log(statistics.median(slower))
+    middle = math.log(statistics.median(faster)) - math.log(statistics.median(slower))
     if min(len(faster), len(slower)) < 2:
-        return Ratio(_exp(mean), 0.0, UNLIMITED, 1)
+        return Ratio(_exp(middle), 0.0, UNLIMITED, 1)
     error = math.hypot(_bootstrap_error(faster), _bootstrap_error(slower))
     freedom = sum(len(windows) / _block_length(len(windows)) - 1 for windows in (faster, slower))
-    return _interval(mean, error, freedom, 1)
+    return _interval(middle, error, freedom, 1)
 
 
 def _block_length(count: int) -> int:
@@ -120,9 +148,9 @@ def _bootstrap_error(windows: Sequence[float]) -> float:
     return float(error) * math.sqrt(count / (count - 1))
 
 
-def _interval(mean: float, error: float, freedom: float, rounds: int) -> Ratio:
+def _interval(middle: float, error: float, freedom: float, rounds: int) -> Ratio:
     reach = error * _quantile(freedom)
-    return Ratio(_exp(mean), _exp(mean - reach), _exp(mean + reach), rounds)
+    return Ratio(_exp(middle), _exp(middle - reach), _exp(middle + reach), rounds)
 
 
 def _exp(logarithm: float) -> float:

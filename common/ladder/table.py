@@ -14,6 +14,7 @@ from common.ladder.columns import (
     COST,
     LIMIT,
     ORIGINAL,
+    PREDICTED,
     SPEED,
     TRACED,
     Column,
@@ -24,6 +25,7 @@ from common.ladder.columns import (
     rows_of,
 )
 from common.ladder.compare import GpuUse, Ladder, half_spread, is_first_step
+from common.ladder.gpu_memory import Fit
 from common.ladder.summary import intervals, summary
 from common.record import Result
 from common.run.not_run import NotRun
@@ -43,11 +45,12 @@ def print_ladders(
     used: Mapping[str, GpuUse] | None = None,
     limit: Limit | None = None,
     missing: Sequence[NotRun] = (),
+    fit: Fit | None = None,
 ) -> None:
     """Print every ladder with its notes to the console `to`.
 
     used: see `columns.columns`. limit: shown with the ladders of its setup. missing: the steps of the first
-    ladder that were not run.
+    ladder that were not run. fit: the GPU memory predicted for programs.
     """
     if len(ladders) > 1:
         to.print(
@@ -56,7 +59,7 @@ def print_ladders(
         )
     for number, ladder in enumerate(ladders):
         its_limit = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
-        _print_ladder(ladder, to, used or {}, its_limit, () if number else missing)
+        _print_ladder(ladder, to, used or {}, its_limit, () if number else missing, fit)
 
 
 def _print_ladder(
@@ -65,13 +68,15 @@ def _print_ladder(
     used: Mapping[str, GpuUse],
     limit: Limit | None,
     missing: Sequence[NotRun],
+    fit: Fit | None,
 ) -> None:
     base = ladder.baseline
     steps = {row.result.step for row in ladder.rows}
     cost = (*COST, *(ORIGINAL if beside_original(ladder) else ()))
     groups = [SPEED, *([LIMIT] if limit else []), cost]
     groups += [TRACED] if steps & used.keys() else []
-    by_name = columns(ladder, used, limit, missing)
+    by_name = columns(ladder, used, limit, missing, fit)
+    groups += [PREDICTED] if PREDICTED[0] in by_name else []
     notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
     numbered = [note for note in notes if note not in everywhere]
@@ -80,7 +85,7 @@ def _print_ladder(
         for row in rows_of(ladder, missing)
     ]
     to.print(
-        f"\n[bold]{escape(base.model)}[/], {base.data_label}, {base.image_size} px, on [bold]{escape(base.device)}[/] "
+        f"\n[bold]{escape(base.model)}[/], {base.data_label}, {base.size_label}, on [bold]{escape(base.device)}[/] "
         f"({base.environment.cores} CPU cores), torch {escape(base.environment.torch)}\n"
     )
     for table in _tables(names, [[by_name[name] for name in group] for group in groups], to):
@@ -104,6 +109,8 @@ def _print_ladder(
     for not_run in missing:
         to.print(Text(f"{printable(not_run)}.", "yellow"))
     to.print(Text(_legend(ladder, groups, limit, matrix_units(used)), "dim"))
+    if fit and PREDICTED in groups:
+        to.print(Text(_of_prediction(ladder, fit), "dim"))
 
 
 def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | None, units: str) -> str:
@@ -120,6 +127,15 @@ def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | 
         f"{_of_limit(limit) if limit else ''}{traced}"
         f"{original if beside_original(ladder) else ''}"
     ).rstrip()
+
+
+def _of_prediction(ladder: Ladder, fit: Fit) -> str:
+    known = [prediction for row in ladder.rows if (prediction := fit.find(row.result.step))]
+    models = ", ".join(dict.fromkeys(printable(f"{one.model} at {one.image_size} px", 60) for one in known))
+    return (
+        f"GPU MB predicted: what the step would allocate at its peak on a GPU, where it trains {models}; predicted by "
+        "`fit`, not measured."
+    )
 
 
 def _of_limit(limit: Limit) -> str:

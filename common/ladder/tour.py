@@ -103,6 +103,8 @@ def _keep(source: Path, folder: Path, number: int, result: record.Result, is_fir
 
 
 def _print_comparison(logdir: Path, results: list[record.Result], missing: list[NotRun], out: "Console") -> None:
+    from common.errors import InputError
+    from common.ladder import gpu_memory
     from common.ladder.compare import gpu_use, ladders, readable_rounds
     from common.ladder.table import print_ladders
 
@@ -112,7 +114,12 @@ def _print_comparison(logdir: Path, results: list[record.Result], missing: list[
     used, problems = gpu_use(logdir, results)
     for problem in problems:
         print(f"tour: no figures from a trace: {problem}", file=sys.stderr)
-    print_ladders(ladders(results, runs), out, used, missing=missing)
+    try:
+        fit = gpu_memory.read(logdir)
+    except InputError as error:
+        print(f"tour: skipped: {error}", file=sys.stderr)
+        fit = None
+    print_ladders(ladders(results, runs), out, used, missing=missing, fit=fit)
     python = Path(sys.executable)
     board = python.with_name("tensorboard")
     out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {logdir}", markup=False)

@@ -27,10 +27,11 @@ class Kept:
     values: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, options: StepOptions) -> "Kept":
+    def of(cls, name: str, options: StepOptions, code: str | None = None) -> "Kept":
         """Those of the study of that name in `options.logdir`: what an earlier call left, if it measured the same.
 
-        With the same options, versions and code, that is. Says how many there are.
+        With the same options, versions and code, that is. Says how many there are. code: a glob pattern of the study's
+        own files, relative to the project; by default those of its package.
         """
         import torch
 
@@ -38,7 +39,7 @@ class Kept:
         shared = {
             "options": asdict(options) | {"logdir": None},
             "environment": environment,
-            "code": code_hash("common/studies/*.py", f"common/studies/{name}/*.py"),
+            "code": code_hash("common/studies/*.py", code or f"common/studies/{name}/*.py"),
         }
         kept = cls(path_of(options.logdir, name), json.loads(json.dumps(shared, default=str)))
         try:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import urllib.parse
+from dataclasses import asdict
 
 import pytest
 from support import ROOT
@@ -15,6 +16,7 @@ from support.trace_builder import two_steps
 
 from common import record
 from common.board import store
+from common.ladder import gpu_memory
 from common.trace.kernel_name import short_name
 from common.trace.steps import ROLES
 from common.trace.summary import summarize
@@ -117,6 +119,27 @@ def test_the_ladder_is_that_of_compare(board):
     assert [row["relative"]["resolved"] for row in ladder["rows"]] == [True, True]  # the baseline is not grey
     assert ladder["summary"].endswith("1 of 1 (faster: 04 1.20x).")
     assert answer["original"]["relative"]["05_pinned_memory"] == 5.05
+
+
+def test_the_gpu_memory_predicted_for_a_step_stands_in_its_row_and_a_broken_file_is_left_out(board, logdir):
+    def predicted():
+        (ladder,) = board.json(f"{WALKTHROUGH}/ladders")["ladders"]
+        return [row["gpu_bytes_predicted"] for row in ladder["rows"]]
+
+    path = logdir / "ladder" / gpu_memory.FILE
+    assert predicted() == [None, None]
+    base = record.read_result(logdir / "ladder" / "00_baseline" / "result.json")
+    sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_538_000_000}
+    settings = (base.model, base.image_size, base.batch_size, base.precision)
+    one = gpu_memory.Prediction("00_baseline", [], *settings, 2_538_000_000, sizes, 2_867_000_000)
+    fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {}, base.environment, base.started)
+    try:
+        record.write_json(path, asdict(fit))
+        assert predicted() == [2_538_000_000, None]
+        path.write_text("torn")
+        assert predicted() == [None, None]
+    finally:
+        path.unlink()
 
 
 def test_any_two_runs_of_a_setup_have_a_ratio(board, logdir):

@@ -13,7 +13,7 @@ from common.course import figures, pages, recorded
 from common.course.blocks import BLOCKS, study
 from common.course.recorded import Course
 from common.errors import InputError
-from common.ladder import published
+from common.ladder import gpu_memory, published
 from common.studies.study import STUDIES
 
 pytestmark = pytest.mark.xdist_group("course")
@@ -141,6 +141,28 @@ def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu
     (own_cpu_record / "01_amp" / "result.json").write_text("{")
     with pytest.raises(InputError, match="not JSON"):
         recorded.records(own_cpu_record.parent)
+
+
+def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_records):
+    names = [name for name in BLOCKS if name.startswith("gpu-memory")]
+    without = Course(recorded.records(own_gpu_records))
+    assert all(BLOCKS[name](without).startswith("*Not recorded: `python -m common fit") for name in names)
+    environment = without.shown.ladder.baseline.environment
+    sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_259_000_000}
+    settings = ("mobilenet_v2", 224, 32, "float32", 2_259_000_000, sizes, 2_400_000_000)
+    one = gpu_memory.Prediction("00_baseline", [], *settings, largest={"16000000000": 199})
+    fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
+    record.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
+    course = Course(recorded.records(own_gpu_records))
+    assert "| `00_baseline` | allocated | 2.51 | 2.26 | -10.0% | 2.26 |" in BLOCKS["gpu-memory-published"](course)
+    assert "| `01_amp` | allocated | 1.32 | - | not predicted | - |" in BLOCKS["gpu-memory-published"](course)
+    assert "Allocated at the peak on made-up GPU" in BLOCKS["gpu-memory-measured"](course)
+    assert "| `00_baseline` | 2.51 | 2.26 | -10.0% |" in BLOCKS["gpu-memory-measured"](course)
+    assert "| `00_baseline` | 32 | float32 | 2.26 |" in BLOCKS["gpu-memory"](course)
+    assert "`01_amp` is not predicted: why &lt;b>." in BLOCKS["gpu-memory"](course)
+    assert "| `00_baseline` | 199 |" in BLOCKS["gpu-memory-largest"](course)
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
+    assert "No GPU has been recorded yet" in BLOCKS["gpu-memory-measured"](of_cpu)
 
 
 def test_a_broken_study_is_refused(own_cpu_record):

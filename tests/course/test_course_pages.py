@@ -13,7 +13,8 @@ from common.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")  # the records are read once
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+LABS = sorted(DOCS.glob("labs/*.md"))
+PAGES = sorted(DOCS.glob("*.md")) + LABS
 CHAPTERS = [page for page in PAGES if page.name[:2].isdecimal()]
 _MARKED = re.compile(r"<!-- begin .*?<!-- end -->", re.DOTALL)
 
@@ -133,7 +134,7 @@ def test_each_step_has_its_chapter_and_every_page_is_in_the_sites_list():
     assert len(CHAPTERS) == len(NAMES) + 2
     config = read(ROOT / "mkdocs.yml")
     for page in PAGES:
-        assert page.name in config
+        assert page.relative_to(DOCS).as_posix() in config
 
 
 def test_every_test_that_a_page_names_exists():

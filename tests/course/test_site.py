@@ -43,6 +43,9 @@ def site(tmp_path_factory):
 def test_the_site_has_every_page_figure_and_linked_program(site):
     assert {f"{page.stem}.html" for page in PAGES} <= {path.name for path in site.iterdir()}
     assert "optimizer.zero_grad" in (site / "source" / "steps" / "01_amp.py.txt").read_text(encoding="utf-8")
+    lab = (site / "labs" / "memory.html").read_text(encoding="utf-8")
+    assert "../source/labs/memory/00_baseline.py.txt" in lab
+    assert (site / "source" / "labs" / "memory" / "00_baseline.py.txt").exists()
     assert (site / "figures" / CPU_RECORD / "ladder.svg").exists()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import InputError
-from common.ladder.statistics import SAME, UNLIMITED, Ratio, of_pairs, of_windows, ratio
+from common.ladder.statistics import SAME, UNLIMITED, Mean, Ratio, mean, of_pairs, of_windows, ratio
 
 speeds = st.floats(1, 1e6)
 runs = st.lists(speeds, min_size=2, max_size=12)
@@ -244,3 +244,16 @@ def test_windows_that_are_like_their_neighbours_widen_the_interval():
     shuffled = [wave[at * 7 % 20] for at in range(20)]
     assert sorted(wave) == sorted(shuffled)
     assert math.log(of_windows(wave, wave).high) > 1.2 * math.log(of_windows(shuffled, shuffled).high)
+
+
+def test_the_mean_of_values_has_students_interval():
+    of_three = mean([1.0, 2.0, 3.0])  # t of 2 degrees of freedom: 4.302653; standard error: 1 / sqrt(3)
+    assert of_three.mean == 2.0
+    assert of_three.high == pytest.approx(2 + 4.302653 / 3**0.5)
+    assert of_three.low == pytest.approx(2 - 4.302653 / 3**0.5)
+    assert str(of_three) == "2 (-0.484 to 4.48)"
+
+
+def test_the_mean_of_one_value_has_no_interval():
+    assert mean([0.25]) == Mean(0.25, None, None, 1)
+    assert str(mean([0.25])) == "0.25"

@@ -248,9 +248,12 @@ function breakdowns(site, {rows}) {
 function ladderTable(site, {rows}) {
   const link = (row) => (row.has_trace
     ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step);
-  return table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">windows", ">peak memory", "notes"],
+  const predicted = rows.some((row) => row.gpu_bytes_predicted); // by `python -m common fit`, for the step on a GPU
+  return table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">windows", ">peak memory",
+    ...(predicted ? [">on a GPU, predicted"] : []), "notes"],
     rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain), ratioText(row.relative),
-      `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, bytes(row.peak_memory_bytes.allocated), row.notes.join("; ")]));
+      `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, bytes(row.peak_memory_bytes.allocated),
+      ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : []), row.notes.join("; ")]));
 }
 
 // A ratio with its interval, grey where it is not resolved; null where there is none.

@@ -1,0 +1,71 @@
+"""Figures of labs, from their studies' tables by name: `curves`, and every `memory_by_kind_…`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from common.ladder.figures import GREY, styled
+from common.studies.lab import LabStudy, Row
+
+Drawing = tuple[Figure, str]  # and its alternative text
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442")  # Okabe and Ito's
+BY_KIND = "memory_by_kind_"
+
+
+def figures(study: LabStudy) -> dict[str, Drawing]:
+    """{name: drawing} of all that a study's tables allow."""
+    drawings: dict[str, Drawing] = {}
+    panels = {
+        name.removeprefix(BY_KIND): rows for name, rows in study.tables.items() if name.startswith(BY_KIND) and rows
+    }
+    if panels:
+        alt = f"Predicted memory by kind over one training step, operator by operator: {', '.join(panels)}"
+        drawings["memory_by_kind"] = memory_by_kind(panels), alt
+    if rows := study.tables.get("curves"):
+        drawings["curves"] = curves(rows), "Means over seeds with 95 % intervals, epoch by epoch"
+    return drawings
+
+
+def memory_by_kind(panels: dict[str, list[Row]]) -> Figure:
+    """Stacked areas, a panel for each program: MB of each kind over the operators of a step, one scale for all."""
+    figure = Figure(figsize=(8, 2.6 * len(panels)), layout="constrained")
+    drawn = figure.subplots(len(panels), 1, squeeze=False, sharey=True)[:, 0]
+    for axes, (name, rows) in zip(drawn, panels.items(), strict=True):
+        x, kinds = [row["operator"] for row in rows], [key for key in rows[0] if key != "operator"]
+        areas = [[row[kind] / 1e3 for row in rows] for kind in kinds]
+        axes.stackplot(x, areas, labels=kinds, colors=COLOURS, linewidth=0, step="post")
+        peak = max(sum(values) for values in zip(*areas, strict=True))
+        styled(axes, f"{name}, predicted: peak {peak:.2f} GB")
+        axes.set_ylabel("GB", color=GREY)
+        axes.set_xlim(x[0], x[-1])
+    drawn[-1].set_xlabel("operators of one training step", color=GREY)
+    drawn[0].legend(frameon=False, fontsize=8, labelcolor=GREY, ncols=3, loc="upper right")
+    return figure
+
+
+def curves(rows: list[Row]) -> Figure:
+    """A panel for each column that holds means with intervals, a line for each variant over the epochs."""
+    columns = [name for name, value in rows[0].items() if isinstance(value, dict) and "mean" in value]
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    figure = Figure(figsize=(4 * len(columns), 3.4), layout="constrained")
+    for axes, column in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
+        for colour, variant in zip(COLOURS, variants, strict=False):
+            own = [row for row in rows if row["variant"] == variant]
+            x = [row["epoch"] for row in own]
+            axes.plot(x, [row[column]["mean"] for row in own], color=colour, label=variant, linewidth=1.5)
+            low, high = _ends(own, column)
+            axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+        styled(axes, column)
+        axes.set_xlabel("epoch", color=GREY)
+        if column.endswith("%"):
+            axes.set_ylim(0, 100)
+    figure.axes[0].legend(frameon=False, fontsize=8, labelcolor=GREY)
+    return figure
+
+
+def _ends(rows: Sequence[Row], column: str) -> tuple[list[Any], list[Any]]:
+    """The intervals' ends; of one seed there is none, so both are the mean."""
+    values = [row[column] for row in rows]
+    low, high = ([value["mean"] if value[end] is None else value[end] for value in values] for end in ("low", "high"))
+    return low, high

@@ -1,0 +1,112 @@
+"""Predict programs in a process of its own, and write, draw and print what is predicted."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from common import machine, record
+from common.errors import InputError
+from common.ladder.gpu_memory import CONTEXT_BYTES, FILE, SCHEMA, Fit, Prediction
+from common.ladder.published import MEMORY
+from common.machine import ROOT
+from common.run import progress
+from common.studies import isolated
+from common.studies.fit.record import Wanted
+
+PROGRAM = isolated.module("common.studies.fit.program")
+LIMIT_SECONDS = 1800  # beyond it something hangs
+
+
+def predictions(wanted: Sequence[Wanted]) -> list[Prediction | str]:
+    """For each `Wanted` its `Prediction`, or why there is none, in a line.
+
+    Raises InputError where torch has moved the tools that this needs, and where the process fails as a whole.
+    """
+    answer = isolated.answer(PROGRAM, {"wanted": [asdict(one) for one in wanted]}, LIMIT_SECONDS)
+    if isinstance(answer, str):
+        raise InputError(f"the memory could not be predicted: {answer}")
+    if "moved" in answer:
+        raise InputError(f"fit cannot predict: {answer['moved']}; install the tested version, see requirements.lock")
+    return [
+        one["failed"] if "failed" in one else record.typed(Prediction, one, "prediction")
+        for one in answer["predictions"]
+    ]
+
+
+def programs() -> list[Wanted]:
+    """Every step and lab program by itself, and as the figures that others published were made."""
+    files = sorted((ROOT / "steps").glob("[0-9]*_*.py")) + sorted((ROOT / "labs").glob("*/[0-9]*_*.py"))
+    names = {
+        path.stem if path.parent.name == "steps" else str(path.relative_to(ROOT).with_suffix("")): path
+        for path in files
+    }
+    own = [Wanted(str(path)) for path in files]
+    published = [Wanted(str(names[one.program]), one.words) for one in MEMORY if one.words and one.program in names]
+    return own + published
+
+
+def of_all_programs(budgets: Sequence[int] = ()) -> Fit:
+    """The `Fit` of every program; the largest batch for each of `budgets`, bytes. Says how long it will take."""
+    started, wanted = machine.now(), [replace(one, budgets=budgets) for one in programs()]
+    progress.say(f"fit: {len(wanted)} programs, a second or two each")
+    answers = predictions(wanted)
+    failed = {
+        Path(one.program or "").stem: answer
+        for one, answer in zip(wanted, answers, strict=True)
+        if isinstance(answer, str)
+    }
+    return Fit(
+        schema=SCHEMA,
+        context_bytes=CONTEXT_BYTES,
+        predictions=[answer for answer in answers if not isinstance(answer, str)],
+        failed=failed,
+        environment=record.environment(version("torch"), None),
+        started=started,
+    )
+
+
+def write(logdir: Path, fit: Fit) -> None:
+    """Write `fit.json` into a folder, which is made, whole or not at all. Raises InputError."""
+    logdir.mkdir(parents=True, exist_ok=True)
+    record.check_writable(logdir)
+    record.write_json(logdir / FILE, asdict(fit))
+
+
+def plot(fit: Fit, path: Path | None) -> None:
+    """Draw the memory of all programs into `path`, if it is named."""
+    if path:
+        from common.studies.fit.figure import draw
+
+        draw(fit, path)
+        print(f"drawn: {path}", file=sys.stderr)
+
+
+def show(fit: Fit, args: argparse.Namespace) -> None:
+    """Print the predictions of all programs: one JSON object, or a table and where they were written."""
+    if args.json:
+        print(json.dumps(asdict(fit), indent=2))
+        return
+    _with_rich("show", fit)
+    print(f"written to {args.logdir / FILE}")
+
+
+def show_one(prediction: Prediction) -> None:
+    """Print the prediction of one program."""
+    _with_rich("show_one", prediction)
+
+
+def _with_rich(name: str, what: Any) -> None:
+    try:
+        from common.explain.terminal import console
+        from common.studies.fit import view
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "rich":
+            raise
+        print("no table: rich is not installed; --json prints without it")
+        return
+    getattr(view, name)(what, console())

@@ -1,0 +1,32 @@
+"""The process that predicts: `python -m common.studies.fit.program JSON`. See `prediction`."""
+
+import json
+import sys
+
+import torch
+
+from common.errors import printable
+from common.run.reader import end_with_reader
+from common.studies.isolated import print_answer
+
+
+def main(settings: str) -> None:
+    """Predict the programs that a line of JSON describes, {"wanted": [the fields of a `record.Wanted`, …]}.
+
+    Answers {"predictions": […]}, for each the fields of a `Prediction`, or {"failed": why, in a line} where it cannot
+    be predicted; {"moved": …} where this torch has not what a prediction needs.
+    """
+    try:
+        from common.studies.fit import prediction
+
+        prediction.check_tools()
+    except Exception as error:  # imports, attributes, signatures: none of these tools is part of a stable interface
+        why = printable(f"{type(error).__name__}: {error}", 120)
+        print_answer({"moved": f"torch {torch.__version__} lacks what a prediction needs, or has moved it ({why})"})
+        return
+    print_answer({"predictions": [prediction.predicted(wanted) for wanted in json.loads(settings)["wanted"]]})
+
+
+if __name__ == "__main__":
+    end_with_reader()
+    main(sys.argv[1])

@@ -1,0 +1,44 @@
+"""What `fit` is asked for and prints; the file of its predictions is `ladder.gpu_memory`'s. Starts without torch."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from common.ladder.gpu_memory import CONTEXT_BYTES, Prediction
+
+GPUS = {  # bytes that are sold with it
+    "T4": 16_000_000_000,
+    "RTX 4090": 24_000_000_000,
+    "A100 40 GB": 40_000_000_000,
+    "A100 80 GB": 80_000_000_000,
+    "H100": 80_000_000_000,
+    "H200": 141_000_000_000,
+    "B200": 192_000_000_000,
+}
+NOT_PREDICTED = (
+    "Not predicted: workspaces of cuDNN and cuBLAS (none to gigabytes, by shape and free memory), the pools of CUDA "
+    "graphs, batches of other sizes in between, other processes."
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to predict. program: a training program's file; None for a training of `fit`'s own, with `optimizer`.
+
+    words: the program's command line. checkpoint: recompute the model's blocks in the backward pass. budgets: bytes
+    for which the largest batch is sought.
+    """
+
+    program: str | None
+    words: Sequence[str] = ()
+    optimizer: str = "sgd"
+    checkpoint: bool = False
+    budgets: Sequence[int] = ()
+
+
+def as_json(prediction: Prediction, memory: int | None = None) -> dict[str, Any]:
+    """The object that `fit --json` prints for one program; memory: the bytes that were asked for, if any."""
+    value = asdict(prediction) | {"context_bytes": CONTEXT_BYTES}
+    if memory is not None:
+        value["largest_batch_size"] = prediction.largest[str(memory)]
+    return value

@@ -1,0 +1,122 @@
+"""A lab's numbered program as its study measures it: its own train step, on one batch that is on the device.
+
+So what is measured is what the reader reads, and a study holds no copy of it.
+"""
+
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from inspect import getclosurevars
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils.data import Dataset
+
+import common.data
+import common.session
+from common.device import dtype_name, empty_cache, gpu_peak_bytes
+from common.loaders import Batch
+from common.options import StepOptions
+from common.run.timing import Timing, TrainStep, time_training
+from common.run.tracing import cpu_peak_bytes
+from common.studies.one_batch import FULL, QUICK
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that ran up to its call of `run_step`. train_step: it trains on one batch. precision: its dtype's name.
+
+    variables: what the train step uses of `main`: "model", "optimizer", "criterion" and so on.
+    """
+
+    train_step: TrainStep
+    precision: str
+    variables: Mapping[str, Any]
+
+
+class _Left(BaseException):
+    """Leaves a program's main() at its call of `run_step`; no error."""
+
+
+class NoData(Dataset):
+    """In place of a data set that nobody reads: as many samples as one asks for, none of which can be loaded."""
+
+    source = "none"
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError("no data: batches are made by the study")
+
+
+def program(file: Path, options: StepOptions) -> Program:
+    """Run the main() of a program with these options up to its call of `run_step`, without its data.
+
+    What it prints goes to stderr, since an isolated process answers on stdout. A program that ends before that call
+    raises what it raised; SystemExit(2) for input that it refuses.
+    """
+    reached: list[Program] = []
+
+    def run_step(
+        file: str, args: StepOptions, loader: Any, train_step: TrainStep, precision: Any = None, *_: Any, **__: Any
+    ) -> None:
+        variables = getclosurevars(train_step).nonlocals
+        reached.append(Program(train_step, dtype_name(precision or torch.float32), variables))
+        raise _Left
+
+    words = ["--device", options.device, "--model", options.model, "--image-size", str(options.image_size)]
+    words += ["--batch-size", str(options.batch_size), "--precision", options.precision, "--seed", str(options.seed)]
+    spec = importlib.util.spec_from_file_location(f"program_{file.stem}", file)
+    assert spec is not None and spec.loader is not None  # a file's
+    module = importlib.util.module_from_spec(spec)
+    with (
+        patch.object(common.session, "run_step", run_step),
+        patch.object(common.data, "cifar10", lambda *_, **__: NoData()),
+        patch.object(sys, "argv", [str(file), *words, "--workers", "0"]),
+        redirect_stdout(sys.stderr),
+    ):
+        spec.loader.exec_module(module)
+        with suppress(_Left):
+            module.main()
+    return reached[0]
+
+
+def float_batch(options: StepOptions, batch_size: int | None = None) -> Batch:
+    """A batch of noise on the device: float images [N, 3, image size, image size] and labels [N] in 0..9."""
+    size = batch_size or options.batch_size
+    images = torch.randn(size, 3, options.image_size, options.image_size, device=options.device)
+    return images, torch.randint(10, (size,), device=options.device)
+
+
+def timed(train_step: TrainStep, batch: Batch, options: StepOptions) -> Timing:
+    """The `run.timing.Timing` of training on that one batch: first step, warm-up, windows."""
+    plan = QUICK if options.quick else FULL
+    return time_training(repeat(batch), train_step, torch.device(options.device), plan)
+
+
+def peak_bytes(train_step: TrainStep, batch: Batch, device: torch.device) -> int:
+    """The most bytes that one step holds: the second, since the first makes the optimizer's state.
+
+    GPU: of the allocator, weights and state included. CPU: what the step allocates on top of weights and state, as the
+    profiler counts it.
+    """
+    train_step(*batch)
+    if device.type == "cuda":
+        empty_cache(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        train_step(*batch)
+        return gpu_peak_bytes(device)[0]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        train_step(*batch)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return cpu_peak_bytes(json.loads(path.read_text(encoding="utf-8"))["traceEvents"])

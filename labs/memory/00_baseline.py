@@ -1,0 +1,63 @@
+"""Memory 00: the baseline: ResNeXt on CIFAR-10, float32, everything that the backward pass needs is kept.
+
+Idea       Weights, gradients and Adam's two moments are 16 bytes per parameter, whatever the batch. Activations, what
+           each operator keeps for the backward pass, grow with the batch, and soon are nearly all of the memory.
+Change     Nothing yet. The stages stand in `train_step` one by one, since the next programs treat each on its own.
+Look for   Memory: a saw tooth per step: it rises through the forward pass, falls through the backward pass.
+Caution    What is held at the peak is not what `nvidia-smi` shows, which adds the CUDA context and what torch reserves.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.data import cifar10
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.memory.data import augmented
+from labs.memory.model import DEFAULTS, resnext
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+    train_set = cifar10(args.data, transform=augmented(args.image_size), download=args.download)
+    loader = DataLoader(
+        train_set, args.batch_size, shuffle=True, drop_last=True,
+        num_workers=args.workers, persistent_workers=args.workers > 0,
+    )
+    model = resnext(args.model).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+
+    def train_step(images, labels):
+        images, labels = images.to(device), labels.to(device)
+        x = model.stem(images)
+        for stage in model.stages:
+            x = stage(x)
+        loss = criterion(model.head(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Memory 01: half precision.
+
+Idea       Activations of 16 bits take half the memory, and Tensor Cores multiply them several times as fast.
+Change     torch.autocast in bf16; in fp16 where the GPU has no bf16, with gradients scaled so that none underflows.
+Look for   Memory: a lower peak, not half of it: weights, gradients, moments and what batch norm computes stay float32.
+Caution    Without scaling, small gradients become 0 in fp16. On a CPU without AMX autocast stays off: a note says so.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.data import cifar10
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.memory.data import augmented
+from labs.memory.model import DEFAULTS, resnext
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+    train_set = cifar10(args.data, transform=augmented(args.image_size), download=args.download)
+    loader = DataLoader(
+        train_set, args.batch_size, shuffle=True, drop_last=True,
+        num_workers=args.workers, persistent_workers=args.workers > 0,
+    )
+    model = resnext(args.model).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(images, labels):
+        images, labels = images.to(device), labels.to(device)
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            x = model.stem(images)
+            for stage in model.stages:
+                x = stage(x)
+            loss = criterion(model.head(x), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

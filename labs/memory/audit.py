@@ -1,0 +1,145 @@
+"""The published claims, each beside what was measured here: see `published` for where they are from."""
+
+from typing import Any
+
+from common.studies.lab import Claim, Row, mean, of_pairs, ratio
+from labs.memory import published
+from labs.memory.model import PUBLISHED, resnext
+
+import torch
+
+BASELINE, CHECKPOINTED = "00_baseline", "02_checkpointing"
+POINTS = 2.0  # accuracies that differ by fewer percentage points are "kept"
+ALIKE = (0.8, 1.25)  # losses whose ratio is surely in between are "the same"
+GROWS = 2.0  # times: an optimizer that takes surely longer than that "grows with the batch"; published: 20
+
+
+def claims(
+    tables: dict[str, list[Row]],
+    steps: dict[str, dict[int, Any]],
+    times: dict[int, Any],
+    curves: dict[str, list[list[dict[str, float]]]],
+) -> list[Claim]:
+    """All claims that were measured. steps, times, curves: what `study.Study` returns under these names."""
+    found = [
+        *_about_workers(tables["workers"]),
+        *_about_half_precision(tables["half_precision"]),
+        *_about_checkpointing(tables["checkpointing"]),
+        *_about_same_memory(tables["same_memory"]),
+        *_about_optimizer(times),
+        optimizer_bytes(),
+    ]
+    if len(curves.get("base", ())) > 1:
+        found += _about_curves(curves)
+    return found
+
+
+def above(value: Any, limit: float) -> bool | None:
+    """Whether a `Ratio` is above a limit: None where its interval holds the limit."""
+    return True if value.low > limit else False if value.high < limit else None
+
+
+def _about_workers(rows: list[Row]) -> list[Claim]:
+    by_workers = {row["workers"]: row["speed"] for row in rows}
+    if 2 not in by_workers or 0 not in by_workers:
+        return []
+    value = by_workers[2]
+    text = "Two loader workers make an epoch faster than none (published: 67.7 -> 44.5 s, 1.52x)."
+    return [Claim("workers", text, value.ratio, value.low, value.high, above(value, 1))]
+
+
+def _about_half_precision(rows: list[Row]) -> list[Claim]:
+    if len(rows) < 2:
+        return []
+    value = rows[1]["speed"]
+    text = "Half precision makes a step faster (published: 104 -> 78 ms, 1.33x)."
+    return [Claim("half-precision", text, value.ratio, value.low, value.high, above(value, 1))]
+
+
+def _about_checkpointing(rows: list[Row]) -> list[Claim]:
+    by_name = {row["program"]: row for row in rows}
+    if CHECKPOINTED not in by_name:
+        return []
+    share, value = by_name[CHECKPOINTED]["of the baseline's"], by_name[CHECKPOINTED]["speed"]
+    slower = above(value, 1)
+    return [
+        Claim(
+            "checkpoint-memory", "Checkpointing lowers the peak (published: 7.82 -> 5.11 GB, to 0.65).",
+            share, None, None, share < 1,
+        ),
+        Claim(
+            "checkpoint-time", "Checkpointing makes a step slower (published: 104 -> 152 ms, 0.68x the speed).",
+            value.ratio, value.low, value.high, None if slower is None else not slower,
+        ),
+    ]  # fmt: skip
+
+
+def _about_same_memory(rows: list[Row]) -> list[Claim]:
+    by_name = {row["program"]: row for row in rows}
+    if not {BASELINE, CHECKPOINTED} <= set(by_name):
+        return []
+    larger = by_name[CHECKPOINTED]["largest batch"] / by_name[BASELINE]["largest batch"]
+    value = by_name[CHECKPOINTED]["speed"]
+    slower = above(value, 1)
+    return [
+        Claim(
+            "same-memory-batch",
+            "Checkpointing fits a larger batch into the same memory (published: 512 -> 896, 1.75x).",
+            larger, None, None, larger > 1,
+        ),
+        Claim(
+            "same-memory-time", "Even so it is slower per image (published: 40 -> 56.5 s per epoch, 0.71x the speed).",
+            value.ratio, value.low, value.high, None if slower is None else not slower,
+        ),
+    ]  # fmt: skip
+
+
+def _about_optimizer(times: dict[int, Any]) -> list[Claim]:
+    if len(times) < 2:
+        return []
+    smallest, largest = min(times), max(times)
+    value = ratio({0: times[largest]["both"]}, {0: times[smallest]["both"]})
+    text = (
+        f"The optimizer takes longer with a larger batch (published: 28 -> 560 ms, 20x; here batch {largest} over "
+        f"{smallest}, the clock waiting for the device before and after)."
+    )
+    return [Claim("optimizer-grows", text, value.ratio, value.low, value.high, above(value, GROWS))]
+
+
+def optimizer_bytes() -> Claim:
+    """By arithmetic: how long Adam can take at least, for what it reads and writes."""
+    with torch.device("meta"):
+        parameters = sum(parameter.numel() for parameter in resnext(PUBLISHED).parameters())
+    bytes_moved = parameters * published.ADAM_BYTES_PER_PARAMETER
+    least_ms = bytes_moved / published.A100_BYTES_PER_SECOND * 1e3
+    text = (
+        f"28 ms is what Adam takes on the device: by arithmetic, {bytes_moved / 1e6:.0f} MB at an A100's bandwidth "
+        "take the measured number of ms."
+    )
+    return Claim("optimizer-arithmetic", text, least_ms, None, None, least_ms > published.BASE.optimizer_ms / 10)
+
+
+def _about_curves(curves: dict[str, list[list[dict[str, float]]]]) -> list[Claim]:
+    found = []
+    for id, name, text in (
+        ("half-precision-accuracy", "half precision", "Half precision keeps the test accuracy"),
+        ("checkpoint-accuracy", "checkpointing", "Checkpointing keeps the test accuracy"),
+    ):
+        pairs = zip(curves[name], curves["base"], strict=True)
+        points = mean([100 * (one[-1]["test_accuracy"] - base[-1]["test_accuracy"]) for one, base in pairs])
+        assert points.low is not None and points.high is not None  # of several seeds
+        kept = points.low > -POINTS and points.high < POINTS
+        lost = points.high < 0 or points.low > 0
+        holds = True if kept else False if lost else None
+        text += f": the difference is surely less than {POINTS:g} percentage points."
+        found.append(Claim(id, text, points.mean, points.low, points.high, holds))
+    pairs = zip(curves["larger batch"], curves["lower learning rate"], strict=True)
+    alike = of_pairs([large[-1]["loss"] / low[-1]["loss"] for large, low in pairs])
+    same = alike.low > ALIKE[0] and alike.high < ALIKE[1]
+    text = (
+        "A larger batch acts like a smaller learning rate: 4 times the batch ends with the training loss of a quarter "
+        f"of the learning rate (ratio surely between {ALIKE[0]} and {ALIKE[1]})."
+    )
+    holds = True if same else False if alike.resolved else None
+    found.append(Claim("batch-like-learning-rate", text, alike.ratio, alike.low, alike.high, holds))
+    return found

@@ -1,0 +1,313 @@
+"""Train ResNeXt as the write-up does: loss, training and test accuracy of each epoch, and the weights.
+
+    python labs/memory/train.py --epochs 200 --half-precision --checkpoint
+
+It writes `epochs.csv`, TensorBoard scalars and `checkpoint.pt` into --logdir: the weights, and all that is needed
+to go on. The same command goes on after a kill, as if nothing had happened: at the epoch after the last whole one, with
+the same random numbers. Parts of a step are NVTX ranges, for Nsight Systems:
+
+    nsys profile -t cuda,nvtx --cuda-memory-usage true python labs/memory/train.py --epochs 2
+"""
+
+import argparse
+import csv
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype, checked_device, device_name, disable_tf32, synchronize
+from common.errors import InputError, is_out_of_memory, one_line_errors, printable
+from common.options import PRECISIONS, OneLineParser, folder, whole_number
+from common.record import check_writable, write_whole, writing
+from labs.memory.data import real_data
+from labs.memory.model import DEFAULTS, ROOT, ResNeXt, resnext
+from labs.memory.recompute import statistics_once
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+
+CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
+TEST_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What determines a training; a checkpoint goes on with the same only. epochs is left out: more may be added.
+
+    precision: a choice of `common.options.PRECISIONS`; "fp32" without half precision.
+    """
+
+    model: str
+    data: str
+    image_size: int
+    batch_size: int
+    lr: float
+    precision: str
+    checkpoint: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: mean loss in training, shares (0..1) of images classified right, and how long training took.
+
+    train_accuracy: of the batches as they were trained on, before each step; test_accuracy: of the whole test set.
+    """
+
+    epoch: int
+    loss: float
+    train_accuracy: float
+    test_accuracy: float
+    seconds: float
+
+
+class Training:
+    """A model that is trained epoch by epoch; `state` and `load` carry it over from one process to the next."""
+
+    def __init__(self, settings: Settings, train_set: Dataset, device: torch.device, workers: int = 0) -> None:
+        torch.manual_seed(settings.seed)
+        self.settings, self.device, self.epochs = settings, device, list[Epoch]()
+        self.model = resnext(settings.model).to(device)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.lr)
+        self.amp_dtype = autocast_dtype(device, settings.precision)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.amp_dtype == torch.float16)
+        self.generator = torch.Generator()
+        self.loader = DataLoader(
+            train_set, settings.batch_size, shuffle=True, drop_last=True, generator=self.generator,
+            num_workers=workers, pin_memory=device.type == "cuda",
+        )  # fmt: skip
+        if not len(self.loader):
+            raise InputError(f"--batch-size {settings.batch_size} is larger than the data: choose a smaller one")
+
+    def step(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Train on one batch: (loss, how many of its images were classified right), both on the device."""
+        span = partial(_range, self.device)
+        with span("forward"), self._autocast():
+            output = forward(self.model, images, self.settings.checkpoint)
+            loss = nn.functional.cross_entropy(output, labels)
+        with span("backward"):
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+        with span("optimizer"):
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        return loss.detach(), (output.argmax(1) == labels).sum()
+
+    def epoch(self, test_set: Dataset) -> Epoch:
+        """Train one more epoch and test. Its random numbers depend on the seed and on the epoch's number alone."""
+        number = len(self.epochs) + 1
+        torch.manual_seed(self.settings.seed * 100_003 + number)
+        self.generator.manual_seed(self.settings.seed * 100_003 + number)
+        losses, right, begin = [], [], time.perf_counter()
+        for images, labels in self._loaded():
+            loss, count = self.step(
+                images.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+            )
+            losses.append(loss)
+            right.append(count)
+        synchronize(self.device)
+        seconds = time.perf_counter() - begin
+        images_seen = len(self.loader) * self.settings.batch_size
+        accuracy = torch.stack(right).sum().item() / images_seen
+        done = Epoch(number, torch.stack(losses).mean().item(), accuracy, self.test(test_set), seconds)
+        self.epochs.append(done)
+        return done
+
+    @torch.no_grad()
+    def test(self, test_set: Dataset) -> float:
+        """The share of a test set that is classified right, in float32, by batch norm's running statistics."""
+        self.model.eval()
+        right = sum(
+            (self.model(images.to(self.device)).argmax(1) == labels.to(self.device)).sum()
+            for images, labels in DataLoader(test_set, TEST_BATCH)
+        )
+        self.model.train()
+        return int(right) / len(test_set)  # pyright: ignore[reportArgumentType]  # it has a length
+
+    def state(self) -> dict[str, Any]:
+        """All that `load` needs to go on, for torch.save."""
+        return {
+            "settings": asdict(self.settings),
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a `state` of a training with the same settings."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        self.epochs = [Epoch(**epoch) for epoch in state["epochs"]]
+
+    def _autocast(self) -> AbstractContextManager:
+        return torch.autocast(self.device.type, self.amp_dtype, enabled=self.amp_dtype != torch.float32)
+
+    def _loaded(self) -> Iterator[list[torch.Tensor]]:
+        batches = iter(self.loader)
+        while True:
+            with _range(self.device, "load"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+
+def forward(model: ResNeXt, images: torch.Tensor, checkpointed: bool) -> torch.Tensor:
+    """The model's output; checkpointed: each stage is recomputed in the backward pass, as in 02_checkpointing."""
+    if not checkpointed:
+        return model(images)
+    x = model.stem(images)
+    for stage in model.stages:
+        x = checkpoint(stage, x, use_reentrant=False, context_fn=partial(statistics_once, stage))
+    return model.head(x)
+
+
+def _range(device: torch.device, name: str) -> AbstractContextManager:
+    """An NVTX range, which Nsight Systems shows; nothing without a GPU."""
+    return torch.cuda.nvtx.range(name) if device.type == "cuda" else nullcontext()
+
+
+def saved(path: Path, settings: Settings) -> dict[str, Any] | None:
+    """The state that an earlier run left in the file `path`; None where there is none.
+
+    Raises InputError, and leaves the file as it is, where it is damaged or of a training with other settings.
+    """
+    if not path.exists():
+        return None
+    another = "move it away to begin anew, or use another --logdir"
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        theirs = Settings(**state["settings"])
+        missing = {"model", "optimizer", "scaler", "epochs"} - set(state)
+    except Exception as error:  # of a file that is cut off or another's: zip, pickle, keys, anything
+        raise InputError(
+            f"{path} is damaged or no checkpoint of this program ({printable(error, 80)}): {another}"
+        ) from error
+    if missing:
+        raise InputError(f"{path} is damaged ({', '.join(sorted(missing))} missing): {another}")
+    for name, value in asdict(settings).items():
+        if (their := getattr(theirs, name)) != value:
+            raise InputError(f"{path} is of a training with {name.replace('_', ' ')} {their}, not {value}: {another}")
+    return state
+
+
+def write(folder: Path, training: Training) -> None:
+    """Write the checkpoint, then the table, each whole or not at all: a kill loses the running epoch only."""
+    content, table = io.BytesIO(), io.StringIO()
+    torch.save(training.state(), content)
+    rows = [asdict(epoch) for epoch in training.epochs]
+    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(folder / CHECKPOINT, content.getvalue())
+    write_whole(folder / TABLE, table.getvalue())
+
+
+def run(training: Training, test_set: Dataset, epochs: int, on_epoch: Callable[[Epoch], None]) -> None:
+    """Train until `epochs` are done, those of an earlier run included; on_epoch(epoch) after each.
+
+    Raises InputError where memory is too small.
+    """
+    try:
+        while len(training.epochs) < epochs:
+            on_epoch(training.epoch(test_set))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        size, name = training.settings.batch_size, device_name(training.device)
+        raise InputError(
+            f"out of memory on {name} with batch size {size}: try --batch-size {size // 2} or --checkpoint; "
+            "`python -m common fit --program labs/memory/00_baseline.py --memory 16GB` says what fits"
+        ) from error
+
+
+def options(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line, with this lab's defaults by the device."""
+    parser = OneLineParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    number, big = whole_number, 10**6
+    parser.add_argument(
+        "--num-workers", type=number(0, 256), default=2, metavar="N", help="loader processes (default: 2)"
+    )
+    parser.add_argument("--half-precision", action="store_true", help="bf16, or fp16 with gradient scaling")
+    parser.add_argument("--checkpoint", action="store_true", help="recompute each stage in the backward pass")
+    parser.add_argument("--epochs", type=number(1, big), default=200, metavar="N", help="in all (default: 200)")
+    parser.add_argument("--batch-size", type=number(2, 65536), metavar="N", help="(default: 128 on a GPU, 32 on a CPU)")
+    parser.add_argument("--lr", type=float, default=0.01, help="Adam's learning rate (default: 0.01)")
+    parser.add_argument("--model", metavar="NAME", help=f"{DEFAULTS.models} (default: by the device)")
+    parser.add_argument("--image-size", type=number(16, 1024), default=32, metavar="PX", help="(default: 32)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="auto", help="of --half-precision (default: auto)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
+    parser.add_argument("--seed", type=number(0, 20_000), default=0, metavar="N", help="(default: 0)")
+    parser.add_argument("--data", type=folder, default=ROOT / "data", metavar="DIR", help="holds cifar-10-batches-py")
+    parser.add_argument("--download", action="store_true", help="fetch CIFAR-10 into --data first, 170 MB")
+    parser.add_argument(
+        "--logdir", type=folder, default=DEFAULTS.logdir / "train", metavar="DIR", help="of this training"
+    )
+    args = parser.parse_args(words)
+    if not args.lr > 0:
+        raise InputError(f"--lr {args.lr} is not a number above 0")
+    return args
+
+
+@one_line_errors()
+def main() -> None:
+    from torch.utils.tensorboard import SummaryWriter  # a second to import, which the study does not need
+
+    args = options()
+    name = checked_device(args.device)
+    device, kind = torch.device(name), torch.device(name).type
+    disable_tf32()
+    with writing(args.logdir):
+        args.logdir.mkdir(parents=True, exist_ok=True)
+    check_writable(args.logdir)
+    train_set, test_set = real_data(args.data, args.image_size, args.download)
+    settings = Settings(
+        model=args.model or DEFAULTS.model[kind],
+        data=getattr(train_set, "source", ""),
+        image_size=args.image_size,
+        batch_size=args.batch_size or DEFAULTS.batch_size[kind],
+        lr=args.lr,
+        precision=args.precision if args.half_precision else "fp32",
+        checkpoint=args.checkpoint,
+        seed=args.seed,
+    )
+    state = saved(args.logdir / CHECKPOINT, settings)
+    training = Training(settings, train_set, device, args.num_workers)
+    if state:
+        training.load(state)
+        print(f"goes on after epoch {len(training.epochs)}")
+    with SummaryWriter(str(args.logdir), purge_step=len(training.epochs) + 1) as events:
+
+        def keep(epoch: Epoch) -> None:
+            write(args.logdir, training)
+            values = asdict(epoch)
+            for tag in ("loss", "train_accuracy", "test_accuracy", "seconds"):
+                events.add_scalar(tag, values[tag], epoch.epoch)
+            print(
+                f"epoch {epoch.epoch}: loss {epoch.loss:.4f}, training {epoch.train_accuracy:.1%}, "
+                f"test {epoch.test_accuracy:.1%}, {epoch.seconds:.1f} s",
+                flush=True,
+            )
+
+        run(training, test_set, args.epochs, keep)
+    print(f"written to {args.logdir}; look at it with: tensorboard --logdir {args.logdir}")
+
+
+if __name__ == "__main__":
+    main()

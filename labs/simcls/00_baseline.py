@@ -1,0 +1,58 @@
+"""SimCLS 00: re-ranking candidates, a plain training loop.
+
+Idea       Score each candidate summary by how near its vector is to the document's, and train the scores to be in the
+           order of ROUGE. The encoder reads batch * (candidates + 2) sequences per step.
+Change     None yet: full fp32; ROUGE, ordering and tokenization in the main process, document by document.
+Look for   Overview: "DataLoader" in the step time. Memory: a peak far above what the batch size suggests.
+Caution    A margin of 0.01 per rank needs scores in float32, whatever the encoder computes in.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.simcls.data import Collate, token_count, training_set
+from labs.simcls.loss import ranking_loss
+from labs.simcls.model import DEFAULTS, re_ranker
+
+import torch
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+    train_set = training_set(args.data, args.model, args.seed, download=args.download)
+    tokens = train_set.tokens
+    loader = DataLoader(
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id),
+    )
+    model = re_ranker(args.model, tokens.vocabulary, tokens.pad_id).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    losses = []
+
+    def train_step(documents, references, candidates):
+        documents, references, candidates = documents.to(device), references.to(device), candidates.to(device)
+        scores, reference_scores = model(documents, references, candidates)
+        loss = ranking_loss(scores, reference_scores)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, count_tokens=token_count(tokens.pad_id))
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""SimCLS 04: order the candidates once.
+
+Idea       ROUGE of a candidate does not change while the model trains. Compute it once, before training, and the
+           loader is left with tokenization alone.
+Change     training_set(ordered_once=True)
+Look for   Overview: hardly any "DataLoader", and the workers leave the cores to the training.
+Caution    The first program that does so computes all of it and keeps it in --data. It is stale once documents,
+           candidates or the metric change, so the file names what it is from.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.simcls.data import Collate, token_count, training_set
+from labs.simcls.loss import ranking_loss
+from labs.simcls.model import DEFAULTS, re_ranker
+
+import torch
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+    train_set = training_set(args.data, args.model, args.seed, download=args.download, ordered_once=True)
+    tokens = train_set.tokens
+    loader = DataLoader(
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id),
+        num_workers=args.workers, persistent_workers=args.workers > 0,
+    )
+    model = re_ranker(args.model, tokens.vocabulary, tokens.pad_id).to(device)
+    model.encoder.checkpointed = True
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(documents, references, candidates):
+        documents, references, candidates = documents.to(device), references.to(device), candidates.to(device)
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            scores, reference_scores = model(documents, references, candidates)
+            loss = ranking_loss(scores, reference_scores)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(tokens.pad_id))
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

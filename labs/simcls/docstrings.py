@@ -1,0 +1,166 @@
+"""Real text that is on every machine: the docstrings of the installed packages, read from their source files.
+
+A docstring whose first paragraph is one short sentence, and that goes on after it, is a document with a summary that
+its author wrote: the document is the body, the reference the summary line. Nothing is imported or run.
+"""
+
+import ast
+import hashlib
+import inspect
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SUMMARY_WORDS = (5, 30)  # of a summary line: shorter ones say little, longer ones are no line
+BODY_WORDS = (40, 400)
+LETTERS = 0.7  # the least share of a body's characters that are letters or spaces: else it is code or a table
+SHINGLE = 8  # words: texts that share more than `SHARED` of such sequences are copies of each other
+SHARED = 0.3
+MOST_PER_PACKAGE = 300  # documents: no package is most of a split
+MOST_BYTES = 400_000  # of a source file: larger ones are generated
+
+# Where the prose of a docstring ends: a section's heading (Google, NumPy, reStructuredText), a directive, an example.
+SECTION = re.compile(
+    r"^\s*(?:(?:Args|Arguments|Parameters?|Returns?|Yields?|Raises|Attributes|Examples?|Usage|Notes?|See Also|"
+    r"References|Keyword Args|Keyword Arguments|Other Parameters|Warns|Warnings?|Shape|Inputs?|Outputs?|"
+    r"Methods)\s*:*\s*$"
+    r"|:(?:param|type|returns?|rtype|raises|arg|keyword|ivar|cvar)\b|@(?:param|return)|\.\. |>>> |[-=~^]{3,}\s*$)",
+    re.MULTILINE | re.IGNORECASE,
+)
+MARKUP = re.compile(r":[\w:]+:`([^`]*)`|``([^`]*)``|`([^`]*)`_?|\*\*([^*]*)\*\*")
+SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z\"'(])|\n\s*\n|\n\s*[-*]\s+")
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """package: the top-level name that it was found in. body: its sentences; summary: the reference."""
+
+    package: str
+    summary: str
+    sentences: tuple[str, ...]
+
+    @property
+    def body(self) -> str:
+        return " ".join(self.sentences)
+
+
+def site_packages() -> list[Path]:
+    """The folders into which packages are installed here."""
+    return sorted({Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")})
+
+
+def installed(folders: Sequence[Path]) -> str:
+    """A hash of which packages, in which versions, are installed in these folders."""
+    names = sorted(path.name for folder in folders for path in folder.glob("*.dist-info"))
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+
+def collect(folders: Sequence[Path], most_per_package: int = MOST_PER_PACKAGE) -> list[Docstring]:
+    """The docstrings of the packages in these folders, in an order that depends on nothing but their content.
+
+    Packages in the order of their names, at most `most_per_package` of each (files in the order of their paths' hashes,
+    so that no corner of a large package is all that is read). What another docstring has said before is left out: the
+    same summary, or more than `SHARED` of its sequences of `SHINGLE` words, in the same package or in another.
+    """
+    seen: set[int] = set()
+    summaries: set[str] = set()
+    kept = []
+    for package, files in sorted(_packages(folders).items()):
+        count = 0
+        for file in files:
+            for text in _docstrings_of(file):
+                document = document_of(package, text)
+                if document is None or count == most_per_package:
+                    continue
+                key, shingles = _normal(document.summary), _shingles(document.body)
+                if key in summaries or len(shingles & seen) > SHARED * len(shingles):
+                    continue
+                summaries.add(key)
+                seen |= shingles
+                kept.append(document)
+                count += 1
+            if count == most_per_package:
+                break
+    return kept
+
+
+def document_of(package: str, docstring: str) -> Docstring | None:
+    """The document in a docstring; None where it is no prose with a summary line above it."""
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(docstring), maxsplit=1)
+    if len(paragraphs) < 2:
+        return None
+    summary, body = _plain(" ".join(paragraphs[0].split())), paragraphs[1]
+    end = SECTION.search(body)
+    body = body[: end.start()] if end else body
+    sentences = tuple(
+        plain for part in SENTENCE_END.split(_plain(body)) if len((plain := " ".join(part.split())).split()) >= 3
+    )
+    words = sum(len(sentence.split()) for sentence in sentences)
+    text = " ".join(sentences)
+    if not SUMMARY_WORDS[0] <= len(summary.split()) <= SUMMARY_WORDS[1] or SECTION.match(summary):
+        return None
+    if not BODY_WORDS[0] <= words <= BODY_WORDS[1]:
+        return None
+    if sum(letter.isalpha() or letter.isspace() for letter in text + summary) < LETTERS * len(text + summary):
+        return None
+    return Docstring(package, summary, sentences)
+
+
+def _packages(folders: Iterable[Path]) -> dict[str, list[Path]]:
+    """{name of a package: its source files}, without tests and without what belongs to no package."""
+    packages: dict[str, list[Path]] = {}
+    for folder in folders:
+        for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if entry.is_dir() and entry.name.isidentifier() and entry.name not in packages:
+                packages[entry.name] = sorted(_sources(entry), key=lambda path: _path_hash(path, entry))
+            elif entry.suffix == ".py" and entry.stem not in packages:
+                packages[entry.stem] = [entry]
+    return packages
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in ("tests", "test", "testing", "_vendor", "__pycache__")]
+        yield from (Path(place, name) for name in files if name.endswith(".py"))
+
+
+def _path_hash(path: Path, package: Path) -> bytes:
+    return hashlib.sha256(path.relative_to(package).as_posix().encode()).digest()
+
+
+def _docstrings_of(file: Path) -> list[str]:
+    """The docstrings of a file's modules, classes and functions, in the order in which they stand; [] if unreadable."""
+    try:
+        if file.stat().st_size > MOST_BYTES:
+            return []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SyntaxWarning: of escapes in others' strings
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # ValueError: not UTF-8, null bytes
+        return []
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [
+        text for node in ast.walk(tree) if isinstance(node, kinds) and (text := ast.get_docstring(node, clean=False))
+    ]
+
+
+def _plain(text: str) -> str:
+    """Text without the marks of reStructuredText."""
+    return MARKUP.sub(lambda match: next(filter(None, match.groups()), ""), text).replace("::", ":")
+
+
+def _normal(text: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def _shingles(text: str) -> set[int]:
+    """Hashes of all sequences of `SHINGLE` words; of the whole text where it is shorter."""
+    words = _normal(text).split()
+    return {
+        int.from_bytes(hashlib.blake2b(" ".join(words[at : at + SHINGLE]).encode(), digest_size=8).digest(), "big")
+        for at in range(max(1, len(words) - SHINGLE + 1))
+    }

@@ -1,0 +1,108 @@
+"""The study of re-ranking: does it choose better summaries, what do 16 candidates cost, and what makes them cheaper?
+
+Trains on every fold of the packages and tests on the one that is left out; runs the numbered programs, interleaved;
+measures the loader by itself, and the memory of a step by the number of candidates. Writes study.json, prints tables.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import InputError, one_line_errors
+from common.machine import usable_cores
+from common.options import StepOptions
+from common.studies.lab import Measuring, NotMeasured, Row, lab_options, needs, report
+from labs.simcls import documents, rouge, tables
+from labs.simcls.model import DEFAULTS, SIZES
+
+PROGRAMS = ("00_baseline", "01_workers", "02_half_precision", "03_checkpointing", "04_ordered_once")
+CANDIDATES = (1, 2, 4, 8, 16)
+FOLDS = {True: 3, False: documents.FOLDS}  # by --quick
+ROUNDS = {True: 2, False: 5}
+
+
+@one_line_errors()
+def main() -> None:
+    options = lab_options(__doc__, "simcls", DEFAULTS)
+    check_extras(options)
+    texts = documents.corpus(options.data, options.download)
+    rouge.kept_rouge(options.data, texts)  # once, here, rather than in the first process that needs it
+    options = replace(options, download=False)
+    lab = Measuring("simcls", options, Path(__file__).with_name("measure.py"))
+    try:
+        folds = [lab.measure("trained", fold=fold) for fold in range(FOLDS[options.quick])]
+        runs, not_run = measured_programs(lab, ROUNDS[options.quick])
+        memory = measured_memory(lab)
+        loading = measured_loading(lab)
+    except NotMeasured as error:
+        raise InputError(f"{error} (what was measured is kept: the same command goes on)") from error
+    in_order = {
+        "re-ranking": tables.ranking_rows(folds),
+        "against the rules": tables.paired_rows(folds),
+        "folds": tables.fold_rows(folds),
+        "learning": tables.learning_rows(folds),
+        "programs": tables.program_rows(runs),
+        "loading": loading,
+        "candidates": tables.memory_rows(memory),
+    }
+    claims = [*tables.ranking_claims(folds), *tables.program_claims(runs), *tables.memory_claims(memory)]
+    report(lab.study(in_order, claims, [*tables.notes(folds, runs), *not_run]), options)
+
+
+def check_extras(options: StepOptions) -> None:
+    """Raise InputError where a package that this lab needs is not installed: before anything is measured."""
+    needs("rouge_score", "rouge-score", "simcls", "scoring summaries")
+    needs("tokenizers", "tokenizers", "simcls", "training a tokenizer")
+    if options.model not in SIZES:
+        needs("transformers", "transformers", "simcls", f"--model {options.model}")
+
+
+def measured_programs(lab: Measuring, rounds: int) -> tuple[tables.Runs, list[str]]:
+    """{program: its result.json of each round}, and why a program could not be run."""
+    runs: tables.Runs = {name: [] for name in PROGRAMS}
+    not_run = {}
+    for number in range(1, rounds + 1):
+        for name in PROGRAMS:
+            if name in not_run:
+                continue
+            try:
+                runs[name].append(lab.measure("program", name=name, run=number))
+            except NotMeasured as error:
+                not_run[name] = str(error)
+                runs.pop(name)
+    return runs, [f"{name} was not run: {why}" for name, why in not_run.items()]
+
+
+def measured_memory(lab: Measuring) -> tables.Memory:
+    """{candidates: (as it is, checkpointed)}; None for what does not fit."""
+
+    def one(candidates: int, checkpointed: bool) -> dict | None:
+        try:
+            return lab.measure("memory", candidates=candidates, checkpointed=checkpointed)
+        except NotMeasured as error:
+            if "out of memory" not in str(error):
+                raise
+            return None
+
+    return {candidates: (one(candidates, False), one(candidates, True)) for candidates in CANDIDATES}
+
+
+def measured_loading(lab: Measuring) -> list[Row]:
+    """Documents per second of the loader alone, by its workers."""
+    most = max(2, min(8, usable_cores()))
+    return [
+        {
+            "workers": workers,
+            "documents/s, ROUGE when loaded": lab.measure("loading", workers=workers, ordered_once=False),
+            "documents/s, ROUGE once": lab.measure("loading", workers=workers, ordered_once=True),
+        }
+        for workers in (0, 1, 2, 4, 8)
+        if workers <= most
+    ]
+
+
+if __name__ == "__main__":
+    main()

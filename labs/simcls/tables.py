@@ -1,0 +1,218 @@
+"""The tables and claims of this lab's study, from what was measured. ROUGE is in percent, as papers print it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from common.studies.lab import Claim, Row, mean, of_pairs, ratio
+from labs.simcls import published
+from labs.simcls.rouge import mean as mean_of_kinds
+from labs.simcls.training import METHODS
+
+Runs = dict[str, list[dict[str, Any]]]  # {program: its result.json of each round}
+Memory = dict[int, tuple[dict[str, Any] | None, dict[str, Any] | None]]  # {candidates: (as it is, checkpointed)}
+Folds = Sequence[dict[str, Any]]  # `training.Trained`, as JSON
+KINDS = ("ROUGE-1", "ROUGE-2", "ROUGE-L")
+RULES = ("random", "first", "best place", "nearest length")
+NEAR = 0.1  # a share: predictions within it hold
+
+
+def percent(folds: Folds, method: str) -> list[float]:
+    """The mean over the kinds of ROUGE of a method, by fold."""
+    return [100 * mean_of_kinds(fold["test"][method]) for fold in folds]
+
+
+def ranking_rows(folds: Folds) -> list[Row]:
+    """ROUGE by method: the mean over folds and its interval, and how far each comes from random to the oracle."""
+    low, high = percent(folds, "random"), percent(folds, "oracle")
+    rows = []
+    for method in METHODS:
+        kinds = {
+            name: mean([100 * fold["test"][method][number] for fold in folds]) for number, name in enumerate(KINDS)
+        }
+        own = percent(folds, method)
+        shares = [(value - bottom) / (top - bottom) for value, bottom, top in zip(own, low, high, strict=True)]
+        figures = published.ROUGE.get(method)
+        rows.append(
+            {
+                "candidate chosen": method,
+                **kinds,
+                "mean of the three": mean(own),
+                "of the way from random to oracle": mean(shares),
+                "published, CNN/DailyMail": figures and " / ".join(f"{value:.2f}" for value in figures),
+            }
+        )
+    return rows
+
+
+def paired_rows(folds: Folds) -> list[Row]:
+    """The re-ranker against what needs no model, fold by fold: the difference of mean ROUGE, and the ratio."""
+    rows = []
+    for method in RULES:
+        pairs = list(zip(percent(folds, "re-ranked"), percent(folds, method), strict=True))
+        rows.append(
+            {
+                "against": method,
+                "points of ROUGE more": mean([own - other for own, other in pairs]),
+                "times its ROUGE": of_pairs([own / other for own, other in pairs]),
+            }
+        )
+    return rows
+
+
+def fold_rows(folds: Folds) -> list[Row]:
+    """What each fold trained and tested on, and what came of it."""
+    return [
+        {
+            "fold": fold["fold"],
+            **{
+                f"{name} documents (packages)": f"{fold['documents'][name]} ({fold['packages'][name]})"
+                for name in ("train", "validation", "test")
+            },
+            "epoch chosen": fold["chosen"],
+            **{method: 100 * mean_of_kinds(fold["test"][method]) for method in (*RULES, "re-ranked", "oracle")},
+        }
+        for fold in folds
+    ]
+
+
+def learning_rows(folds: Folds) -> list[Row]:
+    """Loss and validation ROUGE after each epoch: means over folds, with their intervals."""
+    rows = []
+    for epoch in range(len(folds[0]["validation"])):
+        losses = [fold["losses"][epoch - 1] for fold in folds] if epoch else None
+        validation = mean([100 * fold["validation"][epoch] for fold in folds])
+        rows.append({"epoch": epoch, "training loss": losses and mean(losses), "validation ROUGE": validation})
+    return rows
+
+
+def program_rows(runs: Runs) -> list[Row]:
+    """The numbered programs: speed and memory, over the baseline and over the program before."""
+    names, rows = list(runs), []
+    for name, before in zip(names, [None, *names], strict=False):
+        last = runs[name][-1]
+        rows.append(
+            {
+                "program": name,
+                "documents/s": last["samples_per_second"]["median"],
+                "tokens/s": last["tokens_per_second"]["median"],
+                "step ms": last["step_ms"]["median"],
+                "peak MB": last["peak_memory_bytes"]["allocated"] / 1e6,
+                "workers": last["workers"],
+                "precision": last["precision"],
+                "times the baseline": speed_ratio(runs, name, names[0]) if before else None,
+                "times the one before": speed_ratio(runs, name, before) if before else None,
+            }
+        )
+    return rows
+
+
+def speed_ratio(runs: Runs, name: str, other: str) -> Any:
+    """The `Ratio` of two programs' documents/s, paired by round."""
+    rounds = [
+        {number: run["samples_per_second"]["windows"] for number, run in enumerate(runs[program])}
+        for program in (name, other)
+    ]
+    return ratio(*rounds)
+
+
+def memory_rows(memory: Memory) -> list[Row]:
+    """What forward and backward need by the number of candidates, beyond weights and moments."""
+
+    rows = []
+    for candidates, (plain, checkpointed) in memory.items():
+        known: dict[str, Any] = plain or checkpointed or {}
+        megabytes = [both["bytes"] / 1e6 if both else None for both in (plain, checkpointed)]
+        rows.append(
+            {
+                "candidates": candidates,
+                "sequences per step": known.get("sequences"),
+                "tokens per step": known.get("tokens"),
+                "MB": megabytes[0],
+                "MB, checkpointed": megabytes[1],
+                "of it": megabytes[1] / megabytes[0] if megabytes[0] and megabytes[1] else None,
+                "step ms": plain and plain["step_ms"],
+                "step ms, checkpointed": checkpointed and checkpointed["step_ms"],
+            }
+        )
+    return rows
+
+
+def ranking_claims(folds: Folds) -> list[Claim]:
+    """Whether re-ranking beats each rule, in pairs by fold; and whether the two methods' own intervals are apart."""
+    own, claims = percent(folds, "re-ranked"), []
+    for method in RULES:
+        other = percent(folds, method)
+        difference = mean([mine - theirs for mine, theirs in zip(own, other, strict=True)])
+        text = f"The re-ranker chooses better summaries than {WORDS[method]} (points of ROUGE, in pairs by fold)"
+        claims.append(decided(f"beats_{method.replace(' ', '_')}", text, difference, over=0))
+    for method in ("random", "first"):
+        mine, theirs = mean(own), mean(percent(folds, method))
+        gap = None if mine.low is None or theirs.high is None else mine.low - theirs.high
+        text = f"Its interval and that of {WORDS[method]} are apart, packages varying as they do (points between them)"
+        claims.append(Claim(f"apart_from_{method}", text, gap, None, None, None if gap is None else gap > 0))
+    return claims
+
+
+WORDS = {
+    "random": "a random candidate",
+    "first": "the first sentence",
+    "best place": "the place that is best on the validation packages",
+    "nearest length": "the candidate of the usual length",
+}
+
+
+def program_claims(runs: Runs) -> list[Claim]:
+    """What each program was expected to do to the speed of the one before."""
+    expected = {
+        "01_workers": ("00_baseline", "Workers make the training faster (times the one before)", True),
+        "02_half_precision": ("01_workers", "Half precision makes it faster (times the one before)", True),
+        "03_checkpointing": ("02_half_precision", "Checkpointing makes it slower (times the one before)", False),
+        "04_ordered_once": ("03_checkpointing", "ROUGE once instead of in every epoch makes it faster (times)", True),
+    }
+    claims = []
+    for name, (before, text, faster) in expected.items():
+        if name in runs and before in runs:
+            speed = speed_ratio(runs, name, before)
+            holds = (speed.ratio > 1) == faster if speed.resolved else None
+            claims.append(Claim(name, text, speed.ratio, speed.low, speed.high, holds))
+    return claims
+
+
+def memory_claims(memory: Memory) -> list[Claim]:
+    """Whether memory grows with the tokens, and what checkpointing keeps of it. Without intervals: it does not vary."""
+    few, many = memory[min(memory)], memory[max(memory)]
+    claims = []
+    if few[0] and many[0]:
+        tokens = many[0]["tokens"] / few[0]["tokens"]
+        text = (
+            f"{max(memory)} candidates need as many times the memory of one as they have tokens ({tokens:.2f} times; "
+            "measured, over that)"
+        )
+        growth = many[0]["bytes"] / few[0]["bytes"] / tokens
+        claims.append(Claim("memory_by_tokens", text, growth, None, None, abs(growth - 1) <= NEAR))
+    if many[0] and many[1]:
+        kept = many[1]["bytes"] / many[0]["bytes"]
+        text = f"Checkpointing halves what a step with {max(memory)} candidates needs (share that is left)"
+        claims.append(Claim("checkpointing_memory", text, kept, None, None, kept <= 0.5))
+    return claims
+
+
+def decided(name: str, text: str, value: Any, over: float) -> Claim:
+    """A claim that a `Mean` is above a number: None where its interval holds that number, or where there is none."""
+    resolved = value.low is not None and not value.low <= over <= value.high
+    holds = value.mean > over if resolved else None
+    return Claim(name, text, value.mean, value.low, value.high, holds)
+
+
+def notes(folds: Folds, runs: Runs) -> list[str]:
+    """What the figures rest on, and what this device could not do."""
+    first = folds[0]
+    total = sum(first["documents"].values())
+    said = [
+        f"{first['source']}: {total} documents in fold 0, and {first['dropped']} left out because too few candidates "
+        "can be made from them; other machines have other packages, so other documents",
+        "on a CPU the ranking is trained with the encoder small (one layer), everything else is measured with medium",
+        f"{len(folds)} folds, each with packages that nothing else in it was trained or chosen on; training parts "
+        "overlap, so intervals are somewhat too narrow",
+    ]
+    return said + list(dict.fromkeys(note for of_rounds in runs.values() for run in of_rounds for note in run["notes"]))

@@ -1,0 +1,240 @@
+"""labs/memory: its programs as lessons, and that none of them changes what is learned."""
+
+import ast
+import difflib
+import itertools
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from support import ROOT
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from common.device import without_gpu
+from common.errors import InputError
+from common.options import StepOptions
+from common.studies import programs
+from labs.memory.model import PUBLISHED, resnext
+from labs.memory.recompute import convolutions_kept, frozen_statistics, statistics_once
+
+FILES = sorted((ROOT / "labs" / "memory").glob("[0-9][0-9]_*.py"))
+NAMES = [path.stem for path in FILES]
+EAGER = [path for path in FILES if "compiled" not in path.stem]
+SMALL = "resnext11_1x4d"
+
+
+def code_lines(path):
+    text = path.read_text()
+    lines = text.splitlines()[ast.parse(text).body[0].end_lineno :]
+    return [line for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_a_program_is_whole_and_opens_as_a_step_does(path):
+    assert 20 < len(code_lines(path)) <= 80
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring.startswith(f"Memory {path.stem[:2]}: ")
+    for part in ("\nIdea ", "\nChange ", "\nLook for ", "\nCaution "):
+        assert docstring.count(part) == 1
+    assert docstring.count("\nNo GPU ") == bool(without_gpu(path.stem[3:], "cpu"))
+    assert max(map(len, docstring.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.pairwise(FILES)), ids=NAMES[1:])
+def test_consecutive_programs_differ_in_at_most_15_lines(before, after):
+    difference = list(difflib.ndiff(code_lines(before), code_lines(after)))
+    assert 0 < max(sum(line.startswith(sign) for line in difference) for sign in ("+ ", "- ")) <= 15
+
+
+@pytest.fixture
+def options(tmp_path):
+    return StepOptions(
+        logdir=tmp_path, device="cpu", data=tmp_path, download=False, model=SMALL, image_size=16,
+        batch_size=8, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
+    )  # fmt: skip
+
+
+def trained(path, options, steps=3):
+    """(losses of some steps on one batch, the model's state afterwards) of a program."""
+    program = programs.program(path, options)
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(options.batch_size, 3, 16, 16, generator=generator)
+    labels = torch.randint(10, (options.batch_size,), generator=generator)
+    losses = [program.train_step(images, labels).item() for _ in range(steps)]
+    state = model_of(program).state_dict()
+    return losses, {name: value.clone() for name, value in state.items()}
+
+
+def model_of(program):
+    """The model that a program trains."""
+    model = program.variables.get("model") or program.variables["compiled"]
+    return getattr(model, "_orig_mod", model)
+
+
+@pytest.mark.parametrize("path", EAGER[1:], ids=NAMES[1:-1])
+def test_every_program_learns_exactly_what_the_baseline_does(path, options):
+    losses, state = trained(EAGER[0], options)
+    own_losses, own_state = trained(path, options)
+    assert own_losses == losses
+    assert losses[-1] < losses[0]
+    assert all(torch.equal(own_state[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize("path", EAGER[1:], ids=NAMES[1:-1])
+def test_in_bf16_losses_are_those_of_float32_but_for_rounding(path, options):
+    losses, _ = trained(EAGER[0], options)
+    own_losses, _ = trained(path, replace(options, precision="bf16"))
+    assert own_losses[0] == pytest.approx(losses[0], rel=2**-6)  # bf16 has 8 bits: a loss differs by a few roundings
+    assert own_losses != losses
+
+
+@pytest.fixture
+def compiled_without_inductor(monkeypatch):
+    """torch.compile with its partitioner, which the budget is for, but without generating code, which takes minutes."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", partial(real, backend="aot_eager_decomp_partition"))
+    monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.long
+def test_the_compiled_program_learns_what_the_baseline_does_and_holds_less(options, compiled_without_inductor):
+    losses, state = trained(EAGER[0], options)
+    packed = []
+
+    def keep(tensor):
+        packed.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        own_losses, own_state = trained(FILES[-1], options)
+        assert torch._functorch.config.activation_memory_budget == 0.5
+        in_budget = sum(packed)
+        packed.clear()
+        torch._dynamo.reset()
+        without = options.logdir / FILES[-1].name
+        without.write_text(FILES[-1].read_text().replace("budget = 0.5", "budget = 1.0"))
+        trained(without, options)
+    assert in_budget < 0.7 * sum(packed)
+    assert own_losses == pytest.approx(losses, rel=1e-3)  # other kernels round otherwise
+    for name, value in state.items():
+        if "num_batches" in name:
+            assert own_state[name] == value == 3
+        elif "running_var" in name:
+            torch.testing.assert_close(own_state[name], value, rtol=0.05, atol=1e-3)
+
+
+def test_offloading_pins_on_a_gpu_alone(options, monkeypatch):
+    asked = []
+    real = torch.autograd.graph.save_on_cpu
+    monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", lambda pin_memory: asked.append(pin_memory) or real(False))
+    programs.program(ROOT / "labs" / "memory" / "04_offload.py", options).train_step(
+        torch.randn(4, 3, 16, 16), torch.zeros(4, dtype=torch.long)
+    )
+    assert asked == [False]
+
+
+def saved_bytes(path, options):
+    """Bytes of what autograd holds between the passes, each storage once, without weights."""
+    program = programs.program(path, options)
+    held, batch = {}, programs.float_batch(options)
+
+    def keep(tensor):
+        held[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        program.train_step(*batch)
+    weights = {tensor.untyped_storage().data_ptr() for tensor in model_of(program).parameters()}
+    return sum(size for pointer, size in held.items() if pointer not in weights)
+
+
+def test_checkpointing_holds_less_between_the_passes(options):
+    baseline, checkpointed = (saved_bytes(EAGER[number], options) for number in (0, 2))
+    assert checkpointed < 0.5 * baseline
+
+
+class Counted(nn.Sequential):
+    """A stage with dropout, that counts its forward passes."""
+
+    def __init__(self):
+        super().__init__(
+            nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.ReLU(), nn.Conv2d(4, 4, 1)
+        )
+        self.passes = 0
+
+    def forward(self, x):
+        self.passes += 1
+        return super().forward(x)
+
+
+def one_pass(context_fn=None, plain=False):
+    """(stage after a forward and a backward pass, its output, its weights' gradients), from one seed."""
+    torch.manual_seed(0)
+    stage, x = Counted(), torch.randn(8, 4, 6, 6)
+    if plain:
+        output = stage(x)
+    elif context_fn is None:
+        output = checkpoint(stage, x, use_reentrant=False)
+    else:
+        output = checkpoint(stage, x, use_reentrant=False, context_fn=partial(context_fn, stage))
+    output.square().mean().backward()
+    return stage, output, [parameter.grad for parameter in stage.parameters()]
+
+
+def test_the_trap_plain_checkpointing_moves_batch_norms_statistics_twice():
+    once, twice = one_pass(plain=True)[0], one_pass()[0]
+    assert (once.passes, twice.passes) == (1, 2)
+    assert (once[1].num_batches_tracked, twice[1].num_batches_tracked) == (1, 2)
+    moved = once[1].running_mean
+    torch.testing.assert_close(twice[1].running_mean, moved + 0.9 * moved)  # momentum 0.1, from 0: m, then 0.9 m + m
+    assert not torch.equal(once[1].running_var, twice[1].running_var)
+
+
+@pytest.mark.parametrize("context_fn", [statistics_once, convolutions_kept])
+def test_recomputation_restores_random_state_and_leaves_statistics_alone(context_fn):
+    plain, output, gradients = one_pass(plain=True)
+    stage, own_output, own_gradients = one_pass(context_fn)
+    assert stage.passes == 2
+    assert torch.equal(own_output, output)  # dropout dropped the same
+    assert all(map(torch.equal, own_gradients, gradients))
+    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in stage.state_dict().items())
+    assert (stage[1].momentum, stage[1].num_batches_tracked) == (0.1, 1)  # as before, for the next step
+
+
+def test_random_state_must_be_kept_or_dropout_drops_something_else():
+    torch.manual_seed(0)
+    stage, x = Counted(), torch.randn(8, 4, 6, 6)
+    expected = one_pass(plain=True)[2]
+    output = checkpoint(stage, x, use_reentrant=False, preserve_rng_state=False)
+    torch.rand(3)  # what another layer draws in between
+    output.square().mean().backward()
+    assert not all(map(torch.equal, [parameter.grad for parameter in stage.parameters()], expected))
+
+
+def test_frozen_statistics_are_thawed_after_an_error_and_spare_evaluation():
+    norm = nn.BatchNorm1d(2, momentum=None)
+    frozen = nn.BatchNorm1d(2).eval()
+    with pytest.raises(ZeroDivisionError), frozen_statistics(nn.Sequential(norm, frozen)):
+        assert (norm.momentum, frozen.momentum) == (0.0, 0.1)
+        norm(torch.randn(8, 2) + 5)
+        raise ZeroDivisionError
+    assert (norm.momentum, norm.num_batches_tracked) == (None, 0)
+    assert torch.equal(norm.running_mean, torch.zeros(2))
+
+
+def test_the_published_model_has_the_parameters_of_resnext29_4x64d():
+    with torch.device("meta"):
+        model = resnext(PUBLISHED)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 27_104_586  # by pytorch-cifar's, 27.1 M
+    with torch.device("meta"):
+        assert model(torch.empty(2, 3, 32, 32)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnext30_4x64d", "resnext2_4x64d", "resnext29_0x64d", "resnext29_4x64"])
+def test_a_model_that_there_is_not_is_refused(name):
+    with pytest.raises(InputError, match="resnextD_CxWd"):
+        resnext(name)

@@ -19,6 +19,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers are forked, 
 
 PAD, FIRST, UNKNOWN = "[PAD]", "[CLS]", "[UNK]"
 VOCABULARY = 4000
+PLACES = tuple(f"[PLACE{number}]" for number in range(8))  # `Document.places`; the last is of all that follow too
 Ids = list[int]
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -26,16 +27,28 @@ Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 class Tokens:
     """Text as token ids, the first of them the one that the encoder reads a sequence's meaning from.
 
-    tokenizer: of the package `tokenizers`. pad_id: fills sequences up, and is no token.
+    tokenizer: of the package `tokenizers`. pad_id: fills sequences up, and is no token. places: the first tokens of
+    candidates, by where they begin in the document; none in a tokenizer that was trained elsewhere.
     """
 
     def __init__(self, tokenizer: Any, pad: str) -> None:
         self.tokenizer, self.pad_id = tokenizer, tokenizer.token_to_id(pad)
         self.vocabulary = tokenizer.get_vocab_size()
+        ids = [tokenizer.token_to_id(place) for place in PLACES]
+        self.places = [number for number in ids if number is not None]
 
     def __call__(self, texts: Sequence[str], length: int) -> list[Ids]:
         """The ids of each text, at most `length`."""
         return [encoding.ids[:length] for encoding in self.tokenizer.encode_batch(list(texts))]
+
+    def candidates(self, document: Document, numbers: Sequence[int], length: int) -> list[Ids]:
+        """The ids of these candidates of a document, each beginning with the token of its place, where there is one."""
+        sequences = self([document.candidates[number] for number in numbers], length)
+        if not self.places:
+            return sequences
+        places, last = document.places, len(self.places) - 1
+        first = [self.places[min(places[number], last)] for number in numbers]
+        return [[token, *ids[1:]] for token, ids in zip(first, sequences, strict=True)]
 
 
 def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens:
@@ -46,7 +59,7 @@ def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens
         [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
     )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    special = [PAD, FIRST, UNKNOWN]
+    special = [PAD, FIRST, UNKNOWN, *PLACES]
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     first = (FIRST, tokenizer.token_to_id(FIRST))
@@ -94,13 +107,12 @@ class Candidates(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Ids, Ids, list[Ids]]:
         document = self.documents[index]
-        candidates = document.candidates
+        numbers = range(len(document.candidates))
         if self.ordered:
-            scores = self.scores[index] if self.scores else rouge.rouge_of(document)
-            candidates = [candidates[number] for number in rouge.best_first(scores)]
+            numbers = rouge.best_first(self.scores[index] if self.scores else rouge.rouge_of(document))
         of_document, of_summary = self.lengths
-        reference, *rest = self.tokens([document.reference, *candidates], of_summary)
-        return self.tokens([document.text], of_document)[0], reference, rest
+        text, reference = self.tokens([document.text], of_document)[0], self.tokens([document.reference], of_summary)[0]
+        return text, reference, self.tokens.candidates(document, numbers, of_summary)
 
 
 class Collate:

@@ -1,4 +1,4 @@
-"""Real text that is on every machine: the docstrings of the installed packages, read from their source files.
+"""Real text that is on every machine: docstrings of Python's library and the installed packages, from their sources.
 
 A docstring whose first paragraph is one short sentence, and that goes on after it, is a document with a summary that
 its author wrote: the document is the body, the reference the summary line. Nothing is imported or run.
@@ -8,6 +8,7 @@ import ast
 import hashlib
 import inspect
 import os
+import platform
 import re
 import sysconfig
 import warnings
@@ -21,6 +22,7 @@ LETTERS = 0.7  # the least share of a body's characters that are letters or spac
 SHINGLE = 8  # words: texts that share more than `SHARED` of such sequences are copies of each other
 SHARED = 0.3
 MOST_PER_PACKAGE = 300  # documents: no package is most of a split
+TESTS = ("tests", "test", "testing")  # folders: what tests say of themselves is no prose
 MOST_BYTES = 400_000  # of a source file: larger ones are generated
 
 # Where the prose of a docstring ends: a section's heading (Google, NumPy, reStructuredText), a directive, an example.
@@ -48,14 +50,20 @@ class Docstring:
         return " ".join(self.sentences)
 
 
-def site_packages() -> list[Path]:
-    """The folders into which packages are installed here."""
-    return sorted({Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")})
+def package_folders() -> list[Path]:
+    """The folders into which packages are installed here, and that of Python's own library, which comes last.
+
+    Each top-level module or package of the library is a package of its own here: `asyncio` and `email` have other
+    authors and other subjects.
+    """
+    installed_into = sorted({Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")})
+    return [*installed_into, Path(sysconfig.get_path("stdlib"))]
 
 
 def installed(folders: Sequence[Path]) -> str:
-    """A hash of which packages, in which versions, are installed in these folders."""
+    """A hash of this Python's version, and of which packages, in which versions, are installed in these folders."""
     names = sorted(path.name for folder in folders for path in folder.glob("*.dist-info"))
+    names.append(platform.python_version())
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
@@ -115,6 +123,8 @@ def _packages(folders: Iterable[Path]) -> dict[str, list[Path]]:
     packages: dict[str, list[Path]] = {}
     for folder in folders:
         for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if entry.stem in TESTS:
+                continue
             if entry.is_dir() and entry.name.isidentifier() and entry.name not in packages:
                 packages[entry.name] = sorted(_sources(entry), key=lambda path: _path_hash(path, entry))
             elif entry.suffix == ".py" and entry.stem not in packages:
@@ -124,7 +134,7 @@ def _packages(folders: Iterable[Path]) -> dict[str, list[Path]]:
 
 def _sources(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in ("tests", "test", "testing", "_vendor", "__pycache__")]
+        folders[:] = [name for name in folders if name not in (*TESTS, "_vendor", "__pycache__")]
         yield from (Path(place, name) for name in files if name.endswith(".py"))
 
 

@@ -1,4 +1,4 @@
-"""Documents, references and candidates: docstrings of the installed packages, or CNN/DailyMail where it was fetched."""
+"""Documents, references and candidates: docstrings of this Python's packages, or CNN/DailyMail where it was fetched."""
 
 import hashlib
 import shutil
@@ -36,6 +36,13 @@ class Document:
     reference: str
     candidates: tuple[str, ...]
 
+    @property
+    def places(self) -> list[int]:
+        """Where each candidate begins: 0 at the document's beginning, 1 at the next place at which one begins, …."""
+        found = [self.text.find(candidate) for candidate in self.candidates]
+        order = sorted(set(found))
+        return [order.index(at) for at in found]
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -67,7 +74,7 @@ def corpus(data: Path, download: bool = False, folders: Sequence[Path] | None = 
         return from_articles(data / CNN_DAILYMAIL)
     if data != ROOT / "data" and not data.is_dir():
         raise InputError(f"--data {data} is no folder: leave it out to use the docstrings of the installed packages")
-    return from_docstrings(data, folders or docstrings.site_packages())
+    return from_docstrings(data, folders or docstrings.package_folders())
 
 
 def from_docstrings(keep: Path, folders: Sequence[Path]) -> Corpus:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from common.studies.lab import Claim, Row, mean, of_pairs, ratio
+from common.studies.lab import Claim, Row, mean, ratio
 from labs.simcls import published
-from labs.simcls.rouge import mean as mean_of_kinds
+from labs.simcls.packages import difference, over_packages, over_seeds, percent
 from labs.simcls.training import METHODS
 
 Runs = dict[str, list[dict[str, Any]]]  # {program: its result.json of each round}
@@ -16,28 +16,20 @@ RULES = ("random", "first", "best place", "nearest length")
 NEAR = 0.1  # a share: predictions within it hold
 
 
-def percent(folds: Folds, method: str) -> list[float]:
-    """The mean over the kinds of ROUGE of a method, by fold."""
-    return [100 * mean_of_kinds(fold["test"][method]) for fold in folds]
-
-
 def ranking_rows(folds: Folds) -> list[Row]:
-    """ROUGE by method: the mean over folds and its interval, and how far each comes from random to the oracle."""
-    low, high = percent(folds, "random"), percent(folds, "oracle")
+    """ROUGE by method: the mean over documents, its interval over packages, how far it comes from random to oracle."""
     rows = []
     for method in METHODS:
-        kinds = {
-            name: mean([100 * fold["test"][method][number] for fold in folds]) for number, name in enumerate(KINDS)
-        }
-        own = percent(folds, method)
-        shares = [(value - bottom) / (top - bottom) for value, bottom, top in zip(own, low, high, strict=True)]
+        kinds = {name: over_packages(folds, percent(method, number)) for number, name in enumerate(KINDS)}
         figures = published.ROUGE.get(method)
         rows.append(
             {
                 "candidate chosen": method,
                 **kinds,
-                "mean of the three": mean(own),
-                "of the way from random to oracle": mean(shares),
+                "mean of the three": over_packages(folds, percent(method)),
+                "of the way from random to oracle": over_packages(
+                    folds, difference(method, "random"), difference("oracle", "random")
+                ),
                 "published, CNN/DailyMail": figures and " / ".join(f"{value:.2f}" for value in figures),
             }
         )
@@ -45,43 +37,51 @@ def ranking_rows(folds: Folds) -> list[Row]:
 
 
 def paired_rows(folds: Folds) -> list[Row]:
-    """The re-ranker against what needs no model, fold by fold: the difference of mean ROUGE, and the ratio."""
-    rows = []
-    for method in RULES:
-        pairs = list(zip(percent(folds, "re-ranked"), percent(folds, method), strict=True))
-        rows.append(
-            {
-                "against": method,
-                "points of ROUGE more": mean([own - other for own, other in pairs]),
-                "times its ROUGE": of_pairs([own / other for own, other in pairs]),
-            }
-        )
-    return rows
+    """The re-ranker against what needs no model, on the same documents: over packages, and over seeds alone."""
+    return [
+        {
+            "against": method,
+            "points of ROUGE more, over packages": over_packages(folds, difference("re-ranked", method)),
+            "the same, over seeds": over_seeds(folds, difference("re-ranked", method)),
+            "times its ROUGE": over_packages(folds, percent("re-ranked"), percent(method)),
+        }
+        for method in RULES
+    ]
 
 
 def fold_rows(folds: Folds) -> list[Row]:
-    """What each fold trained and tested on, and what came of it."""
+    """What each run trained and tested on, and what came of it."""
     return [
         {
             "fold": fold["fold"],
+            "seed": fold["seed"],
             **{
                 f"{name} documents (packages)": f"{fold['documents'][name]} ({fold['packages'][name]})"
                 for name in ("train", "validation", "test")
             },
             "epoch chosen": fold["chosen"],
-            **{method: 100 * mean_of_kinds(fold["test"][method]) for method in (*RULES, "re-ranked", "oracle")},
+            **{method: over_packages([fold], percent(method)).mean for method in (*RULES, "re-ranked", "oracle")},
         }
         for fold in folds
     ]
 
 
-def learning_rows(folds: Folds) -> list[Row]:
-    """Loss and validation ROUGE after each epoch: means over folds, with their intervals."""
+def curve_rows(folds: Folds) -> list[Row]:
+    """Validation ROUGE and loss after each epoch: means over folds and seeds, with their intervals; first for scale."""
     rows = []
-    for epoch in range(len(folds[0]["validation"])):
-        losses = [fold["losses"][epoch - 1] for fold in folds] if epoch else None
-        validation = mean([100 * fold["validation"][epoch] for fold in folds])
-        rows.append({"epoch": epoch, "training loss": losses and mean(losses), "validation ROUGE": validation})
+    for variant, values in (("re-ranked", "validation"), ("first", "validation_first")):
+        for epoch in range(len(folds[0]["validation"])):
+            of_folds = [fold[values][epoch] if variant == "re-ranked" else fold[values] for fold in folds]
+            losses = [fold["losses"][epoch - 1] for fold in folds] if epoch and variant == "re-ranked" else None
+            validation = mean([100 * value for value in of_folds])
+            rows.append(
+                {
+                    "variant": variant,
+                    "epoch": epoch,
+                    "validation ROUGE": validation,
+                    "training loss": losses and mean(losses),
+                }
+            )
     return rows
 
 
@@ -138,17 +138,20 @@ def memory_rows(memory: Memory) -> list[Row]:
 
 
 def ranking_claims(folds: Folds) -> list[Claim]:
-    """Whether re-ranking beats each rule, in pairs by fold; and whether the two methods' own intervals are apart."""
-    own, claims = percent(folds, "re-ranked"), []
+    """Whether re-ranking beats each rule on the same documents; and whether the methods' own intervals are apart."""
+    claims = []
     for method in RULES:
-        other = percent(folds, method)
-        difference = mean([mine - theirs for mine, theirs in zip(own, other, strict=True)])
-        text = f"The re-ranker chooses better summaries than {WORDS[method]} (points of ROUGE, in pairs by fold)"
-        claims.append(decided(f"beats_{method.replace(' ', '_')}", text, difference, over=0))
+        points = over_packages(folds, difference("re-ranked", method))
+        text = f"The re-ranker chooses better summaries than {WORDS[method]} (points of ROUGE, interval over packages)"
+        claims.append(decided(f"beats_{method.replace(' ', '_')}", text, points, over=0))
     for method in ("random", "first"):
-        mine, theirs = mean(own), mean(percent(folds, method))
+        points = over_seeds(folds, difference("re-ranked", method))
+        text = f"So it does on these packages whatever the seed, compared with {WORDS[method]} (interval over seeds)"
+        claims.append(decided(f"beats_{method}_over_seeds", text, points, over=0))
+    for method in ("random", "first"):
+        mine, theirs = (over_packages(folds, percent(name)) for name in ("re-ranked", method))
         gap = None if mine.low is None or theirs.high is None else mine.low - theirs.high
-        text = f"Its interval and that of {WORDS[method]} are apart, packages varying as they do (points between them)"
+        text = f"Its own interval and that of {WORDS[method]} are apart, packages varying as they do (points between)"
         claims.append(Claim(f"apart_from_{method}", text, gap, None, None, None if gap is None else gap > 0))
     return claims
 
@@ -207,12 +210,12 @@ def decided(name: str, text: str, value: Any, over: float) -> Claim:
 def notes(folds: Folds, runs: Runs) -> list[str]:
     """What the figures rest on, and what this device could not do."""
     first = folds[0]
-    total = sum(first["documents"].values())
+    total, tested = sum(first["documents"].values()), [fold["packages"]["test"] for fold in folds]
     said = [
         f"{first['source']}: {total} documents in fold 0, and {first['dropped']} left out because too few candidates "
         "can be made from them; other machines have other packages, so other documents",
         "on a CPU the ranking is trained with the encoder small (one layer), everything else is measured with medium",
-        f"{len(folds)} folds, each with packages that nothing else in it was trained or chosen on; training parts "
-        "overlap, so intervals are somewhat too narrow",
+        f"{min(tested)} to {max(tested)} packages tested in a fold, with a model that saw none of them; training "
+        "parts overlap, and a few packages have most of the documents, so intervals are somewhat too narrow",
     ]
     return said + list(dict.fromkeys(note for of_rounds in runs.values() for run in of_rounds for note in run["notes"]))

@@ -1,7 +1,9 @@
 """Train a re-ranker on one fold, choose its epoch by the validation packages, and evaluate it on the test packages."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 import torch
 from torch.utils.data import DataLoader
@@ -15,9 +17,11 @@ from labs.simcls.documents import CANDIDATES, Corpus, Document, corpus, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, ReRanker, re_ranker, size_of
 from labs.simcls.rouge import Scores, kept_rouge, mean
+from labs.simcls.words import word_vectors
 
 METHODS = ("worst", "random", "first", "best place", "nearest length", "re-ranked", "oracle")
 OF_TEST = 64  # documents per batch where nothing is kept for backward
+MOST_TOKENS = 500  # of a document, that word vectors are made from
 WARMUP = 0.1  # of all steps: the learning rate rises, then falls to 0
 
 
@@ -32,7 +36,7 @@ class Plan:
 
 
 FULL = Plan(epochs=8, batch_size=16, lr=1e-3)
-QUICK = Plan(epochs=5, batch_size=16, lr=1e-3)
+QUICK = Plan(epochs=4, batch_size=16, lr=1e-3)
 FINE_TUNING_LR = 2e-5  # of an encoder that was trained before
 BASE_LR = 1e-4  # of a large one that was not
 
@@ -42,17 +46,22 @@ class Trained:
     """What training on a fold gave.
 
     documents, packages: {"train", "validation", "test": how many}. losses: mean of each epoch. validation: the mean
-    ROUGE of the candidate that the model ranks first, before the first epoch and after each. chosen: the epoch whose
-    weights were tested, the best of them. test: {method: (ROUGE-1, ROUGE-2, ROUGE-L)}, means over the test documents.
+    ROUGE of the candidate that the model ranks first, before the first epoch and after each; validation_first: that of
+    the first sentence. chosen: the epoch whose
+    weights were tested, the best of them. test: {package: {method: (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its test
+    documents, of which `counts` says how many there are. An article is in no package, and stands for itself.
     """
 
     fold: int
+    seed: int
     documents: dict[str, int]
     packages: dict[str, int]
     losses: list[float]
     validation: list[float]
+    validation_first: float
     chosen: int
-    test: dict[str, tuple[float, ...]]
+    test: dict[str, dict[str, tuple[float, ...]]]
+    counts: dict[str, int]
     source: str = ""
     dropped: int = 0
     notes: list[str] = field(default_factory=list)
@@ -65,9 +74,13 @@ def plan_for(options: StepOptions) -> Plan:
     return Plan(plan.epochs, plan.batch_size, lr, plan.most_documents)
 
 
-def trained(options: StepOptions, fold: int) -> Trained:
-    """Train and test on one fold, with "small" in place of "medium". Raises InputError for what cannot be had."""
-    options = replace(options, model="small") if options.model == "medium" else options
+def trained(options: StepOptions, fold: int, seed: int = 0) -> Trained:
+    """Train and test on one fold, with "small" in place of "medium". Raises InputError for what cannot be had.
+
+    seed: added to that of the options.
+    """
+    model = "small" if options.model == "medium" else options.model
+    options = replace(options, model=model, seed=options.seed + seed)
     texts = corpus(options.data, options.download)
     return train(texts, kept_rouge(options.data, texts), options, fold, plan_for(options))
 
@@ -82,7 +95,10 @@ def train(texts: Corpus, scores: dict[Document, Scores], options: StepOptions, f
     if len(documents) < plan.batch_size or not parts.validation or not parts.test:
         raise InputError(f"{len(documents)} documents to train on in fold {fold}: too few; install more packages")
     tokens = tokens_for(options.model, documents)
-    model = re_ranker(options.model, tokens.vocabulary, tokens.pad_id).to(device)
+    model = re_ranker(options.model, tokens.vocabulary, tokens.pad_id)
+    if options.model == "small":
+        keep_word_vectors(model, tokens, documents)
+    model.to(device)
     lengths = size_of(options.model).lengths
     train_set = Candidates(documents, tokens, lengths, texts.source, [scores[text] for text in documents])
     loader = DataLoader(
@@ -120,17 +136,36 @@ def train(texts: Corpus, scores: dict[Document, Scores], options: StepOptions, f
             best = validation[-1], epoch, {name: value.detach().clone() for name, value in model.state_dict().items()}
     model.load_state_dict(best[2])
     numbers = {"re-ranked": chosen_candidates(parts.test), **rules(parts.test, documents, parts.validation, scores)}
+    units = [text.group if texts.source == "docstrings" else str(number) for number, text in enumerate(parts.test)]
     return Trained(
         fold=fold,
+        seed=options.seed,
         documents={"train": len(documents), "validation": len(parts.validation), "test": len(parts.test)},
         packages={name: len({text.group for text in part}) for name, part in vars(parts).items()},
         losses=losses,
         validation=validation,
+        validation_first=mean_rouge(parts.validation, scores, [0] * len(parts.validation)),
         chosen=best[1],
-        test={name: rouge_of_method(name, parts.test, scores, numbers) for name in METHODS},
+        test=rouge_by_package(units, parts.test, scores, numbers),
+        counts=dict(Counter(units)),
         source=texts.source,
         dropped=texts.dropped,
     )
+
+
+def keep_word_vectors(model: ReRanker, tokens: Tokens, documents: Sequence[Document]) -> None:
+    """Give an own encoder the `word_vectors` of these documents, and leave them as they are: nothing trains them.
+
+    A few thousand documents say which sentences resemble summaries, not what each word means: where all words' vectors
+    are trained on the order of candidates, they are learned by heart.
+    """
+    embedding = model.encoder.tokens
+    texts = tokens([f"{text.reference} {text.text}" for text in documents], MOST_TOKENS)
+    vectors = word_vectors([ids[1:] for ids in texts], *embedding.weight.shape)
+    with torch.no_grad():
+        embedding.weight.copy_(vectors)
+        embedding.weight[tokens.pad_id] = 0
+    embedding.weight.requires_grad_(False)
 
 
 def rising_then_falling(steps: int) -> Callable[[int], float]:
@@ -194,15 +229,26 @@ def rules(
     }
 
 
-def rouge_of_method(
-    name: str, documents: Sequence[Document], scores: dict[Document, Scores], numbers: dict[str, list[int]]
-) -> tuple[float, ...]:
-    """(ROUGE-1, ROUGE-2, ROUGE-L) of a method, the means over the documents; "random" is the mean of all candidates."""
-    if name == "random":
-        rows = [row for text in documents for row in scores[text]]
-    else:
-        rows = [scores[text][number] for text, number in zip(documents, numbers[name], strict=True)]
-    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+def rouge_by_package(
+    packages: Sequence[str],
+    documents: Sequence[Document],
+    scores: dict[Document, Scores],
+    numbers: dict[str, list[int]],
+) -> dict[str, dict[str, tuple[float, ...]]]:
+    """{package: {method: (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its documents; "random" is the mean of candidates.
+
+    packages: of each document. numbers: {method: of the candidate that it chooses, of each document}.
+    """
+    rows: dict[str, dict[str, list[Sequence[float]]]] = {}
+    for at, (package, text) in enumerate(zip(packages, documents, strict=True)):
+        of_package = rows.setdefault(package, {name: [] for name in METHODS})
+        random = [fmean(kind) for kind in zip(*scores[text], strict=True)]
+        for name in METHODS:
+            of_package[name].append(random if name == "random" else scores[text][numbers[name][at]])
+    return {
+        package: {name: tuple(map(sum, zip(*chosen, strict=True))) for name, chosen in of_package.items()}
+        for package, of_package in rows.items()
+    }
 
 
 def mean_rouge(documents: Sequence[Document], scores: dict[Document, Scores], numbers: Sequence[int]) -> float:

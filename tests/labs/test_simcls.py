@@ -16,11 +16,13 @@ from support import ROOT, assert_refused
 from common import record
 from common.errors import InputError
 from labs.simcls import docstrings, documents, measure, published, rouge, tables, training
-from labs.simcls.data import Candidates, Collate, token_count, trained_tokens
+from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens
 from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, candidates_of, corpus, from_docstrings, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, re_ranker
+from labs.simcls.packages import difference, over_packages, over_seeds, percent
 from labs.simcls.training import METHODS, Plan, rising_then_falling, rules, shortened, top_ranked
+from labs.simcls.words import word_vectors
 
 LAB = ROOT / "labs" / "simcls"
 PROGRAMS = sorted(LAB.glob("[0-9][0-9]_*.py"))
@@ -174,6 +176,18 @@ def test_the_collection_depends_on_nothing_but_the_files(site, tmp_path):
     assert again == docstrings.collect([site]) != []
 
 
+def test_pythons_own_library_is_read_module_by_module_and_without_its_tests(tmp_path):
+    *_, library = docstrings.package_folders()
+    assert (library / "asyncio" / "__init__.py").exists() and (library / "argparse.py").exists()
+    folder = tmp_path / "library"
+    for file in ("one.py", "two/core.py", "test/core.py", "two/test/core.py"):
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = made_up(file, 0)
+        path.write_text(f'"""{text.summary}\n\n{" ".join(text.sentences)}\n"""')
+    assert [text.package for text in docstrings.collect([folder])] == ["one", "two"]
+
+
 def test_no_package_gives_more_than_its_share(tmp_path):
     folder = tmp_path / "large"
     folder.mkdir()
@@ -296,10 +310,24 @@ def test_an_item_has_its_candidates_in_the_order_of_rouge(texts, tokens, scores)
         document, reference, candidates = items[5]
         text = texts.documents[5]
         order = rouge.best_first(scores[text])
-        assert candidates == tokens([text.candidates[number] for number in order], 12)
+        assert [ids[1:] for ids in candidates] == [ids[1:] for ids in tokens([text.candidates[n] for n in order], 12)]
+        assert [ids[0] for ids in candidates] == [tokens.places[text.places[number]] for number in order]
         assert (document, reference) == (tokens([text.text], 40)[0], tokens([text.reference], 12)[0])
     unordered = Candidates(texts.documents, tokens, (40, 12), ordered=False)
-    assert unordered[5][2] == tokens(texts.documents[5].candidates, 12)
+    assert unordered[5][2] == tokens.candidates(texts.documents[5], range(CANDIDATES), 12)
+
+
+def test_a_candidate_begins_with_the_token_of_its_place_and_nothing_else_does(tokens, monkeypatch):
+    one, two = "Reads an array of many tokens.", "Writes it to a file."
+    document = Document("mine", f"{one} {two}", "Reads [PLACE1] [0]", (one, two, "Reads an array", "Writes it"))
+    assert document.places == [0, 1, 0, 1]
+    assert [ids[0] for ids in tokens.candidates(document, range(4), 9)] == [tokens.places[n] for n in (0, 1, 0, 1)]
+    assert tokens([one], 9)[0][0] not in tokens.places and len(set(tokens.places)) == len(PLACES)
+    many = " ".join(f"{word} x." for word in "abcdefghijkl")
+    last = Document("mine", many, "", tuple(f"{word} x." for word in "abcdefghijkl"))
+    assert [ids[0] for ids in tokens.candidates(last, [6, 7, 11], 9)] == [tokens.places[n] for n in (6, 7, 7)]
+    monkeypatch.setattr(tokens, "places", [])  # as of a tokenizer of the hub
+    assert tokens.candidates(document, [1], 9) == tokens([two], 9)
 
 
 def test_a_batch_is_as_long_as_its_longest_sequence_and_its_tokens_are_counted():
@@ -308,6 +336,33 @@ def test_a_batch_is_as_long_as_its_longest_sequence_and_its_tokens_are_counted()
     assert documents.tolist() == [[1, 5, 0], [1, 5, 6]] and references.tolist() == [[1, 2, 3], [1, 0, 0]]
     assert candidates.tolist() == [[[1, 0, 0, 0], [1, 4, 4, 4]], [[1, 9, 0, 0], [1, 0, 0, 0]]]
     assert token_count(0)((documents, references, candidates)).item() == 5 + 4 + 8
+
+
+# Words
+
+
+def test_vectors_of_words_in_like_company_are_near_each_other():
+    draw = random.Random(0)
+    company = {3: range(10, 15), 4: range(10, 15), 5: range(20, 25)}  # 3 and 4 never stand together
+    texts = [[word, *draw.sample(company[word], 2)] for word in (3, 4, 5) for _ in range(100)]
+    vectors = word_vectors([*texts, [7], []], vocabulary=30, width=4)
+    assert vectors.shape == (30, 4) and vectors.isfinite().all()
+    assert vectors[3].norm() == pytest.approx(2)
+    near = torch.nn.functional.cosine_similarity(vectors[3:4], vectors[4:6])
+    assert near[0] > 0.9 and near[1] < 0.5
+    assert vectors[7].norm() > 0  # a random one: it has no neighbours
+    again = word_vectors([*texts, [7], []], vocabulary=30, width=4)
+    assert torch.equal(vectors[3:6], again[3:6])
+
+
+def test_training_keeps_word_vectors_as_they_are(texts, tokens):
+    torch.manual_seed(0)
+    model = re_ranker("small", tokens.vocabulary, tokens.pad_id)
+    training.keep_word_vectors(model, tokens, texts.documents)
+    weight = model.encoder.tokens.weight
+    assert not weight.requires_grad and weight[tokens.pad_id].abs().sum() == 0
+    written, read = (tokens([word], 3)[0][1] for word in ("array", "matrix"))
+    assert weight[written].norm() == pytest.approx(8, rel=1e-3) and weight[read].norm() == pytest.approx(8, rel=1e-3)
 
 
 # The model
@@ -466,7 +521,18 @@ def test_rules_choose_as_they_say(texts, scores):
 def test_a_random_candidate_is_the_mean_of_all(texts, scores):
     text = texts.documents[0]
     expected = [sum(column) / CANDIDATES for column in zip(*scores[text], strict=True)]
-    assert training.rouge_of_method("random", [text], scores, {}) == pytest.approx(expected)
+    numbers = {name: [0] for name in METHODS if name != "random"}
+    assert training.rouge_by_package(["mine"], [text], scores, numbers)["mine"]["random"] == pytest.approx(expected)
+
+
+def test_rouge_by_package_is_the_sum_over_its_documents(texts, scores):
+    some = texts.documents[:3]
+    numbers = {name: [2, 0, 1] for name in METHODS if name != "random"}
+    sums = training.rouge_by_package(["a", "b", "a"], some, scores, numbers)
+    assert sums["b"]["first"] == tuple(scores[some[1]][0])
+    assert sums["a"]["first"] == pytest.approx(
+        [x + y for x, y in zip(scores[some[0]][2], scores[some[2]][1], strict=True)]
+    )
 
 
 def test_ranking_looks_at_neither_rouge_nor_reference(texts, tokens, monkeypatch):
@@ -498,9 +564,11 @@ def test_training_lowers_the_loss_and_chooses_by_validation(one_fold):
     assert one_fold.losses[-1] < 0.7 * one_fold.losses[0]
     assert len(one_fold.validation) == 7
     assert one_fold.validation[one_fold.chosen] == max(one_fold.validation[1:])
-    assert set(one_fold.test) == set(METHODS)
-    low, high = rouge.mean(one_fold.test["worst"]), rouge.mean(one_fold.test["oracle"])
-    assert all(low <= rouge.mean(values) <= high for values in one_fold.test.values())
+    assert all(set(sums) == set(METHODS) for sums in one_fold.test.values())
+    assert sum(one_fold.counts.values()) == one_fold.documents["test"]
+    for sums in one_fold.test.values():
+        low, high = rouge.mean(sums["worst"]), rouge.mean(sums["oracle"])
+        assert all(low - 1e-9 <= rouge.mean(values) <= high + 1e-9 for values in sums.values())
 
 
 def test_too_few_documents_are_refused(texts, scores):
@@ -512,14 +580,48 @@ def test_too_few_documents_are_refused(texts, scores):
 # The study's tables
 
 
-def fold(number, re_ranked, first=0.2):
-    test = {method: (0.1, 0.1, 0.1) for method in METHODS} | {"oracle": (0.5,) * 3}
-    test |= {"re-ranked": (re_ranked,) * 3, "first": (first,) * 3}
-    counts = {"train": 3, "validation": 2, "test": 2}
+def fold(number, re_ranked, first=0.2, seed=0):
+    """A run on two packages: of three documents, and of one; re_ranked: the mean ROUGE of each document."""
+    counts = {f"large{number}": 3, f"small{number}": 1}
+    methods = {method: 0.1 for method in METHODS} | {"oracle": 0.5, "re-ranked": re_ranked, "first": first}
+    test = {
+        package: {method: (count * value,) * 3 for method, value in methods.items()}
+        for package, count in counts.items()
+    }
+    parts = {"train": 3, "validation": 2, "test": 2}
     return {
-        "fold": number, "documents": counts, "packages": counts, "losses": [2.0, 1.0], "validation": [0.1, 0.2, 0.3],
-        "chosen": 2, "test": test, "source": "docstrings", "dropped": 1,
+        "fold": number, "seed": seed, "documents": parts, "packages": parts, "losses": [2.0, 1.0],
+        "validation": [0.1, 0.2, 0.3], "validation_first": 0.2, "chosen": 2, "test": test, "counts": counts,
+        "source": "docstrings", "dropped": 1,
     }  # fmt: skip
+
+
+def test_a_mean_over_packages_is_that_of_the_documents():
+    runs = [fold(0, 0.3), fold(1, 0.5)]
+    runs[0]["test"]["large0"]["re-ranked"] = (1.2, 1.2, 1.2)  # 3 documents of 0.4
+    assert over_packages(runs, percent("re-ranked")).mean == pytest.approx(100 * (1.2 + 0.3 + 1.5 + 0.5) / 8)
+    assert over_packages(runs, difference("re-ranked", "first")).mean == pytest.approx(100 * (3.5 / 8 - 0.2))
+    share = over_packages(runs, difference("re-ranked", "random"), difference("oracle", "random"))
+    assert share.mean == pytest.approx((3.5 / 8 - 0.1) / 0.4)
+
+
+def test_its_interval_is_over_packages_not_documents_and_not_seeds():
+    runs = [fold(number, 0.25 + number / 20) for number in range(3)]
+    once = over_packages(runs, percent("re-ranked"))
+    assert once.count == 6
+    # by hand: of 12 documents in pairs of packages of 3 and of 1, the sums' residuals over the mean size of 2
+    residuals = [weight * (value - once.mean) / 2 for value in (25, 30, 35) for weight in (3, 1)]
+    error = math.sqrt(sum(one**2 for one in residuals) / 5 / 6)
+    assert once.high - once.mean == pytest.approx(2.5706 * error, rel=1e-4)
+    again = over_packages([*runs, *(run | {"seed": 1} for run in runs)], percent("re-ranked"))
+    assert (again.mean, again.low, again.high) == pytest.approx((once.mean, once.low, once.high))
+
+
+def test_an_interval_over_seeds_is_of_the_seeds_means():
+    runs = [fold(number, 0.3 + seed / 100, seed=seed) for seed in range(3) for number in range(2)]
+    over = over_seeds(runs, difference("re-ranked", "first"))
+    assert (over.mean, over.count) == (pytest.approx(11), 3)
+    assert over.high - over.mean == pytest.approx(4.3027 * 1 / math.sqrt(3), rel=1e-4)
 
 
 def test_claims_hold_only_where_the_interval_says_so():
@@ -531,7 +633,7 @@ def test_claims_hold_only_where_the_interval_says_so():
     worse = {claim.id: claim for claim in tables.ranking_claims([fold(n, 0.15) for n in range(3)])}
     assert worse["beats_first"].holds is False and worse["beats_random"].holds
     one = {claim.id: claim for claim in tables.ranking_claims([fold(0, 0.9)])}
-    assert one["beats_first"].holds is one["apart_from_first"].holds is None
+    assert one["beats_first_over_seeds"].holds is None  # of one seed nothing is known about seeds
 
 
 def test_rows_are_percent_with_the_published_figures_beside_them():
@@ -541,6 +643,13 @@ def test_rows_are_percent_with_the_published_figures_beside_them():
     assert rows["nearest length"]["published, CNN/DailyMail"] is None
     assert rows["re-ranked"]["of the way from random to oracle"].mean == pytest.approx(0.5)
     assert published.share_of_gap("oracle") == 1 and published.share_of_gap("random") == 0
+
+
+def test_curves_have_a_line_for_the_first_sentence_over_all_epochs():
+    rows = tables.curve_rows([fold(n, 0.3) for n in range(3)])
+    assert [(row["variant"], row["epoch"]) for row in rows] == list(itertools.product(("re-ranked", "first"), range(3)))
+    assert [row["validation ROUGE"].mean for row in rows] == pytest.approx([10, 20, 30, 20, 20, 20])
+    assert rows[0]["training loss"] is None and rows[2]["training loss"].mean == pytest.approx(1)
 
 
 def test_memory_claims_compare_bytes_with_tokens():
@@ -595,7 +704,7 @@ def kept_texts(tmp_path_factory):
     """A folder for --data that holds collected docstrings, so that no program collects them."""
     data = tmp_path_factory.mktemp("data")
     written = [made_up(package, number) for package in "abcdefg" for number in range(10)]
-    key = f"{docstrings.installed(docstrings.site_packages())} {documents._code()}"
+    key = f"{docstrings.installed(docstrings.package_folders())} {documents._code()}"
     kept = [{"package": text.package, "summary": text.summary, "sentences": text.sentences} for text in written]
     record.write_json(data / "docstrings.json", {"schema": documents.SCHEMA, "key": key, "docstrings": kept})
     return data

@@ -15,7 +15,7 @@ from labs.simcls import rouge
 from labs.simcls.data import Candidates, Collate, Tokens, tokens_for
 from labs.simcls.documents import CANDIDATES, Corpus, Document, corpus, split
 from labs.simcls.loss import ranking_loss
-from labs.simcls.model import SIZES, ReRanker, re_ranker, size_of
+from labs.simcls.model import SIZES, Encoder, ReRanker, re_ranker, size_of
 from labs.simcls.rouge import Scores, kept_rouge, mean
 from labs.simcls.words import word_vectors
 
@@ -96,8 +96,8 @@ def train(texts: Corpus, scores: dict[Document, Scores], options: StepOptions, f
         raise InputError(f"{len(documents)} documents to train on in fold {fold}: too few; install more packages")
     tokens = tokens_for(options.model, documents)
     model = re_ranker(options.model, tokens.vocabulary, tokens.pad_id)
-    if options.model == "small":
-        keep_word_vectors(model, tokens, documents)
+    if options.model == "small" and isinstance(model.encoder, Encoder):
+        keep_word_vectors(model.encoder, tokens, documents)
     model.to(device)
     lengths = size_of(options.model).lengths
     train_set = Candidates(documents, tokens, lengths, texts.source, [scores[text] for text in documents])
@@ -153,13 +153,13 @@ def train(texts: Corpus, scores: dict[Document, Scores], options: StepOptions, f
     )
 
 
-def keep_word_vectors(model: ReRanker, tokens: Tokens, documents: Sequence[Document]) -> None:
+def keep_word_vectors(encoder: Encoder, tokens: Tokens, documents: Sequence[Document]) -> None:
     """Give an own encoder the `word_vectors` of these documents, and leave them as they are: nothing trains them.
 
     A few thousand documents say which sentences resemble summaries, not what each word means: where all words' vectors
     are trained on the order of candidates, they are learned by heart.
     """
-    embedding = model.encoder.tokens
+    embedding = encoder.tokens
     texts = tokens([f"{text.reference} {text.text}" for text in documents], MOST_TOKENS)
     vectors = word_vectors([ids[1:] for ids in texts], *embedding.weight.shape)
     with torch.no_grad():

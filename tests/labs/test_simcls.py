@@ -358,7 +358,7 @@ def test_vectors_of_words_in_like_company_are_near_each_other():
 def test_training_keeps_word_vectors_as_they_are(texts, tokens):
     torch.manual_seed(0)
     model = re_ranker("small", tokens.vocabulary, tokens.pad_id)
-    training.keep_word_vectors(model, tokens, texts.documents)
+    training.keep_word_vectors(model.encoder, tokens, texts.documents)
     weight = model.encoder.tokens.weight
     assert not weight.requires_grad and weight[tokens.pad_id].abs().sum() == 0
     written, read = (tokens([word], 3)[0][1] for word in ("array", "matrix"))

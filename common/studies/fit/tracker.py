@@ -5,7 +5,7 @@ twice in a step (an encoder of two texts) and does not know a batch from an acti
 """
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,9 @@ class MemoryTracker(TorchDispatchMode):
     """A mode that follows every storage that operators allocate, and keeps those that were there at the peak.
 
     To be entered within a FakeTensorMode, whose CPU tensors stand for those on a GPU. parameters: those of every
-    module that was called, with their buffers. gradients: of them. optimizer: its state. inputs: what `mark` was told.
+    module that was called and of the modules in it, with their buffers, and those that an optimizer updates (a module
+    may read another one's weights without calling it, as attention does with its projections). gradients: of them, also
+    of those that are gone once the step is over. optimizer: its state. inputs: what `mark` was told.
     activations: allocated in the forward pass, or in one that checkpointing repeats. other: the rest, above all
     gradients of activations and what an optimizer computes in passing.
 
@@ -78,9 +80,11 @@ class MemoryTracker(TorchDispatchMode):
 
     def mark_state(self) -> None:
         """Mark parameters, gradients and optimizer state, as they are at the end of a step."""
-        parameters = [parameter for module in self._modules for parameter in module.parameters(recurse=False)]
+        modules = {part for module in self._modules for part in module.modules()}
+        parameters = [parameter for module in modules for parameter in module.parameters(recurse=False)]
+        parameters += [parameter for optimizer in self._optimizers for parameter in parameters_of(optimizer)]
         self.mark("parameters", parameters)
-        self.mark("parameters", (buffer for module in self._modules for buffer in module.buffers(recurse=False)))
+        self.mark("parameters", (buffer for module in modules for buffer in module.buffers(recurse=False)))
         self.mark("gradients", (parameter.grad for parameter in parameters))
         for optimizer in self._optimizers:
             self.mark("optimizer", tree_iter(list(optimizer.state.values())))
@@ -135,6 +139,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def _before_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         self._in_optimizer = True
+        self.mark("gradients", (parameter.grad for parameter in parameters_of(optimizer)))
         if optimizer not in self._optimizers:
             self._optimizers.append(optimizer)
         for group in optimizer.param_groups:  # as a GPU's default: all parameters at once, which takes temporaries
@@ -143,3 +148,8 @@ class MemoryTracker(TorchDispatchMode):
 
     def _after_optimizer(self, *_: Any) -> None:
         self._in_optimizer = False
+
+
+def parameters_of(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+    """The parameters that an optimizer updates."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -291,6 +291,16 @@ def test_all_programs_are_written_and_shown(monkeypatch, capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["schema"] == 1
 
 
+@pytest.mark.parametrize("inside", ["", "runs"])
+def test_a_file_in_place_of_the_folder_is_refused_before_anything_is_predicted(monkeypatch, capsys, tmp_path, inside):
+    asked = answers(monkeypatch, {"predictions": []})
+    (tmp_path / "logs").write_text("")
+    assert run("--logdir", tmp_path / "logs" / inside) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"cannot write {tmp_path / 'logs' / inside}: " in line
+    assert asked == []
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

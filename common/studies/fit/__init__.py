@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = wanted_by(args)
     if wanted is None:
         check_plot("fit", args.plot)
+        measure.check_logdir(args.logdir)
         with progress_on_stderr(args.json):
             fit = measure.of_all_programs(budgets)
             measure.write(args.logdir, fit)

@@ -72,9 +72,15 @@ def of_all_programs(budgets: Sequence[int] = ()) -> Fit:
 
 def write(logdir: Path, fit: Fit) -> None:
     """Write `fit.json` into a folder, which is made, whole or not at all. Raises InputError."""
-    logdir.mkdir(parents=True, exist_ok=True)
-    record.check_writable(logdir)
+    check_logdir(logdir)
     record.write_json(logdir / FILE, asdict(fit))
+
+
+def check_logdir(logdir: Path) -> None:
+    """Make the folder of `fit.json`. Raises InputError where it is none, or nothing can be written into it."""
+    with record.writing(logdir):
+        logdir.mkdir(parents=True, exist_ok=True)
+    record.check_writable(logdir)
 
 
 def plot(fit: Fit, path: Path | None) -> None:

@@ -57,7 +57,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Fit:
-    """The predictions of every program, as `fit.json` holds them. failed: {program: why it has none}."""
+    """The predictions of every program, as `fit.json` holds them. failed: {program and words: why none}."""
 
     schema: int
     context_bytes: int

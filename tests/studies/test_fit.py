@@ -15,7 +15,7 @@ from common.ladder import gpu_memory
 from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
 from common.ladder.published import MEMORY
 from common.studies.fit import measure, prediction, program
-from common.studies.fit.record import GPUS, Wanted
+from common.studies.fit.record import GPUS, Wanted, name_of
 
 SMALL = ("--model", "tiny_convmixer", "--image-size", "48", "--batch-size", "16")
 OF_IMAGES = ("--model", "mobilenet_v3_small", "--image-size", "64", "--batch-size", "32")  # most of it activations
@@ -276,7 +276,7 @@ def test_one_prediction_is_a_table_with_context_gpus_and_what_is_not_predicted(m
 
 def test_all_programs_are_written_and_shown(monkeypatch, capsys, tmp_path):
     wanted = measure.programs()
-    assert [name for name in NAMES if name not in {prediction.name_of(one.program) for one in wanted}] == []
+    assert [name for name in NAMES if name not in {name_of(one.program) for one in wanted}] == []
     rows = [{"failed": "it reads values"}] + [asdict(make_prediction()) for _ in wanted[1:]]
     answers(monkeypatch, {"predictions": rows})
     assert run("--logdir", tmp_path / "logs", "--plot", tmp_path / "memory.svg") == 0
@@ -289,6 +289,15 @@ def test_all_programs_are_written_and_shown(monkeypatch, capsys, tmp_path):
     assert f"{NAMES[0]}: it reads values." in out
     assert run("--logdir", tmp_path / "logs", "--json") == 0
     assert json.loads(capsys.readouterr().out)["schema"] == 1
+
+
+def test_what_failed_has_its_labs_name_and_its_words(monkeypatch, tmp_path):
+    wanted = measure.programs()
+    answers(monkeypatch, {"predictions": [{"failed": "it reads values"} for _ in wanted]})
+    run("--logdir", tmp_path)
+    failed = gpu_memory.read(tmp_path).failed
+    assert len(failed) == len(wanted)
+    assert {"00_baseline", "labs/memory/00_baseline", "labs/memory/00_baseline --batch-size 512"} <= set(failed)
 
 
 @pytest.mark.parametrize("inside", ["", "runs"])

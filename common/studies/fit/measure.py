@@ -16,7 +16,7 @@ from common.ladder.published import MEMORY
 from common.machine import ROOT
 from common.run import progress
 from common.studies import isolated
-from common.studies.fit.record import Wanted
+from common.studies.fit.record import Wanted, name_of
 
 PROGRAM = isolated.module("common.studies.fit.program")
 LIMIT_SECONDS = 1800  # beyond it something hangs
@@ -41,12 +41,9 @@ def predictions(wanted: Sequence[Wanted]) -> list[Prediction | str]:
 def programs() -> list[Wanted]:
     """Every step and lab program by itself, and as the figures that others published were made."""
     files = sorted((ROOT / "steps").glob("[0-9]*_*.py")) + sorted((ROOT / "labs").glob("*/[0-9]*_*.py"))
-    names = {
-        path.stem if path.parent.name == "steps" else str(path.relative_to(ROOT).with_suffix("")): path
-        for path in files
-    }
-    own = [Wanted(str(path)) for path in files]
-    published = [Wanted(str(names[one.program]), one.words) for one in MEMORY if one.words and one.program in names]
+    named = {name_of(str(path)): str(path) for path in files}
+    own = [Wanted(path) for path in named.values()]
+    published = [Wanted(named[one.program], one.words) for one in MEMORY if one.words and one.program in named]
     return own + published
 
 
@@ -56,7 +53,7 @@ def of_all_programs(budgets: Sequence[int] = ()) -> Fit:
     progress.say(f"fit: {len(wanted)} programs, a second or two each")
     answers = predictions(wanted)
     failed = {
-        Path(one.program or "").stem: answer
+        " ".join([name_of(one.program or ""), *one.words]): answer
         for one, answer in zip(wanted, answers, strict=True)
         if isinstance(answer, str)
     }

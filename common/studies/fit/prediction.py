@@ -35,11 +35,10 @@ from common.errors import InputError, printable
 from common.failures import batch_norm_problem
 from common.ladder.gpu_memory import CONTEXT_BYTES, Prediction
 from common.loaders import Batch, Loader, Prefetcher
-from common.machine import ROOT
 from common.options import StepOptions
 from common.run.timing import TrainStep
 from common.studies.fit.allocator import reserved_bytes
-from common.studies.fit.record import Wanted
+from common.studies.fit.record import Wanted, name_of
 from common.studies.fit.search import largest_batch
 from common.studies.fit.stand_in_gpu import stand_in_gpu
 from common.studies.fit.tracker import MemoryTracker
@@ -178,14 +177,6 @@ def trained(wanted: Wanted, batch_size: int | None = None) -> Trained:
         what = f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
         raise InputError(printable(f"it cannot be predicted ({what})", 240)) from error
     raise InputError("it cannot be predicted: it ended without a call of run_step")
-
-
-def name_of(program: str) -> str:
-    """A program's name: that of a step's folder of runs, or with its folder, such as "labs/memory/00_baseline"."""
-    path = Path(program).resolve().with_suffix("")
-    if path.parent == ROOT / "steps":
-        return path.name
-    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
 def start(wanted: Wanted) -> None:

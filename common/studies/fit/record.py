@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from common.ladder.gpu_memory import CONTEXT_BYTES, Prediction
+from common.machine import ROOT
 
 GPUS = {  # bytes that are sold with it
     "T4": 16_000_000_000,
@@ -34,6 +36,14 @@ class Wanted:
     optimizer: str = "sgd"
     checkpoint: bool = False
     budgets: Sequence[int] = ()
+
+
+def name_of(program: str) -> str:
+    """A program's name: that of a step's folder of runs, or with its folder, such as "labs/memory/00_baseline"."""
+    path = Path(program).resolve().with_suffix("")
+    if path.parent == ROOT / "steps":
+        return path.name
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
 def as_json(prediction: Prediction, memory: int | None = None) -> dict[str, Any]:

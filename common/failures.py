@@ -59,7 +59,7 @@ def _input_problem(
         return f"the system refuses to start the loader's workers ({text}): {fewer}"
     if is_out_of_memory(error):
         fixed = batch_size == 1 or "batch_size" in args.unused
-        smaller = "try a smaller --model or --image-size" if fixed else f"try --batch-size {batch_size // 2}"
+        smaller = f"try a smaller --model{' or --image-size' if args.image_size else ''}" if fixed else f"try --batch-size {batch_size // 2}"
         fits = what_fits(program, args, device) if program and not fixed and device.type == "cuda" else ""
         return f"out of memory on {device_name(device)} with batch size {batch_size}: {smaller}{fits}"
     if message := compile_failure(error):
@@ -75,7 +75,8 @@ def what_fits(program: str, args: StepOptions, device: torch.device) -> str:
     path = Path(program).resolve()
     file = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     memory = torch.cuda.get_device_properties(device).total_memory // 10**9
-    options = f"--model {args.model} --image-size {args.image_size} --precision {args.precision}"
+    size = f"--image-size {args.image_size} " if args.image_size else ""  # 0: not of images
+    options = f"--model {args.model} {size}--precision {args.precision}"
     return f"; what fits: python -m common fit --program {file} {options} --memory {memory}GB"
 
 

@@ -11,10 +11,11 @@ from support import NAMES, ROOT, STEPS, make_result, run_program, write_run
 from common import failures, record
 from common.__main__ import main
 from common.errors import InputError
+from common.explain.terminal import console
 from common.ladder import gpu_memory
 from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
 from common.ladder.published import MEMORY
-from common.studies.fit import measure, prediction, program
+from common.studies.fit import measure, prediction, program, view
 from common.studies.fit.record import GPUS, Wanted, name_of
 
 SMALL = ("--model", "tiny_convmixer", "--image-size", "48", "--batch-size", "16")
@@ -405,3 +406,18 @@ def test_a_gpu_that_is_out_of_memory_names_the_command_that_says_what_fits(monke
         assert str(refused.value).endswith(ends)
         assert "\n" not in str(refused.value)
     assert "python -m common fit" not in str(refused.value)
+
+
+def test_programs_without_images_have_no_image_size(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=16 * 10**9))
+    args = SimpleNamespace(model="small", image_size=0, precision="auto")
+    assert failures.what_fits("own.py", args, torch.device("cuda")).endswith(
+        "own.py --model small --precision auto --memory 16GB"
+    )
+    one = make_prediction("labs/simcls/00_baseline", model="small", image_size=0, batch_size=4)
+    to = console()
+    view.show_one(one, to)
+    view.show(make_fit(one), to)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "labs/simcls/00_baseline: small, text, batch 4" in text
+    assert "labs/simcls/00_baseline small text 4" in text

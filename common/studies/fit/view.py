@@ -9,6 +9,7 @@ from rich.text import Text
 
 from common.explain.terminal import plain_table, size_text
 from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
+from common.record import size_label
 from common.studies.fit.record import GPUS, NOT_PREDICTED
 
 LEGEND = (
@@ -48,7 +49,7 @@ def title(prediction: Prediction) -> str:
     """What is predicted: program, model, image size, batch, precision."""
     program = f"{prediction.program}: " if prediction.program else ""
     return (
-        f"{program}{prediction.model}, {prediction.image_size} px, batch {prediction.batch_size}, "
+        f"{program}{prediction.model}, {size_label(prediction.image_size)}, batch {prediction.batch_size}, "
         f"{prediction.precision}: {size_text(prediction.peak_bytes)} predicted"
     )
 
@@ -56,12 +57,12 @@ def title(prediction: Prediction) -> str:
 def programs_table(predictions: Sequence[Prediction]) -> Table:
     """A row per program: its settings, its peak and what that is made of, GB; the largest batches, if sought."""
     budgets = list(dict.fromkeys(budget for one in predictions for budget in one.largest))
-    headers = ["model", "px", "batch", "precision", "peak GB", *(f"{kind} GB" for kind in KINDS), "reserved GB"]
+    headers = ["model", "data", "batch", "precision", "peak GB", *(f"{kind} GB" for kind in KINDS), "reserved GB"]
     table = plain_table("program", [*headers, *(f"batch in {size_text(int(budget))}" for budget in budgets)])
     for one in predictions:
         table.add_row(
             " ".join([one.program or "", *one.words]),
-            *(one.model, str(one.image_size), str(one.batch_size), one.precision),
+            *(one.model, size_label(one.image_size), str(one.batch_size), one.precision),
             *(gb(size) for size in (one.peak_bytes, *one.by_kind.values(), one.reserved_bytes)),
             *(str(one.largest.get(budget, "-")) for budget in budgets),
         )

@@ -12,9 +12,8 @@ FILE = "fit.json"
 SCHEMA = 1
 KINDS: tuple[str, ...] = ("parameters", "gradients", "optimizer", "activations", "inputs", "other")
 
-# What a process that uses CUDA takes beside what torch reserves, set aside where a largest batch is sought. It is what
-# was published for ResNeXt on an A100 at batch 128 (`published.MEMORY`) less what is predicted as allocated, but what
-# the allocator reserves explains that difference as well. Not measured by us; it depends on GPU, driver and libraries.
+# What a process that uses CUDA takes beside what torch reserves, set aside where a largest batch is sought. Assumed, not
+# measured by us; it depends on GPU, driver and libraries. No figure in `published.MEMORY` contains one.
 CONTEXT_BYTES = 550_000_000
 
 

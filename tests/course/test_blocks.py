@@ -14,6 +14,7 @@ from common.course.blocks import BLOCKS, study
 from common.course.recorded import Course
 from common.errors import InputError
 from common.ladder import gpu_memory, published
+from common.studies.fit.record import GPUS
 from common.studies.study import STUDIES
 
 pytestmark = pytest.mark.xdist_group("course")
@@ -150,7 +151,7 @@ def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_
     environment = without.shown.ladder.baseline.environment
     sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_259_000_000}
     settings = ("mobilenet_v2", 224, 32, "float32", 2_259_000_000, sizes, 2_400_000_000)
-    one = gpu_memory.Prediction("00_baseline", [], *settings, largest={"16000000000": 199})
+    one = gpu_memory.Prediction("00_baseline", [], *settings, largest={str(GPUS["T4"]): 199})
     fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
     record.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
     course = Course(recorded.records(own_gpu_records))

@@ -8,14 +8,15 @@ from typing import Any
 from common.ladder.gpu_memory import CONTEXT_BYTES, Prediction
 from common.machine import ROOT
 
-GPUS = {  # bytes that are sold with it
-    "T4": 16_000_000_000,
-    "RTX 4090": 24_000_000_000,
-    "A100 40 GB": 40_000_000_000,
-    "A100 80 GB": 80_000_000_000,
-    "H100": 80_000_000_000,
-    "H200": 141_000_000_000,
-    "B200": 192_000_000_000,
+GIB = 2**30
+GPUS = {  # bytes that a card reports; the least of the capacities that torch's out-of-memory errors name
+    "T4": int(14.56 * GIB),
+    "RTX 4090": int(23.52 * GIB),
+    "A100 40 GB": int(39.38 * GIB),
+    "A100 80 GB": int(79.14 * GIB),
+    "H100": int(79.14 * GIB),
+    "H200": int(139.72 * GIB),
+    "B200": int(178.35 * GIB),
 }
 NOT_PREDICTED = (
     "Not predicted: workspaces of cuDNN and cuBLAS (none to gigabytes, by shape and free memory), the pools of CUDA "

@@ -15,8 +15,8 @@ from common.studies.fit.record import GPUS, NOT_PREDICTED
 LEGEND = (
     "Predicted for a GPU, not measured. peak: allocated, in a training step. activations: what the forward pass keeps; "
     "other: gradients of activations and temporaries. reserved: what torch's allocator takes for it, by its rules. "
-    f"A CUDA context, which nvidia-smi counts too, is taken to be {CONTEXT_BYTES / 1e9:.2f} GB (from published "
-    "figures, not measured by us). The largest batch: reserved and context fit."
+    f"A CUDA context, which nvidia-smi counts too, is taken to be {CONTEXT_BYTES / 1e9:.2f} GB (assumed, not "
+    "measured by us). The largest batch: reserved and context fit."
 )
 
 

@@ -59,7 +59,8 @@ def _input_problem(
         return f"the system refuses to start the loader's workers ({text}): {fewer}"
     if is_out_of_memory(error):
         fixed = batch_size == 1 or "batch_size" in args.unused
-        smaller = f"try a smaller --model{' or --image-size' if args.image_size else ''}" if fixed else f"try --batch-size {batch_size // 2}"
+        of_images = " or --image-size" if args.image_size else ""
+        smaller = f"try a smaller --model{of_images}" if fixed else f"try --batch-size {batch_size // 2}"
         fits = what_fits(program, args, device) if program and not fixed and device.type == "cuda" else ""
         return f"out of memory on {device_name(device)} with batch size {batch_size}: {smaller}{fits}"
     if message := compile_failure(error):

@@ -258,7 +258,7 @@ def test_the_command_prints_the_fixed_fields():
 def answers(monkeypatch, answer):
     """Let the process that predicts answer this; returns what it is asked."""
     asked = []
-    monkeypatch.setattr(measure.isolated, "answer", lambda _, settings, __: asked.append(settings) or answer)
+    monkeypatch.setattr(measure.isolated, "answer", lambda _, settings, *__: asked.append(settings) or answer)
     return asked
 
 
@@ -305,6 +305,41 @@ def test_what_failed_has_its_labs_name_and_its_words(monkeypatch, tmp_path):
     failed = gpu_memory.read(tmp_path).failed
     assert len(failed) == len(wanted)
     assert {"00_baseline", "labs/memory/00_baseline", "labs/memory/00_baseline --batch-size 512"} <= set(failed)
+
+
+def test_what_was_predicted_before_a_process_was_ended_is_kept(monkeypatch, capsys, tmp_path):
+    def ended_after_one(command, settings, limit_seconds, on_line=None):
+        if on_line:
+            on_line(json.dumps({"predicted": asdict(make_prediction("00_baseline"))}), None)
+        return "not done after 1800 s"
+
+    monkeypatch.setattr(measure.isolated, "answer", ended_after_one)
+    assert run("--logdir", tmp_path) == 0
+    fit = gpu_memory.read(tmp_path)
+    assert [one.program for one in fit.predictions] == ["00_baseline"]
+    assert fit.failed["01_amp"] == "not done after 1800 s"
+    assert len(fit.failed) == len(measure.programs()) - 1
+    assert f"fit: 1 of {len(measure.programs())}: 00_baseline" in capsys.readouterr().out
+
+
+def test_each_prediction_is_printed_at_once(capsys):
+    program.main(json.dumps({"wanted": [asdict(Wanted(step(2), SMALL))]}))
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith(measure.PREDICTED)
+    assert json.loads(line)["predicted"]["program"] == "02_bigger_batch"
+
+
+@pytest.mark.parametrize(("words", "says"), [([], "seconds each"), (["--memory"], "a minute or so each")])
+def test_how_long_all_programs_take_counts_their_data_and_the_search(monkeypatch, capsys, tmp_path, words, says):
+    largest = {str(memory): 100 for memory in GPUS.values()} if words else {}
+    rows = [asdict(make_prediction(largest=largest)) for _ in measure.programs()]
+    asked = answers(monkeypatch, {"predictions": rows})
+    assert run("--logdir", tmp_path, *words) == 0
+    out = capsys.readouterr().out
+    assert says in out
+    assert "data" in out.partition("fit: ")[2].splitlines()[0]
+    assert {one["tolerance"] for one in asked[0]["wanted"]} == {0.01}
+    assert ("sought to within 1%" in out) == bool(words)
 
 
 @pytest.mark.parametrize("inside", ["", "runs"])

@@ -90,3 +90,22 @@ def test_a_straight_line_takes_few_predictions():
     asked = []
     assert largest_batch(lambda size: asked.append(size) or 435_000_000 + 53_000_000 * size, 40_000_000_000, 128) == 746
     assert len(asked) == 4
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**11), st.integers(1, 4096))
+def test_a_tolerance_leaves_a_batch_that_fits_and_at_most_that_share_more(fixed, per_sample, budget, start):
+    def needed(size):
+        return fixed + per_sample * size
+
+    size = largest_batch(needed, budget, start, tolerance=0.01)
+    best = largest_batch(needed, budget, start)
+    assert size <= best <= size + max(0, int(0.01 * size))
+
+
+def test_a_tolerance_asks_for_fewer_sizes_where_memory_has_steps():
+    def asked_with(tolerance):
+        asked = []
+        largest_batch(lambda size: asked.append(size) or size // 37 * 2_000_000_000, 10**13, 128, tolerance)
+        return len(asked)
+
+    assert asked_with(0.01) < asked_with(0)

@@ -16,26 +16,48 @@ from common.ladder.published import MEMORY
 from common.machine import ROOT
 from common.run import progress
 from common.studies import isolated
-from common.studies.fit.record import Wanted, name_of
+from common.studies.fit.record import TOLERANCE, Wanted, name_of
 
 PROGRAM = isolated.module("common.studies.fit.program")
-LIMIT_SECONDS = 1800  # beyond it something hangs
+LIMIT_SECONDS, LIMIT_EACH = 1800, 300  # beyond it, and so much for each further program, something hangs
+PREDICTED = '{"predicted": '  # how the lines of the process begin that hold a prediction
+DURATION = "seconds each; one that makes its data first takes as long as that as well"
+DURATION_WITH_BATCHES = (
+    "a minute or so each, since many batch sizes are tried; data that a program makes are made for each"
+)
 
 
 def predictions(wanted: Sequence[Wanted]) -> list[Prediction | str]:
     """For each `Wanted` its `Prediction`, or why there is none, in a line.
 
-    Raises InputError where torch has moved the tools that this needs, and where the process fails as a whole.
+    Where the process fails on the way, what it predicted until then is kept. Raises InputError where that is nothing,
+    and where torch has moved the tools that this needs.
     """
-    answer = isolated.answer(PROGRAM, {"wanted": [asdict(one) for one in wanted]}, LIMIT_SECONDS)
+    kept: list[dict[str, Any]] = []
+
+    def keep(line: str, _: isolated.Isolated) -> None:
+        if line.startswith(PREDICTED):
+            kept.append(json.loads(line)["predicted"])
+            if len(wanted) > 1:
+                progress.say(f"fit: {len(kept)} of {len(wanted)}: {label(wanted[len(kept) - 1])}")
+
+    limit = LIMIT_SECONDS + LIMIT_EACH * (len(wanted) - 1)
+    answer = isolated.answer(PROGRAM, {"wanted": [asdict(one) for one in wanted]}, limit, keep)
     if isinstance(answer, str):
-        raise InputError(f"the memory could not be predicted: {answer}")
+        if not kept:
+            raise InputError(f"the memory could not be predicted: {answer}")
+        answer = {"predictions": kept + [{"failed": answer}] * (len(wanted) - len(kept))}
     if "moved" in answer:
         raise InputError(f"fit cannot predict: {answer['moved']}; install the tested version, see requirements.lock")
     return [
         one["failed"] if "failed" in one else record.typed(Prediction, one, "prediction")
         for one in answer["predictions"]
     ]
+
+
+def label(wanted: Wanted) -> str:
+    """A program's name and words."""
+    return " ".join([name_of(wanted.program or ""), *wanted.words])
 
 
 def programs() -> list[Wanted]:
@@ -49,14 +71,11 @@ def programs() -> list[Wanted]:
 
 def of_all_programs(budgets: Sequence[int] = ()) -> Fit:
     """The `Fit` of every program; the largest batch for each of `budgets`, bytes. Says how long it will take."""
-    started, wanted = machine.now(), [replace(one, budgets=budgets) for one in programs()]
-    progress.say(f"fit: {len(wanted)} programs, a second or two each")
+    started = machine.now()
+    wanted = [replace(one, budgets=budgets, tolerance=TOLERANCE) for one in programs()]
+    progress.say(f"fit: {len(wanted)} programs, {DURATION_WITH_BATCHES if budgets else DURATION}")
     answers = predictions(wanted)
-    failed = {
-        " ".join([name_of(one.program or ""), *one.words]): answer
-        for one, answer in zip(wanted, answers, strict=True)
-        if isinstance(answer, str)
-    }
+    failed = {label(one): answer for one, answer in zip(wanted, answers, strict=True) if isinstance(answer, str)}
     return Fit(
         schema=SCHEMA,
         context_bytes=CONTEXT_BYTES,

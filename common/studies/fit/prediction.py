@@ -101,7 +101,7 @@ def predicted(settings: Mapping[str, Any]) -> dict[str, Any]:
         return 0 if step is None else step.needed_bytes(capacity)
 
     def largest(capacity: int, start: int) -> int:
-        size = largest_batch(partial(needed, capacity), capacity, start)
+        size = largest_batch(partial(needed, capacity), capacity, start, wanted.tolerance)
         return 0 if known.get(size) is None else size
 
     try:

@@ -14,7 +14,8 @@ def main(settings: str) -> None:
     """Predict the programs that a line of JSON describes, {"wanted": [the fields of a `record.Wanted`, …]}.
 
     Answers {"predictions": […]}, for each the fields of a `Prediction`, or {"failed": why, in a line} where it cannot
-    be predicted; {"moved": …} where this torch has not what a prediction needs.
+    be predicted; {"moved": …} where this torch has not what a prediction needs. Each prediction is a line {"predicted":
+    …} as soon as it is there, so that none is lost where the process is ended.
     """
     try:
         from common.studies.fit import prediction
@@ -24,7 +25,11 @@ def main(settings: str) -> None:
         why = printable(f"{type(error).__name__}: {error}", 120)
         print_answer({"moved": f"torch {torch.__version__} lacks what a prediction needs, or has moved it ({why})"})
         return
-    print_answer({"predictions": [prediction.predicted(wanted) for wanted in json.loads(settings)["wanted"]]})
+    predictions = []
+    for wanted in json.loads(settings)["wanted"]:
+        predictions.append(prediction.predicted(wanted))
+        print(json.dumps({"predicted": predictions[-1]}), flush=True)
+    print_answer({"predictions": predictions})
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ GPUS = {  # bytes that a card reports; the least of the capacities that torch's 
     "H200": int(139.72 * GIB),
     "B200": int(178.35 * GIB),
 }
+TOLERANCE = 0.01  # to within which share of it the largest batch of every program is sought, where all are predicted
 NOT_PREDICTED = (
     "Not predicted: workspaces of cuDNN and cuBLAS (none to gigabytes, by shape and free memory), the pools of CUDA "
     "graphs, batches of other sizes in between, other processes."
@@ -29,7 +30,7 @@ class Wanted:
     """What to predict. program: a training program's file; None for a training of `fit`'s own, with `optimizer`.
 
     words: the program's command line. checkpoint: recompute the model's blocks in the backward pass. budgets: bytes
-    for which the largest batch is sought.
+    for which the largest batch is sought, and tolerance: to within which share of it.
     """
 
     program: str | None
@@ -37,6 +38,7 @@ class Wanted:
     optimizer: str = "sgd"
     checkpoint: bool = False
     budgets: Sequence[int] = ()
+    tolerance: float = 0
 
 
 def name_of(program: str) -> str:

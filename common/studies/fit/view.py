@@ -10,13 +10,16 @@ from rich.text import Text
 from common.explain.terminal import plain_table, size_text
 from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
 from common.record import size_label
-from common.studies.fit.record import GPUS, NOT_PREDICTED
+from common.studies.fit.record import GPUS, NOT_PREDICTED, TOLERANCE
 
 LEGEND = (
     "Predicted for a GPU, not measured. peak: allocated, in a training step. activations: what the forward pass keeps; "
     "other: gradients of activations and temporaries. reserved: what torch's allocator takes for it, by its rules. "
     f"A CUDA context, which nvidia-smi counts too, is taken to be {CONTEXT_BYTES / 1e9:.2f} GB (assumed, not "
     "measured by us). The largest batch: reserved and context fit."
+)
+WITHIN = (
+    f"The largest batches of all programs are sought to within {TOLERANCE:.0%}; for one program, to the last sample."
 )
 
 
@@ -26,6 +29,8 @@ def show(fit: Fit, to: Console) -> None:
     to.print(programs_table(fit.predictions))
     for program, why in fit.failed.items():
         to.print(Text(f"{program}: {why}.", "yellow"))
+    if any(one.largest for one in fit.predictions):
+        to.print(Text(WITHIN, "dim"))
     _print_notes(fit.predictions, to)
 
 

@@ -8,8 +8,10 @@ step; the optimizer's time; curves of loss and accuracy over seeds. The result i
 """
 
 import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
@@ -23,6 +25,7 @@ from labs.memory.model import DEFAULTS
 
 import torch
 
+T = TypeVar("T")
 WORKERS = (0, 1, 2, 4, 8)
 BASELINE, HALF, CHECKPOINTED = "00_baseline", "01_half_precision", "02_checkpointing"
 IN_FLOAT32 = (CHECKPOINTED, "03_selective_checkpointing", "04_offload", "05_compiled_budget")
@@ -52,38 +55,40 @@ class Study:
             self.notes += [note] if note not in self.notes else []
             return None
 
-    def runs(self, name: str, precision: str, batch_size: int, rounds: int) -> dict[int, Any]:
-        """{round: a measured step of a program}; of those rounds that could be measured."""
-        every = {
-            number: self.measured("step", name=name, precision=precision, batch_size=batch_size, run=number)
-            for number in range(1, rounds + 1)
-        }
-        return {number: run for number, run in every.items() if run}
+    def interleaved(
+        self, rounds: Iterable[int], measurements: Mapping[T, Callable[..., Any]]
+    ) -> dict[T, dict[int, Any]]:
+        """{what: {round: its measurement}}, round after round, A B C … A B C …: `ratio` compares within a round.
+
+        measurements: called with `run`, the number of the round. Those that could not be made are left out.
+        """
+        runs: dict[T, dict[int, Any]] = {what: {} for what in measurements}
+        for number in rounds:
+            for what, measure in measurements.items():
+                if run := measure(run=number):
+                    runs[what][number] = run
+        return {what: by_round for what, by_round in runs.items() if by_round}
 
     def same_batch(self) -> dict[str, dict[int, Any]]:
         """{program: its rounds}, interleaved, all with the default batch."""
-        quick, size, results = self.options.quick, self.options.batch_size, dict[str, dict[int, Any]]()
+        quick, size = self.options.quick, self.options.batch_size
         programs = {BASELINE: "fp32", HALF: self.half, **dict.fromkeys(IN_FLOAT32, "fp32")}
-        for number in range(1, ROUNDS[quick] + 1):
-            for name, precision in programs.items():
-                if "compiled" in name and number > COMPILED_ROUNDS[quick]:
-                    continue
-                run = self.measured("step", name=name, precision=precision, batch_size=size, run=number)
-                if run:
-                    results.setdefault(name, {})[number] = run
-        return results
+
+        def step(name: str, run: int) -> Any:
+            if "compiled" in name and run > COMPILED_ROUNDS[quick]:
+                return None
+            return self.measured("step", name=name, precision=programs[name], batch_size=size, run=run)
+
+        return self.interleaved(range(1, ROUNDS[quick] + 1), {name: partial(step, name) for name in programs})
 
     def workers(self) -> list[Row]:
         """Table 1: load, step and epoch time for each number of workers, beside the published ones."""
         rows, speeds = [], dict[int, dict[int, list[float]]]()
-        for workers in WORKERS:
-            runs = [
-                self.measured("loading", workers=workers, run=number)
-                for number in range(1, LOADING_ROUNDS[self.options.quick] + 1)
-            ]
-            done = {number: run for number, run in enumerate(runs) if run}
-            if not done:
-                continue
+        rounds = range(1, LOADING_ROUNDS[self.options.quick] + 1)
+        runs = self.interleaved(
+            rounds, {workers: partial(self.measured, "loading", workers=workers) for workers in WORKERS}
+        )
+        for workers, done in runs.items():
             load_ms, step_ms = (mean([run[key] for run in done.values()]).mean for key in ("load_ms", "step_ms"))
             speeds[workers] = {number: run["samples_per_second"] for number, run in done.items()}
             load, step, epoch = published.WORKERS[workers]
@@ -138,28 +143,32 @@ class Study:
     def same_memory(self) -> list[Row]:
         """Table 3, second half: the largest batch within what the baseline holds of `LARGER` times the batch."""
         size = LARGER * self.options.batch_size
-        at = self.runs(BASELINE, "fp32", size, 1)
+        at = self.measured("step", name=BASELINE, precision="fp32", batch_size=size, run=1)
         if not at:
             return []
-        budget, rows = step_of(at)["peak_bytes"], []
+        budget, rows = at["peak_bytes"], []
         known = {BASELINE: published.BASE_LARGE, CHECKPOINTED: published.CHECKPOINT_LARGE}
-        speeds: dict[str, dict[int, Any]] = {}
+        sizes: dict[str, Any] = {}
         for name in (BASELINE, CHECKPOINTED, IN_FLOAT32[1]):
-            found = self.measured("largest", name=name, precision="fp32", budget_bytes=budget)
-            if not found or not found["batch_size"]:
-                continue
-            speeds[name] = self.runs(name, "fp32", found["batch_size"], LOADING_ROUNDS[self.options.quick])
-            if not speeds[name]:
-                continue
+            largest = self.measured("largest", name=name, precision="fp32", budget_bytes=budget)
+            if largest and largest["batch_size"]:
+                sizes[name] = largest
+        steps = {
+            name: partial(self.measured, "step", name=name, precision="fp32", batch_size=largest["batch_size"])
+            for name, largest in sizes.items()
+        }
+        speeds = self.interleaved(range(1, LOADING_ROUNDS[self.options.quick] + 1), steps)
+        for name in speeds:
+            largest = sizes[name]
             step_ms = step_of(speeds[name])["step_ms"]
             rows.append(
                 {
                     "program": name,
-                    "largest batch": found["batch_size"],
-                    "peak MB": found["peak_bytes"] / 1e6,
+                    "largest batch": largest["batch_size"],
+                    "peak MB": largest["peak_bytes"] / 1e6,
                     "step ms": step_ms,
-                    "epoch s": step_ms / 1e3 * (IMAGES // found["batch_size"]),
-                    "images/s": found["batch_size"] / step_ms * 1e3,
+                    "epoch s": step_ms / 1e3 * (IMAGES // largest["batch_size"]),
+                    "images/s": largest["batch_size"] / step_ms * 1e3,
                     "speed": speed(speeds[name], speeds[BASELINE]) if BASELINE in speeds else None,
                     "published batch": known[name].batch_size if name in known else None,
                     "published step ms": known[name].step_ms if name in known else None,

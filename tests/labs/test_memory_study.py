@@ -154,6 +154,30 @@ def test_the_budget_is_the_baselines_peak_with_four_times_the_batch(options):
     assert rows[1]["images/s"] == pytest.approx(280)
 
 
+def test_workers_and_batches_of_the_same_memory_are_measured_round_by_round(options):
+    """`ratio` compares within a round, so what a machine does to a whole round must reach all of them."""
+    order = []
+
+    def loading(workers, run):
+        order.append((run, workers))
+        return {"load_ms": 1, "step_ms": 1, "samples_per_second": [1.0, 1.0], "data": "stand-in"}
+
+    def step(name, precision, batch_size, run):
+        order.append((run, name))
+        return a_step(10.0 * run, 100, 3)
+
+    def largest(name, precision, budget_bytes):
+        return {"batch_size": 16, "peak_bytes": 1}
+
+    full = study.Study(Canned(replace(options, quick=False), loading=loading, step=step, largest=largest))
+    full.workers()
+    assert order == [(run, workers) for run in range(1, 6) for workers in study.WORKERS]
+    order.clear()
+    rows = full.same_memory()
+    assert [run for run, _ in order[1:]] == [run for run in range(1, 6) for _ in range(3)]
+    assert rows[1]["speed"].rounds == 5
+
+
 def test_a_peak_is_found_by_bisection_and_out_of_memory_counts_as_too_large(options, monkeypatch):
     def peak_bytes(train_step, batch, device):
         if len(batch[0]) > 50:

@@ -17,11 +17,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 from common.data import check_cifar10
 from common.device import autocast_notes, without_gpu
-from common.errors import one_line_errors
+from common.errors import InputError, one_line_errors
 from common.options import StepOptions
 from common.studies.lab import Measuring, NotMeasured, Row, lab_options, mean, needs, ratio, report
 from labs.memory import audit, published
-from labs.memory.model import DEFAULTS
+from labs.memory.model import DEFAULTS, resnext
 
 import torch
 
@@ -292,16 +292,21 @@ def notes_of(options: StepOptions) -> list[str]:
 @one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "memory", DEFAULTS)
+    with torch.device("meta"):
+        resnext(options.model)  # refuses a name that is none
     if not check_cifar10(options.data):
         needs("sklearn", "scikit-learn", "memory", "the curves of this study, without CIFAR-10,")
     study = Study(Measuring("memory", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS))
-    workers, steps, memory = study.workers(), study.same_batch(), study.same_memory()
+    steps = study.same_batch()
+    if BASELINE not in steps:
+        raise InputError(f"nothing to compare with: {study.notes[0]}")
+    workers, memory = study.workers(), study.same_memory()
     optimizer, times = study.optimizer()
     curves = study.curves()
     tables: dict[str, list[Row]] = {
         "workers": workers,
-        "half_precision": study.half_precision(steps) if BASELINE in steps else [],
-        "checkpointing": study.checkpointing(steps) if BASELINE in steps else [],
+        "half_precision": study.half_precision(steps),
+        "checkpointing": study.checkpointing(steps),
         "same_memory": memory,
         "optimizer": optimizer,
         "curves_last_epoch": curve_rows(curves, last_only=True),

@@ -74,6 +74,39 @@ def test_without_cifar10_and_scikit_learn_the_study_ends_before_it_measures(tmp_
     assert "pip install -r labs/memory/requirements.txt" in capsys.readouterr().err
 
 
+@pytest.fixture
+def main(few_digits, tmp_path, monkeypatch, capsys):
+    """main(*words): the study's program in this process: exit code and stderr."""
+
+    def started(*words):
+        base = ["study.py", "--quick", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", [*base, *words])
+        with pytest.raises(SystemExit) as ended:
+            study.main()
+        return ended.value.code, capsys.readouterr().err
+
+    return started
+
+
+def test_an_unknown_model_is_refused_before_anything_is_measured(main, monkeypatch):
+    monkeypatch.setattr(study, "Study", None)
+    code, error = main("--model", "resnet18")
+    assert code == 2
+    assert error.count("\n") == 1
+    assert "unknown model 'resnet18'" in error
+
+
+def test_without_the_baseline_there_is_no_study_and_the_last_one_stays(main, tmp_path, monkeypatch):
+    def gone(self, what, **settings):
+        raise NotMeasured("the disk is gone")
+
+    monkeypatch.setattr(Measuring, "measure", gone)
+    code, error = main()
+    assert code == 2
+    assert "00_baseline was not measured: the disk is gone" in error
+    assert not (tmp_path / "labs" / "memory" / "study.json").exists()
+
+
 class Canned:
     """In place of `Measuring`: the answers of `measure`, by what is measured."""
 

@@ -39,6 +39,13 @@ def above(value: Any, limit: float) -> bool | None:
     return True if value.low > limit else False if value.high < limit else None
 
 
+def inside(low: float, high: float, band: tuple[float, float]) -> bool | None:
+    """Whether an interval lies within a band: False only if it lies wholly outside, None where it holds a limit."""
+    if band[0] < low and high < band[1]:
+        return True
+    return False if high < band[0] or low > band[1] else None
+
+
 def _about_workers(rows: list[Row]) -> list[Claim]:
     by_workers = {row["workers"]: row["speed"] for row in rows}
     if 2 not in by_workers or 0 not in by_workers:
@@ -128,18 +135,15 @@ def _about_curves(curves: dict[str, list[list[dict[str, float]]]]) -> list[Claim
         pairs = zip(curves[name], curves["base"], strict=True)
         points = mean([100 * (one[-1]["test_accuracy"] - base[-1]["test_accuracy"]) for one, base in pairs])
         assert points.low is not None and points.high is not None  # of several seeds
-        kept = points.low > -POINTS and points.high < POINTS
-        lost = points.high < 0 or points.low > 0
-        holds = True if kept else False if lost else None
+        holds = inside(points.low, points.high, (-POINTS, POINTS))
         text += f": the difference is surely less than {POINTS:g} percentage points."
         found.append(Claim(id, text, points.mean, points.low, points.high, holds))
     pairs = zip(curves["larger batch"], curves["lower learning rate"], strict=True)
     alike = of_pairs([large[-1]["loss"] / low[-1]["loss"] for large, low in pairs])
-    same = alike.low > ALIKE[0] and alike.high < ALIKE[1]
     text = (
         "A larger batch acts like a smaller learning rate: 4 times the batch ends with the training loss of a quarter "
         f"of the learning rate (ratio surely between {ALIKE[0]} and {ALIKE[1]})."
     )
-    holds = True if same else False if alike.resolved else None
+    holds = inside(alike.low, alike.high, ALIKE)
     found.append(Claim("batch-like-learning-rate", text, alike.ratio, alike.low, alike.high, holds))
     return found

@@ -11,23 +11,22 @@ import torch
 BASELINE, CHECKPOINTED = "00_baseline", "02_checkpointing"
 POINTS = 2.0  # accuracies that differ by fewer percentage points are "kept"
 ALIKE = (0.8, 1.25)  # losses whose ratio is surely in between are "the same"
-GROWS = 2.0  # times: an optimizer that takes surely longer than that "grows with the batch"; published: 20
+GROWS = 2.0  # times: an optimizer that takes surely longer than that "grows with the batch": else, none could be denied
 
 
 def claims(
     tables: dict[str, list[Row]],
-    steps: dict[str, dict[int, Any]],
     times: dict[int, Any],
     curves: dict[str, list[list[dict[str, float]]]],
+    device: str,
 ) -> list[Claim]:
-    """All claims that were measured. steps, times, curves: what `study.Study` returns under these names."""
+    """All claims that were measured. times, curves: what `study.Study` returns of them. device: "cpu" or a GPU."""
     found = [
         *_about_workers(tables["workers"]),
         *_about_half_precision(tables["half_precision"]),
         *_about_checkpointing(tables["checkpointing"]),
         *_about_same_memory(tables["same_memory"]),
-        *_about_optimizer(times),
-        optimizer_bytes(),
+        *_about_optimizer(times, device),
     ]
     if len(curves.get("base", ())) > 1:
         found += _about_curves(curves)
@@ -101,29 +100,42 @@ def _about_same_memory(rows: list[Row]) -> list[Claim]:
     ]  # fmt: skip
 
 
-def _about_optimizer(times: dict[int, Any]) -> list[Claim]:
+def _about_optimizer(times: dict[int, Any], device: str) -> list[Claim]:
     if len(times) < 2:
         return []
     smallest, largest = min(times), max(times)
-    value = ratio({0: times[largest]["both"]}, {0: times[smallest]["both"]})
+    growth = {clock: ratio({0: times[largest][clock]}, {0: times[smallest][clock]}) for clock in ("after", "both")}
+    after, both = growth["after"], growth["both"]
+    grows = above(both, GROWS)
     text = (
-        f"The optimizer takes longer with a larger batch (published: 28 -> 560 ms, 20x; here batch {largest} over "
-        f"{smallest}, the clock waiting for the device before and after)."
+        f"The optimizer takes longer with a larger batch (published: 28 -> 560 ms, 20x): over {GROWS:g} times as long "
+        f"with batch {largest} as with {smallest}, the clock waiting for the device before and after."
     )
-    return [Claim("optimizer-grows", text, value.ratio, value.low, value.high, above(value, GROWS))]
+    clock_text = (
+        "That growth is the backward pass's, in the clock: the time grows so if the clock waits after the optimizer "
+        "only (the number beside), and does not if it waits before as well."
+    )
+    parts = (above(after, GROWS), None if grows is None else not grows)
+    wrong_clock = False if False in parts else None if None in parts else True
+    if device == "cpu":  # nothing is queued, so the clocks do not differ
+        wrong_clock = None
+    return [
+        Claim("optimizer-grows", text, both.ratio, both.low, both.high, grows),
+        Claim("optimizer-clock", clock_text, after.ratio, after.low, after.high, wrong_clock),
+    ]
 
 
-def optimizer_bytes() -> Claim:
-    """By arithmetic: how long Adam can take at least, for what it reads and writes."""
+def least_optimizer_ms() -> str:
+    """A note, by arithmetic: how long Adam takes at least, for what it reads and writes. It refutes nothing."""
     with torch.device("meta"):
         parameters = sum(parameter.numel() for parameter in resnext(PUBLISHED).parameters())
     bytes_moved = parameters * published.ADAM_BYTES_PER_PARAMETER
     least_ms = bytes_moved / published.A100_BYTES_PER_SECOND * 1e3
-    text = (
-        f"28 ms is what Adam takes on the device: by arithmetic, {bytes_moved / 1e6:.0f} MB at an A100's bandwidth "
-        "take the measured number of ms."
+    return (
+        f"by arithmetic, Adam reads and writes {bytes_moved / 1e6:.0f} MB for the published model, whatever the batch: "
+        f"{least_ms:.2f} ms at an A100's bandwidth, a lower bound, which does not refute the published "
+        f"{published.BASE.optimizer_ms:g} ms"
     )
-    return Claim("optimizer-arithmetic", text, least_ms, None, None, least_ms > published.BASE.optimizer_ms / 10)
 
 
 def _about_curves(curves: dict[str, list[list[dict[str, float]]]]) -> list[Claim]:

@@ -315,10 +315,10 @@ def main() -> None:
     timelines = {name: study.measured("by_kind", name=name) or [] for name in (BASELINE, *IN_FLOAT32[:3])}
     tables["memory_at_peak"] = at_peak(timelines)
     tables |= {f"memory_by_kind_{name}": timelines[name] for name in (BASELINE, CHECKPOINTED)}
-    notes = notes_of(options)
+    notes = [*notes_of(options), audit.least_optimizer_ms()]
     if torch.device(options.device).type == "cuda" and (file := study.measured("snapshot", name=BASELINE)):
         notes.append(f"the allocator's snapshot is {file}: open it at https://docs.pytorch.org/memory_viz")
-    claims = audit.claims(tables, steps, times, curves)
+    claims = audit.claims(tables, times, curves, torch.device(options.device).type)
     report(study.lab.study(tables, claims, [*notes, *study.notes]), options)
 
 

@@ -57,7 +57,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(few_digits, tmp_
     assert memory["02_checkpointing"] < memory["00_baseline"]
     ids = {claim.id for claim in result.claims}
     assert len(ids) == len(result.claims) == 11
-    assert "optimizer-grows" in ids
+    assert {"optimizer-grows", "optimizer-clock"} <= ids
     assert any(note.startswith("no GPU: nothing runs behind the host's back") for note in result.notes)
     assert "claims" in capsys.readouterr().out
 
@@ -300,17 +300,32 @@ def test_a_claim_holds_by_its_interval_alone(speed, holds):
     assert time.holds is (None if holds is None else not holds)  # the claim is that it is slower
 
 
-def test_the_optimizer_grows_only_where_the_clock_that_waits_says_so():
-    flat = {128: {"both": [1.0, 1.1, 0.9, 1.0]}, 896: {"both": [1.0, 1.1, 0.9, 1.05]}}
-    assert [claim.holds for claim in audit._about_optimizer(flat)] == [False]
-    flat[896]["both"] = [20.0, 21.0, 19.0, 20.0]
-    assert [claim.holds for claim in audit._about_optimizer(flat)] == [True]
+ONCE, TWENTY = [1.0, 1.1, 0.9, 1.0], [20.0, 21.0, 19.0, 20.0]
+CLOCKS = [  # after and both with the larger batch, device; whether the optimizer grows, and whether only its clock does
+    (TWENTY, ONCE, "cuda", False, True),
+    (TWENTY, TWENTY, "cuda", True, False),
+    (ONCE, ONCE, "cuda", False, False),
+    (TWENTY, [1.0, 9.0, 2.0, 3.0], "cuda", None, None),
+    (TWENTY, ONCE, "cpu", False, None),
+]
 
 
-def test_by_arithmetic_adam_cannot_take_28_ms():
-    claim = audit.optimizer_bytes()
-    assert claim.value == pytest.approx(27_104_586 * 28 / 1.555e12 * 1e3)
-    assert claim.holds is False
+@pytest.mark.parametrize(("after", "both", "device", "grows", "clock"), CLOCKS)
+def test_a_clock_that_does_not_wait_before_the_optimizer_is_told_from_an_optimizer_that_grows(
+    after, both, device, grows, clock
+):
+    times = {128: {"after": ONCE, "both": ONCE}, 896: {"after": after, "both": both}}
+    claims = {claim.id: claim for claim in audit._about_optimizer(times, device)}
+    assert claims["optimizer-grows"].holds is grows
+    assert "over 2 times as long" in claims["optimizer-grows"].text
+    assert claims["optimizer-clock"].holds is clock
+    assert claims["optimizer-clock"].value == pytest.approx(after[0], rel=0.1)
+
+
+def test_by_arithmetic_there_is_a_lower_bound_which_is_a_note_and_no_claim():
+    note = audit.least_optimizer_ms()
+    assert f"{27_104_586 * 28 / 1.555e12 * 1e3:.2f} ms" in note
+    assert "lower bound" in note
 
 
 def seeds(accuracies, losses=(1.0, 1.1, 0.9)):

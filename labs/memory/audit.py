@@ -11,7 +11,7 @@ import torch
 BASELINE, CHECKPOINTED = "00_baseline", "02_checkpointing"
 POINTS = 2.0  # accuracies that differ by fewer percentage points are "kept"
 ALIKE = (0.8, 1.25)  # losses whose ratio is surely in between are "the same"
-GROWS = 2.0  # times: an optimizer that takes surely longer than that "grows with the batch": else, none could be denied
+GROWS = 2.0  # times: an optimizer that takes surely longer than that "grows with the batch"
 
 
 def claims(

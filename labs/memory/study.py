@@ -7,6 +7,7 @@ Tables: loader workers; half precision; checkpointing at the same batch, and in 
 step; the optimizer's time; curves of loss and accuracy over seeds. The result is labs/memory/study.json in --logdir.
 """
 
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -19,6 +20,7 @@ from common.data import check_cifar10
 from common.device import autocast_notes, without_gpu
 from common.errors import InputError, one_line_errors
 from common.options import StepOptions
+from common.record import data_label
 from common.studies.lab import Measuring, NotMeasured, Row, lab_options, mean, needs, ratio, report
 from labs.memory import audit, published
 from labs.memory.model import DEFAULTS, resnext
@@ -51,9 +53,12 @@ class Study:
             return self.lab.measure(what, **settings)
         except NotMeasured as error:
             name = settings.get("name", what)
-            note = f"{name} was not measured: {error}"
-            self.notes += [note] if note not in self.notes else []
+            self.note(f"{name} was not measured: {error}")
             return None
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        self.notes += [text] if text not in self.notes else []
 
     def interleaved(
         self, rounds: Iterable[int], measurements: Mapping[T, Callable[..., Any]]
@@ -89,6 +94,7 @@ class Study:
             rounds, {workers: partial(self.measured, "loading", workers=workers) for workers in WORKERS}
         )
         for workers, done in runs.items():
+            self.note(f"workers load {data_label(done[min(done)]['data'])}")
             load_ms, step_ms = (mean([run[key] for run in done.values()]).mean for key in ("load_ms", "step_ms"))
             speeds[workers] = {number: run["samples_per_second"] for number, run in done.items()}
             load, step, epoch = published.WORKERS[workers]
@@ -187,9 +193,9 @@ class Study:
         rows = [
             {
                 "batch": size,
-                "waits nowhere, ms": median(found["nowhere"]),
-                "waits after, ms": median(found["after"]),
-                "waits before and after, ms": median(found["both"]),
+                "waits nowhere, ms": statistics.median(found["nowhere"]),
+                "waits after, ms": statistics.median(found["after"]),
+                "waits before and after, ms": statistics.median(found["both"]),
                 "published batch": run.batch_size,
                 "published ms": run.optimizer_ms,
             }
@@ -215,7 +221,9 @@ class Study:
             trained: dict[str, Any] = {}
             for group in groups:
                 done = self.measured("curves", seed=seed, variants=group, epochs=EPOCHS[self.options.quick])
-                trained |= done["epochs"] if done else {}
+                if done:
+                    trained |= done["epochs"]
+                    self.note(f"the curves are of training on {data_label(done['data'])}")
             for name in variants if len(trained) == len(variants) else ():  # pairs need all of a seed
                 curves[name].append(trained[name])
         return {name: seeds for name, seeds in curves.items() if seeds}
@@ -232,10 +240,6 @@ def speed(runs: dict[int, Any], base: dict[int, Any]) -> Any:
         return None
     windows = ({number: run["samples_per_second"] for number, run in each.items()} for each in (runs, base))
     return ratio(*windows)
-
-
-def median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def curve_rows(curves: dict[str, list[list[dict[str, float]]]], last_only: bool = False) -> list[Row]:
@@ -292,6 +296,8 @@ def notes_of(options: StepOptions) -> list[str]:
 @one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "memory", DEFAULTS)
+    if options.precision == "fp32":
+        raise InputError("--precision fp32: this study compares half precision with float32; choose auto, bf16 or fp16")
     with torch.device("meta"):
         resnext(options.model)  # refuses a name that is none
     if not check_cifar10(options.data):

@@ -41,9 +41,9 @@ class Kept:
             "environment": environment,
             "code": code_hash("common/studies/*.py", code or f"common/studies/{name}/*.py"),
         }
-        kept = cls(path_of(options.logdir, name), json.loads(json.dumps(shared, default=str)))
+        kept = cls(path_of(options.logdir, name, options.quick), json.loads(json.dumps(shared, default=str)))
         try:
-            left = record.read_json(path_of(options.logdir, name))
+            left = record.read_json(path_of(options.logdir, name, options.quick))
             kept.values = dict(left["values"]) if left["setup"] == kept.setup else {}
         except (InputError, KeyError, TypeError, ValueError):  # none, or not ours: then all is measured anew
             pass
@@ -63,6 +63,9 @@ class Kept:
         return result
 
 
-def path_of(logdir: Path, name: str) -> Path:
-    """The file of what is kept of the study of that name; `study.report` removes it with the result written."""
-    return logdir / f".{name}.json"
+def path_of(logdir: Path, name: str, quick: bool) -> Path:
+    """The file of what is kept of the study of that name; `study.report` removes it with the result written.
+
+    A smoke run has its own, so that it does not lose the hours of a whole study that was cut off.
+    """
+    return logdir / f".{name}{'.quick' if quick else ''}.json"

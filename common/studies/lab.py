@@ -89,7 +89,7 @@ def lab_options(
 ) -> StepOptions:
     """Parse the command line of a lab's study; its log folder is made. `logdir` is `DIR/labs/LAB` of `--logdir DIR`.
 
-    Raises InputError for what this machine lacks.
+    Raises InputError for what this machine lacks, and where rough figures would replace those of a whole study.
     """
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -108,8 +108,18 @@ def lab_options(
     args = parser.parse_args(argv)
     args.logdir = args.logdir / "labs" / lab
     options = resolved(args, defaults=defaults)
+    if options.quick and _is_whole(args.logdir / FILE):
+        raise InputError(f"--quick would replace the whole study in {args.logdir / FILE}: give another --logdir")
     prepare(options if defaults.cifar10 else replace(options, download=False))
     return options
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file is of a study that was no smoke run; not if there is none, or if it cannot be read."""
+    try:
+        return path.exists() and not read(path).quick
+    except InputError:
+        return False
 
 
 class Measuring:
@@ -218,7 +228,7 @@ def report(study: LabStudy, options: StepOptions) -> None:
     """
     path = options.logdir / FILE
     record.write_json(path, asdict(study))
-    path_of(options.logdir, study.lab).unlink(missing_ok=True)
+    path_of(options.logdir, study.lab, options.quick).unlink(missing_ok=True)
     try:
         from common.explain.terminal import console
     except ModuleNotFoundError as error:

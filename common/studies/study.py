@@ -219,7 +219,7 @@ def report(name: str, args: argparse.Namespace, measure: Callable[[], Study], mo
         result = measure()
         path = args.logdir / result.FILE
         write(path, result)
-        path_of(args.logdir, name).unlink(missing_ok=True)
+        path_of(args.logdir, name, result.quick).unlink(missing_ok=True)
         plot(name, args.plot, result)
     print_result(name, args.json, path, result, more)
     return 0

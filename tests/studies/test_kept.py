@@ -43,9 +43,15 @@ def test_what_was_measured_is_not_measured_again_by_the_next_call(options, capsy
     assert Kept.of("overhead", options).values == {}
 
 
+def test_a_smoke_run_leaves_what_is_kept_of_a_whole_study(options):
+    Kept.of("sweep", replace(options, quick=False)).measurement("run 1, a", Speed, lambda: Speed([1.0]))
+    Kept.of("sweep", options).measurement("run 1, a", Speed, lambda: Speed([2.0]))
+    assert len(Kept.of("sweep", replace(options, quick=False)).values) == 1
+
+
 def test_what_failed_is_tried_again_by_the_next_call(options):
     assert Kept.of("sweep", options).measurement("run 1, a", Speed, lambda: "out of memory") == "out of memory"
-    assert not path_of(options.logdir, "sweep").exists()
+    assert not path_of(options.logdir, "sweep", options.quick).exists()
     assert Kept.of("sweep", options).measurement("run 1, a", Speed, lambda: Speed([1.0])) == Speed([1.0])
 
 
@@ -59,5 +65,5 @@ def test_other_options_or_other_code_begin_anew(options, monkeypatch):
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"setup": {}, "values": 3}'])
 def test_a_file_that_cannot_be_read_begins_anew(options, text):
-    path_of(options.logdir, "sweep").write_text(text)
+    path_of(options.logdir, "sweep", options.quick).write_text(text)
     assert Kept.of("sweep", options).values == {}

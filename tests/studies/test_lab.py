@@ -133,7 +133,7 @@ def result(options, program, **tables):
 def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, program):
     measuring = Measuring("mine", options, program)
     measuring.measure("squared", number=2)
-    assert path_of(options.logdir, "mine").exists()
+    assert path_of(options.logdir, "mine", options.quick).exists()
     study = result(options, program, speed=[{"workers": 0, "step ms": 104.0, "ratio": Ratio(1.4, 1.3, 1.5, 3)}])
     report(study, options)
     path = options.logdir / "study.json"
@@ -147,7 +147,7 @@ def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, p
     ratio = {"ratio": 1.4, "low": 1.3, "high": 1.5, "rounds": 3}
     assert value["tables"] == {"speed": [{"workers": 0, "step ms": 104.0, "ratio": ratio}]}
     assert read(path) == study
-    assert not path_of(options.logdir, "mine").exists()
+    assert not path_of(options.logdir, "mine", options.quick).exists()
 
 
 def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypatch):
@@ -162,6 +162,18 @@ def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypa
     with pytest.raises(InputError, match="no space left"):
         report(study, options)
     assert len(Measuring("mine", options, program).kept.values) == 1
+
+
+def test_a_smoke_run_does_not_replace_a_whole_study(options, program, defaults, tmp_path):
+    again = ["--logdir", str(tmp_path), "--device", "cpu", "--quick"]
+    report(result(options, program), options)  # a smoke run's
+    lab_options("A lab.", "mine", defaults, again)
+    report(replace(result(options, program), quick=False), options)
+    with pytest.raises(InputError, match=r"--quick would replace the whole study in .*study\.json: .*--logdir"):
+        lab_options("A lab.", "mine", defaults, again)
+    lab_options("A lab.", "mine", defaults, again[:-1])
+    (options.logdir / "study.json").write_text("{")
+    lab_options("A lab.", "mine", defaults, again)
 
 
 @pytest.mark.parametrize("text", ["{", '{"schema": 2}', '{"schema": 1, "lab": 3}'])

@@ -37,6 +37,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
+PRECISION = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
 TEST_BATCH = 256
 
@@ -45,7 +46,7 @@ TEST_BATCH = 256
 class Settings:
     """What determines a training; a checkpoint goes on with the same only. epochs is left out: more may be added.
 
-    precision: a choice of `common.options.PRECISIONS`; "fp32" without half precision.
+    precision: "fp32" without half precision; else "bf16" or "fp16", as "auto" is not the same on every GPU.
     """
 
     model: str
@@ -205,15 +206,37 @@ def saved(path: Path, settings: Settings) -> dict[str, Any] | None:
     return state
 
 
+def resume(training: Training, state: dict[str, Any], folder: Path) -> None:
+    """Go on from what `saved` found in a folder; the table is written anew, as a kill may have left it a row short.
+
+    Raises InputError where a part of the state does not fit the model.
+    """
+    try:
+        training.load(state)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # what torch's loading raises
+        raise InputError(
+            f"{folder / CHECKPOINT} is damaged ({printable(error, 80)}): move it away to begin anew, or use another "
+            "--logdir"
+        ) from error
+    if training.epochs:
+        write_table(folder, training)
+
+
 def write(folder: Path, training: Training) -> None:
     """Write the checkpoint, then the table, each whole or not at all: a kill loses the running epoch only."""
-    content, table = io.BytesIO(), io.StringIO()
+    content = io.BytesIO()
     torch.save(training.state(), content)
+    write_whole(folder / CHECKPOINT, content.getvalue())
+    write_table(folder, training)
+
+
+def write_table(folder: Path, training: Training) -> None:
+    """Write the table of a training with one epoch at least, whole or not at all."""
+    table = io.StringIO()
     rows = [asdict(epoch) for epoch in training.epochs]
     writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(folder / CHECKPOINT, content.getvalue())
     write_whole(folder / TABLE, table.getvalue())
 
 
@@ -283,14 +306,14 @@ def main() -> None:
         image_size=args.image_size,
         batch_size=args.batch_size or DEFAULTS.batch_size[kind],
         lr=args.lr,
-        precision=args.precision if args.half_precision else "fp32",
+        precision=PRECISION[autocast_dtype(device, args.precision)] if args.half_precision else "fp32",
         checkpoint=args.checkpoint,
         seed=args.seed,
     )
     state = saved(args.logdir / CHECKPOINT, settings)
     training = Training(settings, train_set, device, args.num_workers)
     if state:
-        training.load(state)
+        resume(training, state, args.logdir)
         print(f"goes on after epoch {len(training.epochs)}")
     with SummaryWriter(str(args.logdir), purge_step=len(training.epochs) + 1) as events:
 

@@ -105,6 +105,48 @@ def test_a_checkpoint_that_lacks_a_part_is_refused(run):
     assert "optimizer missing" in run("--epochs", "2").err
 
 
+def without_a_weight(state):
+    del state["model"]["stem.0.weight"]
+
+
+def of_another_optimizer(state):
+    state["optimizer"]["param_groups"] = []
+
+
+def with_an_unknown_column(state):
+    state["epochs"][0]["learning_rate"] = 0.1
+
+
+@pytest.mark.parametrize("damage", [without_a_weight, of_another_optimizer, with_an_unknown_column])
+def test_a_checkpoint_that_does_not_fit_the_model_is_one_line(run, damage):
+    folder = run("--epochs", "1").folder
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    damage(state)
+    torch.save(state, folder / "checkpoint.pt")
+    done = run("--epochs", "2")
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "checkpoint.pt is damaged" in done.err
+
+
+def test_a_kill_before_the_last_row_is_made_good_by_the_next_call(run):
+    folder = run("--epochs", "2").folder
+    whole = (folder / "epochs.csv").read_bytes()
+    (folder / "epochs.csv").write_bytes(whole.splitlines(keepends=True)[0])
+    assert run("--epochs", "2").code == 0
+    assert (folder / "epochs.csv").read_bytes() == whole
+
+
+def test_half_precision_is_not_mixed_where_auto_means_another_on_the_next_gpu(run, monkeypatch):
+    monkeypatch.setattr(train, "autocast_dtype", lambda device, precision: torch.bfloat16)
+    folder = run("--epochs", "1", "--half-precision").folder
+    assert torch.load(folder / "checkpoint.pt", weights_only=True)["settings"]["precision"] == "bf16"
+    monkeypatch.setattr(train, "autocast_dtype", lambda device, precision: torch.float16)
+    done = run("--epochs", "2", "--half-precision")
+    assert done.code == 2
+    assert "training with precision bf16, not fp16" in done.err
+
+
 def test_other_settings_do_not_go_on_from_a_checkpoint(run):
     run("--epochs", "1")
     done = run("--epochs", "2", "--lr", "0.1")

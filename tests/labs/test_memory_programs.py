@@ -10,6 +10,7 @@ import pytest
 import torch
 from support import ROOT
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from common.device import without_gpu
@@ -203,6 +204,24 @@ def test_recomputation_restores_random_state_and_leaves_statistics_alone(context
     assert all(map(torch.equal, own_gradients, gradients))
     assert all(torch.equal(value, plain.state_dict()[name]) for name, value in stage.state_dict().items())
     assert (stage[1].momentum, stage[1].num_batches_tracked) == (0.1, 1)  # as before, for the next step
+
+
+class ConvolutionCounter(TorchDispatchMode):
+    """Counts the convolutions that are computed."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.convolution.default
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(("context_fn", "count"), [(statistics_once, 2 + 1), (convolutions_kept, 2)])
+def test_selective_checkpointing_computes_no_convolution_again(context_fn, count):
+    """The stage ends with a convolution, whose result the backward pass does not need: it never runs again."""
+    with ConvolutionCounter() as counter:
+        one_pass(context_fn)
+    assert counter.count == count
 
 
 def test_random_state_must_be_kept_or_dropout_drops_something_else():

@@ -6,7 +6,7 @@ It writes `epochs.csv`, TensorBoard scalars and `checkpoint.pt` into --logdir: t
 to go on. The same command goes on after a kill, as if nothing had happened: at the epoch after the last whole one, with
 the same random numbers. Parts of a step are NVTX ranges, for Nsight Systems:
 
-    nsys profile -t cuda,nvtx --cuda-memory-usage true python labs/memory/train.py --epochs 2
+    nsys profile -t cuda,nvtx --cuda-memory-usage true python labs/memory/train.py --epochs 2 --logdir logs/nsys
 """
 
 import argparse

@@ -1,11 +1,13 @@
 """labs/memory/train.py: what it writes, and that nothing is lost by a kill, a damaged file or other settings."""
 
 import csv
+import re
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from support import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from common.errors import InputError
@@ -145,6 +147,15 @@ def test_half_precision_is_not_mixed_where_auto_means_another_on_the_next_gpu(ru
     done = run("--epochs", "2", "--half-precision")
     assert done.code == 2
     assert "training with precision bf16, not fp16" in done.err
+
+
+def test_the_commands_that_the_page_shows_do_not_meet_in_one_folder():
+    text = (ROOT / "docs" / "labs" / "memory.md").read_text()
+    commands = re.findall(r"^    .*python labs/memory/train\.py (.*)$", text, re.MULTILINE)
+    folders = [train.options(words.split()).logdir for words in commands]
+    assert len(folders) == 2
+    assert len(set(folders)) == 2
+    assert all(words in train.__doc__ for words in commands)
 
 
 def test_other_settings_do_not_go_on_from_a_checkpoint(run):

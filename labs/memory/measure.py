@@ -150,8 +150,8 @@ def curves(options: StepOptions, seed: int, variants: dict[str, dict[str, Any]],
     return {"data": base.data, "epochs": results}
 
 
-def by_kind(options: StepOptions, name: str) -> list[dict[str, Any]]:
-    """Memory by kind over one step of a program on a GPU, predicted; see `labs.memory.timeline`.
+def by_kind(options: StepOptions, name: str) -> dict[str, Any]:
+    """Memory by kind over one step of a program on a GPU, predicted; see `labs.memory.timeline.step_timeline`.
 
     Of the published model and batch, in float32.
     """

@@ -2,8 +2,7 @@
 
 "Aggregated Residual Transformations for Deep Neural Networks", Xie et al. 2017, section 5.3: three stages of bottleneck
 blocks, whose 3x3 convolutions are in groups, and shortcuts. The first convolution is 1x1, as in the widely copied
-`pytorch-cifar`; with it the predicted memory is the published one, a CUDA
-context apart.
+`pytorch-cifar`; with it the memory that is predicted as reserved is the published one, within a few percent.
 """
 
 import re

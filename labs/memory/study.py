@@ -259,16 +259,19 @@ def curve_rows(curves: dict[str, list[list[dict[str, float]]]], last_only: bool 
     ]
 
 
-def at_peak(timelines: dict[str, list[Row]]) -> list[Row]:
-    """Table 4: of each program, the moment at which it holds most, by kind: predicted for a GPU."""
+def at_peak(timelines: dict[str, Any]) -> list[Row]:
+    """Table 4: of each program, the moment at which it holds most, by kind: predicted for a GPU.
+
+    timelines: `measure.by_kind` of each. What was published counts cudaMalloc, so it is beside what is reserved.
+    """
     known = {BASELINE: published.BASE.memory_gb, CHECKPOINTED: published.CHECKPOINT.memory_gb}
     rows = []
     for name, timeline in timelines.items():
-        if timeline:
-            sizes = [{kind: mb for kind, mb in row.items() if kind != "operator"} for row in timeline]
-            peak = max(sizes, key=lambda size: sum(size.values()))
-            total = {"predicted GB": sum(peak.values()) / 1e3, "published GB": known.get(name)}
-            rows.append({"program": name} | {kind: round(mb) for kind, mb in peak.items()} | total)
+        sizes = [{kind: mb for kind, mb in row.items() if kind != "operator"} for row in timeline["rows"]]
+        peak = max(sizes, key=lambda size: sum(size.values()))
+        total = {"allocated GB": sum(peak.values()) / 1e3, "reserved GB": timeline["reserved_bytes"] / 1e9}
+        published_gb = {"published GB": known.get(name)}
+        rows.append({"program": name} | {kind: round(mb) for kind, mb in peak.items()} | total | published_gb)
     return rows
 
 
@@ -318,9 +321,12 @@ def main() -> None:
         "curves_last_epoch": curve_rows(curves, last_only=True),
         "curves": curve_rows(curves),
     }
-    timelines = {name: study.measured("by_kind", name=name) or [] for name in (BASELINE, *IN_FLOAT32[:3])}
+    predicted = {name: study.measured("by_kind", name=name) for name in (BASELINE, *IN_FLOAT32[:3])}
+    timelines = {name: timeline for name, timeline in predicted.items() if timeline}
     tables["memory_at_peak"] = at_peak(timelines)
-    tables |= {f"memory_by_kind_{name}": timelines[name] for name in (BASELINE, CHECKPOINTED)}
+    tables |= {
+        f"memory_by_kind_{name}": timelines[name]["rows"] for name in (BASELINE, CHECKPOINTED) if name in timelines
+    }
     notes = [*notes_of(options), audit.least_optimizer_ms()]
     if torch.device(options.device).type == "cuda" and (file := study.measured("snapshot", name=BASELINE)):
         notes.append(f"the allocator's snapshot is {file}: open it at https://docs.pytorch.org/memory_viz")

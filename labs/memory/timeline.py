@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from common.options import StepOptions
+from common.studies.fit.allocator import reserved_bytes
 from common.studies.fit.stand_in_gpu import stand_in_gpu
 from common.studies.fit.tracker import Block, MemoryTracker
 from common.studies.programs import float_batch, program
@@ -67,11 +68,15 @@ class Timeline(MemoryTracker):
         ]
 
 
-def step_timeline(file: Path, options: StepOptions) -> list[dict[str, Any]]:
-    """The rows of a program's second step on a GPU; the first makes the optimizer's state."""
+def step_timeline(file: Path, options: StepOptions) -> dict[str, Any]:
+    """{"rows": those of a program's second step on a GPU, "reserved_bytes": by torch's allocator after it}.
+
+    The first step makes the optimizer's state.
+    """
     options = replace(options, device="cpu")  # of the fake tensors
     with FakeTensorMode(allow_non_fake_inputs=True), Timeline() as timeline, stand_in_gpu(timeline, program, []):
         one = program(file, options)
+        timeline.begin()
         batch = float_batch(options)
         timeline.mark("inputs", batch)
         one.train_step(*batch)
@@ -79,4 +84,4 @@ def step_timeline(file: Path, options: StepOptions) -> list[dict[str, Any]]:
         timeline.begin_step()
         one.train_step(*batch)
         timeline.mark_state()
-        return timeline.rows()
+        return {"rows": timeline.rows(), "reserved_bytes": reserved_bytes(timeline.events)}

@@ -53,7 +53,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(few_digits, tmp_
     assert [row["workers"] for row in result.tables["workers"]] == [0, 2]
     programs_shown = [row["program"] for row in result.tables["checkpointing"]]
     assert programs_shown == ["00_baseline", *study.IN_FLOAT32]
-    memory = {row["program"]: row["predicted GB"] for row in result.tables["memory_at_peak"]}
+    memory = {row["program"]: row["allocated GB"] for row in result.tables["memory_at_peak"]}
     assert memory["02_checkpointing"] < memory["00_baseline"]
     ids = {claim.id for claim in result.claims}
     assert len(ids) == len(result.claims) == 11
@@ -271,7 +271,10 @@ def test_the_snapshot_records_three_steps_and_stops_recording(options, monkeypat
 
 
 def test_memory_by_kind_over_a_step_rises_and_falls_with_the_activations(options):
-    rows = timeline.step_timeline(ROOT / "labs" / "memory" / "00_baseline.py", options)
+    result = timeline.step_timeline(ROOT / "labs" / "memory" / "00_baseline.py", options)
+    rows = result["rows"]
+    held = max(sum(row.values()) - row["operator"] for row in rows)
+    assert held * 1e6 < result["reserved_bytes"] < held * 1e6 + 40 * 2**20  # segments of 2 and of 20 MiB
     kinds = SimpleNamespace(**{name: [row[name] for row in rows] for name in rows[0]})
     assert kinds.operator == sorted(kinds.operator)
     assert len(set(kinds.parameters)) == 1
@@ -280,6 +283,16 @@ def test_memory_by_kind_over_a_step_rises_and_falls_with_the_activations(options
     assert 0 < peak < len(rows) - 1
     assert max(kinds.activations[0], kinds.activations[-1]) < 0.1 * kinds.activations[peak]
     assert kinds.gradients[0] == kinds.gradients[-1] > min(kinds.gradients)  # freed by zero_grad, and made again
+
+
+def test_what_was_published_stands_beside_what_is_reserved():
+    rows = [
+        {"operator": 0, "parameters": 100.0, "activations": 400.0},
+        {"operator": 9, "parameters": 100.0, "activations": 50.0},
+    ]
+    (row,) = study.at_peak({"00_baseline": {"rows": rows, "reserved_bytes": 600_000_000}})
+    assert list(row)[-3:] == ["allocated GB", "reserved GB", "published GB"]
+    assert (row["allocated GB"], row["reserved GB"], row["published GB"]) == (0.5, 0.6, 7.82)
 
 
 def test_a_seed_counts_only_where_all_variants_were_trained(options):

@@ -61,7 +61,9 @@ def _input_problem(
         fixed = batch_size == 1 or "batch_size" in args.unused
         of_images = " or --image-size" if args.image_size else ""
         smaller = f"try a smaller --model{of_images}" if fixed else f"try --batch-size {batch_size // 2}"
-        fits = what_fits(program, args, device) if program and not fixed and device.type == "cuda" else ""
+        fits = ""
+        if program and not fixed and device.type == "cuda":
+            fits = what_fits(program, device, args.model, args.image_size, args.precision)
         return f"out of memory on {device_name(device)} with batch size {batch_size}: {smaller}{fits}"
     if message := compile_failure(error):
         return message
@@ -71,13 +73,13 @@ def _input_problem(
     return batch_norm_problem(error, batch_size, args.image_size)
 
 
-def what_fits(program: str, args: StepOptions, device: torch.device) -> str:
+def what_fits(program: str | Path, device: torch.device, model: str, image_size: int, precision: str) -> str:
     """The end of a sentence: the command that predicts the largest batch on this GPU."""
     path = Path(program).resolve()
     file = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     memory = torch.cuda.get_device_properties(device).total_memory // 10**9
-    size = f"--image-size {args.image_size} " if args.image_size else ""  # 0: not of images
-    options = f"--model {args.model} {size}--precision {args.precision}"
+    size = f"--image-size {image_size} " if image_size else ""  # 0: not of images
+    options = f"--model {model} {size}--precision {precision}"
     return f"; what fits: python -m common fit --program {file} {options} --memory {memory}GB"
 
 

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, checked_device, device_name, disable_tf32, synchronize
 from common.errors import InputError, is_out_of_memory, one_line_errors, printable
+from common.failures import what_fits
 from common.options import PRECISIONS, OneLineParser, folder, whole_number
 from common.record import check_writable, write_whole, writing
 from labs.memory.data import real_data
@@ -251,10 +252,15 @@ def run(training: Training, test_set: Dataset, epochs: int, on_epoch: Callable[[
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        size, name = training.settings.batch_size, device_name(training.device)
+        settings, device = training.settings, training.device
+        fits = ""
+        if device.type == "cuda":
+            program = "02_checkpointing" if settings.checkpoint else "01_half_precision"  # 00 but for the precision
+            path = Path(__file__).with_name(f"{program}.py")
+            fits = what_fits(path, device, settings.model, settings.image_size, settings.precision)
         raise InputError(
-            f"out of memory on {name} with batch size {size}: try --batch-size {size // 2} or --checkpoint; "
-            "`python -m common fit --program labs/memory/00_baseline.py --memory 16GB` says what fits"
+            f"out of memory on {device_name(device)} with batch size {settings.batch_size}: "
+            f"try --batch-size {settings.batch_size // 2}{'' if settings.checkpoint else ' or --checkpoint'}{fits}"
         ) from error
 
 

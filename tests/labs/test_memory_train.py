@@ -215,15 +215,34 @@ def test_what_cannot_be_trained_is_one_line(run, words):
     assert done.err.count("\n") == 1
 
 
-def test_out_of_memory_says_what_was_tried_and_where_to_ask_what_fits(run, monkeypatch):
+def test_out_of_memory_says_what_was_tried(run, monkeypatch):
     def full(self, images, labels):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(train.Training, "step", full)
     done = run("--epochs", "1")
     assert done.code == 2
-    for word in ("batch size 16", "--batch-size 8", "--checkpoint", "common fit"):
-        assert word in done.err
+    assert "with batch size 16: try --batch-size 8 or --checkpoint" in done.err
+    assert "common fit" not in done.err  # it predicts GPUs
+
+
+@pytest.mark.parametrize(("checkpoint", "program"), [(False, "01_half_precision"), (True, "02_checkpointing")])
+def test_out_of_memory_on_a_gpu_names_the_command_that_says_what_fits(monkeypatch, checkpoint, program):
+    def full(test_set):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    properties = SimpleNamespace(total_memory=15_843_721_216)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(train, "device_name", lambda device: "Tesla T4")
+    settings = train.Settings("resnext11_1x2d", "digits", 48, 64, 0.01, "fp16", checkpoint, 0)
+    training = SimpleNamespace(epochs=[], epoch=full, settings=settings, device=torch.device("cuda"))
+    with pytest.raises(InputError) as refused:
+        train.run(training, None, 1, print)
+    assert str(refused.value).endswith(
+        f"python -m common fit --program labs/memory/{program}.py --model resnext11_1x2d --image-size 48 "
+        "--precision fp16 --memory 15GB"
+    )
+    assert ("or --checkpoint" in str(refused.value)) is not checkpoint
 
 
 def test_digits_are_split_enlarged_and_never_mirrored(few_digits):

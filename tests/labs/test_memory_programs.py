@@ -3,8 +3,10 @@
 import ast
 import difflib
 import itertools
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -128,14 +130,20 @@ def test_the_compiled_program_learns_what_the_baseline_does_and_holds_less(optio
             torch.testing.assert_close(own_state[name], value, rtol=0.05, atol=1e-3)
 
 
-def test_offloading_pins_on_a_gpu_alone(options, monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_offloading_pins_on_a_gpu_alone(options, monkeypatch, device):
     asked = []
-    real = torch.autograd.graph.save_on_cpu
-    monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", lambda pin_memory: asked.append(pin_memory) or real(False))
-    programs.program(ROOT / "labs" / "memory" / "04_offload.py", options).train_step(
-        torch.randn(4, 3, 16, 16), torch.zeros(4, dtype=torch.long)
+    monkeypatch.setattr(
+        torch.autograd.graph, "save_on_cpu", lambda pin_memory: asked.append(pin_memory) or nullcontext()
     )
-    assert asked == [False]
+    train_step = programs.program(ROOT / "labs" / "memory" / "04_offload.py", options).train_step
+    cells = dict(zip(train_step.__code__.co_freevars, train_step.__closure__, strict=True))
+    if device == "cuda":  # named so, while all is computed on the CPU
+        cells["device"].cell_contents = SimpleNamespace(type="cuda")
+        monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor)
+        monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    train_step(torch.randn(4, 3, 16, 16), torch.zeros(4, dtype=torch.long))
+    assert asked == [device == "cuda"]
 
 
 def saved_bytes(path, options):

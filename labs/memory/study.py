@@ -10,6 +10,7 @@ step; the optimizer's time; curves of loss and accuracy over seeds. The result i
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.data import check_cifar10
 from common.device import autocast_notes, without_gpu
 from common.errors import InputError, one_line_errors
+from common.ladder.statistics import Mean
 from common.options import StepOptions
 from common.record import data_label
 from common.studies.lab import Measuring, NotMeasured, Row, lab_options, mean, needs, ratio, report
@@ -250,13 +252,21 @@ def curve_rows(curves: dict[str, list[list[dict[str, float]]]], last_only: bool 
             "epoch": number + 1,
             "seeds": len(seeds),
             "loss": mean([epochs[number]["loss"] for epochs in seeds]),
-            "training accuracy %": mean([100 * epochs[number]["train_accuracy"] for epochs in seeds]),
-            "test accuracy %": mean([100 * epochs[number]["test_accuracy"] for epochs in seeds]),
+            "training accuracy %": percent([epochs[number]["train_accuracy"] for epochs in seeds]),
+            "test accuracy %": percent([epochs[number]["test_accuracy"] for epochs in seeds]),
         }
         for name, seeds in curves.items()
         for number in range(len(seeds[0]))
         if not last_only or number == len(seeds[0]) - 1
     ]
+
+
+def percent(shares: list[float]) -> Mean:
+    """The `Mean` of shares (0..1), in %; its interval ends at 0 and 100, which Student's t does not know of."""
+    percentages = mean([100 * share for share in shares])
+    if percentages.low is None or percentages.high is None:
+        return percentages
+    return replace(percentages, low=max(0.0, percentages.low), high=min(100.0, percentages.high))
 
 
 def at_peak(timelines: dict[str, Any]) -> list[Row]:

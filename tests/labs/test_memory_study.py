@@ -363,6 +363,16 @@ def seeds(accuracies, losses=(1.0, 1.1, 0.9)):
     ]
 
 
+def test_an_accuracys_interval_stays_within_0_and_100_percent():
+    (row,) = study.curve_rows({"base": seeds([0.99, 0.6, 0.9])})
+    assert row["test accuracy %"].high == 100.0
+    assert row["test accuracy %"].mean == pytest.approx(83.0)
+    (row,) = study.curve_rows({"base": seeds([0.01, 0.4, 0.1])})
+    assert row["test accuracy %"].low == 0.0
+    (row,) = study.curve_rows({"base": seeds([0.9, 0.9, 0.9])[:1]})
+    assert row["test accuracy %"].low is None
+
+
 def test_accuracy_is_kept_lost_or_not_resolved_over_seeds():
     base = seeds([0.80, 0.82, 0.78])
     curves = dict.fromkeys(("base", "checkpointing", "larger batch", "lower learning rate"), base)

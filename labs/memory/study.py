@@ -20,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.data import check_cifar10
 from common.device import autocast_notes, without_gpu
 from common.errors import InputError, one_line_errors
-from common.ladder.statistics import Mean
 from common.options import StepOptions
 from common.record import data_label
-from common.studies.lab import Measuring, NotMeasured, Row, lab_options, mean, needs, ratio, report
+from common.studies.lab import Mean, Measuring, NotMeasured, Row, lab_options, mean, needs, ratio, report
 from labs.memory import audit, published
 from labs.memory.model import DEFAULTS, resnext
 

@@ -383,6 +383,7 @@ def test_the_memory_is_the_machine_s_or_the_cgroup_s(tmp_path, monkeypatch, cont
 
 def test_cudnn_s_benchmark_is_on_only_while_a_program_runs_that_asks_for_it(monkeypatch):
     seen = []
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(one_batch, "time_one_batch", lambda *_: seen.append(torch.backends.cudnn.benchmark))
     programs = an_uncompiled()
     for on in (True, False, None):

@@ -141,11 +141,15 @@ def test_stacks_are_recorded_on_request(tmp_path):
 
 
 def test_the_peak_on_a_cpu_is_the_highest_running_total_of_its_allocations():
-    def memory(total, device_type=0):
-        return {"name": "[memory]", "args": {"Total Allocated": total, "Device Type": device_type}}
+    def memory(ts, total, size, device_type=0):
+        args = {"Total Allocated": total, "Bytes": size, "Device Type": device_type}
+        return {"name": "[memory]", "ts": ts, "args": args}
 
-    other = {"name": "aten::mm", "args": {"Total Allocated": 9_999}}
-    assert tracing.cpu_peak_bytes([memory(100), other, memory(700), memory(999, 1), memory(3)]) == 700
+    other = {"name": "aten::mm", "ts": 0, "args": {"Total Allocated": 9_999}}
+    events = [memory(2, 700, 600), memory(1, 100, 100), other, memory(3, 999, 1, 1), memory(4, 3, -697)]
+    assert tracing.cpu_peak_bytes(events) == 700
+    earlier = [memory(2, 5700, 600), memory(1, 5100, 100), memory(4, 5003, -697)]  # an earlier trace left 5000
+    assert tracing.cpu_peak_bytes(earlier) == 700
     assert tracing.cpu_peak_bytes([]) == 0
 
 

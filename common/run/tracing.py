@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,12 @@ def cpu_peak_bytes(events: list[dict[str, Any]]) -> int:
     """The profiler's peak on a CPU: the most bytes that torch's CPU allocator had allocated since tracing began.
 
     events: those of a trace. What was allocated before (weights, momentum) is not in it, nor is what loader workers
-    hold. Read from the `[memory]` events, as the profiler plugin's Memory view does.
+    hold. Read from the `[memory]` events, as the profiler plugin's Memory view does, less what an earlier trace of this
+    process has counted and has not seen freed: torch goes on from there.
     """
-    memory = (event["args"] for event in events if event.get("name") == "[memory]")
-    return max((values["Total Allocated"] for values in memory if values["Device Type"] == 0), default=0)
+    memory = [event for event in events if event.get("name") == "[memory]" and event["args"]["Device Type"] == 0]
+    if not memory:
+        return 0
+    first = min(memory, key=itemgetter("ts"))["args"]
+    before = first["Total Allocated"] - first["Bytes"]
+    return max(event["args"]["Total Allocated"] for event in memory) - before

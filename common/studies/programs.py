@@ -3,7 +3,6 @@
 So what is measured is what the reader reads, and a study holds no copy of it.
 """
 
-import gc
 import importlib.util
 import json
 import sys
@@ -115,7 +114,6 @@ def peak_bytes(train_step: TrainStep, batch: Batch, device: torch.device) -> int
         torch.cuda.reset_peak_memory_stats(device)
         train_step(*batch)
         return gpu_peak_bytes(device)[0]
-    gc.collect()  # garbage that is freed meanwhile would count as held before
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         train_step(*batch)
     with tempfile.TemporaryDirectory() as folder:

@@ -451,8 +451,7 @@ def test_a_gpu_that_is_out_of_memory_names_the_command_that_says_what_fits(monke
 
 def test_programs_without_images_have_no_image_size(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=16 * 10**9))
-    args = SimpleNamespace(model="small", image_size=0, precision="auto")
-    assert failures.what_fits("own.py", args, torch.device("cuda")).endswith(
+    assert failures.what_fits("own.py", torch.device("cuda"), "small", 0, "auto").endswith(
         "own.py --model small --precision auto --memory 16GB"
     )
     one = make_prediction("labs/simcls/00_baseline", model="small", image_size=0, batch_size=4)

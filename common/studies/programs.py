@@ -7,9 +7,10 @@ import importlib.util
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from inspect import getclosurevars
 from itertools import repeat
 from pathlib import Path
@@ -114,8 +115,13 @@ def peak_bytes(train_step: TrainStep, batch: Batch, device: torch.device) -> int
         torch.cuda.reset_peak_memory_stats(device)
         train_step(*batch)
         return gpu_peak_bytes(device)[0]
+    return profiled_peak_bytes(partial(train_step, *batch))
+
+
+def profiled_peak_bytes(step: Callable[[], object]) -> int:
+    """The most bytes that torch's CPU allocator holds during step() beyond what was before: see `cpu_peak_bytes`."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        train_step(*batch)
+        step()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))

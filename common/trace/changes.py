@@ -119,8 +119,8 @@ class Changes(Mapping[str, Change]):
         """
         if is_amd(self.trace):
             return HALF_THE_BYTES
-        devices = [self.trace.properties.get(number, {}) for number in distinct(self.trace.kernels.device).tolist()]
-        known = [MATRIX_RATIO.get(f"{device.get('computeMajor')}.{device.get('computeMinor')}") for device in devices]
+        versions = [(gpu.get("computeMajor"), gpu.get("computeMinor")) for gpu in self.trace.gpu_properties]
+        known = [MATRIX_RATIO.get(f"{major}.{minor}") for major, minor in versions]
         ratio = max(filter(None, known), default=MATRIX_RATIO["7.0"])
         return max(HALF_THE_BYTES, ratio * REACHED_16_BITS / REACHED_FP32)
 

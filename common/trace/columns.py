@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from common.trace.intervals import Cover
+from common.trace.ordered import distinct
 from common.trace.source import PARTIAL
 
 if TYPE_CHECKING:  # it imports this module
@@ -113,6 +114,11 @@ class Trace(Struct, dict=True):
     def partial(self) -> bool:
         """True if the file is cut off or damaged, so that recorded events are missing."""
         return any(line.endswith(PARTIAL) for line in self.warnings)
+
+    @cached_property
+    def gpu_properties(self) -> list[dict[str, Any]]:
+        """The `properties` of each GPU that ran a kernel; {} for one that the file does not describe."""
+        return [self.properties.get(number, {}) for number in distinct(self.kernels.device).tolist()]
 
     @cached_property
     def nesting(self) -> "Nesting":

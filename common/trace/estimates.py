@@ -136,7 +136,7 @@ class Estimates:
         us = self._look.us_per_step(self._look.once(attention)[1])
         why = f"{time_text(us)} of a step are softmax and elementwise kernels between the two products of attention"
         how = "scaled_dot_product_attention is one kernel, which does not store the matrix of scores"
-        share = us * self._look.step_count / self._look.total_us
+        share = self._look.share_of_steps(us)
         return bounded(None, FUSE_ATTENTION, f"{why}: {how}", share)
 
     def _with_chains(self, cost: Advice) -> Advice:
@@ -144,7 +144,7 @@ class Estimates:
         if cost.step != "13_compile" or cost.predicted_gain == 1.0:
             return cost
         us = self._look.us_per_step(self._look.once(fused_away))
-        share = us * self._look.step_count / self._look.total_us
+        share = self._look.share_of_steps(us)
         if share < WORTHWHILE:
             return cost
         why = f"{time_text(us)} of a step are kernels that compiled code fuses with those beside them"

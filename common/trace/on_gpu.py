@@ -15,7 +15,6 @@ from common.trace.intervals import Cover, integral
 from common.trace.kinds import LAYOUT
 from common.trace.nature import Nature
 from common.trace.operators import launched_in, launches
-from common.trace.ordered import distinct
 from common.trace.phases import Phases
 from common.trace.steps import Steps, of_steps
 from common.trace.tensor_cores import TensorCores, is_amd, unit_name
@@ -81,8 +80,7 @@ def _loading(steps: Steps, phases: Phases, share: float) -> list[Advice]:
 def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> Advice:
     """At best the matrix work in float32 is gone, and that in TF32 and the other kernels move half as many bytes."""
     kernels, total = trace.kernels, max(float(steps.duration.sum()), 1e-9)
-    devices = [trace.properties.get(number, {}) for number in distinct(kernels.device).tolist()]
-    majors = [device["computeMajor"] for device in devices if isinstance(device.get("computeMajor"), int)]
+    majors = [gpu["computeMajor"] for gpu in trace.gpu_properties if isinstance(gpu.get("computeMajor"), int)]
     if majors and max(majors) < 7:
         return Advice("01_amp", "mixed precision", f"this GPU has no {unit_name(trace)}", 0.0, 1.0)
 

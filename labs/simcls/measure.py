@@ -1,11 +1,9 @@
 """The measurements of this lab's study, each called in a process of its own; see `common.studies.lab`."""
 
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from itertools import islice
 from pathlib import Path
@@ -19,6 +17,7 @@ from common.device import autocast_dtype, disable_tf32, synchronize
 from common.errors import InputError
 from common.options import StepOptions
 from common.studies.lab import serve
+from common.studies.programs import profiled_peak_bytes
 from labs.simcls.data import Collate, training_set
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import re_ranker, size_of
@@ -116,13 +115,7 @@ def peak_bytes(step: Any, device: torch.device, optimizer: torch.optim.Optimizer
         step()
         return torch.cuda.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(path))
-        events = json.loads(path.read_bytes())["traceEvents"]
-    return max(event["args"]["Total Allocated"] for event in events if event.get("name") == "[memory]")
+    return profiled_peak_bytes(step)
 
 
 if __name__ == "__main__":

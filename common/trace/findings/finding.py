@@ -169,9 +169,13 @@ class Look:
             when = when | Cover(gpu.start[gaps], gpu.end[gaps])
         return when
 
+    def share_of_steps(self, us_per_step: float) -> float:
+        """Of the steps' time, so many µs of each."""
+        return us_per_step * self.step_count / self.total_us
+
     def worthwhile(self, us_per_step: float) -> bool:
         """Whether so many µs per step deserve a line."""
-        return us_per_step * self.step_count >= WORTHWHILE * self.total_us
+        return self.share_of_steps(us_per_step) >= WORTHWHILE
 
     def without(self, kernels: np.ndarray) -> Change:
         """The change that the kernels of a mask are gone."""

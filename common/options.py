@@ -243,10 +243,7 @@ def step_options(
     does a printed line where one is given. Under torchrun only rank 0 prints. A bad option
     ends the program (exit code 2); InputError for a device that is not there.
     """
-    program = ast.parse(Path(file).read_text(encoding="utf-8"))
-    attributes = (node for node in ast.walk(program) if isinstance(node, ast.Attribute))
-    read = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "args"}
-    unused = tuple(name for name in WORKLOAD if name not in read)
+    unused = unread(file)
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -263,6 +260,14 @@ def step_options(
         if any(word == flag or word.startswith(flag + "=") for word in words):
             print(f"{Path(sys.argv[0]).stem}: {flag} has no effect in this step")
     return options
+
+
+def unread(file: str | Path) -> tuple[str, ...]:
+    """The options of `WORKLOAD` that a program nowhere reads, as `args.NAME`."""
+    program = ast.parse(Path(file).read_text(encoding="utf-8"))
+    attributes = (node for node in ast.walk(program) if isinstance(node, ast.Attribute))
+    read = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "args"}
+    return tuple(name for name in WORKLOAD if name not in read)
 
 
 def resolved(

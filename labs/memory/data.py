@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, Transform, check_cifar10, cifar10, fetch_cifar10
-from common.studies.lab import needs
+from common.studies.digits import stored_digits
 
 LAB = "memory"
 STORED_SIZE = 32  # px of CIFAR-10's images, and of the digits as we enlarge them
@@ -34,22 +34,19 @@ def shifted(size: int) -> Compose:
 class Digits(Dataset):
     """scikit-learn's handwritten digits, 8x8 greys, enlarged to PIL images of 32 px: real, small, in the package.
 
-    1,797 items (image passed through `transform`, int in 0..9), every fifth of them for testing. From the UCI
-    "Optical Recognition of Handwritten Digits", Alpaydin and Kaynak 1998.
+    1,797 items (image passed through `transform`, int in 0..9), every fifth of them for testing; see `stored_digits`.
     """
 
     source = "digits"
 
     def __init__(self, transform: Transform, train: bool = True) -> None:
-        needs("sklearn", "scikit-learn", LAB, "training without CIFAR-10, on real images of digits,")
-        from sklearn.datasets import load_digits
-
-        images, labels = load_digits(return_X_y=True)
+        images, labels = stored_digits(LAB)
         testing = np.arange(len(labels)) % TEST_SHARE == 0
         chosen = ~testing if train else testing
-        greys = (images[chosen].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
         size = (STORED_SIZE, STORED_SIZE)
-        self.images = [Image.fromarray(grey).resize(size, Image.Resampling.BILINEAR).convert("RGB") for grey in greys]
+        self.images = [
+            Image.fromarray(grey).resize(size, Image.Resampling.BILINEAR).convert("RGB") for grey in images[chosen]
+        ]
         self.targets, self.transform = labels[chosen].tolist(), transform
 
     def __len__(self) -> int:

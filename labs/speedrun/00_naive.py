@@ -1,0 +1,64 @@
+"""Speed run 00: a naive residual network, trained as it is written down first.
+
+Idea       The time to a given accuracy is what counts: how fast a step is, and how many of them it takes.
+Change     None yet: every image is prepared in Python, one by one; plain SGD with a learning rate that stays; fp32.
+Look for   Overview: "DataLoader" in the step time. `--cprofile naive.prof`: hundreds of thousands of calls per epoch.
+Caution    The target is reached when a test after an epoch first says so, as in DAWNBench: that is optimistic, as
+           the next epoch may be below it again. The accuracy after the last epoch is reported, too.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import one_line_errors
+from labs.speedrun.augment import Cutout, cutout_of, shift_of
+from labs.speedrun.data import OneByOne, data_set
+from labs.speedrun.model import naive_resnet, width_of
+from labs.speedrun.race import race_options, run_race
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
+
+
+@one_line_errors()
+def main():
+    args = race_options(__doc__, __file__)
+    device, size = torch.device(args.device), args.image_size
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+    data = data_set(args)
+    transform = Compose([
+        Resize((size, size)),
+        RandomCrop(size, padding=shift_of(size), padding_mode="reflect"),
+        RandomHorizontalFlip(0.5 if data.mirrors else 0),
+        ToTensor(),
+        Normalize(data.mean, data.std),
+        Cutout(cutout_of(size)),
+    ])
+    loader = DataLoader(OneByOne(data, transform), args.batch_size, shuffle=True, drop_last=True)
+    model = naive_resnet(width_of(args.model), data.channels, data.classes).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    losses = []
+
+    def train_step(images, labels):
+        images, labels = images.to(device), labels.to(device)
+        loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        return loss
+
+    return run_race(__file__, args, data, loader, train_step, [model, optimizer])
+
+
+if __name__ == "__main__":
+    main()

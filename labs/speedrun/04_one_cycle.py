@@ -1,0 +1,57 @@
+"""Speed run 04: one cycle of the learning rate.
+
+Idea       A high learning rate learns fast and cannot settle, a low one settles and takes forever: first rise to a rate
+           many times as high, then fall to 0, in a number of epochs that is known beforehand.
+Change     one_cycle(optimizer, steps): the rate rises over a quarter of all steps, then falls. Fewer epochs, a higher rate.
+Look for   The accuracy: low while the rate is high, then it jumps within the last epochs.
+Caution    It reaches nothing before its end: cut off in the middle, it is worse than a constant rate. The number of
+           epochs is part of the method, and was chosen on images held out from the training part.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import one_line_errors
+from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
+from labs.speedrun.data import data_set
+from labs.speedrun.model import resnet9, width_of
+from labs.speedrun.optimizers import one_cycle
+from labs.speedrun.race import race_options, run_race
+
+import torch
+from torch import nn
+
+
+@one_line_errors()
+def main():
+    args = race_options(__doc__, __file__)
+    device, size = torch.device(args.device), args.image_size
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+    data = data_set(args)
+    loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
+    model = resnet9(width_of(args.model), data.channels, data.classes).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    schedule = one_cycle(optimizer, args.epochs * len(loader))
+    losses = []
+
+    def train_step(images, labels):
+        loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+        return loss
+
+    return run_race(__file__, args, data, loader, train_step, [model, optimizer, schedule])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Speed run 07: half precision.
+
+Idea       Convolutions of 16 bits run on Tensor Cores, several times as fast, and batches take half the memory.
+Change     torch.autocast around forward and loss: bf16 where the GPU has it, otherwise fp16 with a GradScaler.
+Look for   GPU Kernel: Tensor Cores in use. Overview: a shorter step.
+Caution    Batch norm and the loss stay in float32 under autocast. On a CPU without AMX autocast stays off: a note says so.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
+from labs.speedrun.data import data_set
+from labs.speedrun.model import resnet9, width_of
+from labs.speedrun.optimizers import DecoupledSGD, one_cycle
+from labs.speedrun.race import race_options, run_race
+
+import torch
+from torch import nn
+
+
+@one_line_errors()
+def main():
+    args = race_options(__doc__, __file__)
+    device, size = torch.device(args.device), args.image_size
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+    data = data_set(args)
+    loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
+    model = resnet9(width_of(args.model), data.channels, data.classes).to(device)
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
+    optimizer = DecoupledSGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=0.05)
+    schedule = one_cycle(optimizer, args.epochs * len(loader))
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(images, labels):
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+        losses.append(loss.item())
+        return loss
+
+    return run_race(__file__, args, data, loader, train_step, [model, optimizer, schedule, scaler], precision=amp_dtype)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Speed run 09: the first convolution is computed, not learned.
+
+Idea       Neighbouring pixels say nearly the same, so the first layer's gradients are nearly parallel. A convolution whose
+           outputs are uncorrelated and vary alike, whitening, lets all that follows learn faster; it is computed from
+           the images themselves.
+Change     A frozen stem of the eigenvectors of 3x3 patches in place of the first convolution, and a 1x1 after it.
+Look for   The accuracy of the first epochs.
+Caution    Computing it is on the race's clock. It sees no label, and no test image.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
+from labs.speedrun.data import data_set
+from labs.speedrun.model import patch_stem, resnet9, whiten, width_of
+from labs.speedrun.optimizers import DecoupledSGD, one_cycle
+from labs.speedrun.race import race_options, run_race
+
+import torch
+from torch import nn
+
+
+@one_line_errors()
+def main():
+    args = race_options(__doc__, __file__)
+    device, size = torch.device(args.device), args.image_size
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+    data = data_set(args)
+    loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
+    stem = patch_stem(data.channels)
+    model = resnet9(width_of(args.model), data.channels, data.classes, stem=stem).to(device, memory_format=torch.channels_last)
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
+    optimizer = DecoupledSGD(trained, lr=args.lr, momentum=0.9, weight_decay=0.05)
+    schedule = one_cycle(optimizer, args.epochs * len(loader))
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(images, labels):
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+        losses.append(loss.item())
+        return loss
+
+    def prepare():
+        whiten(stem, loader.prepared()[0][:5000])
+
+    state = [model, optimizer, schedule, scaler]
+    return run_race(__file__, args, data, loader, train_step, state, None, prepare, precision=amp_dtype)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Speed run 15: compile forward and loss, and read no loss.
+
+Idea       Between convolutions, normalisation, activation and pooling each read and write the whole batch. Compiled, they
+           are few kernels. A loss that nobody reads until the end lets the host run ahead of a GPU.
+Change     torch.compile around forward and loss; losses stay on the device.
+Look for   Trace: kernels named triton_… on a GPU, cpp_fused_… on a CPU; no aten::item.
+Caution    Compiling takes longer than the whole race. It is off the clock, as in DAWNBench, and reported: one race is not
+           worth it, a search over settings is.
+"""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of, views
+from labs.speedrun.data import data_set
+from labs.speedrun.model import GhostNorm, patch_stem, resnet9, whiten, width_of
+from labs.speedrun.optimizers import DecoupledSGD, Lookahead, Muon, one_cycle, parameter_groups
+from labs.speedrun.race import race_options, run_race
+
+import torch
+from torch import nn
+
+
+@one_line_errors()
+def main():
+    args = race_options(__doc__, __file__)
+    device, size = torch.device(args.device), args.image_size
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+    data = data_set(args)
+    loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
+    stem = patch_stem(data.channels)
+    parts = {"stem": stem, "norm": partial(GhostNorm, ghost=32), "activation": partial(nn.CELU, 0.075)}
+    model = resnet9(width_of(args.model), data.channels, data.classes, **parts).to(device, memory_format=torch.channels_last)
+    convolutions, others = parameter_groups(model)
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
+    optimizer = DecoupledSGD(others, lr=args.lr, momentum=0.9, weight_decay=0.05)
+    muon = Muon(convolutions, lr=args.lr)
+    schedule = one_cycle(optimizer, args.epochs * len(loader))
+    muon_schedule = one_cycle(muon, args.epochs * len(loader))
+    lookahead = Lookahead(model, args.epochs * len(loader))
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    @torch.compile
+    def forward(images, labels):
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            return criterion(model(images), labels)
+
+    def train_step(images, labels):
+        loss = forward(images, labels)
+        model.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.step(muon)
+        scaler.update()
+        schedule.step()
+        muon_schedule.step()
+        lookahead.step()
+        losses.append(loss.detach())
+        return loss
+
+    def predict(images):
+        return sum(model(view) for view in views(images, data.mirrors))
+
+    def prepare():
+        whiten(stem, loader.prepared()[0][:5000])
+
+    state = [model, optimizer, muon, schedule, muon_schedule, scaler, lookahead]
+    return run_race(__file__, args, data, loader, train_step, state, predict, prepare, precision=amp_dtype)
+
+
+if __name__ == "__main__":
+    main()

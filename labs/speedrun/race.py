@@ -1,0 +1,296 @@
+"""The race: what is the same in every program. Its options, its clock, when the target is reached, what is written.
+
+The clock runs while the program trains: from before the first batch is asked for (moving the data to the device is on
+it, if the program does that then) to the end of the epoch at which the target was reached. Reading files, building the
+network and testing are off the clock. So is what the first steps cost once per process (compiling, loading kernels):
+`start_up_seconds`, measured before the race on a batch of zeros, after which everything is set back.
+"""
+
+import argparse
+import copy
+import cProfile
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from common import machine, record
+from common.device import device_name, synchronize
+from common.errors import InputError
+from common.failures import as_input_error
+from common.loaders import Batch, Loader
+from common.options import OneLineParser, StepOptions, add_step_options, resolved, unread, whole_number
+from common.session import run_step
+from labs.speedrun.data import FOLDS, NAMES, DataSet, source_in
+from labs.speedrun.model import DEFAULTS
+from labs.speedrun.plans import SETTINGS
+
+import torch
+from torch import nn
+
+FILE = "race.json"
+TEST_BATCH = 500
+WARM_UP_STEPS = 2
+Predict = Callable[[torch.Tensor], torch.Tensor]  # normalised images [N, C, H, W] -> scores [N, classes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceOptions(StepOptions):
+    """The options of a program of this lab.
+
+    dataset: one of `data.NAMES`. target: the test accuracy to reach, 0..1. epochs, lr: see `plans.Plan`. fold: which
+    fifth of the training part tests in place of the test set; None for the test set. cprofile: a file for cProfile's
+    figures, or None. race_only: without the windows and the trace after the race.
+    """
+
+    dataset: str
+    target: float
+    epochs: int
+    lr: float
+    fold: int | None = None
+    cprofile: Path | None = None
+    race_only: bool = False
+
+
+def race_options(description: str | None, file: str | Path, argv: Sequence[str] | None = None) -> RaceOptions:
+    """Parse a program's command line. What is not given is by the data set: see `plans`. Raises InputError."""
+    parser = OneLineParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    unused = unread(file)
+    add_step_options(parser, unused, batch_size=None, without=DEFAULTS.without, defaults=DEFAULTS)
+    parser.add_argument("--dataset", choices=NAMES, help="(default: CIFAR-10 where --data holds it, else digits)")
+    parser.add_argument("--target", type=_between(0, 1), metavar="X", help="test accuracy to reach, such as 0.94")
+    parser.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="after which the race ends")
+    parser.add_argument("--lr", type=_between(0, 1000), metavar="X", help="learning rate, the highest of a schedule")
+    parser.add_argument(
+        "--fold", type=whole_number(0, FOLDS - 1), metavar="N", help="test on that fifth of the training part instead"
+    )
+    parser.add_argument("--cprofile", type=Path, metavar="FILE", help="write cProfile's figures of the race; no record")
+    parser.add_argument("--race-only", action="store_true", help="no windows and no trace after the race")
+    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    options = resolved(args, unused, defaults=DEFAULTS)
+    source = source_in(args.data, args.dataset, args.download)
+    setting = SETTINGS[source]
+    plan = setting.plan(Path(file).stem)
+    values = {field.name: getattr(options, field.name) for field in fields(StepOptions)}
+    values |= {
+        "image_size": setting.image_size,
+        "model": args.model or setting.model,
+        "batch_size": args.batch_size or setting.batch_size,
+    }
+    return RaceOptions(
+        **values, dataset=source, target=args.target or setting.target, epochs=args.epochs or plan.epochs,
+        lr=args.lr or plan.lr, fold=args.fold, cprofile=args.cprofile, race_only=args.race_only,
+    )  # fmt: skip
+
+
+def _between(low: float, high: float) -> Callable[[str], float]:
+    """An argparse type: a number above `low`, at most `high`."""
+
+    def convert(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not low < number <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number above {low}, at most {high}")
+        return number
+
+    return convert
+
+
+@dataclass(frozen=True)
+class Race:
+    """One race. seconds: on the clock at the end of each epoch. accuracies: of the test then, 0..1; losses: means.
+
+    failure: "diverged" where a loss was no number, which ended the race; "not reached"; None for one that succeeded.
+    """
+
+    program: str
+    data: str
+    device: str
+    model: str
+    target: float
+    epochs: int
+    batch_size: int
+    lr: float
+    seed: int
+    start_up_seconds: float
+    seconds: list[float]
+    accuracies: list[float]
+    losses: list[float]
+    failure: str | None
+
+    @property
+    def epochs_to_target(self) -> int | None:
+        """After how many epochs the target was reached first; None for a failure."""
+        reached = (number for number, accuracy in enumerate(self.accuracies, 1) if accuracy >= self.target)
+        return None if self.failure else next(reached)
+
+    @property
+    def seconds_to_target(self) -> float | None:
+        """On the clock; None for a failure."""
+        epochs = self.epochs_to_target
+        return epochs and self.seconds[epochs - 1]
+
+    def __str__(self) -> str:
+        """In a line, for people."""
+        end = f"{self.accuracies[-1]:.2%} at the end, after {len(self.accuracies)} epochs and {self.seconds[-1]:.2f} s"
+        start = f"the first steps took {self.start_up_seconds:.1f} s more, off the clock"
+        if self.failure == "diverged":
+            return f"diverged in epoch {len(self.losses)}: its loss is no number: try a smaller --lr"
+        if self.failure:
+            return f"{self.target:.2%} was not reached: at most {max(self.accuracies):.2%}, {end}: try more --epochs"
+        return f"{self.target:.2%} in {self.seconds_to_target:.2f} s, {self.epochs_to_target} epochs ({end}; {start})"
+
+
+def race(
+    program: str,
+    args: RaceOptions,
+    data: DataSet,
+    loader: Loader,
+    train_step: Callable[..., torch.Tensor],
+    state: Sequence[Any],
+    predict: Predict | None = None,
+    prepare: Callable[[], None] | None = None,
+    on_clock: AbstractContextManager[Any] | None = None,
+    report: Callable[[int, float, float, float], None] | None = None,
+) -> Race:
+    """Train until the last epoch, testing after each.
+
+    train_step(images, labels): trains on one batch as the loader yields it and returns the loss, a tensor. state: the
+    model, then all else that a step changes and that has a `state_dict`: optimizers, schedules. predict: in place of
+    the model, in tests. prepare(): is called first, on the clock. on_clock: entered while the clock runs, each time.
+    report(epoch, seconds, loss, accuracy): after each epoch.
+    """
+    device, model = torch.device(args.device), state[0]
+    if device.type == "cpu":
+        machine.keep_freed_memory()
+    start_up_seconds = _start_up(loader, train_step, state, device)
+    images, labels = data.prepared(data.test, device)
+    seconds, accuracies, losses = [0.0], list[float](), list[float]()
+    failure = "not reached"
+    for epoch in range(1, args.epochs + 1):
+        model.train()
+        of_steps = []
+        synchronize(device)
+        begin = time.perf_counter()
+        with on_clock or nullcontext():
+            if prepare and epoch == 1:
+                prepare()
+            for batch in loader:
+                of_steps.append(train_step(*batch).detach())
+            synchronize(device)
+        seconds.append(seconds[-1] + time.perf_counter() - begin)
+        loss = torch.stack(of_steps).float().mean().item()
+        if not math.isfinite(loss):
+            failure = "diverged"
+            losses.append(0.0)  # JSON has no other number for it
+            accuracies.append(0.0)
+            break
+        losses.append(loss)
+        accuracies.append(accuracy(model, predict or model, images, labels))
+        if accuracies[-1] >= args.target:
+            failure = None if failure == "not reached" else failure
+        if report:
+            report(epoch, seconds[-1], losses[-1], accuracies[-1])
+    return Race(
+        program, data.source, device_name(device), args.model, args.target, args.epochs, args.batch_size, args.lr,
+        args.seed, start_up_seconds, seconds[1:], accuracies, losses, failure,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, predict: Predict, images: torch.Tensor, labels: torch.Tensor) -> float:
+    """The share of the images that is classified right, 0..1, by batch norm's running statistics."""
+    model.eval()
+    batches = zip(images.split(TEST_BATCH), labels.split(TEST_BATCH), strict=True)
+    right = sum((predict(batch).argmax(1) == expected).sum() for batch, expected in batches)
+    return int(right) / len(labels)
+
+
+def _start_up(
+    loader: Loader, train_step: Callable[..., torch.Tensor], state: Sequence[Any], device: torch.device
+) -> float:
+    """Seconds that the first steps take beyond what a later one does; afterwards all is as it was before them."""
+    before = [copy.deepcopy(part.state_dict()) for part in state]
+    batch, step_seconds = blank_batch(loader), []
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for _ in range(WARM_UP_STEPS + 1):
+            synchronize(device)
+            begin = time.perf_counter()
+            train_step(*batch)
+            synchronize(device)
+            step_seconds.append(time.perf_counter() - begin)
+    for part, saved in zip(state, before, strict=True):
+        part.load_state_dict(saved)
+    return max(0.0, sum(step_seconds[:-1]) - WARM_UP_STEPS * step_seconds[-1])
+
+
+def blank_batch(loader: Loader) -> Batch:
+    """A batch of zeros like those that the loader yields; the loader stays as it is."""
+    if hasattr(loader, "blank"):
+        return loader.blank()  # pyright: ignore[reportAttributeAccessIssue]
+    with torch.random.fork_rng(devices=[]):
+        image, _ = loader.dataset[0]
+    size = loader.batch_size or 1
+    return torch.zeros(size, *image.shape), torch.zeros(size, dtype=torch.long)
+
+
+def run_race(
+    file: str,
+    args: RaceOptions,
+    data: DataSet,
+    loader: Loader,
+    train_step: Callable[..., torch.Tensor],
+    state: Sequence[Any],
+    predict: Predict | None = None,
+    prepare: Callable[[], None] | None = None,
+    precision: torch.dtype | None = None,
+) -> Race:
+    """`race`, then windows and a trace as of every program (`run_step`); `args.logdir/<name of file>/race.json`.
+
+    The network goes on training in the windows, so their loss is no result of the race. Raises InputError, after the
+    file is written, for a race that failed, and for what the user can fix.
+    """
+    program, profile = Path(file).stem, cProfile.Profile() if args.cprofile else None
+    if len(loader) == 0:
+        raise InputError(f"--batch-size {args.batch_size} is larger than the data ({len(data)} images)")
+    print(
+        f"{program}: {args.model} on {data.source}, {len(data)} images of {args.image_size} px, batch "
+        f"{args.batch_size}, at most {args.epochs} epochs, lr {args.lr}, on {device_name(args.device)}",
+        flush=True,
+    )
+
+    def report(epoch: int, seconds: float, loss: float, accuracy: float) -> None:
+        print(f"  epoch {epoch}: {seconds:.2f} s, loss {loss:.3f}, accuracy {accuracy:.2%}", flush=True)
+
+    with as_input_error(args, loader, torch.device(args.device)):
+        done = race(program, args, data, loader, train_step, state, predict, prepare, profile, report)
+    if profile and args.cprofile:
+        write_profile(profile, args.cprofile)
+        print(f"cProfile slows the race down, so it is no record; look at it with: snakeviz {args.cprofile}")
+        return done
+    folder = args.logdir / program
+    with record.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    record.write_json(folder / FILE, {**asdict(done), "torch": torch.__version__, "started": machine.now()})
+    if done.failure:
+        raise InputError(str(done))
+    print(f"{program}: {done}", flush=True)
+    if not args.race_only:
+        run_step(file, args, loader, train_step, precision=precision)
+    return done
+
+
+def write_profile(profile: cProfile.Profile, path: Path) -> None:
+    """Write cProfile's figures, whole or not at all; `snakeviz` and `python -m pstats` read them."""
+    partial = path.with_name(f".{path.name}.partial")
+    with record.writing(path):
+        profile.dump_stats(partial)
+        partial.replace(path)

@@ -7,13 +7,14 @@
 # make docs-screenshots, docs-notebook   take new screenshots of TensorBoard, execute the notebook
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
 # make lab-simcls   re-rank summaries: the small version of that lab, minutes
+# make lab-speedrun  race to an accuracy: the small version of that lab, minutes
 # make lock   select new versions: writes requirements.lock (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls
+.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls lab-speedrun
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -64,6 +65,10 @@ notebook: setup
 
 lab-simcls: setup
 	@$(BIN)/python labs/simcls/study.py --quick $(ARGS)
+
+lab-speedrun: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/speedrun/requirements.txt
+	@$(BIN)/python labs/speedrun/study.py --quick $(ARGS)
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

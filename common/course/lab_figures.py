@@ -1,4 +1,4 @@
-"""Figures of labs, from their studies' tables by name: `curves`, and every `memory_by_kind_…`."""
+"""Figures of labs, from their studies' tables by name: `curves`, `races`, `pareto`, `heat_map`, `memory_by_kind_…`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from common.ladder.figures import GREY, styled
+from common.studies import heat_map
 from common.studies.lab import LabStudy, Row
 
 Drawing = tuple[Figure, str]  # and its alternative text
@@ -24,6 +25,16 @@ def figures(study: LabStudy) -> dict[str, Drawing]:
         drawings["memory_by_kind"] = memory_by_kind(panels), alt
     if rows := study.tables.get("curves"):
         drawings["curves"] = curves(rows), "Means over seeds with 95 % intervals, epoch by epoch"
+    if rows := study.tables.get("races"):
+        drawings["races"] = (
+            races(rows),
+            "Seconds to the target of every race, a row for each program, failures at the edge",
+        )
+    if rows := study.tables.get("pareto"):
+        drawings["pareto"] = pareto(rows), "Accuracy against seconds of training, a line for each program"
+    if rows := study.tables.get("heat_map"):
+        of = heat_map.HeatMap(rows, "learning rate", "batch size", "accuracy %", "failures")
+        drawings["heat_map"] = heat_map.drawn(of), "Accuracy by batch size and learning rate, means over seeds"
     return drawings
 
 
@@ -61,6 +72,43 @@ def curves(rows: list[Row]) -> Figure:
         if column.endswith("%"):
             axes.set_ylim(0, 100)
     figure.axes[0].legend(frameon=False, fontsize=8, labelcolor=GREY)
+    return figure
+
+
+def races(rows: list[Row]) -> Figure:
+    """A row for each program, a dot for each race at its seconds to the target; failures are crosses at the edge."""
+    programs = list(dict.fromkeys(row["program"] for row in rows))[::-1]
+    figure = Figure(figsize=(8, 0.6 + 0.28 * len(programs)), layout="constrained")
+    axes = figure.subplots()
+    edge = 2 * max((row["s to target"] for row in rows if row["s to target"]), default=1.0)
+    for y, program in enumerate(programs):
+        seconds = [row["s to target"] for row in rows if row["program"] == program]
+        reached, failed = [value for value in seconds if value], sum(value is None for value in seconds)
+        axes.plot(reached, [y] * len(reached), "o", color=COLOURS[0], alpha=0.5, markersize=5, markeredgewidth=0)
+        if failed:
+            axes.plot([edge], [y], "x", color=COLOURS[3])
+            axes.annotate(f"  {failed} of {len(seconds)} failed", (edge, y), va="center", fontsize=8, color=GREY)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(programs)), programs)
+    styled(axes, "seconds of training to the target, every race")
+    return figure
+
+
+def pareto(rows: list[Row]) -> Figure:
+    """Accuracy against seconds of training, a line of epochs for each program; its last epoch has its name."""
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    axes = figure.subplots()
+    names = list(dict.fromkeys(row["program"] for row in rows))
+    for number, name in enumerate(names):
+        own = [row for row in rows if row["program"] == name]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot([row["s"] for row in own], [row["accuracy %"] for row in own], color=colour, linewidth=1, alpha=0.5)
+        axes.plot([own[-1]["s"]], [own[-1]["accuracy %"]], "o", color=colour, markersize=4)
+        axes.annotate(name.partition("_")[0], (own[-1]["s"], own[-1]["accuracy %"]), fontsize=8, color=GREY)
+    axes.set_xscale("log")
+    axes.set_ylim(min(90, max(row["accuracy %"] for row in rows) - 5), 100)
+    axes.set_xlabel("seconds of training", color=GREY)
+    styled(axes, "test accuracy %, means over races")
     return figure
 
 

@@ -1,6 +1,7 @@
 """What a study's processes have measured, kept until its file is written: after a cut, the same command goes on."""
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,12 +20,13 @@ T = TypeVar("T")
 class Kept:
     """Measurements by name, dataclasses, each written to `path` as soon as it is there; without a path none is.
 
-    setup: what all of them share. values: of each, as JSON.
+    setup: what all of them share. values: of each, as JSON. Several threads may measure at a time.
     """
 
     path: Path | None = None
     setup: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @classmethod
     def of(cls, name: str, options: StepOptions, code: str | None = None) -> "Kept":
@@ -57,9 +59,10 @@ class Kept:
             return record.typed(kind, self.values[name], self.path or name)
         result = measure()
         if not isinstance(result, str):
-            self.values[name] = asdict(result)  # pyright: ignore[reportArgumentType]  # a dataclass
-            if self.path:
-                record.write_json(self.path, {"setup": self.setup, "values": self.values})
+            with self.lock:
+                self.values[name] = asdict(result)  # pyright: ignore[reportArgumentType]  # a dataclass
+                if self.path:
+                    record.write_json(self.path, {"setup": self.setup, "values": self.values})
         return result
 
 

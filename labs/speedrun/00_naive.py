@@ -1,5 +1,6 @@
 """Speed run 00: a naive residual network, trained as it is written down first.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       The time to a given accuracy is what counts: how fast a step is, and how many of them it takes.
 Change     None yet: every image is prepared in Python, one by one; plain SGD with a learning rate that stays; fp32.
 Look for   Overview: "DataLoader" in the step time. `--cprofile naive.prof`: hundreds of thousands of calls per epoch.
@@ -43,7 +44,8 @@ def main():
         Cutout(cutout_of(size)),
     ])
     loader = DataLoader(OneByOne(data, transform), args.batch_size, shuffle=True, drop_last=True)
-    model = naive_resnet(width_of(args.model), data.channels, data.classes).to(device)
+    model = naive_resnet(width_of(args.model), data.channels, data.classes)
+    model = model.to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     losses = []

@@ -1,10 +1,12 @@
 """Speed run 01: images are tensors from the start.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       Decoding, enlarging and normalising an image gives the same result in every epoch, so do it once, for all.
 Change     The data set is prepared as one tensor; what is random is done on tensors, still image by image.
-Look for   Overview: less "DataLoader". `--cprofile`: the calls of PIL and of ToTensor are gone, Crop and Cutout are left.
-Caution    All images have to fit into memory: 600 MB as float32 for CIFAR-10. The clock of a race sees only the training,
-           so what is prepared before it is not on it.
+Look for   Overview: less "DataLoader". `--cprofile`: the calls of PIL and of ToTensor are gone, Crop and Cutout are
+           left.
+Caution    All images have to fit into memory: 600 MB as float32 for CIFAR-10. The clock of a race sees only the
+           training, so what is prepared before it is not on it.
 """
 
 import sys
@@ -36,7 +38,8 @@ def main():
     data = data_set(args)
     transform = Compose([Crop(shift_of(size)), Flip(data.mirrors), Cutout(cutout_of(size))])
     loader = DataLoader(Prepared(data, transform), args.batch_size, shuffle=True, drop_last=True)
-    model = naive_resnet(width_of(args.model), data.channels, data.classes).to(device)
+    model = naive_resnet(width_of(args.model), data.channels, data.classes)
+    model = model.to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     losses = []

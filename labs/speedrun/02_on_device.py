@@ -1,5 +1,6 @@
 """Speed run 02: data and augmentation on the device.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       A random crop of a whole epoch is one indexing operation; image by image it is thousands of Python calls.
 Change     DeviceBatches: the data set moves to the device once, and an epoch is shifted, mirrored and cut out there.
 Look for   Trace: no copy to the device, no DataLoader. `--cprofile`: the calls of an epoch are those of the network.
@@ -33,7 +34,8 @@ def main():
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
-    model = naive_resnet(width_of(args.model), data.channels, data.classes).to(device)
+    model = naive_resnet(width_of(args.model), data.channels, data.classes)
+    model = model.to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     losses = []

@@ -1,5 +1,6 @@
 """Speed run 03: ResNet-9.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       Half as many layers, each of them wider, learn as much and keep a GPU busier; max pooling halves the images
            where the naive network has strides and 1x1 convolutions.
 Change     resnet9() instead of naive_resnet().
@@ -33,7 +34,8 @@ def main():
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
-    model = resnet9(width_of(args.model), data.channels, data.classes).to(device)
+    model = resnet9(width_of(args.model), data.channels, data.classes)
+    model = model.to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     losses = []

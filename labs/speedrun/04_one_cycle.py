@@ -1,8 +1,10 @@
 """Speed run 04: one cycle of the learning rate.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       A high learning rate learns fast and cannot settle, a low one settles and takes forever: first rise to a rate
            many times as high, then fall to 0, in a number of epochs that is known beforehand.
-Change     one_cycle(optimizer, steps): the rate rises over a quarter of all steps, then falls. Fewer epochs, a higher rate.
+Change     one_cycle(optimizer, steps): the rate rises over a quarter of all steps, then falls. Fewer epochs, a higher
+           rate.
 Look for   The accuracy: low while the rate is high, then it jumps within the last epochs.
 Caution    It reaches nothing before its end: cut off in the middle, it is worse than a constant rate. The number of
            epochs is part of the method, and was chosen on images held out from the training part.
@@ -35,7 +37,8 @@ def main():
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
-    model = resnet9(width_of(args.model), data.channels, data.classes).to(device)
+    model = resnet9(width_of(args.model), data.channels, data.classes)
+    model = model.to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     schedule = one_cycle(optimizer, args.epochs * len(loader))

@@ -1,5 +1,6 @@
 """Speed run 05: Nesterov momentum and decoupled weight decay.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       Momentum averages the gradients of many batches; weight decay keeps weights small, so that steps stay large
            relative to them. Decoupled, it shrinks weights directly, and momentum does not carry it on.
 Change     DecoupledSGD(momentum=0.9, weight_decay=…) instead of torch's plain SGD.
@@ -34,7 +35,8 @@ def main():
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
-    model = resnet9(width_of(args.model), data.channels, data.classes).to(device)
+    model = resnet9(width_of(args.model), data.channels, data.classes)
+    model = model.to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = DecoupledSGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=0.05)
     schedule = one_cycle(optimizer, args.epochs * len(loader))

@@ -1,9 +1,11 @@
 """Speed run 07: half precision.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       Convolutions of 16 bits run on Tensor Cores, several times as fast, and batches take half the memory.
 Change     torch.autocast around forward and loss: bf16 where the GPU has it, otherwise fp16 with a GradScaler.
 Look for   GPU Kernel: Tensor Cores in use. Overview: a shorter step.
-Caution    Batch norm and the loss stay in float32 under autocast. On a CPU without AMX autocast stays off: a note says so.
+Caution    Batch norm and the loss stay in float32 under autocast. On a CPU without AMX autocast stays off: a note says
+           so.
 """
 
 import sys
@@ -34,7 +36,8 @@ def main():
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
-    model = resnet9(width_of(args.model), data.channels, data.classes).to(device)
+    model = resnet9(width_of(args.model), data.channels, data.classes)
+    model = model.to(device)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=0.05)
     schedule = one_cycle(optimizer, args.epochs * len(loader))

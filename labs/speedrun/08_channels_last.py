@@ -1,7 +1,8 @@
 """Speed run 08: channels last.
 
-Idea       Tensor Cores read the channels of a pixel together, so images are best stored that way; in torch's own
-           order every convolution converts them, there and back.
+Reaches    not recorded yet: `python labs/speedrun/study.py`
+Idea       Tensor Cores read the channels of a pixel together, so images are best stored that way; in torch's own order
+           every convolution converts them, there and back.
 Change     The network in memory_format=torch.channels_last; batches come in it already.
 Look for   Trace: no layout conversions (nchwToNhwc) around convolutions.
 Caution    What copies a tensor may change its layout back. On a CPU it depends on the library which order is faster.
@@ -35,7 +36,8 @@ def main():
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
-    model = resnet9(width_of(args.model), data.channels, data.classes).to(device, memory_format=torch.channels_last)
+    model = resnet9(width_of(args.model), data.channels, data.classes)
+    model = model.to(device, memory_format=torch.channels_last)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=0.05)
     schedule = one_cycle(optimizer, args.epochs * len(loader))

@@ -1,8 +1,9 @@
 """Speed run 09: the first convolution is computed, not learned.
 
-Idea       Neighbouring pixels say nearly the same, so the first layer's gradients are nearly parallel. A convolution whose
-           outputs are uncorrelated and vary alike, whitening, lets all that follows learn faster; it is computed from
-           the images themselves.
+Reaches    not recorded yet: `python labs/speedrun/study.py`
+Idea       Neighbouring pixels say nearly the same, so the first layer's gradients are nearly parallel. A convolution
+           whose outputs are uncorrelated and vary alike, whitening, lets all that follows learn faster; it is computed
+           from the images themselves.
 Change     A frozen stem of the eigenvectors of 3x3 patches in place of the first convolution, and a 1x1 after it.
 Look for   The accuracy of the first epochs.
 Caution    Computing it is on the race's clock. It sees no label, and no test image.
@@ -37,7 +38,8 @@ def main():
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
     stem = patch_stem(data.channels)
-    model = resnet9(width_of(args.model), data.channels, data.classes, stem=stem).to(device, memory_format=torch.channels_last)
+    model = resnet9(width_of(args.model), data.channels, data.classes, stem=stem)
+    model = model.to(device, memory_format=torch.channels_last)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(trained, lr=args.lr, momentum=0.9, weight_decay=0.05)

@@ -1,5 +1,6 @@
 """Speed run 10: batch norm without a factor, on small parts of a batch.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       After a factor and an activation comes a convolution, which can learn the factor as well. And the noise of
            statistics over few images regularises: a batch is normalised in parts of 32, ghost batches.
 Change     norm=GhostNorm(ghost=32, scale=False) instead of nn.BatchNorm2d.
@@ -37,7 +38,8 @@ def main():
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
     stem = patch_stem(data.channels)
-    model = resnet9(width_of(args.model), data.channels, data.classes, stem=stem, norm=partial(GhostNorm, ghost=32)).to(device, memory_format=torch.channels_last)
+    model = resnet9(width_of(args.model), data.channels, data.classes, stem=stem, norm=partial(GhostNorm, ghost=32))
+    model = model.to(device, memory_format=torch.channels_last)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(trained, lr=args.lr, momentum=0.9, weight_decay=0.05)

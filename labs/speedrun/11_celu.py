@@ -1,5 +1,6 @@
 """Speed run 11: a smooth activation.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       ReLU has no gradient below 0 and a corner at 0. A smooth activation passes some gradient everywhere, which
            helps most where there are few steps to learn in.
 Change     activation=CELU(alpha=0.075) instead of ReLU.
@@ -38,7 +39,8 @@ def main():
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
     stem = patch_stem(data.channels)
     parts = {"stem": stem, "norm": partial(GhostNorm, ghost=32), "activation": partial(nn.CELU, 0.075)}
-    model = resnet9(width_of(args.model), data.channels, data.classes, **parts).to(device, memory_format=torch.channels_last)
+    model = resnet9(width_of(args.model), data.channels, data.classes, **parts)
+    model = model.to(device, memory_format=torch.channels_last)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(trained, lr=args.lr, momentum=0.9, weight_decay=0.05)

@@ -1,5 +1,6 @@
 """Speed run 12: an average of the weights.
 
+Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       While the learning rate is high, weights circle around where they should be: their average is nearer to it.
 Change     Lookahead(model, steps): an exponential moving average, to which the weights return every 5 steps.
 Look for   A better accuracy in the last epochs.
@@ -38,7 +39,8 @@ def main():
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
     stem = patch_stem(data.channels)
     parts = {"stem": stem, "norm": partial(GhostNorm, ghost=32), "activation": partial(nn.CELU, 0.075)}
-    model = resnet9(width_of(args.model), data.channels, data.classes, **parts).to(device, memory_format=torch.channels_last)
+    model = resnet9(width_of(args.model), data.channels, data.classes, **parts)
+    model = model.to(device, memory_format=torch.channels_last)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(trained, lr=args.lr, momentum=0.9, weight_decay=0.05)

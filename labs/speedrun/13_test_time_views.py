@@ -1,7 +1,8 @@
 """Speed run 13: test-time augmentation.
 
-Idea       Show each test image several times, a little shifted and, where that is allowed, mirrored, and average the scores.
-           A network that needs fewer epochs for the same accuracy is what a race is about.
+Reaches    not recorded yet: `python labs/speedrun/study.py`
+Idea       Show each test image several times, a little shifted and, where that is allowed, mirrored, and average the
+           scores. A network that needs fewer epochs for the same accuracy is what a race is about.
 Change     predict(): the mean of the scores of all `views`.
 Look for   A better accuracy of the same weights. DAWNBench allowed it; a test takes as many times as long.
 Caution    It moves work from training, which the clock sees, to testing, which it does not.
@@ -38,7 +39,8 @@ def main():
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
     stem = patch_stem(data.channels)
     parts = {"stem": stem, "norm": partial(GhostNorm, ghost=32), "activation": partial(nn.CELU, 0.075)}
-    model = resnet9(width_of(args.model), data.channels, data.classes, **parts).to(device, memory_format=torch.channels_last)
+    model = resnet9(width_of(args.model), data.channels, data.classes, **parts)
+    model = model.to(device, memory_format=torch.channels_last)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(trained, lr=args.lr, momentum=0.9, weight_decay=0.05)

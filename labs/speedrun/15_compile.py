@@ -1,11 +1,12 @@
 """Speed run 15: compile forward and loss, and read no loss.
 
-Idea       Between convolutions, normalisation, activation and pooling each read and write the whole batch. Compiled, they
-           are few kernels. A loss that nobody reads until the end lets the host run ahead of a GPU.
+Reaches    not recorded yet: `python labs/speedrun/study.py`
+Idea       Between convolutions, normalisation, activation and pooling each read and write the whole batch. Compiled,
+           they are few kernels. A loss that nobody reads until the end lets the host run ahead of a GPU.
 Change     torch.compile around forward and loss; losses stay on the device.
 Look for   Trace: kernels named triton_… on a GPU, cpp_fused_… on a CPU; no aten::item.
-Caution    Compiling takes longer than the whole race. It is off the clock, as in DAWNBench, and reported: one race is not
-           worth it, a search over settings is.
+Caution    Compiling takes longer than the whole race. It is off the clock, as in DAWNBench, and reported: one race is
+           not worth it, a search over settings is.
 """
 
 import sys
@@ -39,7 +40,8 @@ def main():
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
     stem = patch_stem(data.channels)
     parts = {"stem": stem, "norm": partial(GhostNorm, ghost=32), "activation": partial(nn.CELU, 0.075)}
-    model = resnet9(width_of(args.model), data.channels, data.classes, **parts).to(device, memory_format=torch.channels_last)
+    model = resnet9(width_of(args.model), data.channels, data.classes, **parts)
+    model = model.to(device, memory_format=torch.channels_last)
     convolutions, others = parameter_groups(model)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(others, lr=args.lr, momentum=0.9, weight_decay=0.05)

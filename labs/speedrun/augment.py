@@ -79,7 +79,8 @@ class DeviceBatches:
 
     It is moved there, enlarged and normalised when it is first asked for a batch, so that a race's clock sees it. A
     last, smaller batch is dropped. flip: mirrored images, where `data.mirrors`. They alternate (Jordan 2024): what was
-    mirrored in one epoch is not in the next, so that two epochs show every image both ways. shift, cutout: px; 0 for none.
+    mirrored in one epoch is not in the next, so that two epochs show every image both ways. shift, cutout: px; 0 for
+    none. order: of the images in the present epoch, or in the last.
     """
 
     num_workers, prefetch_factor, pin_memory = 0, None, False
@@ -90,7 +91,7 @@ class DeviceBatches:
         self.dataset, self.batch_size, self.device = data, batch_size, device
         self.shift, self.cutout, self.flip = shift, cutout, flip and data.mirrors
         self._prepared: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.mirrored = torch.empty(0)
+        self.mirrored = self.order = torch.empty(0)
 
     def __len__(self) -> int:
         return len(self.dataset.train) // self.batch_size
@@ -109,8 +110,8 @@ class DeviceBatches:
             self.mirrored = ~self.mirrored
         images = crops(images, self.shift) if self.shift else images
         images = cutouts(images, self.cutout) if self.cutout else images
-        order = torch.randperm(len(images), device=self.device)
-        for batch in order.split(self.batch_size)[: len(self)]:
+        self.order = torch.randperm(len(images), device=self.device)
+        for batch in self.order.split(self.batch_size)[: len(self)]:
             yield images[batch], labels[batch]
 
     def blank(self) -> Batch:
@@ -122,7 +123,7 @@ class DeviceBatches:
 
 
 def views(images: torch.Tensor, mirrors: bool) -> list[torch.Tensor]:
-    """The same images as they may be seen in a test: shifted by a px, and mirrored where that is allowed (Page 2019)."""
+    """The same images as a test may see them: shifted by a px, and mirrored where that is allowed (Page 2019)."""
     padded = F.pad(images, (1,) * 4, mode="reflect")
     height, width = images.shape[2:]
     seen = [images, padded[:, :, :height, :width], padded[:, :, 2:, 2:]]

@@ -1,8 +1,8 @@
 """The data sets that a race can be on, as tensors: scikit-learn's digits, CIFAR-10 and -100, Imagenette by folder.
 
 Digits are what there is without a network. They are the UCI test set, and it is not known who wrote which, so a part of
-them is held out at random, by class, from one fixed seed: the same images test every program. Writers are in both parts,
-so this is easier than telling the digits of strangers.
+them is held out at random, by class, from one fixed seed: the same images test every program. Writers are in both
+parts, so this is easier than telling the digits of strangers.
 """
 
 from collections.abc import Callable

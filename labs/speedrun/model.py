@@ -1,8 +1,9 @@
 """The networks of this lab, in parts that the programs choose from, and its defaults.
 
-ResNet-9: David Page, "How to Train Your ResNet", 2018 to 2019, the network behind DAWNBench's fastest entries on one GPU.
-The naive network is what it grew from: a residual network of pre-activated blocks (He et al. 2016) with two convolutions
-in each, put together from modules as small as `Add` and `Id`. "wN" is either of them with N channels in its first layer.
+ResNet-9: David Page, "How to Train Your ResNet", 2018 to 2019, the network behind DAWNBench's fastest entries on one
+GPU. The naive network is what it grew from: a residual network of pre-activated blocks (He et al. 2016) with two
+convolutions in each, put together from modules as small as `Add` and `Id`. "wN" is either of them with N channels in
+its first layer.
 """
 
 import re
@@ -165,9 +166,9 @@ def whiten(stem: nn.Conv2d, images: torch.Tensor, relative_eps: float = 1e-2) ->
     """Make a `patch_stem` turn the patches of normalised images into numbers that are uncorrelated and vary alike.
 
     images: float [N, C, H, W], a few thousand are enough. Filters are the eigenvectors of the patches' covariance over
-    the roots of their eigenvalues, and the same negated, so that an activation keeps both signs (Page 2019; Jordan 2024,
-    "94% on CIFAR-10 in 3.29 Seconds on a Single GPU"). relative_eps: of the mean eigenvalue, is added to each, so that
-    what hardly varies is not blown up.
+    the roots of their eigenvalues, and the same negated, so that an activation keeps both signs (Page 2019; Jordan
+    2024, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU"). relative_eps: of the mean eigenvalue, is added to each, so
+    that what hardly varies is not blown up.
     """
     size, channels = stem.kernel_size[0], images.shape[1]
     patches = F.unfold(images, size).transpose(1, 2).reshape(-1, channels * size * size)

@@ -9,9 +9,7 @@ from torch import nn
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan 2024: singular values come near 1 quickly, not exactly
 
 
-def one_cycle(
-    optimizer: torch.optim.Optimizer, steps: int, peak: float = 0.25
-) -> torch.optim.lr_scheduler.LRScheduler:
+def one_cycle(optimizer: torch.optim.Optimizer, steps: int, peak: float = 0.25) -> torch.optim.lr_scheduler.LRScheduler:
     """The learning rate rises from 0 to the optimizer's own in that share of the steps, and falls to 0; both linearly.
 
     After Smith 2018, "A disciplined approach to neural network hyper-parameters". Beyond the last step it stays at 0.
@@ -34,9 +32,7 @@ class DecoupledSGD(torch.optim.Optimizer):
     def __init__(
         self, params: Iterable[Any], lr: float, momentum: float = 0.9, weight_decay: float = 0.0, nesterov: bool = True
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-        )
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -116,7 +112,7 @@ class Lookahead:
     def step(self) -> None:
         """To be called after each step of the optimizer."""
         self.done += 1
-        if self.done > self.steps or self.done % self.every and self.done != self.steps:
+        if self.done > self.steps or (self.done % self.every and self.done != self.steps):
             return
         kept = self.decay**self.every * (self.done / self.steps) ** 3
         torch._foreach_lerp_(self.slow, self.fast, 1 - kept)

@@ -43,8 +43,8 @@ class RaceOptions(StepOptions):
     """The options of a program of this lab.
 
     dataset: one of `data.NAMES`. target: the test accuracy to reach, 0..1. epochs, lr: see `plans.Plan`. fold: which
-    fifth of the training part tests in place of the test set; None for the test set. cprofile: a file for cProfile's
-    figures, or None. race_only: without the windows and the trace after the race.
+    fifth of the training part tests in place of the test set; None for the test set. stop: once the target is reached.
+    cprofile: a file for cProfile's figures, or None. race_only: without the windows and the trace after the race.
     """
 
     dataset: str
@@ -52,6 +52,7 @@ class RaceOptions(StepOptions):
     epochs: int
     lr: float
     fold: int | None = None
+    stop: bool = False
     cprofile: Path | None = None
     race_only: bool = False
 
@@ -70,6 +71,7 @@ def race_options(description: str | None, file: str | Path, argv: Sequence[str] 
     parser.add_argument(
         "--fold", type=whole_number(0, FOLDS - 1), metavar="N", help="test on that fifth of the training part instead"
     )
+    parser.add_argument("--stop", action="store_true", help="end the race once the target is reached")
     parser.add_argument("--cprofile", type=Path, metavar="FILE", help="write cProfile's figures of the race; no record")
     parser.add_argument("--race-only", action="store_true", help="no windows and no trace after the race")
     args = parser.parse_args(sys.argv[1:] if argv is None else argv)
@@ -85,7 +87,7 @@ def race_options(description: str | None, file: str | Path, argv: Sequence[str] 
     }
     return RaceOptions(
         **values, dataset=source, target=args.target or setting.target, epochs=args.epochs or plan.epochs,
-        lr=args.lr or plan.lr, fold=args.fold, cprofile=args.cprofile, race_only=args.race_only,
+        lr=args.lr or plan.lr, fold=args.fold, stop=args.stop, cprofile=args.cprofile, race_only=args.race_only,
     )  # fmt: skip
 
 
@@ -199,6 +201,8 @@ def race(
             failure = None if failure == "not reached" else failure
         if report:
             report(epoch, seconds[-1], losses[-1], accuracies[-1])
+        if args.stop and not failure:
+            break
     return Race(
         program, data.source, device_name(device), args.model, args.target, args.epochs, args.batch_size, args.lr,
         args.seed, start_up_seconds, seconds[1:], accuracies, losses, failure,
@@ -271,7 +275,7 @@ def run_race(
         print(f"  epoch {epoch}: {seconds:.2f} s, loss {loss:.3f}, accuracy {accuracy:.2%}", flush=True)
 
     with as_input_error(args, loader, torch.device(args.device)):
-        done = race(program, args, data, loader, train_step, state, predict, prepare, profile, report)
+        done = race(program, args, data, loader, train_step, state, predict, prepare, on_clock=profile, report=report)
     if profile and args.cprofile:
         write_profile(profile, args.cprofile)
         print(f"cProfile slows the race down, so it is no record; look at it with: snakeviz {args.cprofile}")

@@ -1,0 +1,28 @@
+"""What was published about the time to an accuracy on CIFAR-10. None of it was measured here.
+
+The write-up from which this lab grew is a blog's account of a race after DAWNBench, one run each, without spread.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published run. who, hardware: in words. accuracy: of CIFAR-10's test images, in %. seconds: training."""
+
+    who: str
+    hardware: str
+    accuracy: float
+    seconds: float | None
+    epochs: int | None = None
+    note: str = ""
+
+
+ROWS = (
+    Published("DAWNBench, the record the write-up started from", "8 V100", 94.0, 10.0),
+    Published("the write-up: a replay of that code", "one cloud GPU", 93.9, 61.0, 10, "weight averaging"),
+    Published("the write-up: its own ResNet-9", "one cloud GPU", 79.0, 498.0, 10, "45 s an epoch"),
+    Published("the write-up: the same, for longer", "one cloud GPU", 91.0, 25 * 60.0, None, "about"),
+    Published("airbench", "one A100", 94.0, 2.0, None, "about; hundreds of runs"),
+)
+PROFILE_CALLS, PROFILE_SECONDS = 3.9e6, 41.7  # of the write-up's cProfile

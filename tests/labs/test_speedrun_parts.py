@@ -1,0 +1,398 @@
+"""labs/speedrun: its data, augmentations, networks, optimizers and clock, by known answers."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from common.errors import InputError
+from labs.speedrun import data, race
+from labs.speedrun.augment import Crop, Cutout, DeviceBatches, Flip, crops, cutouts, views
+from labs.speedrun.data import DataSet, Images, data_set
+from labs.speedrun.model import Add, GhostNorm, Id, naive_resnet, patch_stem, resnet9, whiten, width_of
+from labs.speedrun.optimizers import DecoupledSGD, Lookahead, Muon, one_cycle, orthogonal, parameter_groups
+from labs.speedrun.race import Race, RaceOptions
+
+
+def args_of(tmp_path, **changes):
+    values = {
+        "logdir": tmp_path, "device": "cpu", "data": tmp_path, "download": False, "model": "w4", "image_size": 16,
+        "batch_size": 8, "workers": 0, "precision": "fp32", "seed": 0, "quick": True, "stacks": False,
+        "dataset": "digits", "target": 0.9, "epochs": 2, "lr": 0.1,
+    }  # fmt: skip
+    return RaceOptions(**{**values, **changes})
+
+
+def small_data(mirrors=True, count=12, channels=1, size=8):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (count, channels, size, size), generator=generator, dtype=torch.uint8)
+    part = Images(images, torch.arange(count) % 10)
+    source = "cifar10" if mirrors else "digits"
+    return DataSet(source, part, part, size, 10, torch.full((channels,), 0.5), torch.full((channels,), 0.25))
+
+
+def test_digits_are_split_once_by_class_whatever_the_seed(few_digits, tmp_path):
+    one, other = (data_set(args_of(tmp_path, seed=seed)) for seed in (0, 1))
+    assert (len(one.train), len(one.test)) == (40, 20)
+    assert torch.equal(one.test.images, other.test.images)
+    assert one.test.labels.bincount().tolist() == [2] * 10
+    own = {image.numpy().tobytes() for image in one.train.images}
+    assert not own & {image.numpy().tobytes() for image in one.test.images}
+    assert not one.mirrors
+
+
+def test_folds_part_the_training_images_and_no_test_image_is_in_them(few_digits, tmp_path):
+    whole = data_set(args_of(tmp_path))
+    held_out = [data_set(args_of(tmp_path, fold=fold)) for fold in range(data.FOLDS)]
+    assert sum(len(fold.test) for fold in held_out) == len(whole.train)
+    everything = torch.cat([fold.test.images for fold in held_out])
+    assert {image.numpy().tobytes() for image in everything} == {
+        image.numpy().tobytes() for image in whole.train.images
+    }
+    assert all(len(fold.train) + len(fold.test) == len(whole.train) for fold in held_out)
+
+
+def test_what_is_prepared_has_mean_0_and_variance_1_and_its_size(few_digits, tmp_path):
+    whole = data_set(args_of(tmp_path))
+    images, labels = whole.prepared(whole.train, torch.device("cpu"))
+    assert images.shape == (40, 1, 16, 16)
+    assert labels.dtype == torch.long
+    stored = (whole.train.images.float() / 255 - whole.mean) / whole.std
+    assert abs(stored.mean().item()) < 1e-5
+    assert stored.std().item() == pytest.approx(1, abs=1e-3)
+
+
+def test_a_folder_of_photographs_is_read_as_squares(tmp_path):
+    for part, count in (("train", 3), ("val", 2)):
+        for name in ("church", "golf"):
+            folder = tmp_path / part / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.fromarray(np.full((40, 90, 3), 10 * number + 5, np.uint8)).save(folder / f"{number}.png")
+    whole = data_set(args_of(tmp_path, dataset="imagenette", image_size=32))
+    assert whole.train.images.shape == (6, 3, data.FOLDER_SIZE, data.FOLDER_SIZE)
+    assert whole.test.labels.tolist() == [0, 0, 1, 1]
+    assert (whole.classes, whole.mirrors) == (2, True)
+    (tmp_path / "val" / "golf" / "0.png").write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"cannot read images from .*val"):
+        data_set(args_of(tmp_path, dataset="imagenette"))
+
+
+def test_cifar_is_read_channels_first(tmp_path, monkeypatch):
+    arrays = np.arange(2 * 32 * 32 * 3, dtype=np.uint8).reshape(2, 32, 32, 3)
+    monkeypatch.setattr(data, "holds_cifar10", lambda root: True)
+    monkeypatch.setattr(data, "cifar10", lambda root, train=True: SimpleNamespace(data=arrays, targets=[3, 9]))
+    whole = data_set(args_of(tmp_path, dataset="cifar10"))
+    assert whole.train.images[1, 2, 5, 7] == arrays[1, 5, 7, 2]
+    assert (whole.channels, whole.classes, whole.train.labels.tolist()) == (3, 10, [3, 9])
+
+
+def padded(image, most):
+    return nn.functional.pad(image.unsqueeze(0), (most,) * 4, mode="reflect")[0]
+
+
+def is_crop(result, image, most):
+    outside, size = padded(image, most), image.shape[1]
+    places = range(2 * most + 1)
+    return any(torch.equal(outside[:, y : y + size, x : x + size], result) for y in places for x in places)
+
+
+def test_crops_are_shifted_images_each_by_its_own_places():
+    torch.manual_seed(0)
+    images = torch.randn(20, 2, 8, 8)
+    shifted = crops(images, 2)
+    assert shifted.shape == images.shape
+    assert all(is_crop(result, image, 2) for result, image in zip(shifted, images, strict=True))
+    assert 0 < sum(map(torch.equal, shifted, images)) < 10 or not any(map(torch.equal, shifted, images))
+    assert is_crop(Crop(2)(images[0]), images[0], 2)
+
+
+def test_cutouts_set_one_square_of_each_image_to_the_mean():
+    torch.manual_seed(0)
+    images = torch.ones(30, 2, 8, 8)
+    for result in [*cutouts(images, 3), Cutout(3)(images[0])]:
+        ys, xs = (result[0] == 0).nonzero(as_tuple=True)
+        assert len(ys) == 9
+        assert (ys.max() - ys.min(), xs.max() - xs.min()) == (2, 2)
+        assert torch.equal(result[0], result[1])
+    places = {tuple((result[0] == 0).nonzero()[0].tolist()) for result in cutouts(images, 3)}
+    assert len(places) > 5
+    assert images.min() == 1  # the originals stay
+
+
+def test_mirroring_alternates_so_that_two_epochs_show_every_image_both_ways():
+    torch.manual_seed(0)
+    loader = DeviceBatches(small_data(), 4, torch.device("cpu"))
+    originals, _ = loader.prepared()
+    epochs = []
+    for _ in range(2):
+        images = torch.cat([batch for batch, _ in loader])
+        epochs.append(images[loader.order.argsort()])
+    one, other = (
+        [torch.equal(image, original) for image, original in zip(epoch, originals, strict=True)] for epoch in epochs
+    )
+    assert one == [not same for same in other]
+    assert 0 < sum(one) < len(one)
+
+
+def test_digits_are_not_mirrored_and_an_epoch_shows_each_image_once():
+    loader = DeviceBatches(small_data(mirrors=False), 4, torch.device("cpu"))
+    images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
+    originals, expected = loader.prepared()
+    assert torch.equal(images[loader.order.argsort()], originals)
+    assert torch.equal(labels[loader.order.argsort()], expected)
+    assert torch.equal(Flip(False)(originals[0]), originals[0])
+    assert len(views(originals, mirrors=False)) == 3
+
+
+def test_views_are_the_image_its_shifts_and_their_mirror_images():
+    image = torch.randn(2, 1, 8, 8)
+    seen = views(image, mirrors=True)
+    assert len(seen) == 6
+    assert torch.equal(seen[0], image)
+    assert torch.equal(seen[1][:, :, 1:, 1:], image[:, :, :-1, :-1])
+    assert torch.equal(seen[5], seen[2].flip(3))
+
+
+def test_data_are_moved_when_the_first_batch_is_asked_for():
+    loader = DeviceBatches(small_data(), 4, torch.device("cpu"), shift=1)
+    blank, labels = loader.blank()
+    assert loader._prepared is None  # so the clock sees it
+    images, _ = next(iter(loader))
+    assert (blank.shape, blank.dtype, labels.dtype) == (images.shape, images.dtype, torch.long)
+    assert blank.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("make", [naive_resnet, resnet9])
+def test_networks_map_images_to_scores(make):
+    model = make(4, channels=1, classes=7)
+    assert model(torch.randn(3, 1, 16, 16)).shape == (3, 7)
+    assert model(torch.randn(3, 1, 32, 32)).shape == (3, 7)
+
+
+def test_add_and_id_are_what_they_say():
+    x = torch.randn(3)
+    assert torch.equal(Add(Id(), Id())(x), 2 * x)
+
+
+@pytest.mark.parametrize("name", ["16", "w", "w2", "w9999", "resnet"])
+def test_a_width_that_there_is_not_is_refused(name):
+    with pytest.raises(InputError, match="wN"):
+        width_of(name)
+
+
+def test_whitened_patches_are_uncorrelated_and_vary_alike_and_stay_frozen():
+    torch.manual_seed(0)
+    images = nn.functional.avg_pool2d(torch.randn(200, 1, 12, 12), 3, 1, 1)  # neighbours are alike
+    stem = patch_stem(1)
+    whiten(stem, images, relative_eps=0.0)
+    inside = nn.functional.conv2d(images, stem.weight)  # no padding: patches are whole
+    outputs = inside[:, :9].transpose(0, 1).flatten(1)
+    torch.testing.assert_close(torch.cov(outputs, correction=0), torch.eye(9), rtol=0, atol=0.02)
+    assert torch.equal(inside[:, :9], -inside[:, 9:])
+    assert not stem.weight.requires_grad
+    model = resnet9(4, 1, stem=stem)
+    assert id(stem.weight) not in {id(weight) for group in parameter_groups(model) for weight in group}
+
+
+def test_whitening_does_not_blow_up_what_does_not_vary():
+    stem = patch_stem(1)
+    whiten(
+        stem, torch.randn(50, 1, 1, 1).expand(50, 1, 8, 8)
+    )  # each image of one grey: eight of nine patterns never occur
+    assert stem.weight.isfinite().all()
+
+
+def test_ghost_batches_are_normalised_each_by_itself_without_a_learned_factor():
+    torch.manual_seed(0)
+    x = torch.randn(8, 3, 4, 4) + torch.arange(8).view(8, 1, 1, 1)
+    norm, plain = GhostNorm(3, ghost=4), nn.BatchNorm2d(3)
+    torch.testing.assert_close(norm(x), torch.cat([plain(x[:4]), plain(x[4:])]))
+    assert torch.equal(norm.running_mean, plain.running_mean)
+    assert (norm.weight.requires_grad, norm.bias.requires_grad) == (False, True)
+    whole = GhostNorm(3, ghost=0)
+    torch.testing.assert_close(whole(x), nn.BatchNorm2d(3)(x))
+    torch.testing.assert_close(norm.eval()(x), plain.eval()(x))
+
+
+def one_weight(value=1.0, shape=(3,)):
+    return nn.Parameter(torch.full(shape, value))
+
+
+def test_one_cycle_rises_to_the_rate_and_falls_to_nothing():
+    optimizer = torch.optim.SGD([one_weight()], lr=2.0)
+    schedule = one_cycle(optimizer, 7)
+    rates = []
+    for _ in range(9):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[:8] == pytest.approx([1, 2, 2 * 5 / 6, 2 * 4 / 6, 1, 2 * 2 / 6, 2 / 6, 0])
+    assert rates[8] == 0
+
+
+def test_without_decay_it_is_torchs_nesterov():
+    torch.manual_seed(0)
+    own, theirs = one_weight(), one_weight()
+    optimizers = [DecoupledSGD([own], lr=0.1), torch.optim.SGD([theirs], lr=0.1, momentum=0.9, nesterov=True)]
+    for _ in range(4):
+        gradient = torch.randn(3)
+        own.grad, theirs.grad = gradient.clone(), gradient.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(own, theirs)
+
+
+def test_decoupled_decay_shrinks_weights_and_is_not_carried_on_by_momentum():
+    weight = one_weight(2.0)
+    optimizer = DecoupledSGD([weight], lr=0.1, weight_decay=0.5)
+    for _ in range(2):
+        weight.grad = torch.zeros(3)
+        optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((3,), 2.0 * 0.95**2))
+
+
+@pytest.mark.parametrize("shape", [(6, 20), (20, 6), (8, 8)])
+def test_an_orthogonal_steps_directions_are_of_about_one_length(shape):
+    torch.manual_seed(0)
+    matrix = torch.randn(shape) * torch.logspace(0, 2, shape[1])  # from 1 to 100
+    before, after = (torch.linalg.svdvals(values) for values in (matrix, orthogonal(matrix, steps=5)))
+    assert before.max() / before.min() > 20
+    assert after.min() > 0.3
+    assert after.max() < 1.4
+    assert torch.trace(matrix.T @ orthogonal(matrix)) > 0  # the same direction
+
+
+def test_muon_keeps_a_convolutions_norm_and_goes_down():
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(6, 2, 3, 3))
+    optimizer = Muon([weight], lr=0.1)
+    gradient = torch.randn_like(weight)
+    for _ in range(3):
+        weight.grad = gradient.clone()
+        before = weight.detach() * len(weight) ** 0.5 / weight.detach().norm()
+        optimizer.step()
+        assert ((weight.detach() - before) * gradient).sum() < 0
+    assert weight.norm().item() == pytest.approx(6**0.5, rel=0.2)
+
+
+def test_lookahead_averages_and_gives_its_average_back():
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 0.0)
+    lookahead = Lookahead(model, steps=2, every=2, decay=0.5)
+    for value in (1.0, 3.0):
+        nn.init.constant_(model.weight, value)
+        lookahead.step()
+    # after the last step of both, the memory is 0.5 ** 2: 0.25 of the slow 0 and 0.75 of the fast 3
+    assert model.weight.item() == pytest.approx(2.25)
+    nn.init.constant_(model.weight, 7.0)
+    lookahead.step()  # beyond the race
+    assert model.weight.item() == 7.0
+
+
+def test_lookahead_averages_batch_norms_statistics_too_and_can_be_set_back():
+    model = nn.BatchNorm1d(2)
+    lookahead = Lookahead(model, steps=2, every=1)
+    saved = lookahead.state_dict()
+    model.running_mean.fill_(5)
+    lookahead.step()
+    assert 0 < model.running_mean[0] < 5
+    lookahead.load_state_dict(saved)
+    assert (lookahead.done, lookahead.slow[2].tolist()) == (0, [0, 0])
+    assert model.num_batches_tracked == 0
+
+
+def test_the_first_steps_are_off_the_clock_and_leave_nothing_behind(tmp_path, monkeypatch):
+    from labs.speedrun.recipe import Recipe, assemble
+
+    def losses(without):
+        monkeypatch.setattr(data, "_digits", lambda root, download: (small_data().train, small_data().test))
+        args = args_of(tmp_path, batch_size=4, image_size=8)
+        entry = assemble(Recipe(), args)
+        with monkeypatch.context() as patched:
+            if without:
+                patched.setattr(race, "_start_up", lambda *_: 0.0)
+            done = race.race("p", args, entry.data, entry.loader, entry.train_step, entry.state, None, entry.prepare)
+        return done.losses, done.accuracies
+
+    assert losses(without=True) == losses(without=False)
+
+
+def a_race(accuracies=(0.5, 0.9, 0.95, 0.8), failure=None, **changes):
+    values = {
+        "program": "p", "data": "digits", "device": "A CPU", "model": "w4", "target": 0.9, "epochs": 4, "batch_size": 8,
+        "lr": 0.1, "seed": 0, "start_up_seconds": 1.0, "seconds": [1.0, 2.0, 3.0, 4.0][: len(accuracies)],
+        "accuracies": list(accuracies), "losses": [1.0] * len(accuracies), "failure": failure,
+    }  # fmt: skip
+    return Race(**{**values, **changes})
+
+
+def test_the_clock_stops_at_the_first_test_that_reaches_the_target():
+    assert (a_race().epochs_to_target, a_race().seconds_to_target) == (2, 2.0)
+    assert "90.00% in 2.00 s, 2 epochs (80.00% at the end, after 4 epochs" in str(a_race())
+
+
+@pytest.mark.parametrize(("failure", "words"), [("diverged", "diverged in epoch 4"), ("not reached", "at most 95.00%")])
+def test_a_failure_has_no_time(failure, words):
+    race = a_race(failure=failure)
+    assert (race.epochs_to_target, race.seconds_to_target) == (None, None)
+    assert words in str(race)
+
+
+def test_the_clock_runs_in_training_alone(tmp_path, monkeypatch):
+    """By a clock that only training moves on."""
+    now, running = [0.0], []
+    monkeypatch.setattr(race.time, "perf_counter", lambda: now[0])
+    model = nn.Linear(4, 10)
+    loader = SimpleNamespace(blank=lambda: (torch.zeros(2, 4), torch.zeros(2, dtype=torch.long)))
+
+    class Loader:
+        def __iter__(self):
+            now[0] += 0.5  # loading is on it
+            return iter([loader.blank()] * 3)
+
+        def blank(self):
+            return loader.blank()
+
+    def train_step(images, labels):
+        now[0] += 1.0
+        return model(images).sum() * 0
+
+    def predict(images):
+        now[0] += 100.0  # testing is not
+        return torch.eye(10)[: len(images)]
+
+    def prepare():
+        now[0] += 10.0
+
+    class Watch:
+        def __enter__(self):
+            running.append(now[0])
+
+        def __exit__(self, *_):
+            running.append(now[0])
+
+    part = Images(torch.zeros(10, 1, 2, 2, dtype=torch.uint8), torch.arange(10))
+    whole = DataSet("digits", part, part, 2, 10, torch.zeros(1), torch.ones(1))
+    done = race.race("p", args_of(tmp_path), whole, Loader(), train_step, [model], predict, prepare, on_clock=Watch())
+    assert done.seconds == [13.5, 17.0]
+    assert done.accuracies == [1.0, 1.0]
+    assert [end - begin for begin, end in zip(running[::2], running[1::2], strict=True)] == [13.5, 3.5]
+
+
+def test_a_loss_that_is_no_number_ends_the_race(tmp_path):
+    model, steps = nn.Linear(1, 1), []
+    whole = small_data()
+
+    def train_step(images, labels):
+        steps.append(1)
+        return torch.tensor(float("nan")) if len(steps) > 8 else torch.tensor(1.0)
+
+    loader = DeviceBatches(whole, 4, torch.device("cpu"))
+    args = args_of(tmp_path, epochs=9, target=0.01)
+    done = race.race("p", args, whole, loader, train_step, [model], lambda images: torch.eye(12)[: len(images)])
+    assert done.failure == "diverged"  # although it had reached the target before
+    assert len(done.seconds) == len(done.accuracies) < 9

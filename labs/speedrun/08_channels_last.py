@@ -39,7 +39,7 @@ def main():
     model = resnet9(width_of(args.model), data.channels, data.classes)
     model = model.to(device, memory_format=torch.channels_last)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
-    optimizer = DecoupledSGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=0.05)
+    optimizer = DecoupledSGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=0.005)
     schedule = one_cycle(optimizer, args.epochs * len(loader))
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)

@@ -43,7 +43,7 @@ def main():
     model = model.to(device, memory_format=torch.channels_last)
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
-    optimizer = DecoupledSGD(trained, lr=args.lr, momentum=0.9, weight_decay=0.05)
+    optimizer = DecoupledSGD(trained, lr=args.lr, momentum=0.9, weight_decay=0.005)
     schedule = one_cycle(optimizer, args.epochs * len(loader))
     lookahead = Lookahead(model, args.epochs * len(loader))
     amp_dtype = autocast_dtype(device, args.precision)

@@ -44,7 +44,7 @@ def main():
     model = model.to(device, memory_format=torch.channels_last)
     convolutions, others = parameter_groups(model)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
-    optimizer = DecoupledSGD(others, lr=args.lr, momentum=0.9, weight_decay=0.05)
+    optimizer = DecoupledSGD(others, lr=args.lr, momentum=0.9, weight_decay=0.005)
     muon = Muon(convolutions, lr=args.lr)
     schedule = one_cycle(optimizer, args.epochs * len(loader))
     muon_schedule = one_cycle(muon, args.epochs * len(loader))

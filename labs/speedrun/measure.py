@@ -4,6 +4,7 @@ import importlib.util
 import os
 import pstats
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -65,8 +66,15 @@ def races(
     """A race of each program from each seed, one after the other: `race.Race` as JSON, and `error`.
 
     error: why there was none, in a line; None for a race, also for one that failed. changes: more words of the
-    command line.
+    command line. What is compiled is compiled anew in each process, whatever an earlier one has kept.
     """
+    with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=cache):
+        return _races(options, programs, seeds, changes)
+
+
+def _races(
+    options: StepOptions, programs: Sequence[str], seeds: Sequence[int], changes: Sequence[str]
+) -> list[dict[str, Any]]:
     answers = []
     for seed in seeds:
         for program in programs:

@@ -45,7 +45,7 @@ PHOTOGRAPHS = {
     "04_one_cycle": Plan(24, 0.4),
     "05_decoupled_decay": Plan(24, 0.4),
     "09_whitening": Plan(16, 0.4),
-    "14_muon": Plan(10, 0.4),
+    "14_muon": Plan(10, 0.24),
 }
 SETTINGS = {
     "digits": Setting(0.98, 16, "w16", 64, DIGITS),

@@ -283,7 +283,9 @@ def run_race(
     folder = args.logdir / program
     with record.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    record.write_json(folder / FILE, {**asdict(done), "torch": torch.__version__, "started": machine.now()})
+    record.write_json(
+        folder / FILE, {**asdict(done), "fold": args.fold, "torch": torch.__version__, "started": machine.now()}
+    )
     if done.failure:
         raise InputError(str(done))
     print(f"{program}: {done}", flush=True)

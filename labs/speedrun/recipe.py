@@ -40,7 +40,7 @@ class Recipe:
     plain_sgd: bool = False
     momentum: float = 0.9
     nesterov: bool = True
-    weight_decay: float = 0.05
+    weight_decay: float = 0.005
     muon: bool = True
     muon_momentum: float = 0.6
     half_precision: bool = True

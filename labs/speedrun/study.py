@@ -34,9 +34,9 @@ from labs.speedrun.tables import FASTER_RATE, LAST, NAIVE, PROGRAMS, Races, race
 CONSTANT = PROGRAMS[:4]  # programs with a constant learning rate: long, so each has a process of its own
 SCHEDULED = PROGRAMS[4:-1]
 LEFT_OUT = ("01_tensors", "02_on_device")  # by --quick
-ROUNDS = {True: {"cpu": 1, "cuda": 1}, False: {"cpu": 5, "cuda": 25}}  # of all programs, by --quick and device
-MORE_ROUNDS = {True: 1, False: 0}  # of those with a schedule
-LAST_RACES = {True: 3, False: 20}  # of the last program, at least
+CONSTANT_ROUNDS = {True: 1, False: 5}
+ROUNDS = {True: {"cpu": 2, "cuda": 2}, False: {"cpu": 5, "cuda": 25}}  # of programs with a schedule
+LAST_RACES = {True: {"cpu": 3, "cuda": 3}, False: {"cpu": 20, "cuda": 25}}
 HEAT_BATCHES = {True: (1, 4), False: (0.5, 1, 2, 4)}  # times the default batch size
 HEAT_RATES = {True: (0.25, 1, 4), False: (0.125, 0.25, 0.5, 1, 2, 4, 8)}  # times the plan's rate
 HEAT_SEEDS = {True: 1, False: 3}
@@ -75,21 +75,21 @@ class Study:
         """{program: {seed: its race}}, interleaved: round after round, each from a seed of its own."""
         found: Races = {}
         kind = self.setting.device.partition(":")[0]
-        rounds = ROUNDS[self.quick][kind]
         stop = ["--stop"] if self.quick else []
-        for seed in range(rounds + MORE_ROUNDS[self.quick]):
-            for program in CONSTANT if seed < rounds else ():
+        for seed in range(ROUNDS[self.quick][kind]):
+            constant = seed < CONSTANT_ROUNDS[self.quick]
+            for program in CONSTANT if constant else ():
                 if not (self.quick and program in LEFT_OUT):
                     self._race(found, [program], [seed], stop)
-            if seed < rounds:
+            if constant:
                 lr = 10 * SETTINGS[self.setting.dataset].plan(NAIVE).lr
                 self._race(found, [NAIVE], [seed], [*stop, "--lr", str(lr)], FASTER_RATE)
             self._race(found, SCHEDULED, [seed])
             if not self.quick:
                 self._race(found, [LAST], [seed])
-        begun = len(found.get(LAST, {}))
-        if begun < LAST_RACES[self.quick]:
-            self._race(found, [LAST], list(range(begun, LAST_RACES[self.quick])))
+        more = range(len(found.get(LAST, {})), LAST_RACES[self.quick][kind])
+        if more:
+            self._race(found, [LAST], list(more))
         if NAIVE not in found:
             raise InputError(f"{NAIVE} did not race: {'; '.join(self.notes)}")
         order = [NAIVE, FASTER_RATE, *PROGRAMS[1:]]

@@ -260,7 +260,7 @@ def test_an_orthogonal_steps_directions_are_of_about_one_length(shape):
     torch.manual_seed(0)
     matrix = torch.randn(shape) * torch.logspace(0, 2, shape[1])  # from 1 to 100
     before, after = (torch.linalg.svdvals(values) for values in (matrix, orthogonal(matrix, steps=5)))
-    assert before.max() / before.min() > 20
+    assert before.max() / before.min() > 10
     assert after.min() > 0.3
     assert after.max() < 1.4
     assert torch.trace(matrix.T @ orthogonal(matrix)) > 0  # the same direction

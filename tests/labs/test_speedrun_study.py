@@ -67,7 +67,7 @@ def test_a_small_study_fills_every_table_and_decides_every_claim(small, tmp_path
     programs = [row["program"] for row in result.tables["ladder"]]
     assert programs == [NAIVE, tables.FASTER_RATE, *(name for name in tables.PROGRAMS[3:])]  # 01, 02: the whole study's
     assert all(row["races"] == row["reached it"] > 0 for row in result.tables["ladder"])
-    assert result.tables["ladder"][-1]["races"] == study.LAST_RACES[True]
+    assert result.tables["ladder"][-1]["races"] == study.LAST_RACES[True]["cpu"]
     assert {row["batch size"] for row in result.tables["heat_map"]} == {8, 32}
     assert [row["variant"] for row in result.tables["ablations"]] == list(study.VARIANTS)
     functions = " ".join(row["function"] for row in result.tables["cprofile"])

@@ -242,9 +242,10 @@ def main() -> None:
         "pareto": tables.pareto_rows(races),
     }
     claims = tables.claims(races, ablations, curves, remembered)
-    if heat:
-        write(HeatMap(heat, "learning rate", "batch size", "accuracy %", "failures"), options.logdir)
-    report(study.lab.study(in_order, claims, [*notes_of(setting, data), *study.notes]), options)
+    result = study.lab.study(in_order, claims, [*notes_of(setting, data), *study.notes])
+    if rows := result.tables["heat_map"]:
+        write(HeatMap(rows, "learning rate", "batch size", "accuracy %", "failures"), options.logdir)
+    report(result, options)
 
 
 if __name__ == "__main__":

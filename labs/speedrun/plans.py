@@ -37,8 +37,10 @@ class Setting:
 
 DIGITS = {
     "00_naive": Plan(40, 0.01),
-    "04_one_cycle": Plan(6, 0.4),
-    "05_decoupled_decay": Plan(4, 0.2),
+    "03_resnet9": Plan(40, 0.08),  # its scores are scaled by 1/8, and so are its gradients
+    "04_one_cycle": Plan(8, 2.0),
+    "05_decoupled_decay": Plan(6, 0.4),
+    "14_muon": Plan(5, 0.2),
 }
 PHOTOGRAPHS = {
     "00_naive": Plan(60, 0.01),

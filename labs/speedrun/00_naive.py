@@ -3,7 +3,7 @@
 Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       The time to a given accuracy is what counts: how fast a step is, and how many of them it takes.
 Change     None yet: every image is prepared in Python, one by one; plain SGD with a learning rate that stays; fp32.
-Look for   Overview: "DataLoader" in the step time. `--cprofile naive.prof`: hundreds of thousands of calls per epoch.
+Look for   Overview: "DataLoader" in the step time. `--cprofile naive.prof`: many calls for every image.
 Caution    The target is reached when a test after an epoch first says so, as in DAWNBench: that is optimistic, as
            the next epoch may be below it again. The accuracy after the last epoch is reported, too.
 """

@@ -12,7 +12,7 @@ from typing import Any
 from common import record
 from common.errors import InputError
 from common.machine import ROOT
-from labs.simcls import docstrings
+from common.studies import docstrings
 from labs.simcls.extras import imported
 
 CANDIDATES = 16  # of each document, as many as the paper samples from its generator

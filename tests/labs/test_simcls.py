@@ -12,10 +12,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import ROOT, assert_refused
+from support.docstrings import made_up, write_module
 
 from common import record
 from common.errors import InputError
-from labs.simcls import docstrings, documents, measure, published, rouge, tables, training
+from common.studies import docstrings
+from labs.simcls import documents, measure, published, rouge, tables, training
 from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens
 from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, candidates_of, corpus, from_docstrings, split
 from labs.simcls.loss import ranking_loss
@@ -27,22 +29,6 @@ from labs.simcls.words import word_vectors
 LAB = ROOT / "labs" / "simcls"
 PROGRAMS = sorted(LAB.glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in PROGRAMS]
-NOUNS = (
-    "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record".split()
-)
-VERBS = "reads writes checks copies sorts merges splits closes opens counts drops keeps".split()
-
-
-def made_up(package, number):
-    """A docstring's document: what is true of real ones, that a sentence of it resembles the summary, holds for it."""
-    draw = random.Random(f"{package} {number}")
-
-    def sentence(words):
-        return " ".join(draw.choice(NOUNS if place % 2 else VERBS) for place in range(words)).capitalize() + "."
-
-    sentences = tuple(sentence(draw.randint(9, 24)) for _ in range(4))
-    summary = " ".join(draw.choice(sentences).rstrip(".").split()[:8]).capitalize() + "."
-    return docstrings.Docstring(package, summary, sentences)
 
 
 @pytest.fixture(scope="module")
@@ -103,107 +89,13 @@ def test_the_loss_moves_scores_towards_the_order():
     assert scores.grad[0, 0] < 0 < scores.grad[0, 3]
 
 
-# Docstrings
-
-
-def docstring(summary, body, rest=""):
-    return f"{summary}\n\n    {body}\n{rest}    "
-
-
-PROSE = (
-    "The buffer is read in blocks, each as large as a page of memory, until nothing is left in it. A block that was "
-    "read once is kept, so that it need not be read again when the cursor moves back. Whoever closes the buffer "
-    "drops all of its blocks, and the file below it is left as it was."
-)
-
-
-def test_a_docstring_is_a_document_with_its_summary_line_as_reference():
-    text = docstrings.document_of("mine", docstring("Read a ``buffer`` block by block.", PROSE))
-    assert text.summary == "Read a buffer block by block."
-    assert text.sentences[0].startswith("The buffer is read in blocks") and len(text.sentences) == 3
-    assert text.summary not in text.body
-
-
-def test_sections_code_and_markup_are_no_prose():
-    for rest in (
-        "    Args:\n        x: an argument\n",
-        "    >>> read(x)\n",
-        "    :param x: an argument\n",
-        "    Notes\n    -----\n",
-    ):
-        text = docstrings.document_of("mine", docstring("Read a buffer block by block.", PROSE, rest))
-        assert text.body.endswith("left as it was.")
-
-
-@pytest.mark.parametrize(
-    ("summary", "body"),
-    [("Read.", PROSE), ("Read a buffer block by block.", "Too short."), ("Args: one two three four", PROSE[:50]),
-     ("Read a buffer block by block.", "x = [1, 2, 3]; y[0] += 17 ** 4; z = {9: 8}; " * 12)],
-)  # fmt: skip
-def test_what_is_no_prose_with_a_summary_line_is_left_out(summary, body):
-    assert docstrings.document_of("mine", docstring(summary, body)) is None
-
-
-@pytest.fixture
-def site(tmp_path):
-    """A folder of installed packages: two that are alike, one that cannot be read, a module."""
-    folder = tmp_path / "site-packages"
-    code = f'def read():\n    """{docstring("Read a buffer block by block.", PROSE)}"""\n'
-    for name in ("original", "copied"):
-        (folder / name / "sub").mkdir(parents=True)
-        (folder / name / "sub" / "io.py").write_text(code)
-    changed = code.replace("block by block", "one block at a time")
-    (folder / "copied" / "changed.py").write_text(changed)
-    (folder / "original" / "tests").mkdir()
-    (folder / "original" / "tests" / "test_io.py").write_text(code.replace("buffer", "test"))
-    (folder / "broken").mkdir()
-    (folder / "broken" / "__init__.py").write_bytes(b"def f(:\n\0\xff")
-    sort = PROSE.replace("buffer", "graph").replace("block", "node").replace("read", "sorted").replace("file", "edge")
-    (folder / "single.py").write_text(f'"""{docstring("Sort a graph node by node.", sort)}"""\n')
-    return folder
-
-
-def test_a_copy_in_another_package_is_left_out_even_with_another_summary(site):
-    texts = docstrings.collect([site])
-    assert [text.package for text in texts] == ["copied", "single"]
-
-
-def test_the_collection_depends_on_nothing_but_the_files(site, tmp_path):
-    moved = tmp_path / "elsewhere"
-    site.rename(moved)
-    again = docstrings.collect([moved])
-    moved.rename(site)
-    assert again == docstrings.collect([site]) != []
-
-
-def test_pythons_own_library_is_read_module_by_module_and_without_its_tests(tmp_path):
-    *_, library = docstrings.package_folders()
-    assert (library / "asyncio" / "__init__.py").exists() and (library / "argparse.py").exists()
-    folder = tmp_path / "library"
-    for file in ("one.py", "two/core.py", "test/core.py", "two/test/core.py"):
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = made_up(file, 0)
-        path.write_text(f'"""{text.summary}\n\n{" ".join(text.sentences)}\n"""')
-    assert [text.package for text in docstrings.collect([folder])] == ["one", "two"]
-
-
-def test_no_package_gives_more_than_its_share(tmp_path):
-    folder = tmp_path / "large"
-    folder.mkdir()
-    for number in range(6):
-        text = made_up("large", number)
-        (folder / f"module{number}.py").write_text(f'"""{text.summary}\n\n{" ".join(text.sentences)}\n"""')
-    assert len(docstrings.collect([tmp_path])) == 6
-    assert len(docstrings.collect([tmp_path], most_per_package=4)) == 4
+# Documents
 
 
 def test_collected_texts_are_kept_and_collected_anew_for_other_packages(tmp_path, monkeypatch, capsys):
     folder, keep = tmp_path / "site", tmp_path / "keep"
     for package, number in itertools.product("abcdef", range(2)):
-        text = made_up(package, number)
-        (folder / package).mkdir(parents=True, exist_ok=True)
-        (folder / package / f"m{number}.py").write_text(f'"""{text.summary}\n\n{" ".join(text.sentences)}\n"""')
+        write_module(folder / package / f"m{number}.py", made_up(package, number))
     first = from_docstrings(keep, [folder])
     assert "collecting" in capsys.readouterr().out
     assert from_docstrings(keep, [folder]) == first and "collecting" not in capsys.readouterr().out
@@ -213,9 +105,10 @@ def test_collected_texts_are_kept_and_collected_anew_for_other_packages(tmp_path
     assert from_docstrings(keep, [folder]) == first
 
 
-def test_too_few_packages_are_refused_in_one_line(site, tmp_path):
+def test_too_few_packages_are_refused_in_one_line(tmp_path):
+    write_module(tmp_path / "site" / "one.py", made_up("one", 0))
     with pytest.raises(InputError, match="install more packages"):
-        from_docstrings(tmp_path / "keep", [site])
+        from_docstrings(tmp_path / "keep", [tmp_path / "site"])
 
 
 # Candidates and the split

@@ -37,7 +37,8 @@ def main():
     loader = DataLoader(
         train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
     )
-    model = classifier(args.model, train_set.tokens.vocabulary, pad_id, len(classes), attention="eager").to(device)
+    vocabulary = train_set.tokens.vocabulary
+    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="eager").to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
     losses = []

@@ -48,6 +48,7 @@ DEFAULTS = Defaults(
     cifar10=False,
 )
 ATTENTION = ("eager", "sdpa", "flex_attention")
+PACKED_ATTENTION = {"cuda": "flex_attention", "cpu": "sdpa"}  # by device: FlexAttention is a GPU's
 
 
 def max_tokens(name: str) -> int:
@@ -82,9 +83,7 @@ def classifier(name: str, vocabulary: int, pad_id: int, classes: int, attention:
         ) from error
 
 
-def packed_logits(
-    model: Any, ids: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor
-) -> torch.Tensor:
+def packed_logits(model: Any, ids: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """The logits [texts, classes] of texts that are packed into rows, as the model has them one text per row.
 
     ids, positions: int64 [rows, tokens]: positions restart at 0 with every text, and are 0 where a row is filled up.
@@ -113,3 +112,19 @@ def block_diagonal(positions: torch.Tensor, attention: str = "sdpa") -> Any:
         )
     same = text[:, None, :, None] == text[:, None, None, :]
     return same if attention == "sdpa" else torch.where(same, 0.0, torch.finfo(torch.float32).min)
+
+
+def mark_dynamic(*inputs: torch.Tensor) -> None:
+    """Tell torch.compile that all sizes of these tensors change from batch to batch, so that one graph serves all.
+
+    A size of 1 is left out: torch.compile makes a case of its own of it.
+    """
+    for tensor in inputs:
+        for dimension in range(tensor.dim()):
+            if tensor.shape[dimension] > 1:
+                torch._dynamo.mark_dynamic(tensor, dimension)
+
+
+def graphs_compiled() -> int:
+    """Graphs that torch.compile has made in this process, recompilations included."""
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]

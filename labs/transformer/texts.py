@@ -75,9 +75,7 @@ def from_docstrings(keep: Path, folders: Sequence[Path]) -> Texts:
     rows = _kept(path, key)
     if rows is None:
         print("data: collecting the docstrings of the installed packages, once: about a minute")
-        rows = [
-            (text.package, text.file, text.text) for text in docstrings.collect_texts(folders, MOST_PER_PACKAGE)
-        ]
+        rows = [(text.package, text.file, text.text) for text in docstrings.collect_texts(folders, MOST_PER_PACKAGE)]
         with record.writing(keep):
             keep.mkdir(parents=True, exist_ok=True)
         record.write_json(path, {"schema": SCHEMA, "key": key, "docstrings": rows})
@@ -119,7 +117,9 @@ def from_files(folder: Path, train: Path) -> Texts:
         parts[part if part in missing else "train"].append((text, label))
     classes = tuple(sorted({label for _, label in parts["train"]}))
     if len(classes) < 2:
-        raise InputError(f"{train}: {len(rows['train'])} texts of {len(classes)} class: a classifier needs two at least")
+        raise InputError(
+            f"{train}: {len(rows['train'])} texts of {len(classes)} class: a classifier needs two at least"
+        )
     unknown = sorted({label for part in PARTS for _, label in parts[part]} - set(classes))
     if unknown:
         raise InputError(f"{folder}: the label {printable(unknown[0], 40)!r} is in no text of {train.name}")

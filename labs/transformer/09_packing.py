@@ -4,10 +4,11 @@ Idea       Lay texts one after the other in a row until it is full. No token is 
            batches are as random as at first.
 Change     collate_fn=Packing(pad_id), shuffle=True in place of the sampler; packed_logits in place of the model:
            positions restart with each text, a block-diagonal mask keeps texts apart, and the head reads the first token
-           of each. On a GPU FlexAttention, which skips blocks that are masked as a whole, in place of SDPA.
+           of each.
 Look for   tokens/s; steps of about equal length again.
 Caution    Without the mask texts would see each other, and nothing would fail. Parts of a batch hold equally many rows,
-           not texts: their losses are divided by the texts of the whole batch.
+           not texts: their losses are divided by the texts of the whole batch. Scores of two texts are computed and
+           then masked; FlexAttention (attention="flex_attention") skips blocks of 128 tokens where all are.
 """
 
 import sys
@@ -22,7 +23,7 @@ from common.options import step_options
 from common.session import run_step
 from labs.transformer.batches import Packing, packed_micro_batches, token_count
 from labs.transformer.data import training_set
-from labs.transformer.model import DEFAULTS, PACKED_ATTENTION, classifier, packed_logits
+from labs.transformer.model import DEFAULTS, classifier, packed_logits
 
 import torch
 from torch import nn
@@ -43,7 +44,7 @@ def main():
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
     vocabulary = train_set.tokens.vocabulary
-    model = classifier(args.model, vocabulary, pad_id, len(classes), attention=PACKED_ATTENTION[device.type]).to(device)
+    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="sdpa").to(device)
     criterion = nn.CrossEntropyLoss(reduction="sum")
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
     amp_dtype = autocast_dtype(device, args.precision)

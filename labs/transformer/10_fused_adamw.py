@@ -18,7 +18,7 @@ from common.options import step_options
 from common.session import run_step
 from labs.transformer.batches import Packing, packed_micro_batches, token_count
 from labs.transformer.data import training_set
-from labs.transformer.model import DEFAULTS, PACKED_ATTENTION, classifier, packed_logits
+from labs.transformer.model import DEFAULTS, classifier, packed_logits
 
 import torch
 from torch import nn
@@ -39,7 +39,7 @@ def main():
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
     vocabulary = train_set.tokens.vocabulary
-    model = classifier(args.model, vocabulary, pad_id, len(classes), attention=PACKED_ATTENTION[device.type]).to(device)
+    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="sdpa").to(device)
     criterion = nn.CrossEntropyLoss(reduction="sum")
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
     amp_dtype = autocast_dtype(device, args.precision)

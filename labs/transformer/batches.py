@@ -41,15 +41,16 @@ class DynamicPadding:
 class Packing:
     """Items as (labels [texts], ids [rows, tokens], positions [rows, tokens], starts [texts]): several texts in a row.
 
-    Rows are as long as the batch's longest text; texts are placed from the longest to the shortest, each into the first
-    row with room for it. They are then in the order of the rows, labels too. See `model.packed_logits`.
+    Rows are as long as the batch's longest text, up to the next multiple of 8, which suits Tensor Cores; texts are
+    placed from the longest to the shortest, each into the first row with room for it. They are then in the order of the
+    rows, labels too. See `model.packed_logits`.
     """
 
     def __init__(self, pad_id: int) -> None:
         self.pad_id = pad_id
 
     def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        length = max(len(ids) for ids, _ in items)
+        length = math.ceil(max(len(ids) for ids, _ in items) / 8) * 8
         rows: list[list[Item]] = []
         room: list[int] = []
         for item in sorted(items, key=lambda item: -len(item[0])):

@@ -48,7 +48,6 @@ DEFAULTS = Defaults(
     cifar10=False,
 )
 ATTENTION = ("eager", "sdpa", "flex_attention")
-PACKED_ATTENTION = {"cuda": "flex_attention", "cpu": "sdpa"}  # by device: FlexAttention is a GPU's
 
 
 def max_tokens(name: str) -> int:

@@ -25,7 +25,7 @@ from labs.transformer.batches import (
     token_count,
 )
 from labs.transformer.data import Tokenized, training_set
-from labs.transformer.model import PACKED_ATTENTION, classifier, mark_dynamic, packed_logits
+from labs.transformer.model import classifier, mark_dynamic, packed_logits
 
 TRICKS = (
     "mixed_precision",
@@ -92,12 +92,14 @@ def assemble(
     seed: int | None = None,
     data: tuple[Tokenized, Sequence[str]] | None = None,
     marked: bool = True,
+    attention: str | None = None,
 ) -> Training:
     """The `Training` with these tricks.
 
     options: batch_size is used with bigger_batch, workers with workers, precision with mixed_precision. seed: in place
     of that of the options. data: what `data.training_set` returns, where it is at hand. marked: False leaves the sizes
-    of a compiled program unmarked. Raises InputError as the programs do, and for tricks that exclude each other.
+    of a compiled program unmarked. attention: one of `model.ATTENTION` in place of what the tricks say, such as
+    "flex_attention" for packing on a GPU. Raises InputError as the programs do, and for tricks that exclude each other.
     """
     check(tricks)
     device = torch.device(options.device)
@@ -108,9 +110,8 @@ def assemble(
     pad_id = train_set.tokens.pad_id
     loader = _loader(options, tricks, train_set)
     packed = "packing" in tricks
-    fused = PACKED_ATTENTION[device.type] if packed else "sdpa"
-    attention = fused if "sdpa" in tricks else "eager"
-    model = classifier(options.model, train_set.tokens.vocabulary, pad_id, len(classes), attention).to(device)
+    kernel = attention or ("sdpa" if "sdpa" in tricks else "eager")
+    model = classifier(options.model, train_set.tokens.vocabulary, pad_id, len(classes), kernel).to(device)
     if "gradient_checkpointing" in tricks:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, **({"fused": True} if "fused_adamw" in tricks else {}))

@@ -47,6 +47,7 @@ DEFAULTS = Defaults(
     },
     cifar10=False,
 )
+INITIALIZER = 0.02  # standard deviation of base's weights; of narrower ones more, as fewer of them are summed up
 ATTENTION = ("eager", "sdpa", "flex_attention")
 
 
@@ -60,6 +61,8 @@ def classifier(name: str, vocabulary: int, pad_id: int, classes: int, attention:
 
     vocabulary: token ids. classes: of its head. attention: one of `ATTENTION`, transformers' names; all compute the
     same. Attention weights are not dropped out: on a CPU no fused attention does that, and FlexAttention nowhere.
+    Random weights are those of distilbert-base-uncased, larger by the square root of how much narrower a size is, so
+    that what goes through a layer keeps its scale.
     Raises InputError where transformers is not installed, or the hub has no such model or cannot be reached.
     """
     needs("transformers", "transformers", "transformer", "a DistilBERT")
@@ -70,7 +73,8 @@ def classifier(name: str, vocabulary: int, pad_id: int, classes: int, attention:
         size = SIZES[name]
         config = DistilBertConfig(
             vocab_size=vocabulary, max_position_embeddings=size.max_tokens, n_layers=size.layers, dim=size.width,
-            n_heads=size.heads, hidden_dim=size.hidden, pad_token_id=pad_id, **same,
+            n_heads=size.heads, hidden_dim=size.hidden, pad_token_id=pad_id,
+            initializer_range=INITIALIZER * (SIZES["base"].width / size.width) ** 0.5, **same,
         )  # fmt: skip
         return DistilBertForSequenceClassification(config)
     try:

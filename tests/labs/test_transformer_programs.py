@@ -55,7 +55,7 @@ def texts():
 @pytest.fixture
 def options(tmp_path, texts, monkeypatch):
     """Of a tiny model on the made-up texts, which stand in place of the installed packages'."""
-    monkeypatch.setitem(SIZES, "tiny", Size(layers=2, width=32, heads=2, hidden=64, max_tokens=48))
+    monkeypatch.setitem(SIZES, "tiny", Size(layers=1, width=32, heads=2, hidden=64, max_tokens=48))
     monkeypatch.setattr(data, "texts", lambda _: texts)
     return StepOptions(
         logdir=tmp_path, device="cpu", data=tmp_path, download=False, model="tiny", image_size=0,

@@ -17,7 +17,7 @@ from labs.simcls.documents import CANDIDATES, Corpus, Document, corpus, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, ReRanker, re_ranker, size_of
 from labs.simcls.rouge import Scores, kept_rouge, mean
-from labs.simcls.words import word_vectors
+from common.studies.words import word_vectors
 
 METHODS = ("worst", "random", "first", "best place", "nearest length", "re-ranked", "oracle")
 OF_TEST = 64  # documents per batch where nothing is kept for backward

@@ -17,6 +17,7 @@ from support.docstrings import made_up, write_module
 from common import record
 from common.errors import InputError
 from common.studies import docstrings
+from common.studies.words import word_vectors
 from labs.simcls import documents, measure, published, rouge, tables, training
 from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens
 from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, candidates_of, corpus, from_docstrings, split
@@ -24,7 +25,6 @@ from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, re_ranker
 from labs.simcls.packages import difference, over_packages, over_seeds, percent
 from labs.simcls.training import METHODS, Plan, rising_then_falling, rules, shortened, top_ranked
-from labs.simcls.words import word_vectors
 
 LAB = ROOT / "labs" / "simcls"
 PROGRAMS = sorted(LAB.glob("[0-9][0-9]_*.py"))

@@ -23,6 +23,7 @@ from labs.transformer.batches import (
     token_count,
 )
 from labs.transformer.data import PAD, Tokenized, hub_tokens, trained_tokens
+from labs.transformer.from_scratch import begin_with_word_vectors, dropped
 from labs.transformer.texts import Example, from_docstrings, part_of, texts
 
 WORDS = "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record"
@@ -302,3 +303,38 @@ def test_fewer_texts_than_a_batch_are_one_batch_that_is_not_full():
 def test_the_labs_requirements_have_their_reasons():
     lines = (ROOT / "labs" / "transformer" / "requirements.txt").read_text().splitlines()
     assert all("#" in line for line in lines if line)
+
+
+# From random weights
+
+
+def test_dropped_tokens_are_unknown_and_a_texts_first_and_what_fills_up_stay():
+    data = Tokenized([Example(WORDS, 0), Example("array graph", 1)], trained_tokens([WORDS] * 3), length=32)
+    _, ids = DynamicPadding(0)([data[number] for number in (0, 1)] * 200)
+    torch.manual_seed(0)
+    after = dropped(ids, data, share=0.25)
+    changed = after != ids
+    assert not changed[:, 0].any() and not changed[ids == 0].any()
+    assert set(after[changed].tolist()) == {data.tokens.tokenizer.token_to_id("[UNK]")}
+    candidates = (ids[:, 1:] != 0).sum().item()
+    assert changed.sum().item() / candidates == pytest.approx(0.25, abs=0.03)
+
+
+def test_word_vectors_of_the_training_texts_replace_random_ones_of_their_size():
+    """Words that stand among the same others are near each other; made-up texts of two subjects."""
+    draw = random.Random(0)
+    subjects = ("array tensor matrix buffer".split(), "socket parser schema cursor".split())
+    examples = [Example(" ".join(draw.choices(subjects[number % 2], k=12)), number % 2) for number in range(200)]
+    data = Tokenized(examples, trained_tokens([one.text for one in examples]), length=32)
+    embedding = torch.nn.Embedding(data.tokens.vocabulary, 16, padding_idx=0)
+    config = SimpleNamespace(initializer_range=0.05)
+    model = SimpleNamespace(
+        distilbert=SimpleNamespace(embeddings=SimpleNamespace(word_embeddings=embedding)), config=config
+    )
+    begin_with_word_vectors(model, data)
+    weight = embedding.weight.detach()
+    array, tensor, socket = (weight[data.tokens.tokenizer.token_to_id(word)] for word in ("array", "tensor", "socket"))
+    near, far = (torch.cosine_similarity(array, other, dim=0) for other in (tensor, socket))
+    assert near > far + 0.3
+    assert array.pow(2).mean().sqrt().item() == pytest.approx(0.05, rel=1e-3)
+    assert not weight[0].any() and embedding.weight.requires_grad

@@ -28,13 +28,13 @@ from common.studies.lab import needs
 from labs.transformer.bag_of_words import bag_of_words
 from labs.transformer.model import DEFAULTS, SIZES, max_tokens
 from labs.transformer.texts import texts
-from labs.transformer.training import BATCHES, PARTS, STATEFUL, Epoch, Settings, Training
+from labs.transformer.training import BATCHES, DTYPES, PARTS, STATEFUL, Epoch, Settings, Training
 
 import torch
 
 CHECKPOINT, TABLE, TEST = "checkpoint.pt", "epochs.csv", "test.json"
 ANOTHER = "move it away to begin anew, or use another --logdir"
-PRECISION = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+PRECISION = {dtype: name for name, dtype in DTYPES.items()}
 EPOCHS = 8
 LR = {True: 1e-3, False: 5e-5}  # of AdamW, its highest; by whether the weights are random
 

@@ -8,13 +8,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from common.device import autocast_dtype, synchronize
+from common.device import synchronize
 from labs.transformer.auto_batch import AutoBatch
 from labs.transformer.batches import DynamicPadding, FixedPadding, UniformLengthBatches
 from labs.transformer.data import Tokenized, tokens_for
 from labs.transformer.model import classifier, max_tokens
 from labs.transformer.texts import Texts
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BATCHES = ("fixed", "dynamic", "uniform")
 PARTS = ("train", "validation", "test")
 STATEFUL = ("model", "optimizer", "scaler", "schedule")
@@ -28,7 +29,7 @@ class Settings:
 
     batches: one of `BATCHES`: filled up to the model's most tokens, to the batch's longest text, or so with texts of
     about one length. checkpoint: layers are computed again in the backward pass. epochs: the learning rate falls to 0
-    at their end, so they are among the settings.
+    at their end, so they are among the settings. precision: one of `DTYPES`, as "auto" differs from machine to machine.
     """
 
     model: str
@@ -78,7 +79,7 @@ class Training:
         if settings.checkpoint:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.optimizer = torch.optim.AdamW(self.model.parameters(), settings.lr, weight_decay=0.01, fused=True)
-        self.amp_dtype = autocast_dtype(device, settings.precision)
+        self.amp_dtype = DTYPES[settings.precision]
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.amp_dtype == torch.float16)
         self.generator = torch.Generator()
         size, train = settings.batch_size, self.sets["train"]

@@ -77,7 +77,9 @@ class Training:
         self.sets = {part: Tokenized(getattr(of, part), self.tokens, length, of.source) for part in PARTS}
         self.model = classifier(settings.model, self.tokens.vocabulary, self.pad_id, len(of.classes), "sdpa").to(device)
         if settings.checkpoint:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            # transformers 5 has renamed it.
+            enable = getattr(self.model, "activation_checkpointing_enable", None)
+            (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
         self.optimizer = torch.optim.AdamW(self.model.parameters(), settings.lr, weight_decay=0.01, fused=True)
         self.amp_dtype = DTYPES[settings.precision]
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.amp_dtype == torch.float16)

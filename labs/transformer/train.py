@@ -26,9 +26,9 @@ from common.options import OneLineParser, StepOptions, add_step_options, resolve
 from common.record import check_writable, write_json, write_whole, writing
 from common.studies.lab import needs
 from labs.transformer.bag_of_words import bag_of_words
-from labs.transformer.model import DEFAULTS, SIZES, max_tokens
+from labs.transformer.model import DEFAULTS, max_tokens
 from labs.transformer.texts import texts
-from labs.transformer.training import BATCHES, DTYPES, PARTS, STATEFUL, Epoch, Settings, Training
+from labs.transformer.training import BATCHES, DTYPES, PARTS, STATEFUL, Epoch, Settings, Training, learning_rate
 
 import torch
 
@@ -36,7 +36,6 @@ CHECKPOINT, TABLE, TEST = "checkpoint.pt", "epochs.csv", "test.json"
 ANOTHER = "move it away to begin anew, or use another --logdir"
 PRECISION = {dtype: name for name, dtype in DTYPES.items()}
 EPOCHS = 8
-LR = {True: 1e-3, False: 5e-5}  # of AdamW, its highest; by whether the weights are random
 
 
 def too_long(training: Training) -> dict[str, int]:
@@ -132,7 +131,7 @@ def options(words: list[str] | None = None) -> tuple[StepOptions, argparse.Names
     parser.add_argument(
         "--epochs", type=whole_number(1, 10**6), default=EPOCHS, metavar="N", help="in all (default: %(default)s)"
     )
-    parser.add_argument("--lr", type=float, help=f"AdamW's highest (default: {LR[True]}, of the hub {LR[False]})")
+    parser.add_argument("--lr", type=float, help="AdamW's highest (default: by the model)")
     parser.add_argument(
         "--batches", choices=BATCHES, default="uniform", help="how texts are filled up (default: uniform)"
     )
@@ -166,7 +165,7 @@ def main() -> None:
     of = texts(steps)
     settings = Settings(
         model=steps.model, data=of.source, batch_size=steps.batch_size, epochs=args.epochs,
-        lr=args.lr or LR[steps.model in SIZES], precision=PRECISION[autocast_dtype(device, steps.precision)],
+        lr=args.lr or learning_rate(steps.model), precision=PRECISION[autocast_dtype(device, steps.precision)],
         batches=args.batches, checkpoint=args.checkpoint, seed=steps.seed,
     )  # fmt: skip
     training = Training(settings, of, device, steps.workers, args.auto_batch)

@@ -12,7 +12,7 @@ from common.device import synchronize
 from labs.transformer.auto_batch import AutoBatch
 from labs.transformer.batches import DynamicPadding, FixedPadding, UniformLengthBatches
 from labs.transformer.data import Tokenized, tokens_for
-from labs.transformer.model import classifier, max_tokens
+from labs.transformer.model import SIZES, classifier, max_tokens
 from labs.transformer.texts import Texts
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,6 +20,7 @@ BATCHES = ("fixed", "dynamic", "uniform")
 PARTS = ("train", "validation", "test")
 STATEFUL = ("model", "optimizer", "scaler", "schedule")
 WARMUP = 0.1  # of all steps: the learning rate rises; then it falls to 0
+LR_TIMES_WIDTH, HUB_LR = 0.128, 5e-5
 OF_TEST = 128  # texts per batch where nothing is kept for backward
 
 
@@ -65,14 +66,21 @@ class Training:
     """A model that is trained epoch by epoch; `state` and `load` carry it over from one process to the next.
 
     of: the texts. auto_batch: a batch that does not fit into memory is trained in parts. workers: of the loader.
+    length: tokens at which texts are cut, the model's most if None.
     """
 
     def __init__(
-        self, settings: Settings, of: Texts, device: torch.device, workers: int = 0, auto_batch: bool = False
+        self,
+        settings: Settings,
+        of: Texts,
+        device: torch.device,
+        workers: int = 0,
+        auto_batch: bool = False,
+        length: int | None = None,
     ) -> None:
         torch.manual_seed(settings.seed)
         self.settings, self.device, self.of, self.epochs = settings, device, of, list[Epoch]()
-        self.tokens, length = tokens_for(settings.model, of.train), max_tokens(settings.model)
+        self.tokens, length = tokens_for(settings.model, of.train), length or max_tokens(settings.model)
         self.pad_id = self.tokens.pad_id
         self.sets = {part: Tokenized(getattr(of, part), self.tokens, length, of.source) for part in PARTS}
         self.model = classifier(settings.model, self.tokens.vocabulary, self.pad_id, len(of.classes), "sdpa").to(device)
@@ -92,6 +100,7 @@ class Training:
             num_workers=workers, persistent_workers=workers > 0, pin_memory=device.type == "cuda",
             generator=self.generator,
         )  # fmt: skip
+        self.steps = settings.epochs * len(self.loader)  # in all
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._factor)
         self.auto = AutoBatch(
             self.optimizer, device, size, auto_batch, self.scaler,
@@ -121,9 +130,7 @@ class Training:
     def epoch(self) -> Epoch:
         """Train one more epoch and validate. Its random numbers depend on the seed and on the epoch's number alone."""
         number = len(self.epochs) + 1
-        torch.manual_seed(self.settings.seed * 100_003 + number)
-        self.generator.manual_seed(self.settings.seed * 100_003 + number)
-        self.model.train()
+        self._seed(number)
         losses, real, all_tokens, begin = [], 0, 0, time.perf_counter()
         for labels, ids in self.loader:
             losses.append(self.step((labels, ids)) * len(labels))
@@ -137,6 +144,23 @@ class Training:
         done = Epoch(number, loss, validation_loss, accuracy, seconds, speed, padding, self.auto.rows)
         self.epochs.append(done)
         return done
+
+    def until(self, tokens: int) -> int:
+        """Train on so many real tokens, and no epochs; the learning rate falls to 0 at their end. Returns the steps."""
+        train = self.sets["train"]
+        mean_tokens = sum(train.lengths) / len(train)
+        self.steps = max(1, round(tokens / mean_tokens / self.settings.batch_size))
+        seen = steps = number = 0
+        while seen < tokens:
+            number += 1
+            self._seed(number)
+            for labels, ids in self.loader:
+                self.step((labels, ids))
+                steps += 1
+                seen += int((ids != self.pad_id).sum())
+                if seen >= tokens:
+                    break
+        return steps
 
     @torch.no_grad()
     def evaluated(self, part: str) -> tuple[float, float]:
@@ -166,6 +190,12 @@ class Training:
                 getattr(self, name).load_state_dict(state[name])
         self.epochs, self.auto.rows = [Epoch(**epoch) for epoch in state["epochs"]], state["rows"]
 
+    def _seed(self, number: int) -> None:
+        """Begin an epoch by its number."""
+        torch.manual_seed(self.settings.seed * 100_003 + number)
+        self.generator.manual_seed(self.settings.seed * 100_003 + number)
+        self.model.train()
+
     def _logits(self, ids: torch.Tensor) -> torch.Tensor:
         """float32 [texts, classes]."""
         with torch.autocast(self.device.type, self.amp_dtype, enabled=self.amp_dtype != torch.float32):
@@ -173,6 +203,10 @@ class Training:
 
     def _factor(self, step: int) -> float:
         """Of the learning rate, by step: up over `WARMUP` of all, then down to 0, both linearly."""
-        steps = self.settings.epochs * len(self.loader)
-        top = max(1, round(WARMUP * steps))
-        return min((step + 1) / top, max(0.0, (steps - step) / max(1, steps - top)))
+        top = max(1, round(WARMUP * self.steps))
+        return min((step + 1) / top, max(0.0, (self.steps - step) / max(1, self.steps - top)))
+
+
+def learning_rate(model: str) -> float:
+    """AdamW's highest: less for wider models, whose weights are random, and what is usual for weights of the hub."""
+    return LR_TIMES_WIDTH / SIZES[model].width if model in SIZES else HUB_LR

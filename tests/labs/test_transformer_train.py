@@ -39,7 +39,7 @@ def data(tmp_path):
 def run(data, tmp_path, monkeypatch, capsys):
     """run(*words): train.py on the CPU in this process: exit code, stdout, stderr, and the folder that it writes to."""
     small = Size(layers=1, width=16, heads=2, hidden=32, max_tokens=12)
-    for sizes in (model.SIZES, train.SIZES):
+    for sizes in (model.SIZES,):
         monkeypatch.setitem(sizes, "nano", small)
 
     def started(*words, logdir=tmp_path / "train"):

@@ -122,12 +122,7 @@ def padding(options: StepOptions) -> dict[str, Any]:
     for length in lengths:
         bins[length // BIN_TOKENS] += 1
     fixed, dynamic, packed = FixedPadding(pad_id, train_set.length), DynamicPadding(pad_id), Packing(pad_id)
-    kinds = {
-        "fixed": (fixed, False),
-        "dynamic": (dynamic, False),
-        "uniform": (dynamic, True),
-        "packed": (packed, False),
-    }
+    collates = {"fixed": fixed, "dynamic": dynamic, "uniform": dynamic, "packed": packed}
     result: dict[str, Any] = {"batches": {}, "share": {}}
     for size, suffix in ((SMALL_BATCH, ""), (options.batch_size, " bigger")):
         for kind, collate in collates.items():

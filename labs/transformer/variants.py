@@ -1,5 +1,7 @@
 """What the study compares: every trick alone on the baseline, and the numbered programs, trick after trick."""
 
+from pathlib import Path
+
 from labs.transformer.tricks import TRICKS, alone, cumulative
 
 BASELINE = "baseline"
@@ -30,3 +32,4 @@ VARIANTS: dict[str, frozenset[str]] = {  # {name: tricks}, each pair that is com
     **{alone_name(trick): alone(trick)[0] for trick in TRICKS},
     **{cumulative_name(trick): cumulative(trick) for trick in TRICKS},
 }
+PROGRAMS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[0-9][0-9]_*.py")))  # baseline, then tricks

@@ -94,7 +94,7 @@ def notes_of(options: StepOptions) -> list[str]:
         off.append("autocast is off in the numbered programs, so their mixed precision changes nothing")
     return [
         *off,
-        "no GPU: pinned memory has no effect; FlexAttention is a GPU's, so packed rows have a block-diagonal mask",
+        "no GPU: pinned memory has no effect",
         "no GPU: a peak here is what a step allocates on top of weights and optimizer state",
     ]
 

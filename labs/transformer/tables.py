@@ -21,7 +21,7 @@ ROWS_OF_CURVE = 21  # of padding by batch
 def speed_ratio(rounds: Rounds, variant: str, other: str) -> Ratio | None:
     """How many times the real tokens/s of another a variant has, paired by round; None where either was not run."""
     windows = [
-        {number: row[name]["tokens"] for number, row in enumerate(rounds) if "failed" not in row[name]}
+        {number: row[name]["tokens"] for number, row in enumerate(rounds) if row.get(name, {}).get("tokens")}
         for name in (variant, other)
     ]
     if variant == other or not set(windows[0]) & set(windows[1]):
@@ -31,7 +31,7 @@ def speed_ratio(rounds: Rounds, variant: str, other: str) -> Ratio | None:
 
 def median_of(rounds: Rounds, variant: str, what: str) -> float | None:
     """The median over all rounds' windows of "tokens" or "samples"; None where the variant was not run."""
-    windows = [value for row in rounds for value in row[variant].get(what, ())]
+    windows = [value for row in rounds for value in row.get(variant, {}).get(what, ())]
     return statistics.median(windows) if windows else None
 
 

@@ -44,10 +44,12 @@ class HeaviestBatches:
         """That of an epoch of `loader`, which has these tricks."""
         kind = tricks & OF_BATCHES
         if kind not in self._known:
-            batches: Any = DataLoader(
-                loader.dataset, loader.batch_size, sampler=loader.sampler, drop_last=True, collate_fn=loader.collate_fn
-            )
-            self._known[kind] = max(batches, key=lambda batch: batch[1].numel())
+            texts: Any = loader.dataset
+            numbers, size = list(loader.sampler), loader.batch_size or 1
+            batches = [numbers[at : at + size] for at in range(0, len(numbers) - size + 1, size)]
+            tokens = sum if "packing" in tricks else max  # padded, all are as long as the longest
+            heaviest = max(batches, key=lambda batch: tokens(texts.lengths[number] for number in batch))
+            self._known[kind] = loader.collate_fn([texts[number] for number in heaviest])
         return self._known[kind]
 
 

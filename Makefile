@@ -6,6 +6,7 @@
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
 # make docs-screenshots, docs-notebook   take new screenshots of TensorBoard, execute the notebook
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
+# make lab-transformer   fine-tune a transformer with every trick: the small version of that lab, minutes
 # make lab-simcls   re-rank summaries: the small version of that lab, minutes
 # make lock   select new versions: writes requirements.lock (needs uv)
 
@@ -13,11 +14,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls
+.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls \
+  lab-transformer
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
-test: setup
+test: setup .venv/tests-installed
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/codespell
@@ -46,6 +48,10 @@ setup: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c requirements.lock
 	@touch $@
 
+.venv/tests-installed: tests/requirements.txt .venv/installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt -c requirements.lock
+	@touch $@
+
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "docs: open build/site/index.html"
@@ -64,6 +70,10 @@ notebook: setup
 
 lab-simcls: setup
 	@$(BIN)/python labs/simcls/study.py --quick $(ARGS)
+
+lab-transformer: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/transformer/requirements.txt -c requirements.lock
+	@$(BIN)/python labs/transformer/study.py --quick $(ARGS)
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

@@ -23,11 +23,17 @@ from torch.utils.data import Dataset
 import common.data
 import common.session
 from common.device import dtype_name, empty_cache, gpu_peak_bytes
-from common.loaders import Batch
+from common.loaders import Batch, Loader
 from common.options import StepOptions
-from common.run.timing import Timing, TrainStep, time_training
+from common.run.batches import Epochs
+from common.run.timing import Plan, Timing, TokenCount, TrainStep, time_training
 from common.run.tracing import cpu_peak_bytes
 from common.studies.one_batch import FULL, QUICK
+
+LOADED = {  # by --quick: of a training with its loader, whose batches differ, so a window has several
+    False: Plan(warmup_steps=2, warmup_seconds=0.5, windows=5, window_steps=4, window_seconds=1.0),
+    True: Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=2, window_seconds=0.25),
+}
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,14 @@ def timed(train_step: TrainStep, batch: Batch, options: StepOptions) -> Timing:
     """The `run.timing.Timing` of training on that one batch: first step, warm-up, windows."""
     plan = QUICK if options.quick else FULL
     return time_training(repeat(batch), train_step, torch.device(options.device), plan)
+
+
+def timed_with_loader(
+    train_step: TrainStep, loader: Loader, options: StepOptions, count_tokens: TokenCount | None = None
+) -> Timing:
+    """The `run.timing.Timing` of training on a loader's batches: what workers loaded ahead is used up first."""
+    plan = LOADED[options.quick]
+    return time_training(Epochs(loader), train_step, torch.device(options.device), plan, count_tokens)
 
 
 def peak_bytes(train_step: TrainStep, batch: Batch, device: torch.device) -> int:

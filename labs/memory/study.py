@@ -22,8 +22,9 @@ from common.device import autocast_notes, without_gpu
 from common.errors import InputError, one_line_errors
 from common.options import StepOptions
 from common.record import data_label
+from common.studies import published
 from common.studies.lab import Mean, Measuring, NotMeasured, Row, lab_options, mean, needs, ratio, report
-from labs.memory import audit, published
+from labs.memory import audit
 from labs.memory.model import DEFAULTS, resnext
 
 import torch

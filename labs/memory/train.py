@@ -27,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.device import autocast_dtype, checked_device, device_name, disable_tf32, synchronize
 from common.errors import InputError, is_out_of_memory, one_line_errors, printable
 from common.failures import what_fits
+from common.machine import ROOT
 from common.options import PRECISIONS, OneLineParser, folder, whole_number
 from common.record import check_writable, write_whole, writing
 from labs.memory.data import real_data
-from labs.memory.model import DEFAULTS, ROOT, ResNeXt, resnext
+from labs.memory.model import DEFAULTS, ResNeXt, resnext
 from labs.memory.recompute import statistics_once
 
 import torch

@@ -14,9 +14,9 @@ from common.errors import InputError
 from common.explain.terminal import console
 from common.ladder import gpu_memory
 from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
-from common.ladder.published import MEMORY
 from common.studies.fit import measure, prediction, program, view
 from common.studies.fit.record import GPUS, Wanted, name_of
+from common.studies.published import MEMORY
 
 SMALL = ("--model", "tiny_convmixer", "--image-size", "48", "--batch-size", "16")
 OF_IMAGES = ("--model", "mobilenet_v3_small", "--image-size", "64", "--batch-size", "32")  # most of it activations

@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from common.errors import InputError
 from labs.simcls import rouge
 from labs.simcls.documents import Document, corpus, split
-from labs.simcls.extras import imported
+from common.studies.extras import imported
 from labs.simcls.model import SIZES, size_of
 from labs.simcls.rouge import Scores, kept_rouge
 
@@ -53,7 +53,7 @@ class Tokens:
 
 def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens:
     """A byte-pair encoding of these texts, lower case, `vocabulary` tokens at most. Raises InputError."""
-    tokenizers = imported("tokenizers", "training a tokenizer")
+    tokenizers = imported("tokenizers", "simcls", "training a tokenizer")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=UNKNOWN))
     tokenizer.normalizer = tokenizers.normalizers.Sequence(
         [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
@@ -69,7 +69,7 @@ def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens
 
 def hub_tokens(name: str) -> Tokens:
     """The tokenizer of an encoder of the Hugging Face hub, such as roberta-base. Raises InputError."""
-    tokenizers = imported("tokenizers", f"--model {name}")
+    tokenizers = imported("tokenizers", "simcls", f"--model {name}")
     try:
         tokenizer = tokenizers.Tokenizer.from_pretrained(name)
     except Exception as error:  # its own `Exception`, without a class, for a missing file as for a missing network

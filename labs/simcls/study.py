@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.errors import InputError, one_line_errors
 from common.machine import usable_cores
 from common.options import StepOptions
-from common.studies.lab import Measuring, NotMeasured, Row, lab_options, needs, report
+from common.studies.extras import imported
+from common.studies.lab import Measuring, NotMeasured, Row, lab_options, report
 from labs.simcls import documents, rouge, tables
 from labs.simcls.model import DEFAULTS, SIZES
 
@@ -57,10 +58,10 @@ def main() -> None:
 
 def check_extras(options: StepOptions) -> None:
     """Raise InputError where a package that this lab needs is not installed: before anything is measured."""
-    needs("rouge_score", "rouge-score", "simcls", "scoring summaries")
-    needs("tokenizers", "tokenizers", "simcls", "training a tokenizer")
+    imported("rouge_score", "simcls", "scoring summaries")
+    imported("tokenizers", "simcls", "training a tokenizer")
     if options.model not in SIZES:
-        needs("transformers", "transformers", "simcls", f"--model {options.model}")
+        imported("transformers", "simcls", f"--model {options.model}")
 
 
 def measured_programs(lab: Measuring, rounds: int) -> tuple[tables.Runs, list[str]]:

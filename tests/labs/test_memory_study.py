@@ -1,6 +1,5 @@
 """labs/memory/study.py: a whole small study, its tables by known answers, and the audit of the published claims."""
 
-import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -63,7 +62,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(few_digits, tmp_
 
 
 def test_without_cifar10_and_scikit_learn_the_study_ends_before_it_measures(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setattr(study, "Study", None)
     monkeypatch.setattr(
         sys, "argv", ["study.py", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)]

@@ -53,7 +53,7 @@ def main() -> None:
         "candidates": tables.memory_rows(memory),
     }
     claims = [*tables.ranking_claims(folds), *tables.program_claims(runs), *tables.memory_claims(memory)]
-    report(lab.study(in_order, claims, [*tables.notes(folds, runs), *not_run]), options)
+    report(lab.study(in_order, claims, [*tables.notes(folds, runs, options.model), *not_run]), options)
 
 
 def check_extras(options: StepOptions) -> None:

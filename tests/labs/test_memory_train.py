@@ -193,7 +193,8 @@ def test_parts_of_a_step_are_nvtx_ranges_on_a_gpu(run, monkeypatch):
 
 
 def test_without_cifar10_and_scikit_learn_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
     with pytest.raises(InputError, match=r"scikit-learn.*pip install -r labs/memory/requirements\.txt"):
         data.real_data(tmp_path, 16)
 

@@ -37,10 +37,10 @@ def main() -> None:
     lab = Measuring("simcls", options, Path(__file__).with_name("measure.py"))
     try:
         quick = options.quick
-        folds = [lab.measure("trained", fold=fold, seed=seed) for seed in range(SEEDS[quick]) for fold in FOLDS[quick]]
         runs, not_run = measured_programs(lab, ROUNDS[quick])
         memory = measured_memory(lab)
         loading = measured_loading(lab)
+        folds = [lab.measure("trained", fold=fold, seed=seed) for seed in range(SEEDS[quick]) for fold in FOLDS[quick]]
     except NotMeasured as error:
         raise InputError(f"{error} (what was measured is kept: the same command goes on)") from error
     in_order = {

@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import Dataset
 
 from common.errors import InputError
+from common.studies.extras import imported
 from labs.simcls import rouge
 from labs.simcls.documents import Document, corpus, split
-from common.studies.extras import imported
 from labs.simcls.model import SIZES, size_of
 from labs.simcls.rouge import Scores, kept_rouge
 

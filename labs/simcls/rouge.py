@@ -15,8 +15,8 @@ from typing import Any
 from common import record
 from common.errors import InputError
 from common.machine import usable_cores
-from labs.simcls.documents import Corpus, Document
 from common.studies.extras import imported
+from labs.simcls.documents import Corpus, Document
 
 KINDS = ("rouge1", "rouge2", "rougeL")
 Scores = Sequence[Sequence[float]]  # of a document: for each candidate one of each kind

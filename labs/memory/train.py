@@ -40,6 +40,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 PRECISION = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+DTYPES = {name: dtype for dtype, name in PRECISION.items()}
 CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
 TEST_BATCH = 256
 
@@ -83,7 +84,7 @@ class Training:
         self.settings, self.device, self.epochs = settings, device, list[Epoch]()
         self.model = resnext(settings.model).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.lr)
-        self.amp_dtype = autocast_dtype(device, settings.precision)
+        self.amp_dtype = DTYPES[settings.precision]
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.amp_dtype == torch.float16)
         self.generator = torch.Generator()
         self.loader = DataLoader(

@@ -294,6 +294,19 @@ def test_what_was_published_stands_beside_what_is_reserved():
     assert (row["allocated GB"], row["reserved GB"], row["published GB"]) == (0.5, 0.6, 7.82)
 
 
+def test_curves_of_half_precision_are_of_what_auto_means_on_the_device(few_digits, options, monkeypatch):
+    chosen = []
+
+    def autocast_dtype(device, precision):
+        chosen.append(precision)
+        return torch.bfloat16 if precision == "auto" else torch.float32
+
+    monkeypatch.setattr(measure, "autocast_dtype", autocast_dtype)
+    done = measure.curves(options, 0, {"base": {}, "half precision": {"precision": "auto"}}, epochs=1)["epochs"]
+    assert chosen == ["fp32", "auto"]
+    assert done["base"][0]["loss"] != done["half precision"][0]["loss"]
+
+
 def test_a_seed_counts_only_where_all_variants_were_trained(options):
     asked = []
 

@@ -139,6 +139,12 @@ def test_a_kill_before_the_last_row_is_made_good_by_the_next_call(run):
     assert (folder / "epochs.csv").read_bytes() == whole
 
 
+def test_a_precision_is_printed_where_it_was_asked_for_and_once(run):
+    assert "precision:" not in run("--epochs", "1").out
+    done = run("--epochs", "1", "--half-precision", "--precision", "fp32")
+    assert done.out.count("precision:") == 1
+
+
 def test_half_precision_is_not_mixed_where_auto_means_another_on_the_next_gpu(run, monkeypatch):
     monkeypatch.setattr(train, "autocast_dtype", lambda device, precision: torch.bfloat16)
     folder = run("--epochs", "1", "--half-precision").folder

@@ -135,12 +135,21 @@ class Collate:
         return torch.tensor([[*ids, *[self.pad_id] * (longest - len(ids))] for ids in sequences])
 
 
+def check_extras(model: str) -> None:
+    """Raise InputError where a package that this lab needs is not installed: before texts are collected, a minute."""
+    imported("rouge_score", "simcls", "scoring summaries")
+    imported("tokenizers", "simcls", "training a tokenizer")
+    if model not in SIZES:
+        imported("transformers", "simcls", f"--model {model}")
+
+
 def training_set(data: Path, model: str, seed: int, download: bool = False, ordered_once: bool = False) -> Candidates:
     """What the programs train on: the documents of `documents.corpus` that fold `seed` trains on.
 
     With the tokenizer that goes with the model, trained on these documents alone where it is an own one. ordered_once:
     ROUGE is computed now, and kept in `data`; else whenever a document is loaded. Raises InputError.
     """
+    check_extras(model)
     texts = corpus(data, download)
     train = split(texts.documents, seed).train
     scores = None

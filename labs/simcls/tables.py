@@ -245,7 +245,7 @@ def notes(folds: Folds, runs: Runs, model: str) -> list[str]:
     if units(folds) == "packages":
         said[0] += "; other machines have other packages, so other documents"
         said.append(
-            f"{min(tested)} to {max(tested)} packages tested in a fold, with a model that saw none of them; training "
+            f"{among(tested)} packages tested in a fold, with a model that saw none of them; training "
             "parts overlap, and a few packages have most of the documents, so intervals are somewhat too narrow"
         )
     else:
@@ -256,3 +256,8 @@ def notes(folds: Folds, runs: Runs, model: str) -> list[str]:
     if (trained_with := ranking_model(model)) != model:
         said.append(f"the ranking is trained with the encoder {trained_with}, everything else is measured with {model}")
     return said + list(dict.fromkeys(note for of_rounds in runs.values() for run in of_rounds for note in run["notes"]))
+
+
+def among(numbers: Sequence[int]) -> str:
+    """ "3" where all are, "3 to 5" where they differ."""
+    return f"{min(numbers)}" if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)}"

@@ -19,7 +19,7 @@ from common.errors import InputError
 from common.options import StepOptions
 from common.studies import docstrings
 from labs.simcls import documents, measure, published, rouge, tables, training
-from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens
+from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens, training_set
 from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, candidates_of, corpus, from_docstrings, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, re_ranker
@@ -689,3 +689,14 @@ def test_the_study_refuses_a_missing_package_before_it_measures(kept_texts, tmp_
     words = ("--device", "cpu", "--quick", "--data", kept_texts, "--logdir", tmp_path / "logs")
     finished = run_here(LAB / "study.py", *words)
     assert_refused(finished, "rouge-score", "pip install -r labs/simcls/requirements.txt")
+
+
+def test_a_program_misses_its_packages_before_it_collects_texts(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score", None)
+    with pytest.raises(InputError, match="needs rouge-score, which is not installed"):
+        training_set(tmp_path / "data", "small", 0)
+    assert not (tmp_path / "data").exists()
+
+
+def test_numbers_that_are_equal_are_named_once():
+    assert (tables.among([54, 54]), tables.among([3, 5, 4])) == ("54", "3 to 5")

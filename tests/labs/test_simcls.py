@@ -568,7 +568,7 @@ def test_articles_are_not_called_packages():
     assert tables.fold_rows(folds)[0]["test documents"] == "2" and "same articles" in notes[1]
     packages = [fold(0, 0.3)]
     assert tables.fold_rows(packages)[0]["test documents (packages)"] == "2 (2)"
-    assert "2 to 2 packages tested" in tables.notes(packages, {}, "base")[1]
+    assert "2 packages tested" in tables.notes(packages, {}, "base")[1]
 
 
 def test_programs_are_shown_by_all_rounds():

@@ -65,7 +65,7 @@ class NoData(Dataset):
 
 
 def program(file: Path, options: StepOptions) -> Program:
-    """Run the main() of a program with these options up to its call of `run_step`, without its data.
+    """Run the main() of a program with these options up to its call of `run_step`, without CIFAR-10.
 
     What it prints goes to stderr, since an isolated process answers on stdout. A program that ends before that call
     raises what it raised; SystemExit(2) for input that it refuses.
@@ -79,7 +79,8 @@ def program(file: Path, options: StepOptions) -> Program:
         reached.append(Program(train_step, dtype_name(precision or torch.float32), variables))
         raise _Left
 
-    words = ["--device", options.device, "--model", options.model, "--image-size", str(options.image_size)]
+    words = ["--device", options.device, "--model", options.model, "--data", str(options.data)]
+    words += ["--image-size", str(options.image_size)] if options.image_size else []  # 0: it is not of images
     words += ["--batch-size", str(options.batch_size), "--precision", options.precision, "--seed", str(options.seed)]
     spec = importlib.util.spec_from_file_location(f"program_{file.stem}", file)
     assert spec is not None and spec.loader is not None  # a file's

@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, Transform, check_cifar10, cifar10, fetch_cifar10
-from common.studies.lab import needs
+from common.studies.extras import imported
 
 LAB = "memory"
 STORED_SIZE = 32  # px of CIFAR-10's images, and of the digits as we enlarge them
@@ -41,10 +41,8 @@ class Digits(Dataset):
     source = "digits"
 
     def __init__(self, transform: Transform, train: bool = True) -> None:
-        needs("sklearn", "scikit-learn", LAB, "training without CIFAR-10, on real images of digits,")
-        from sklearn.datasets import load_digits
-
-        images, labels = load_digits(return_X_y=True)
+        datasets = imported("sklearn.datasets", LAB, "training without CIFAR-10, on real images of digits,")
+        images, labels = datasets.load_digits(return_X_y=True)
         testing = np.arange(len(labels)) % TEST_SHARE == 0
         chosen = ~testing if train else testing
         greys = (images[chosen].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)

@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import Dataset
 
 from common.errors import InputError
+from common.studies.extras import imported
 from labs.simcls import rouge
 from labs.simcls.documents import Document, corpus, split
-from labs.simcls.extras import imported
 from labs.simcls.model import SIZES, size_of
 from labs.simcls.rouge import Scores, kept_rouge
 
@@ -53,7 +53,7 @@ class Tokens:
 
 def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens:
     """A byte-pair encoding of these texts, lower case, `vocabulary` tokens at most. Raises InputError."""
-    tokenizers = imported("tokenizers", "training a tokenizer")
+    tokenizers = imported("tokenizers", "simcls", "training a tokenizer")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=UNKNOWN))
     tokenizer.normalizer = tokenizers.normalizers.Sequence(
         [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
@@ -69,7 +69,7 @@ def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens
 
 def hub_tokens(name: str) -> Tokens:
     """The tokenizer of an encoder of the Hugging Face hub, such as roberta-base. Raises InputError."""
-    tokenizers = imported("tokenizers", f"--model {name}")
+    tokenizers = imported("tokenizers", "simcls", f"--model {name}")
     try:
         tokenizer = tokenizers.Tokenizer.from_pretrained(name)
     except Exception as error:  # its own `Exception`, without a class, for a missing file as for a missing network
@@ -135,12 +135,21 @@ class Collate:
         return torch.tensor([[*ids, *[self.pad_id] * (longest - len(ids))] for ids in sequences])
 
 
+def check_extras(model: str) -> None:
+    """Raise InputError where a package that this lab needs is not installed: before texts are collected, a minute."""
+    imported("rouge_score", "simcls", "scoring summaries")
+    imported("tokenizers", "simcls", "training a tokenizer")
+    if model not in SIZES:
+        imported("transformers", "simcls", f"--model {model}")
+
+
 def training_set(data: Path, model: str, seed: int, download: bool = False, ordered_once: bool = False) -> Candidates:
     """What the programs train on: the documents of `documents.corpus` that fold `seed` trains on.
 
     With the tokenizer that goes with the model, trained on these documents alone where it is an own one. ordered_once:
     ROUGE is computed now, and kept in `data`; else whenever a document is loaded. Raises InputError.
     """
+    check_extras(model)
     texts = corpus(data, download)
     train = split(texts.documents, seed).train
     scores = None

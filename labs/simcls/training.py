@@ -47,9 +47,9 @@ class Trained:
 
     documents, packages: {"train", "validation", "test": how many}. losses: mean of each epoch. validation: the mean
     ROUGE of the candidate that the model ranks first, before the first epoch and after each; validation_first: that of
-    the first sentence. chosen: the epoch whose
-    weights were tested, the best of them. test: {package: {method: (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its test
-    documents, of which `counts` says how many there are. An article is in no package, and stands for itself.
+    the first sentence. chosen: the epoch whose weights were tested, the best of them. test: {package: {method:
+    (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its test documents, of which `counts` says how many there are. An article
+    is in no package, and stands for itself.
     """
 
     fold: int
@@ -74,13 +74,17 @@ def plan_for(options: StepOptions) -> Plan:
     return Plan(plan.epochs, plan.batch_size, lr, plan.most_documents)
 
 
+def ranking_model(model: str) -> str:
+    """The encoder that ranks in a study with this model: "small" in place of "medium", see `model.SIZES`."""
+    return "small" if model == "medium" else model
+
+
 def trained(options: StepOptions, fold: int, seed: int = 0) -> Trained:
-    """Train and test on one fold, with "small" in place of "medium". Raises InputError for what cannot be had.
+    """Train and test on one fold, with the encoder `ranking_model`. Raises InputError for what cannot be had.
 
     seed: added to that of the options.
     """
-    model = "small" if options.model == "medium" else options.model
-    options = replace(options, model=model, seed=options.seed + seed)
+    options = replace(options, model=ranking_model(options.model), seed=options.seed + seed)
     texts = corpus(options.data, options.download)
     return train(texts, kept_rouge(options.data, texts), options, fold, plan_for(options))
 

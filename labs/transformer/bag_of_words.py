@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from common.studies.lab import needs
+from common.studies.extras import imported
 from labs.transformer.texts import Texts
 
 FEW = 1000  # training texts: of fewer, words that come once are kept
@@ -17,7 +17,7 @@ def bag_of_words(of: Texts) -> dict[str, float]:
     scikit-learn's logistic regression, its regularisation chosen on the validation texts. Raises InputError where that
     is not installed.
     """
-    needs("sklearn", "scikit-learn", "transformer", "a bag of words")
+    imported("sklearn", "transformer", "a bag of words")
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 

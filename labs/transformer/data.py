@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from common.errors import InputError
 from common.options import StepOptions
-from common.studies.lab import needs
+from common.studies.extras import imported
 from labs.transformer.batches import Item
 from labs.transformer.model import SIZES, max_tokens
 from labs.transformer.texts import Example, texts
@@ -35,7 +35,7 @@ class Tokens:
 
 def trained_tokens(batch: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens:
     """A byte-pair encoding of these texts, lower case, `vocabulary` tokens at most. Raises InputError."""
-    needs("tokenizers", "tokenizers", "transformer", "training a tokenizer")
+    imported("tokenizers", "transformer", "training a tokenizer")
     tokenizers: Any = import_module("tokenizers")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=UNKNOWN))
     tokenizer.normalizer = tokenizers.normalizers.Sequence(
@@ -53,7 +53,7 @@ def trained_tokens(batch: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens
 
 def hub_tokens(name: str) -> Tokens:
     """The tokenizer of a DistilBERT of the Hugging Face hub. Raises InputError."""
-    needs("tokenizers", "tokenizers", "transformer", f"--model {name}")
+    imported("tokenizers", "transformer", f"--model {name}")
     try:
         tokenizer = import_module("tokenizers").Tokenizer.from_pretrained(name)
     except Exception as error:  # its own `Exception`, without a class, for a missing file as for a missing network

@@ -9,7 +9,7 @@ from torch.nn import functional
 from common.errors import InputError
 from common.machine import ROOT
 from common.options import Defaults
-from common.studies.lab import needs
+from common.studies.extras import imported
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def classifier(name: str, vocabulary: int, pad_id: int, classes: int, attention:
     that what goes through a layer keeps its scale.
     Raises InputError where transformers is not installed, or the hub has no such model or cannot be reached.
     """
-    needs("transformers", "transformers", "transformer", "a DistilBERT")
+    imported("transformers", "transformer", "a DistilBERT")
     from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
     same = {"attention_dropout": 0.0, "attn_implementation": attention, "num_labels": classes}

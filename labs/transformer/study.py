@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.device import autocast_notes
 from common.errors import InputError, one_line_errors
 from common.options import StepOptions
-from common.studies.lab import Measuring, NotMeasured, lab_options, needs, report
+from common.studies.extras import imported
+from common.studies.lab import Measuring, NotMeasured, lab_options, report
 from labs.transformer import audit, quality, tables
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS
@@ -34,8 +35,8 @@ LIMIT_SECONDS = 6 * 3600  # of one measurement
 @one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "transformer", DEFAULTS)
-    needs("transformers", "transformers", "transformer", "this study")
-    needs("sklearn", "scikit-learn", "transformer", "the bag of words of this study")
+    imported("transformers", "transformer", "this study")
+    imported("sklearn", "transformer", "the bag of words of this study")
     training_set(options)  # once, here: it refuses data and models that are none, and collects texts
     options = replace(options, download=False)
     lab = Measuring("transformer", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS)

@@ -17,7 +17,7 @@ from common.errors import InputError, printable
 from common.machine import ROOT
 from common.options import StepOptions
 from common.studies import docstrings
-from common.studies.lab import needs
+from common.studies.extras import imported
 
 CLASSES = 20  # packages: those with the most docstrings
 MOST_PER_PACKAGE = 3000  # docstrings: from a few hundred a bag of words learns more than a transformer does
@@ -181,7 +181,7 @@ def _fetch(data: Path) -> None:
     """Download 20 newsgroups into `data` as train.jsonl and test.jsonl, unless it has a train file. InputError."""
     if _file(data, "train"):
         return
-    needs("datasets", "datasets", "transformer", "--download")
+    imported("datasets", "transformer", "--download")
     datasets: Any = import_module("datasets")
     try:
         with tempfile.TemporaryDirectory() as cache:

@@ -24,7 +24,7 @@ from common.device import autocast_dtype, disable_tf32
 from common.errors import InputError, one_line_errors, printable
 from common.options import OneLineParser, StepOptions, add_step_options, resolved, whole_number
 from common.record import check_writable, write_json, write_whole, writing
-from common.studies.lab import needs
+from common.studies.extras import imported
 from labs.transformer.bag_of_words import bag_of_words
 from labs.transformer.model import DEFAULTS, max_tokens
 from labs.transformer.texts import texts
@@ -161,7 +161,7 @@ def main() -> None:
     with writing(steps.logdir):
         steps.logdir.mkdir(parents=True, exist_ok=True)
     check_writable(steps.logdir)
-    needs("sklearn", "scikit-learn", "transformer", "the bag of words that the model is compared with")
+    imported("sklearn", "transformer", "the bag of words that the model is compared with")
     of = texts(steps)
     settings = Settings(
         model=steps.model, data=of.source, batch_size=steps.batch_size, epochs=args.epochs,

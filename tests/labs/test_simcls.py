@@ -16,10 +16,11 @@ from support.docstrings import made_up, write_module
 
 from common import record
 from common.errors import InputError
+from common.options import StepOptions
 from common.studies import docstrings
 from common.studies.words import word_vectors
 from labs.simcls import documents, measure, published, rouge, tables, training
-from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens
+from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens, training_set
 from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, candidates_of, corpus, from_docstrings, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, re_ranker
@@ -529,6 +530,62 @@ def test_claims_hold_only_where_the_interval_says_so():
     assert one["beats_first_over_seeds"].holds is None  # of one seed nothing is known about seeds
 
 
+def test_own_intervals_apart_are_said_beside_the_paired_ones():
+    def folds_with(lead):  # which is the same everywhere, while packages differ
+        return [fold(n, at + lead, first=at) for n in range(4) for at in [0.2 + (-1) ** n / 25]]
+
+    clear, unclear = folds_with(0.2), folds_with(0.02)
+    for folds, apart in ((clear, True), (unclear, False)):
+        rows = {row["against"]: row for row in tables.paired_rows(folds)}
+        assert rows["first"]["points of ROUGE more, over packages"].low > 0
+        assert rows["first"]["own interval above the rule's"] is apart
+        claim = next(claim for claim in tables.ranking_claims(folds) if claim.id == "apart_from_first")
+        assert claim.holds is apart and "apart" in claim.text
+        mine, theirs = (over_packages(folds, percent(name)) for name in ("re-ranked", "first"))
+        assert claim.value == pytest.approx(mine.low - theirs.high)
+    assert tables.points_between([of_one_article()], "first") is None
+
+
+def of_one_article():
+    """A run on one article of CNN/DailyMail."""
+    article = fold(0, 0.3) | {"source": "cnn_dailymail", "packages": {"train": 1, "validation": 1, "test": 1}}
+    return article | {"test": {"0": article["test"]["small0"]}, "counts": {"0": 1}}
+
+
+@pytest.mark.parametrize("model", ["small", "medium", "base", "roberta-base"])
+def test_notes_name_another_encoder_only_where_the_ranking_has_one(model):
+    said = " ".join(tables.notes([fold(2, 0.3)], {}, model))
+    assert ("trained with the encoder small, everything else is measured with medium" in said) == (model == "medium")
+    assert "CPU" not in said and "in fold 2" in said
+
+
+def test_articles_are_not_called_packages():
+    folds = [of_one_article()]
+    headers = [header for rows in (tables.paired_rows(folds), tables.fold_rows(folds)) for header in rows[0]]
+    texts = [claim.text for claim in tables.ranking_claims(folds)]
+    notes = tables.notes(folds, {}, "base")
+    assert not any("package" in text for text in [*headers, *texts, *notes])
+    assert tables.fold_rows(folds)[0]["test documents"] == "2" and "same articles" in notes[1]
+    packages = [fold(0, 0.3)]
+    assert tables.fold_rows(packages)[0]["test documents (packages)"] == "2 (2)"
+    assert "2 packages tested" in tables.notes(packages, {}, "base")[1]
+
+
+def test_programs_are_shown_by_all_rounds():
+    def run(speed, peak):
+        speeds = {"median": speed, "windows": [speed] * 5}
+        return {
+            "samples_per_second": speeds, "tokens_per_second": {"median": 10 * speed}, "step_ms": {"median": 1 / speed},
+            "peak_memory_bytes": {"allocated": peak}, "workers": 2, "precision": "float32",
+        }  # fmt: skip
+
+    runs = {name: [run(speed * times, 5e6 + speed) for speed in (10, 50, 20)] for name, times in (("a", 1), ("b", 2))}
+    one, two = tables.program_rows(runs)
+    assert (one["documents/s"], one["tokens/s"], one["step ms"]) == (20, 200, 1 / 20)
+    assert one["peak MB"] == pytest.approx(5.00005) and one["times the baseline"] is None
+    assert two["documents/s"] == 40 and two["times the one before"].ratio == pytest.approx(2)
+
+
 def test_rows_are_percent_with_the_published_figures_beside_them():
     rows = {row["candidate chosen"]: row for row in tables.ranking_rows([fold(n, 0.3) for n in range(3)])}
     assert rows["re-ranked"]["ROUGE-1"].mean == pytest.approx(30)
@@ -554,13 +611,17 @@ def test_memory_claims_compare_bytes_with_tokens():
         for claim in tables.memory_claims({1: (step(10, 100), None), 16: (step(40, 390), step(40, 100))})
     }
     assert claims["memory_by_tokens"].value == pytest.approx(0.975) and claims["memory_by_tokens"].holds
+    assert "within 10%" in claims["memory_by_tokens"].text
     assert claims["checkpointing_memory"].value == pytest.approx(100 / 390) and claims["checkpointing_memory"].holds
     rows = tables.memory_rows({1: (None, step(10, 100))})  # what does not fit is left open
     assert rows[0]["MB"] is rows[0]["of it"] is None and rows[0]["tokens per step"] == 10
 
 
-def test_more_candidates_need_more_memory_and_checkpointing_less(tmp_path):
-    options = SimpleNamespace(device="cpu", seed=0, model="medium", precision="fp32", batch_size=8)
+def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp_path):
+    options = StepOptions(
+        logdir=tmp_path, device="cpu", data=kept_texts, download=False, model="medium", image_size=0, batch_size=8,
+        workers=0, precision="fp32", seed=0, quick=True, stacks=False,
+    )  # fmt: skip
     few, many, less = (
         measure.memory(options, candidates, checkpointed)["bytes"]
         for candidates, checkpointed in ((2, False), (8, False), (8, True))
@@ -628,3 +689,14 @@ def test_the_study_refuses_a_missing_package_before_it_measures(kept_texts, tmp_
     words = ("--device", "cpu", "--quick", "--data", kept_texts, "--logdir", tmp_path / "logs")
     finished = run_here(LAB / "study.py", *words)
     assert_refused(finished, "rouge-score", "pip install -r labs/simcls/requirements.txt")
+
+
+def test_a_program_misses_its_packages_before_it_collects_texts(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score", None)
+    with pytest.raises(InputError, match="needs rouge-score, which is not installed"):
+        training_set(tmp_path / "data", "small", 0)
+    assert not (tmp_path / "data").exists()
+
+
+def test_numbers_that_are_equal_are_named_once():
+    assert (tables.among([54, 54]), tables.among([3, 5, 4])) == ("54", "3 to 5")

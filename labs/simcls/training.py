@@ -12,7 +12,7 @@ from common.device import autocast_dtype
 from common.errors import InputError
 from common.options import StepOptions
 from labs.simcls import rouge
-from labs.simcls.data import Candidates, Collate, Tokens, tokens_for
+from labs.simcls.data import Candidates, Collate, PlacedTokens, tokens_for
 from labs.simcls.documents import CANDIDATES, Corpus, Document, corpus, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, ReRanker, re_ranker, size_of
@@ -157,7 +157,7 @@ def train(texts: Corpus, scores: dict[Document, Scores], options: StepOptions, f
     )
 
 
-def keep_word_vectors(encoder: Encoder, tokens: Tokens, documents: Sequence[Document]) -> None:
+def keep_word_vectors(encoder: Encoder, tokens: PlacedTokens, documents: Sequence[Document]) -> None:
     """Give an own encoder the `word_vectors` of these documents, and leave them as they are: nothing trains them.
 
     A few thousand documents say which sentences resemble summaries, not what each word means: where all words' vectors
@@ -189,7 +189,7 @@ def shortened(documents: Sequence[Document], most: int | None) -> list[Document]
 def top_ranked(
     model: ReRanker,
     documents: Sequence[Document],
-    tokens: Tokens,
+    tokens: PlacedTokens,
     lengths: tuple[int, int],
     device: torch.device,
     dtype: torch.dtype = torch.float32,

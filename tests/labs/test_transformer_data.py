@@ -22,7 +22,7 @@ from labs.transformer.batches import (
     padding_share,
     token_count,
 )
-from labs.transformer.data import PAD, Tokenized, hub_tokens, trained_tokens
+from labs.transformer.data import Tokenized, tokens_for
 from labs.transformer.from_scratch import begin_with_word_vectors, dropped
 from labs.transformer.texts import Example, from_docstrings, part_of, texts
 
@@ -190,14 +190,14 @@ def test_newsgroups_are_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_a_text_that_is_too_long_is_cut_and_begins_with_the_token_that_the_head_reads():
-    tokens = trained_tokens([WORDS] * 3)
+    tokens = tokens_for("tiny", [Example(WORDS, 0)] * 3)
     data = Tokenized([Example(WORDS * 20, 1), Example("array", 0)], tokens, length=32)
     ids, label = data[0]
     assert (len(ids), label) == (32, 1)
     first = tokens.tokenizer.token_to_id("[CLS]")
     assert ids[0] == first and data[1][0][0] == first and first not in ids[1:]
     assert data.lengths == [32, len(data[1][0])]
-    assert tokens.pad_id not in ids and tokens.pad_id == tokens.tokenizer.token_to_id(PAD)
+    assert tokens.pad_id not in ids and tokens.pad_id == tokens.tokenizer.token_to_id("[PAD]")
 
 
 def test_a_tokenizer_that_the_hub_does_not_give_is_refused(monkeypatch):
@@ -209,7 +209,7 @@ def test_a_tokenizer_that_the_hub_does_not_give_is_refused(monkeypatch):
     fake = SimpleNamespace(from_pretrained=from_pretrained)
     monkeypatch.setattr(tokenizers, "Tokenizer", fake)
     with pytest.raises(InputError, match="its tokenizer could not be loaded") as error:
-        hub_tokens("no-such/model")
+        tokens_for("no-such/model", [])
     assert "\n" not in str(error.value)
 
 

@@ -309,7 +309,7 @@ def test_the_labs_requirements_have_their_reasons():
 
 
 def test_dropped_tokens_are_unknown_and_a_texts_first_and_what_fills_up_stay():
-    data = Tokenized([Example(WORDS, 0), Example("array graph", 1)], trained_tokens([WORDS] * 3), length=32)
+    data = Tokenized([Example(WORDS, 0), Example("array graph", 1)], tokens_for("tiny", [Example(WORDS, 0)] * 3), length=32)
     _, ids = DynamicPadding(0)([data[number] for number in (0, 1)] * 200)
     torch.manual_seed(0)
     after = dropped(ids, data, share=0.25)
@@ -325,7 +325,7 @@ def test_word_vectors_of_the_training_texts_replace_random_ones_of_their_size():
     draw = random.Random(0)
     subjects = ("array tensor matrix buffer".split(), "socket parser schema cursor".split())
     examples = [Example(" ".join(draw.choices(subjects[number % 2], k=12)), number % 2) for number in range(200)]
-    data = Tokenized(examples, trained_tokens([one.text for one in examples]), length=32)
+    data = Tokenized(examples, tokens_for("tiny", examples), length=32)
     embedding = torch.nn.Embedding(data.tokens.vocabulary, 16, padding_idx=0)
     config = SimpleNamespace(initializer_range=0.05)
     model = SimpleNamespace(

@@ -309,7 +309,8 @@ def test_the_labs_requirements_have_their_reasons():
 
 
 def test_dropped_tokens_are_unknown_and_a_texts_first_and_what_fills_up_stay():
-    data = Tokenized([Example(WORDS, 0), Example("array graph", 1)], tokens_for("tiny", [Example(WORDS, 0)] * 3), length=32)
+    tokens = tokens_for("tiny", [Example(WORDS, 0)] * 3)
+    data = Tokenized([Example(WORDS, 0), Example("array graph", 1)], tokens, length=32)
     _, ids = DynamicPadding(0)([data[number] for number in (0, 1)] * 200)
     torch.manual_seed(0)
     after = dropped(ids, data, share=0.25)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from common.studies.words import word_vectors
-from labs.transformer.data import UNKNOWN, Tokenized
+from common.studies.tokens import UNKNOWN
+from labs.transformer.data import Tokenized
 
 DROPPED = 0.2  # of a training text's tokens, others each time
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from common.device import autocast_dtype
 from common.errors import InputError
 from common.options import StepOptions
-from common.run.timing import TokenCount, TrainStep
+from common.studies.programs import TokenCount, TrainStep
 from labs.transformer.batches import (
     DynamicPadding,
     FixedPadding,

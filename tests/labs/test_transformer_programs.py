@@ -355,7 +355,6 @@ def test_a_model_that_the_hub_does_not_give_is_refused_in_one_line(monkeypatch):
 
 def test_a_machine_without_transformers_is_told_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install -r labs/transformer/requirements\.txt"):
         classifier("tiny", 10, 0, 2)
 

@@ -248,7 +248,7 @@ def test_other_settings_and_damaged_checkpoints_do_not_go_on(run):
 
 
 def test_an_extra_that_is_missing_is_one_line(run, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     done = run()
     assert done.code == 2
     assert done.err.count("\n") == 1

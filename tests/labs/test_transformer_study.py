@@ -94,12 +94,13 @@ def predicted(options):
 @pytest.mark.long
 def test_a_small_study_fills_every_table_and_audits_every_claim(small, tmp_path, monkeypatch, capsys):
     def here(self, what, **settings):
-        functions = vars(measure) | {"explained": explained, "predicted": predicted}
-        return json.loads(json.dumps(functions[what](replace(self.options, workers=0), **settings)))
+        return json.loads(json.dumps(getattr(measure, what)(replace(self.options, workers=0), **settings)))
 
     names = [BASELINE, *map(alone_name, ("mixed_precision", "dynamic_padding", "uniform_length"))]
     names.append(cumulative_name("compile"))
     monkeypatch.setattr(measure, "VARIANTS", {name: VARIANTS[name] for name in names})
+    monkeypatch.setattr(measure, "explained", explained)
+    monkeypatch.setattr(measure, "predicted", predicted)
     monkeypatch.setattr(Measuring, "measure", here)
     words = ["--quick", "--device", "cpu", "--model", "nano", "--batch-size", "16", "--data", str(small.data)]
     monkeypatch.setattr(sys, "argv", ["study.py", *words, "--logdir", str(tmp_path)])

@@ -32,7 +32,7 @@ from common.studies.one_batch import FULL, QUICK
 
 LOADED = {  # by --quick: of a training with its loader, whose batches differ, so a window has several
     False: Plan(warmup_steps=2, warmup_seconds=0.5, windows=5, window_steps=4, window_seconds=1.0),
-    True: Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=2, window_seconds=0.25),
+    True: Plan(warmup_steps=0, warmup_seconds=0.0, windows=2, window_steps=1, window_seconds=0.3),
 }
 
 

@@ -146,22 +146,29 @@ def padding(options: StepOptions) -> dict[str, Any]:
     }
 
 
-def loading(options: StepOptions, workers: int, run: int) -> dict[str, Any]:
-    """The baseline's training with so many workers: samples/s, and what it reads from a disk. run: the round.
+def loading(options: StepOptions, workers: Sequence[int], run: int) -> list[dict[str, Any]]:
+    """The baseline's training by its loader's workers, one row for each of `workers`. run: the round, and the seed."""
+    data = training_set(options)
+    return [{"workers": count} | loaded_by(replace(options, workers=count), run, data) for count in workers]
 
-    loader: samples/s of the loader by itself. disk_bytes, major_faults: while it trained, of this process; None where
-    the system does not say.
+
+def loaded_by(options: StepOptions, run: int, data: peaks.Data) -> dict[str, Any]:
+    """The baseline's samples/s with the workers of the options, and what it reads from a disk meanwhile.
+
+    samples: of windows. loader: of the loader by itself. disk_bytes, major_faults: while it trained, of this process;
+    None where the system does not say.
     """
-    tricks = frozenset({"workers"} if workers else ())
-    training = assemble(replace(options, workers=workers), tricks, options.seed + run, training_set(options))
+    tricks = frozenset({"workers"} if options.workers else ())
+    training = assemble(options, tricks, options.seed + run, data)
     batches = (batch for _ in range(1000) for batch in training.loader)
-    for _ in islice(batches, 2 + 2 * workers):  # what workers load ahead while they start
+    begin_with = 2 + 2 * options.workers  # what workers load ahead while they start
+    for _ in islice(batches, begin_with):
         pass
     begin, samples = time.perf_counter(), 0
     while time.perf_counter() - begin < LOADED_SECONDS[options.quick]:
         samples += len(next(batches)[0])
     loader = samples / (time.perf_counter() - begin)
-    for _ in range(2 + 2 * workers):
+    for _ in range(begin_with):
         training.train_step(*next(batches))
     windows, before = [], disk_reads()
     for _ in range(LOADED_WINDOWS):
@@ -188,10 +195,14 @@ def disk_reads() -> tuple[int, int] | None:
     return int(counts["read_bytes"]), resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
-def quality(options: StepOptions, variant: str, seed: int) -> dict[str, Any]:
-    """Train one of `quality.VARIANTS` from a seed on a fixed number of real tokens, and test it."""
+def seeded(options: StepOptions, seed: int, wanted: Sequence[str]) -> dict[str, Any]:
+    """{name: what training it from a seed gives}: of `quality.VARIANTS`, and of "noise", see `noise.measured`."""
     disable_tf32()
-    return of_quality.trained(half_precision(options), variant, seed)
+    own = half_precision(options)
+    return {
+        name: gradient_noise.measured(own, seed) if name == "noise" else of_quality.trained(own, name, seed)
+        for name in wanted
+    }
 
 
 def simpler(options: StepOptions) -> dict[str, Any]:
@@ -199,10 +210,9 @@ def simpler(options: StepOptions) -> dict[str, Any]:
     return of_quality.simpler(options)
 
 
-def noise(options: StepOptions, seed: int) -> dict[str, Any]:
-    """How much gradients vary from batch to batch, by how batches are made: see `noise.measured`."""
-    disable_tf32()
-    return gradient_noise.measured(options, seed)
+def once(options: StepOptions) -> dict[str, Any]:
+    """What does not vary, so is measured once: padding, memory here, memory predicted for a GPU, what is simpler."""
+    return {function.__name__: function(options) for function in (padding, memory, predicted, simpler)}
 
 
 def explained(options: StepOptions, name: str) -> dict[str, Any]:
@@ -231,4 +241,4 @@ def output_of(command: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    serve(speeds, memory, predicted, padding, loading, quality, simpler, noise, explained)
+    serve(once, speeds, loading, seeded, explained)

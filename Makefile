@@ -6,6 +6,7 @@
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
 # make docs-screenshots, docs-notebook   take new screenshots of TensorBoard, execute the notebook
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
+# make lab-transformer   fine-tune a transformer with every trick: the small version of that lab, minutes
 # make lab-simcls   re-rank summaries: the small version of that lab, minutes
 # make lab-speedrun  race to an accuracy: the small version of that lab, minutes
 # make lock   select new versions: writes requirements.lock (needs uv)
@@ -14,11 +15,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls lab-speedrun
+.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls \
+  lab-transformer lab-speedrun
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
-test: setup
+test: setup .venv/tests-installed
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/codespell
@@ -47,6 +49,10 @@ setup: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c requirements.lock
 	@touch $@
 
+.venv/tests-installed: tests/requirements.txt .venv/installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt -c requirements.lock
+	@touch $@
+
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "docs: open build/site/index.html"
@@ -66,8 +72,12 @@ notebook: setup
 lab-simcls: setup
 	@$(BIN)/python labs/simcls/study.py --quick $(ARGS)
 
+lab-transformer: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/transformer/requirements.txt -c requirements.lock
+	@$(BIN)/python labs/transformer/study.py --quick $(ARGS)
+
 lab-speedrun: setup
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/speedrun/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/speedrun/requirements.txt -c requirements.lock
 	@$(BIN)/python labs/speedrun/study.py --quick $(ARGS)
 
 lock:

@@ -1,4 +1,7 @@
-"""Figures of labs, from their studies' tables by name: `curves`, `races`, `pareto`, `heat_map`, `memory_by_kind_…`."""
+"""Figures of labs, from their studies' tables by name.
+
+`curves`, every `memory_by_kind_…`, `lengths`, `padding_per_batch`, `memory_by_trick`, `races`, `pareto`, `heat_map`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +28,14 @@ def figures(study: LabStudy) -> dict[str, Drawing]:
         drawings["memory_by_kind"] = memory_by_kind(panels), alt
     if rows := study.tables.get("curves"):
         drawings["curves"] = curves(rows), "Means over seeds with 95 % intervals, epoch by epoch"
+    if rows := study.tables.get("lengths"):
+        drawings["lengths"] = lengths(rows), "Histogram: how many texts have how many tokens"
+    if rows := study.tables.get("padding_per_batch"):
+        alt = f"The share of padding in each batch of an epoch, batches in order of it: {', '.join(_kinds(rows))}"
+        drawings["padding_per_batch"] = padding_per_batch(rows), alt
+    if rows := study.tables.get("memory_by_trick"):
+        peaks = "; ".join(f"{row['trick']} {sum(row[kind] for kind in _kinds(rows)):.2f} GB" for row in rows)
+        drawings["memory_by_trick"] = memory_by_trick(rows), f"Stacked bars, predicted peak memory by kind: {peaks}"
     if rows := study.tables.get("races"):
         drawings["races"] = (
             races(rows),
@@ -36,6 +47,52 @@ def figures(study: LabStudy) -> dict[str, Drawing]:
         of = heat_map.HeatMap(rows, "learning rate", "batch size", "accuracy %", "failures")
         drawings["heat_map"] = heat_map.drawn(of), "Accuracy by batch size and learning rate, means over seeds"
     return drawings
+
+
+def lengths(rows: list[Row]) -> Figure:
+    """Bars: texts by their number of tokens; of each row "tokens", the first number of its bin, and "texts"."""
+    figure = Figure(figsize=(8, 2.8), layout="constrained")
+    axes = figure.subplots()
+    width = rows[1]["tokens"] - rows[0]["tokens"] if len(rows) > 1 else 1
+    axes.bar([row["tokens"] for row in rows], [row["texts"] for row in rows], width, align="edge", color=COLOURS[0])
+    styled(axes, "texts by their number of tokens")
+    axes.set_xlabel("tokens", color=GREY)
+    return figure
+
+
+def padding_per_batch(rows: list[Row]) -> Figure:
+    """A curve for each way to make batches: the share of padding of a batch, in %, by its "% of batches"."""
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    axes = figure.subplots()
+    x = [row["% of batches"] for row in rows]
+    for colour, kind in zip(COLOURS, _kinds(rows), strict=False):
+        axes.plot(x, [row[kind] for row in rows], color=colour, label=kind, linewidth=1.5)
+    styled(axes, "padding, % of a batch's tokens")
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("% of batches with so much padding or less", color=GREY)
+    axes.legend(frameon=False, fontsize=8, labelcolor=GREY)
+    return figure
+
+
+def memory_by_trick(rows: list[Row]) -> Figure:
+    """A bar for each row's "trick": GB of each kind at the peak, predicted."""
+    figure = Figure(figsize=(8, 0.9 + 0.34 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    left = [0.0] * len(rows)
+    for colour, kind in zip(COLOURS, _kinds(rows), strict=False):
+        widths = [row[kind] for row in rows]
+        axes.barh(range(len(rows)), widths, left=left, height=0.62, color=colour, label=kind)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.set_yticks(range(len(rows)), [row["trick"] for row in rows])
+    axes.invert_yaxis()
+    styled(axes, "GB at the peak of a training step, predicted")
+    axes.legend(frameon=False, fontsize=8, labelcolor=GREY, loc="lower right")
+    return figure
+
+
+def _kinds(rows: list[Row]) -> list[str]:
+    """The columns that hold what is drawn: all but the one that says what a row is of."""
+    return [name for name in rows[0] if name not in ("trick", "% of batches")]
 
 
 def memory_by_kind(panels: dict[str, list[Row]]) -> Figure:

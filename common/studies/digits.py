@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from common.studies.lab import needs
+from common.studies.extras import imported
 
 
 def stored_digits(lab: str) -> tuple[np.ndarray, np.ndarray]:
@@ -11,8 +11,6 @@ def stored_digits(lab: str) -> tuple[np.ndarray, np.ndarray]:
     From the UCI "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak 1998), whose test set they are; who
     wrote which is not known. lab: that needs them. Raises InputError where scikit-learn is not installed.
     """
-    needs("sklearn", "scikit-learn", lab, "training without CIFAR-10, on real images of digits,")
-    from sklearn.datasets import load_digits
-
-    images, labels = load_digits(return_X_y=True)
+    datasets = imported("sklearn.datasets", lab, "training without CIFAR-10, on real images of digits,")
+    images, labels = datasets.load_digits(return_X_y=True)
     return (np.asarray(images).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8), np.asarray(labels)

@@ -229,14 +229,6 @@ def _reason(error: Exception) -> str:
     return printable(f"{type(error).__name__}: {error}", isolated.REASON_LENGTH)
 
 
-def needs(module: str, package: str, lab: str, what: str) -> None:
-    """Raise InputError where a module is not installed. package: that brings it. what: needs it, in words."""
-    from importlib.util import find_spec
-
-    if find_spec(module) is None:
-        raise InputError(f"{what} needs {package}, which is not installed: pip install -r labs/{lab}/requirements.txt")
-
-
 def _as_json(row: Mapping[str, Any]) -> Row:
     """A row whose intervals are JSON objects."""
     return {name: asdict(value) if isinstance(value, Ratio | Mean) else value for name, value in row.items()}

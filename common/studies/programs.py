@@ -23,11 +23,17 @@ from torch.utils.data import Dataset
 import common.data
 import common.session
 from common.device import dtype_name, empty_cache, gpu_peak_bytes
-from common.loaders import Batch
+from common.loaders import Batch, Loader
 from common.options import StepOptions
-from common.run.timing import Timing, TrainStep, time_training
+from common.run.batches import Epochs
+from common.run.timing import Plan, Timing, TokenCount, TrainStep, time_training
 from common.run.tracing import cpu_peak_bytes
 from common.studies.one_batch import FULL, QUICK
+
+LOADED = {  # by --quick: of a training with its loader, whose batches differ, so a window has several
+    False: Plan(warmup_steps=2, warmup_seconds=0.5, windows=5, window_steps=4, window_seconds=1.0),
+    True: Plan(warmup_steps=0, warmup_seconds=0.0, windows=2, window_steps=1, window_seconds=0.3),
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class NoData(Dataset):
 
 
 def program(file: Path, options: StepOptions) -> Program:
-    """Run the main() of a program with these options up to its call of `run_step`, without its data.
+    """Run the main() of a program with these options up to its call of `run_step`, without CIFAR-10.
 
     What it prints goes to stderr, since an isolated process answers on stdout. A program that ends before that call
     raises what it raised; SystemExit(2) for input that it refuses.
@@ -73,7 +79,8 @@ def program(file: Path, options: StepOptions) -> Program:
         reached.append(Program(train_step, dtype_name(precision or torch.float32), variables))
         raise _Left
 
-    words = ["--device", options.device, "--model", options.model, "--image-size", str(options.image_size)]
+    words = ["--device", options.device, "--model", options.model, "--data", str(options.data)]
+    words += ["--image-size", str(options.image_size)] if options.image_size else []  # 0: it is not of images
     words += ["--batch-size", str(options.batch_size), "--precision", options.precision, "--seed", str(options.seed)]
     spec = importlib.util.spec_from_file_location(f"program_{file.stem}", file)
     assert spec is not None and spec.loader is not None  # a file's
@@ -101,6 +108,14 @@ def timed(train_step: TrainStep, batch: Batch, options: StepOptions) -> Timing:
     """The `run.timing.Timing` of training on that one batch: first step, warm-up, windows."""
     plan = QUICK if options.quick else FULL
     return time_training(repeat(batch), train_step, torch.device(options.device), plan)
+
+
+def timed_with_loader(
+    train_step: TrainStep, loader: Loader, options: StepOptions, count_tokens: TokenCount | None = None
+) -> Timing:
+    """The `run.timing.Timing` of training on a loader's batches: what workers loaded ahead is used up first."""
+    plan = LOADED[options.quick]
+    return time_training(Epochs(loader), train_step, torch.device(options.device), plan, count_tokens)
 
 
 def peak_bytes(train_step: TrainStep, batch: Batch, device: torch.device) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 from common.data import cifar10
-from common.device import disable_tf32, empty_cache, synchronize
+from common.device import autocast_dtype, disable_tf32, empty_cache, synchronize
 from common.errors import is_out_of_memory
 from common.options import StepOptions
 from common.studies.fit.search import largest_batch
@@ -18,7 +18,7 @@ from common.studies.lab import serve
 from common.studies.programs import float_batch, peak_bytes, program, timed
 from labs.memory.data import augmented, real_data
 from labs.memory.model import PUBLISHED
-from labs.memory.train import Settings, Training
+from labs.memory.train import PRECISION, Settings, Training
 
 import torch
 from torch.utils.data import DataLoader
@@ -145,7 +145,9 @@ def curves(options: StepOptions, seed: int, variants: dict[str, dict[str, Any]],
     device, results = torch.device(options.device), {}
     workers = options.workers if device.type == "cuda" else 0  # on a CPU they would compete with the training
     for name, changes in variants.items():
-        training = Training(replace(base, **changes), train_set, device, workers)
+        settings = replace(base, **changes)
+        settings = replace(settings, precision=PRECISION[autocast_dtype(device, settings.precision)])
+        training = Training(settings, train_set, device, workers)
         results[name] = [asdict(training.epoch(test_set)) for _ in range(epochs)]
     return {"data": base.data, "epochs": results}
 

@@ -6,15 +6,14 @@ blocks, whose 3x3 convolutions are in groups, and shortcuts. The first convoluti
 """
 
 import re
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from common.errors import InputError
+from common.machine import ROOT
 from common.options import Defaults
 
-ROOT = Path(__file__).resolve().parents[2]
 PUBLISHED = "resnext29_4x64d"  # the variant whose predicted memory, with checkpointing and without, is the published
 DEFAULTS = Defaults(
     model={"cuda": PUBLISHED, "cpu": "resnext11_2x8d"},

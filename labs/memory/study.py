@@ -22,8 +22,10 @@ from common.device import autocast_notes, without_gpu
 from common.errors import InputError, one_line_errors
 from common.options import StepOptions
 from common.record import data_label
-from common.studies.lab import Mean, Measuring, NotMeasured, Row, lab_options, mean, needs, ratio, report
-from labs.memory import audit, published
+from common.studies import published
+from common.studies.extras import imported
+from common.studies.lab import Mean, Measuring, NotMeasured, Row, lab_options, mean, ratio, report
+from labs.memory import audit
 from labs.memory.model import DEFAULTS, resnext
 
 import torch
@@ -313,7 +315,7 @@ def main() -> None:
     with torch.device("meta"):
         resnext(options.model)  # refuses a name that is none
     if not check_cifar10(options.data):
-        needs("sklearn", "scikit-learn", "memory", "the curves of this study, without CIFAR-10,")
+        imported("sklearn", "memory", "the curves of this study, without CIFAR-10,")
     study = Study(Measuring("memory", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS))
     steps = study.same_batch()
     if BASELINE not in steps:

@@ -27,10 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.device import autocast_dtype, checked_device, device_name, disable_tf32, synchronize
 from common.errors import InputError, is_out_of_memory, one_line_errors, printable
 from common.failures import what_fits
+from common.machine import ROOT
 from common.options import PRECISIONS, OneLineParser, folder, whole_number
 from common.record import check_writable, write_whole, writing
 from labs.memory.data import real_data
-from labs.memory.model import DEFAULTS, ROOT, ResNeXt, resnext
+from labs.memory.model import DEFAULTS, ResNeXt, resnext
 from labs.memory.recompute import statistics_once
 
 import torch
@@ -39,6 +40,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 PRECISION = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+DTYPES = {name: dtype for dtype, name in PRECISION.items()}
 CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
 TEST_BATCH = 256
 
@@ -82,7 +84,7 @@ class Training:
         self.settings, self.device, self.epochs = settings, device, list[Epoch]()
         self.model = resnext(settings.model).to(device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.lr)
-        self.amp_dtype = autocast_dtype(device, settings.precision)
+        self.amp_dtype = DTYPES[settings.precision]
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.amp_dtype == torch.float16)
         self.generator = torch.Generator()
         self.loader = DataLoader(

@@ -1,6 +1,5 @@
 """What a loader yields: token ids of documents, references and candidates, the candidates ordered by ROUGE."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,38 +7,27 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from common.errors import InputError
+from common.studies.extras import imported
+from common.studies.tokens import PAD, VOCABULARY, Ids, Tokens, hub_tokenizer, trained_tokenizer
 from labs.simcls import rouge
 from labs.simcls.documents import Document, corpus, split
-from labs.simcls.extras import imported
 from labs.simcls.model import SIZES, size_of
 from labs.simcls.rouge import Scores, kept_rouge
 
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers are forked, which its threads would not survive
-
-PAD, FIRST, UNKNOWN = "[PAD]", "[CLS]", "[UNK]"
-VOCABULARY = 4000
 PLACES = tuple(f"[PLACE{number}]" for number in range(8))  # `Document.places`; the last is of all that follow too
-Ids = list[int]
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-class Tokens:
-    """Text as token ids, the first of them the one that the encoder reads a sequence's meaning from.
+class PlacedTokens(Tokens):
+    """`Tokens` in which a candidate begins with a token for its place in the document.
 
-    tokenizer: of the package `tokenizers`. pad_id: fills sequences up, and is no token. places: the first tokens of
-    candidates, by where they begin in the document; none in a tokenizer that was trained elsewhere.
+    places: those tokens' ids; none in a tokenizer that was trained elsewhere.
     """
 
-    def __init__(self, tokenizer: Any, pad: str) -> None:
-        self.tokenizer, self.pad_id = tokenizer, tokenizer.token_to_id(pad)
-        self.vocabulary = tokenizer.get_vocab_size()
+    def __init__(self, tokenizer: Any, pad: str = PAD) -> None:
+        super().__init__(tokenizer, pad)
         ids = [tokenizer.token_to_id(place) for place in PLACES]
         self.places = [number for number in ids if number is not None]
-
-    def __call__(self, texts: Sequence[str], length: int) -> list[Ids]:
-        """The ids of each text, at most `length`."""
-        return [encoding.ids[:length] for encoding in self.tokenizer.encode_batch(list(texts))]
 
     def candidates(self, document: Document, numbers: Sequence[int], length: int) -> list[Ids]:
         """The ids of these candidates of a document, each beginning with the token of its place, where there is one."""
@@ -51,33 +39,9 @@ class Tokens:
         return [[token, *ids[1:]] for token, ids in zip(first, sequences, strict=True)]
 
 
-def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Tokens:
-    """A byte-pair encoding of these texts, lower case, `vocabulary` tokens at most. Raises InputError."""
-    tokenizers = imported("tokenizers", "training a tokenizer")
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=UNKNOWN))
-    tokenizer.normalizer = tokenizers.normalizers.Sequence(
-        [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
-    )
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    special = [PAD, FIRST, UNKNOWN, *PLACES]
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
-    first = (FIRST, tokenizer.token_to_id(FIRST))
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single=f"{FIRST} $A", special_tokens=[first])
-    return Tokens(tokenizer, PAD)
-
-
-def hub_tokens(name: str) -> Tokens:
-    """The tokenizer of an encoder of the Hugging Face hub, such as roberta-base. Raises InputError."""
-    tokenizers = imported("tokenizers", f"--model {name}")
-    try:
-        tokenizer = tokenizers.Tokenizer.from_pretrained(name)
-    except Exception as error:  # its own `Exception`, without a class, for a missing file as for a missing network
-        raise InputError(f"--model {name}: its tokenizer could not be fetched from the Hugging Face hub") from error
-    pad = next((token for token in ("<pad>", PAD) if tokenizer.token_to_id(token) is not None), None)
-    if pad is None:
-        raise InputError(f"--model {name}: its tokenizer has no token to pad with; roberta-base has")
-    return Tokens(tokenizer, pad)
+def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PlacedTokens:
+    """`PlacedTokens` that are trained on these texts. Raises InputError."""
+    return PlacedTokens(trained_tokenizer(texts, "simcls", vocabulary, PLACES))
 
 
 class Candidates(Dataset):
@@ -93,7 +57,7 @@ class Candidates(Dataset):
     def __init__(
         self,
         documents: Sequence[Document],
-        tokens: Tokens,
+        tokens: PlacedTokens,
         lengths: tuple[int, int],
         source: str = "docstrings",
         scores: Sequence[Scores] | None = None,
@@ -135,12 +99,21 @@ class Collate:
         return torch.tensor([[*ids, *[self.pad_id] * (longest - len(ids))] for ids in sequences])
 
 
+def check_extras(model: str) -> None:
+    """Raise InputError where a package that this lab needs is not installed: before texts are collected, a minute."""
+    imported("rouge_score", "simcls", "scoring summaries")
+    imported("tokenizers", "simcls", "training a tokenizer")
+    if model not in SIZES:
+        imported("transformers", "simcls", f"--model {model}")
+
+
 def training_set(data: Path, model: str, seed: int, download: bool = False, ordered_once: bool = False) -> Candidates:
     """What the programs train on: the documents of `documents.corpus` that fold `seed` trains on.
 
     With the tokenizer that goes with the model, trained on these documents alone where it is an own one. ordered_once:
     ROUGE is computed now, and kept in `data`; else whenever a document is loaded. Raises InputError.
     """
+    check_extras(model)
     texts = corpus(data, download)
     train = split(texts.documents, seed).train
     scores = None
@@ -150,10 +123,10 @@ def training_set(data: Path, model: str, seed: int, download: bool = False, orde
     return Candidates(train, tokens_for(model, train), size_of(model).lengths, texts.source, scores)
 
 
-def tokens_for(model: str, documents: Sequence[Document]) -> Tokens:
-    """The `Tokens` that go with a model: trained on these documents for an own one. Raises InputError."""
+def tokens_for(model: str, documents: Sequence[Document]) -> PlacedTokens:
+    """The `PlacedTokens` that go with a model: trained on these documents for an own one. Raises InputError."""
     if model not in SIZES:
-        return hub_tokens(model)
+        return PlacedTokens(*hub_tokenizer(model, "simcls", " or ".join(SIZES)))
     return trained_tokens([text for document in documents for text in (document.text, document.reference)])
 
 

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from common import record
 from common.errors import InputError
 from common.machine import ROOT
-from labs.simcls import docstrings
-from labs.simcls.extras import imported
+from common.studies import docstrings
+from common.studies.extras import imported
 
 CANDIDATES = 16  # of each document, as many as the paper samples from its generator
 WHOLE, BEGUN = 6, 4  # sentences (or runs of them) that are candidates, and of which truncations are, at most
@@ -140,7 +139,7 @@ def fetch_articles(data: Path) -> None:
     final = data / CNN_DAILYMAIL
     if final.is_dir():
         return
-    datasets: Any = imported("datasets", "CNN/DailyMail (--download)")
+    datasets = imported("datasets", "simcls", "CNN/DailyMail (--download)")
     with record.writing(data):
         data.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=".download-", dir=data))
@@ -162,7 +161,7 @@ def fetch_articles(data: Path) -> None:
 
 def from_articles(folder: Path) -> Corpus:
     """The corpus of CNN/DailyMail in a folder that `fetch_articles` wrote. Raises InputError for a broken one."""
-    datasets: Any = imported("datasets", f"reading {folder}")
+    datasets = imported("datasets", "simcls", f"reading {folder}")
     try:
         splits = datasets.load_from_disk(str(folder))
         rows = [

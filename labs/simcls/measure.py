@@ -5,29 +5,33 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import record
-from common.device import autocast_dtype, disable_tf32, synchronize
+from common.device import synchronize
 from common.errors import InputError
 from common.options import StepOptions
 from common.studies.lab import serve
 from common.studies.programs import profiled_peak_bytes
+from common.studies.programs import program as program_of
 from labs.simcls.data import Collate, training_set
-from labs.simcls.loss import ranking_loss
-from labs.simcls.model import re_ranker, size_of
+from labs.simcls.model import size_of
 from labs.simcls.training import trained
 
 import torch
 from torch.utils.data import DataLoader
 
 LOADED_SECONDS = {True: 2.0, False: 5.0}  # by --quick
-MEMORY_VOCABULARY = 4000
+PLAIN, CHECKPOINTED = "02_half_precision", "03_checkpointing"
+SOME_TOKENS = 10, 100  # ids that every tokenizer has, none of which fills sequences up
 TIMED_STEPS = 5
 
 
@@ -63,32 +67,15 @@ def loading(options: StepOptions, workers: int, ordered_once: bool) -> float:
 def memory(options: StepOptions, candidates: int, checkpointed: bool) -> dict[str, Any]:
     """What forward and backward need with that many candidates per document, beyond weights and moments.
 
-    Sequences of full length, so that nothing hangs on which documents a batch holds. The optimizer's temporary tensors
-    are left out: they are as large as the weights, whatever the batch.
+    Of the train step of `PLAIN` or `CHECKPOINTED`, on sequences of full length, so that nothing depends on which
+    documents a batch holds. The optimizer's temporary tensors are left out: they are as large as the weights, whatever
+    the batch.
     """
-    disable_tf32()
-    device = torch.device(options.device)
-    torch.manual_seed(options.seed)
-    of_document, of_summary = size_of(options.model).lengths
-    model = re_ranker(options.model, MEMORY_VOCABULARY, pad_id=0).to(device)
-    model.encoder.checkpointed = checkpointed
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    dtype = autocast_dtype(device, options.precision)
-    scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    shapes = (of_document,), (of_summary,), (candidates, of_summary)
-    batch = tuple(torch.randint(1, MEMORY_VOCABULARY, (options.batch_size, *shape), device=device) for shape in shapes)
-
-    def backward() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = ranking_loss(*model(*batch))
-        scaler.scale(loss).backward()
-
-    def step() -> None:
-        backward()
-        scaler.step(optimizer)
-        scaler.update()
-
+    device, size = torch.device(options.device), size_of(options.model)
+    one = program_of(Path(__file__).with_name(f"{CHECKPOINTED if checkpointed else PLAIN}.py"), options)
+    shapes = (size.document_tokens,), (size.summary_tokens,), (candidates, size.summary_tokens)
+    batch = tuple(torch.randint(*SOME_TOKENS, (options.batch_size, *shape), device=device) for shape in shapes)
+    step = partial(one.train_step, *batch)
     for _ in range(2):  # moments are there from now on
         step()
     step_ms = []
@@ -101,21 +88,25 @@ def memory(options: StepOptions, candidates: int, checkpointed: bool) -> dict[st
     return {
         "sequences": options.batch_size * (candidates + 2),
         "tokens": sum(part.numel() for part in batch),
-        "bytes": peak_bytes(backward, device, optimizer),
+        "bytes": peak_bytes(step, device, one.variables["optimizer"]),
         "step_ms": statistics.median(step_ms),
     }
 
 
-def peak_bytes(step: Any, device: torch.device, optimizer: torch.optim.Optimizer) -> int:
-    """The most bytes that were allocated during step() beyond what was before: by the allocator, or the profiler."""
+def peak_bytes(step: Callable[[], object], device: torch.device, optimizer: torch.optim.Optimizer) -> int:
+    """The most bytes that were allocated during step() beyond what was before: by the allocator, or the profiler.
+
+    Without gradients of an earlier step, and without the optimizer's own step, which does nothing meanwhile.
+    """
     optimizer.zero_grad()
-    if device.type == "cuda":
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        step()
-        return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
-    return profiled_peak_bytes(step)
+    with patch.object(optimizer, "step", lambda *_, **__: None):
+        if device.type == "cuda":
+            before = torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            step()
+            return torch.cuda.max_memory_allocated(device) - before
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
+        return profiled_peak_bytes(step)
 
 
 if __name__ == "__main__":

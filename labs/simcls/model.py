@@ -1,7 +1,6 @@
 """The encoder, and the model that scores candidates with it: the cosine similarity of a document and a candidate."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -11,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from common.errors import InputError
 from common.machine import ROOT
 from common.options import Defaults
-from labs.simcls.extras import imported
+from common.studies.extras import imported
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,7 @@ class HubEncoder(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
-        transformers: Any = imported("transformers", f"--model {name}")
+        transformers = imported("transformers", "simcls", f"--model {name}")
         try:
             self.model = transformers.AutoModel.from_pretrained(name)
         except (OSError, ValueError) as error:  # no such model, no network; a model of a kind it does not know

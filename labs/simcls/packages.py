@@ -1,4 +1,4 @@
-"""Means over test documents whose intervals are over packages.
+"""Means over test documents whose intervals are over packages; an article of CNN/DailyMail is one by itself.
 
 Documents of one package have the same authors and subject, so they say less than as many independent ones. Packages
 are the independent units: a ratio of sums over packages is linearised (Taylor; Cochran, "Sampling Techniques", 1977,

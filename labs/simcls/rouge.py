@@ -15,8 +15,8 @@ from typing import Any
 from common import record
 from common.errors import InputError
 from common.machine import usable_cores
+from common.studies.extras import imported
 from labs.simcls.documents import Corpus, Document
-from labs.simcls.extras import imported
 
 KINDS = ("rouge1", "rouge2", "rougeL")
 Scores = Sequence[Sequence[float]]  # of a document: for each candidate one of each kind
@@ -24,7 +24,8 @@ Scores = Sequence[Sequence[float]]  # of a document: for each candidate one of e
 
 @cache
 def _scorer() -> Any:
-    return imported("rouge_score.rouge_scorer", "scoring summaries").RougeScorer(list(KINDS), use_stemmer=True)
+    rouge_scorer = imported("rouge_score.rouge_scorer", "simcls", "scoring summaries")
+    return rouge_scorer.RougeScorer(list(KINDS), use_stemmer=True)
 
 
 def rouge(reference: str, candidate: str) -> tuple[float, float, float]:

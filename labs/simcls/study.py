@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.errors import InputError, one_line_errors
 from common.machine import usable_cores
-from common.options import StepOptions
-from common.studies.lab import Measuring, NotMeasured, Row, lab_options, needs, report
+from common.studies.lab import Measuring, NotMeasured, Row, lab_options, report
 from labs.simcls import documents, rouge, tables
-from labs.simcls.model import DEFAULTS, SIZES
+from labs.simcls.data import check_extras
+from labs.simcls.model import DEFAULTS
 
 PROGRAMS = ("00_baseline", "01_workers", "02_half_precision", "03_checkpointing", "04_ordered_once")
 CANDIDATES = (1, 2, 4, 8, 16)
@@ -29,17 +29,17 @@ ROUNDS = {True: 2, False: 5}
 @one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "simcls", DEFAULTS)
-    check_extras(options)
+    check_extras(options.model)
     texts = documents.corpus(options.data, options.download)
     rouge.kept_rouge(options.data, texts)  # once, here, rather than in the first process that needs it
     options = replace(options, download=False)
     lab = Measuring("simcls", options, Path(__file__).with_name("measure.py"))
     try:
         quick = options.quick
-        folds = [lab.measure("trained", fold=fold, seed=seed) for seed in range(SEEDS[quick]) for fold in FOLDS[quick]]
         runs, not_run = measured_programs(lab, ROUNDS[quick])
         memory = measured_memory(lab)
         loading = measured_loading(lab)
+        folds = [lab.measure("trained", fold=fold, seed=seed) for seed in range(SEEDS[quick]) for fold in FOLDS[quick]]
     except NotMeasured as error:
         raise InputError(f"{error} (what was measured is kept: the same command goes on)") from error
     in_order = {
@@ -52,15 +52,7 @@ def main() -> None:
         "candidates": tables.memory_rows(memory),
     }
     claims = [*tables.ranking_claims(folds), *tables.program_claims(runs), *tables.memory_claims(memory)]
-    report(lab.study(in_order, claims, [*tables.notes(folds, runs), *not_run]), options)
-
-
-def check_extras(options: StepOptions) -> None:
-    """Raise InputError where a package that this lab needs is not installed: before anything is measured."""
-    needs("rouge_score", "rouge-score", "simcls", "scoring summaries")
-    needs("tokenizers", "tokenizers", "simcls", "training a tokenizer")
-    if options.model not in SIZES:
-        needs("transformers", "transformers", "simcls", f"--model {options.model}")
+    report(lab.study(in_order, claims, [*tables.notes(folds, runs, options.model), *not_run]), options)
 
 
 def measured_programs(lab: Measuring, rounds: int) -> tuple[tables.Runs, list[str]]:

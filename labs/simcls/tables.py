@@ -1,19 +1,20 @@
 """The tables and claims of this lab's study, from what was measured. ROUGE is in percent, as papers print it."""
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from common.studies.lab import Claim, Row, mean, ratio
 from labs.simcls import published
 from labs.simcls.packages import difference, over_packages, over_seeds, percent
-from labs.simcls.training import METHODS
+from labs.simcls.training import METHODS, ranking_model
 
 Runs = dict[str, list[dict[str, Any]]]  # {program: its result.json of each round}
 Memory = dict[int, tuple[dict[str, Any] | None, dict[str, Any] | None]]  # {candidates: (as it is, checkpointed)}
 Folds = Sequence[dict[str, Any]]  # `training.Trained`, as JSON
 KINDS = ("ROUGE-1", "ROUGE-2", "ROUGE-L")
 RULES = ("random", "first", "best place", "nearest length")
-NEAR = 0.1  # a share: predictions within it hold
+NEAR = 0.1  # a share: memory that is as near as that to what its tokens say grows with them
 
 
 def ranking_rows(folds: Folds) -> list[Row]:
@@ -37,26 +38,46 @@ def ranking_rows(folds: Folds) -> list[Row]:
 
 
 def paired_rows(folds: Folds) -> list[Row]:
-    """The re-ranker against what needs no model, on the same documents: over packages, and over seeds alone."""
+    """The re-ranker against what needs no model, on the same documents: over packages, and over seeds alone.
+
+    And whether its own interval lies above the rule's: see `points_between`.
+    """
     return [
         {
             "against": method,
-            "points of ROUGE more, over packages": over_packages(folds, difference("re-ranked", method)),
+            f"points of ROUGE more, over {units(folds)}": over_packages(folds, difference("re-ranked", method)),
             "the same, over seeds": over_seeds(folds, difference("re-ranked", method)),
             "times its ROUGE": over_packages(folds, percent("re-ranked"), percent(method)),
+            "own interval above the rule's": None if (gap := points_between(folds, method)) is None else gap > 0,
         }
         for method in RULES
     ]
 
 
+def points_between(folds: Folds, method: str) -> float | None:
+    """From the upper end of a method's own interval to the lower end of the re-ranker's, in points of ROUGE.
+
+    Below 0 where the re-ranker's does not lie above it. None where there is no interval.
+    """
+    mine, theirs = (over_packages(folds, percent(name)) for name in ("re-ranked", method))
+    return None if mine.low is None or theirs.high is None else mine.low - theirs.high
+
+
+def units(folds: Folds) -> str:
+    """What intervals are over, and what is tested on in whole: packages of docstrings, or articles one by one."""
+    return "packages" if folds[0]["source"] == "docstrings" else "articles"
+
+
 def fold_rows(folds: Folds) -> list[Row]:
     """What each run trained and tested on, and what came of it."""
+    of_packages = units(folds) == "packages"
     return [
         {
             "fold": fold["fold"],
             "seed": fold["seed"],
             **{
-                f"{name} documents (packages)": f"{fold['documents'][name]} ({fold['packages'][name]})"
+                f"{name} documents{' (packages)' * of_packages}": f"{fold['documents'][name]}"
+                + f" ({fold['packages'][name]})" * of_packages
                 for name in ("train", "validation", "test")
             },
             "epoch chosen": fold["chosen"],
@@ -86,19 +107,23 @@ def curve_rows(folds: Folds) -> list[Row]:
 
 
 def program_rows(runs: Runs) -> list[Row]:
-    """The numbered programs: speed and memory, over the baseline and over the program before."""
+    """The numbered programs: speed and memory, over the baseline and over the program before.
+
+    Speeds and times are the median of the rounds' medians, the peak is the highest of all rounds; the ratios are of
+    all rounds, in pairs.
+    """
     names, rows = list(runs), []
     for name, before in zip(names, [None, *names], strict=False):
-        last = runs[name][-1]
+        rounds = runs[name]
         rows.append(
             {
                 "program": name,
-                "documents/s": last["samples_per_second"]["median"],
-                "tokens/s": last["tokens_per_second"]["median"],
-                "step ms": last["step_ms"]["median"],
-                "peak MB": last["peak_memory_bytes"]["allocated"] / 1e6,
-                "workers": last["workers"],
-                "precision": last["precision"],
+                "documents/s": median(run["samples_per_second"]["median"] for run in rounds),
+                "tokens/s": median(run["tokens_per_second"]["median"] for run in rounds),
+                "step ms": median(run["step_ms"]["median"] for run in rounds),
+                "peak MB": max(run["peak_memory_bytes"]["allocated"] for run in rounds) / 1e6,
+                "workers": rounds[0]["workers"],
+                "precision": rounds[0]["precision"],
                 "times the baseline": speed_ratio(runs, name, names[0]) if before else None,
                 "times the one before": speed_ratio(runs, name, before) if before else None,
             }
@@ -139,19 +164,21 @@ def memory_rows(memory: Memory) -> list[Row]:
 
 def ranking_claims(folds: Folds) -> list[Claim]:
     """Whether re-ranking beats each rule on the same documents; and whether the methods' own intervals are apart."""
-    claims = []
+    claims, over = [], units(folds)
     for method in RULES:
         points = over_packages(folds, difference("re-ranked", method))
-        text = f"The re-ranker chooses better summaries than {WORDS[method]} (points of ROUGE, interval over packages)"
+        text = f"The re-ranker chooses better summaries than {WORDS[method]} (points of ROUGE, interval over {over})"
         claims.append(decided(f"beats_{method.replace(' ', '_')}", text, points, over=0))
     for method in ("random", "first"):
         points = over_seeds(folds, difference("re-ranked", method))
-        text = f"So it does on these packages whatever the seed, compared with {WORDS[method]} (interval over seeds)"
+        text = f"So it does on these {over} whatever the seed, compared with {WORDS[method]} (interval over seeds)"
         claims.append(decided(f"beats_{method}_over_seeds", text, points, over=0))
     for method in ("random", "first"):
-        mine, theirs = (over_packages(folds, percent(name)) for name in ("re-ranked", method))
-        gap = None if mine.low is None or theirs.high is None else mine.low - theirs.high
-        text = f"Its own interval and that of {WORDS[method]} are apart, packages varying as they do (points between)"
+        gap = points_between(folds, method)
+        text = (
+            f"Its own interval and that of {WORDS[method]} are apart, {over} varying as they do (points of ROUGE "
+            "between them; below 0: they overlap)"
+        )
         claims.append(Claim(f"apart_from_{method}", text, gap, None, None, None if gap is None else gap > 0))
     return claims
 
@@ -159,7 +186,7 @@ def ranking_claims(folds: Folds) -> list[Claim]:
 WORDS = {
     "random": "a random candidate",
     "first": "the first sentence",
-    "best place": "the place that is best on the validation packages",
+    "best place": "the place that is best on the validation documents",
     "nearest length": "the candidate of the usual length",
 }
 
@@ -188,8 +215,8 @@ def memory_claims(memory: Memory) -> list[Claim]:
     if few[0] and many[0]:
         tokens = many[0]["tokens"] / few[0]["tokens"]
         text = (
-            f"{max(memory)} candidates need as many times the memory of one as they have tokens ({tokens:.2f} times; "
-            "measured, over that)"
+            f"{max(memory)} candidates need as many times the memory of {min(memory)} as they have tokens, within "
+            f"{NEAR:.0%} (times the memory, over {tokens:.2f} times the tokens)"
         )
         growth = many[0]["bytes"] / few[0]["bytes"] / tokens
         claims.append(Claim("memory_by_tokens", text, growth, None, None, abs(growth - 1) <= NEAR))
@@ -207,15 +234,30 @@ def decided(name: str, text: str, value: Any, over: float) -> Claim:
     return Claim(name, text, value.mean, value.low, value.high, holds)
 
 
-def notes(folds: Folds, runs: Runs) -> list[str]:
-    """What the figures rest on, and what this device could not do."""
+def notes(folds: Folds, runs: Runs, model: str) -> list[str]:
+    """What the figures rest on, and what this device could not do. model: of the options."""
     first = folds[0]
     total, tested = sum(first["documents"].values()), [fold["packages"]["test"] for fold in folds]
     said = [
-        f"{first['source']}: {total} documents in fold 0, and {first['dropped']} left out because too few candidates "
-        "can be made from them; other machines have other packages, so other documents",
-        "on a CPU the ranking is trained with the encoder small (one layer), everything else is measured with medium",
-        f"{min(tested)} to {max(tested)} packages tested in a fold, with a model that saw none of them; training "
-        "parts overlap, and a few packages have most of the documents, so intervals are somewhat too narrow",
+        f"{first['source']}: {total} documents in fold {first['fold']}, and {first['dropped']} left out because too "
+        "few candidates can be made from them"
     ]
+    if units(folds) == "packages":
+        said[0] += "; other machines have other packages, so other documents"
+        said.append(
+            f"{among(tested)} packages tested in a fold, with a model that saw none of them; training "
+            "parts overlap, and a few packages have most of the documents, so intervals are somewhat too narrow"
+        )
+    else:
+        said.append(
+            "the data set's own splits: all folds train and test on the same articles, and differ in random numbers "
+            "alone; intervals are over articles"
+        )
+    if (trained_with := ranking_model(model)) != model:
+        said.append(f"the ranking is trained with the encoder {trained_with}, everything else is measured with {model}")
     return said + list(dict.fromkeys(note for of_rounds in runs.values() for run in of_rounds for note in run["notes"]))
+
+
+def among(numbers: Sequence[int]) -> str:
+    """ "3" where all are, "3 to 5" where they differ."""
+    return f"{min(numbers)}" if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)}"

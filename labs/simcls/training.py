@@ -12,12 +12,12 @@ from common.device import autocast_dtype
 from common.errors import InputError
 from common.options import StepOptions
 from labs.simcls import rouge
-from labs.simcls.data import Candidates, Collate, Tokens, tokens_for
+from labs.simcls.data import Candidates, Collate, PlacedTokens, tokens_for
 from labs.simcls.documents import CANDIDATES, Corpus, Document, corpus, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, ReRanker, re_ranker, size_of
 from labs.simcls.rouge import Scores, kept_rouge, mean
-from labs.simcls.words import word_vectors
+from common.studies.words import word_vectors
 
 METHODS = ("worst", "random", "first", "best place", "nearest length", "re-ranked", "oracle")
 OF_TEST = 64  # documents per batch where nothing is kept for backward
@@ -47,9 +47,9 @@ class Trained:
 
     documents, packages: {"train", "validation", "test": how many}. losses: mean of each epoch. validation: the mean
     ROUGE of the candidate that the model ranks first, before the first epoch and after each; validation_first: that of
-    the first sentence. chosen: the epoch whose
-    weights were tested, the best of them. test: {package: {method: (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its test
-    documents, of which `counts` says how many there are. An article is in no package, and stands for itself.
+    the first sentence. chosen: the epoch whose weights were tested, the best of them. test: {package: {method:
+    (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its test documents, of which `counts` says how many there are. An article
+    is in no package, and stands for itself.
     """
 
     fold: int
@@ -74,13 +74,17 @@ def plan_for(options: StepOptions) -> Plan:
     return Plan(plan.epochs, plan.batch_size, lr, plan.most_documents)
 
 
+def ranking_model(model: str) -> str:
+    """The encoder that ranks in a study with this model: "small" in place of "medium", see `model.SIZES`."""
+    return "small" if model == "medium" else model
+
+
 def trained(options: StepOptions, fold: int, seed: int = 0) -> Trained:
-    """Train and test on one fold, with "small" in place of "medium". Raises InputError for what cannot be had.
+    """Train and test on one fold, with the encoder `ranking_model`. Raises InputError for what cannot be had.
 
     seed: added to that of the options.
     """
-    model = "small" if options.model == "medium" else options.model
-    options = replace(options, model=model, seed=options.seed + seed)
+    options = replace(options, model=ranking_model(options.model), seed=options.seed + seed)
     texts = corpus(options.data, options.download)
     return train(texts, kept_rouge(options.data, texts), options, fold, plan_for(options))
 
@@ -153,7 +157,7 @@ def train(texts: Corpus, scores: dict[Document, Scores], options: StepOptions, f
     )
 
 
-def keep_word_vectors(encoder: Encoder, tokens: Tokens, documents: Sequence[Document]) -> None:
+def keep_word_vectors(encoder: Encoder, tokens: PlacedTokens, documents: Sequence[Document]) -> None:
     """Give an own encoder the `word_vectors` of these documents, and leave them as they are: nothing trains them.
 
     A few thousand documents say which sentences resemble summaries, not what each word means: where all words' vectors
@@ -185,7 +189,7 @@ def shortened(documents: Sequence[Document], most: int | None) -> list[Document]
 def top_ranked(
     model: ReRanker,
     documents: Sequence[Document],
-    tokens: Tokens,
+    tokens: PlacedTokens,
     lengths: tuple[int, int],
     device: torch.device,
     dtype: torch.dtype = torch.float32,

@@ -90,3 +90,31 @@ def test_figures_are_those_that_the_tables_allow(course, study):
     link = BLOCKS["lab-figure"](course, "mine", "curves")
     assert link.endswith("(../figures/labs/mine/curves.svg)")
     assert BLOCKS["lab-figure"](course, "mine", "roofline") == "*No figure: this was not measured.*"
+
+
+def test_lengths_padding_and_memory_by_trick_are_drawn_from_their_tables(study):
+    study.tables.clear()
+    study.tables.update(
+        {
+            "lengths": [{"tokens": 0, "texts": 4}, {"tokens": 16, "texts": 9}],
+            "padding_per_batch": [
+                {"% of batches": share, "fixed": 80.0, "dynamic": share / 2} for share in (0.0, 100.0)
+            ],
+            "memory_by_trick": [
+                {"trick": "baseline", "parameters": 0.3, "activations": 4.0},
+                {"trick": "sdpa", "parameters": 0.3, "activations": 2.5},
+            ],
+        }
+    )
+    drawings = lab_figures.figures(study)
+    assert set(drawings) == {"lengths", "padding_per_batch", "memory_by_trick"}
+    bars = drawings["lengths"][0].axes[0].patches
+    assert [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in bars] == [(0, 16, 4), (16, 16, 9)]
+    lines = drawings["padding_per_batch"][0].axes[0].lines
+    assert {line.get_label(): list(line.get_ydata()) for line in lines} == {
+        "fixed": [80.0, 80.0],
+        "dynamic": [0.0, 50.0],
+    }
+    memory = drawings["memory_by_trick"][0].axes[0]
+    assert [(bar.get_x(), bar.get_width()) for bar in memory.patches] == [(0, 0.3), (0, 0.3), (0.3, 4.0), (0.3, 2.5)]
+    assert "baseline 4.30 GB; sdpa 2.80 GB" in drawings["memory_by_trick"][1]

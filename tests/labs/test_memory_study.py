@@ -1,6 +1,5 @@
 """labs/memory/study.py: a whole small study, its tables by known answers, and the audit of the published claims."""
 
-import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -13,9 +12,9 @@ from support import ROOT
 from common.ladder.statistics import Ratio
 from common.options import StepOptions
 from common.run.timing import Plan
-from common.studies import programs
+from common.studies import programs, published
 from common.studies.lab import Measuring, NotMeasured, read
-from labs.memory import audit, data, measure, published, study, timeline
+from labs.memory import audit, data, measure, study, timeline
 
 SHORT = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)
 TABLES = "workers half_precision checkpointing same_memory memory_at_peak optimizer curves curves_last_epoch"
@@ -63,7 +62,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(few_digits, tmp_
 
 
 def test_without_cifar10_and_scikit_learn_the_study_ends_before_it_measures(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setattr(study, "Study", None)
     monkeypatch.setattr(
         sys, "argv", ["study.py", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)]
@@ -293,6 +292,19 @@ def test_what_was_published_stands_beside_what_is_reserved():
     (row,) = study.at_peak({"00_baseline": {"rows": rows, "reserved_bytes": 600_000_000}})
     assert list(row)[-3:] == ["allocated GB", "reserved GB", "published GB"]
     assert (row["allocated GB"], row["reserved GB"], row["published GB"]) == (0.5, 0.6, 7.82)
+
+
+def test_curves_of_half_precision_are_of_what_auto_means_on_the_device(few_digits, options, monkeypatch):
+    chosen = []
+
+    def autocast_dtype(device, precision):
+        chosen.append(precision)
+        return torch.bfloat16 if precision == "auto" else torch.float32
+
+    monkeypatch.setattr(measure, "autocast_dtype", autocast_dtype)
+    done = measure.curves(options, 0, {"base": {}, "half precision": {"precision": "auto"}}, epochs=1)["epochs"]
+    assert chosen == ["fp32", "auto"]
+    assert done["base"][0]["loss"] != done["half precision"][0]["loss"]
 
 
 def test_a_seed_counts_only_where_all_variants_were_trained(options):

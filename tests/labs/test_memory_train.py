@@ -139,6 +139,12 @@ def test_a_kill_before_the_last_row_is_made_good_by_the_next_call(run):
     assert (folder / "epochs.csv").read_bytes() == whole
 
 
+def test_a_precision_is_printed_where_it_was_asked_for_and_once(run):
+    assert "precision:" not in run("--epochs", "1").out
+    done = run("--epochs", "1", "--half-precision", "--precision", "fp32")
+    assert done.out.count("precision:") == 1
+
+
 def test_half_precision_is_not_mixed_where_auto_means_another_on_the_next_gpu(run, monkeypatch):
     monkeypatch.setattr(train, "autocast_dtype", lambda device, precision: torch.bfloat16)
     folder = run("--epochs", "1", "--half-precision").folder
@@ -193,7 +199,8 @@ def test_parts_of_a_step_are_nvtx_ranges_on_a_gpu(run, monkeypatch):
 
 
 def test_without_cifar10_and_scikit_learn_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
     with pytest.raises(InputError, match=r"scikit-learn.*pip install -r labs/memory/requirements\.txt"):
         data.real_data(tmp_path, 16)
 

@@ -12,37 +12,24 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import ROOT, assert_refused
+from support.docstrings import made_up, write_module
 
 from common import record
 from common.errors import InputError
-from labs.simcls import docstrings, documents, measure, published, rouge, tables, training
-from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens
+from common.options import StepOptions
+from common.studies import docstrings
+from common.studies.words import word_vectors
+from labs.simcls import documents, measure, published, rouge, tables, training
+from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens, training_set
 from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, candidates_of, corpus, from_docstrings, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, re_ranker
 from labs.simcls.packages import difference, over_packages, over_seeds, percent
 from labs.simcls.training import METHODS, Plan, rising_then_falling, rules, shortened, top_ranked
-from labs.simcls.words import word_vectors
 
 LAB = ROOT / "labs" / "simcls"
 PROGRAMS = sorted(LAB.glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in PROGRAMS]
-NOUNS = (
-    "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record".split()
-)
-VERBS = "reads writes checks copies sorts merges splits closes opens counts drops keeps".split()
-
-
-def made_up(package, number):
-    """A docstring's document: what is true of real ones, that a sentence of it resembles the summary, holds for it."""
-    draw = random.Random(f"{package} {number}")
-
-    def sentence(words):
-        return " ".join(draw.choice(NOUNS if place % 2 else VERBS) for place in range(words)).capitalize() + "."
-
-    sentences = tuple(sentence(draw.randint(9, 24)) for _ in range(4))
-    summary = " ".join(draw.choice(sentences).rstrip(".").split()[:8]).capitalize() + "."
-    return docstrings.Docstring(package, summary, sentences)
 
 
 @pytest.fixture(scope="module")
@@ -103,107 +90,13 @@ def test_the_loss_moves_scores_towards_the_order():
     assert scores.grad[0, 0] < 0 < scores.grad[0, 3]
 
 
-# Docstrings
-
-
-def docstring(summary, body, rest=""):
-    return f"{summary}\n\n    {body}\n{rest}    "
-
-
-PROSE = (
-    "The buffer is read in blocks, each as large as a page of memory, until nothing is left in it. A block that was "
-    "read once is kept, so that it need not be read again when the cursor moves back. Whoever closes the buffer "
-    "drops all of its blocks, and the file below it is left as it was."
-)
-
-
-def test_a_docstring_is_a_document_with_its_summary_line_as_reference():
-    text = docstrings.document_of("mine", docstring("Read a ``buffer`` block by block.", PROSE))
-    assert text.summary == "Read a buffer block by block."
-    assert text.sentences[0].startswith("The buffer is read in blocks") and len(text.sentences) == 3
-    assert text.summary not in text.body
-
-
-def test_sections_code_and_markup_are_no_prose():
-    for rest in (
-        "    Args:\n        x: an argument\n",
-        "    >>> read(x)\n",
-        "    :param x: an argument\n",
-        "    Notes\n    -----\n",
-    ):
-        text = docstrings.document_of("mine", docstring("Read a buffer block by block.", PROSE, rest))
-        assert text.body.endswith("left as it was.")
-
-
-@pytest.mark.parametrize(
-    ("summary", "body"),
-    [("Read.", PROSE), ("Read a buffer block by block.", "Too short."), ("Args: one two three four", PROSE[:50]),
-     ("Read a buffer block by block.", "x = [1, 2, 3]; y[0] += 17 ** 4; z = {9: 8}; " * 12)],
-)  # fmt: skip
-def test_what_is_no_prose_with_a_summary_line_is_left_out(summary, body):
-    assert docstrings.document_of("mine", docstring(summary, body)) is None
-
-
-@pytest.fixture
-def site(tmp_path):
-    """A folder of installed packages: two that are alike, one that cannot be read, a module."""
-    folder = tmp_path / "site-packages"
-    code = f'def read():\n    """{docstring("Read a buffer block by block.", PROSE)}"""\n'
-    for name in ("original", "copied"):
-        (folder / name / "sub").mkdir(parents=True)
-        (folder / name / "sub" / "io.py").write_text(code)
-    changed = code.replace("block by block", "one block at a time")
-    (folder / "copied" / "changed.py").write_text(changed)
-    (folder / "original" / "tests").mkdir()
-    (folder / "original" / "tests" / "test_io.py").write_text(code.replace("buffer", "test"))
-    (folder / "broken").mkdir()
-    (folder / "broken" / "__init__.py").write_bytes(b"def f(:\n\0\xff")
-    sort = PROSE.replace("buffer", "graph").replace("block", "node").replace("read", "sorted").replace("file", "edge")
-    (folder / "single.py").write_text(f'"""{docstring("Sort a graph node by node.", sort)}"""\n')
-    return folder
-
-
-def test_a_copy_in_another_package_is_left_out_even_with_another_summary(site):
-    texts = docstrings.collect([site])
-    assert [text.package for text in texts] == ["copied", "single"]
-
-
-def test_the_collection_depends_on_nothing_but_the_files(site, tmp_path):
-    moved = tmp_path / "elsewhere"
-    site.rename(moved)
-    again = docstrings.collect([moved])
-    moved.rename(site)
-    assert again == docstrings.collect([site]) != []
-
-
-def test_pythons_own_library_is_read_module_by_module_and_without_its_tests(tmp_path):
-    *_, library = docstrings.package_folders()
-    assert (library / "asyncio" / "__init__.py").exists() and (library / "argparse.py").exists()
-    folder = tmp_path / "library"
-    for file in ("one.py", "two/core.py", "test/core.py", "two/test/core.py"):
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = made_up(file, 0)
-        path.write_text(f'"""{text.summary}\n\n{" ".join(text.sentences)}\n"""')
-    assert [text.package for text in docstrings.collect([folder])] == ["one", "two"]
-
-
-def test_no_package_gives_more_than_its_share(tmp_path):
-    folder = tmp_path / "large"
-    folder.mkdir()
-    for number in range(6):
-        text = made_up("large", number)
-        (folder / f"module{number}.py").write_text(f'"""{text.summary}\n\n{" ".join(text.sentences)}\n"""')
-    assert len(docstrings.collect([tmp_path])) == 6
-    assert len(docstrings.collect([tmp_path], most_per_package=4)) == 4
+# Documents
 
 
 def test_collected_texts_are_kept_and_collected_anew_for_other_packages(tmp_path, monkeypatch, capsys):
     folder, keep = tmp_path / "site", tmp_path / "keep"
     for package, number in itertools.product("abcdef", range(2)):
-        text = made_up(package, number)
-        (folder / package).mkdir(parents=True, exist_ok=True)
-        (folder / package / f"m{number}.py").write_text(f'"""{text.summary}\n\n{" ".join(text.sentences)}\n"""')
+        write_module(folder / package / f"m{number}.py", made_up(package, number))
     first = from_docstrings(keep, [folder])
     assert "collecting" in capsys.readouterr().out
     assert from_docstrings(keep, [folder]) == first and "collecting" not in capsys.readouterr().out
@@ -213,9 +106,10 @@ def test_collected_texts_are_kept_and_collected_anew_for_other_packages(tmp_path
     assert from_docstrings(keep, [folder]) == first
 
 
-def test_too_few_packages_are_refused_in_one_line(site, tmp_path):
+def test_too_few_packages_are_refused_in_one_line(tmp_path):
+    write_module(tmp_path / "site" / "one.py", made_up("one", 0))
     with pytest.raises(InputError, match="install more packages"):
-        from_docstrings(tmp_path / "keep", [site])
+        from_docstrings(tmp_path / "keep", [tmp_path / "site"])
 
 
 # Candidates and the split
@@ -636,6 +530,62 @@ def test_claims_hold_only_where_the_interval_says_so():
     assert one["beats_first_over_seeds"].holds is None  # of one seed nothing is known about seeds
 
 
+def test_own_intervals_apart_are_said_beside_the_paired_ones():
+    def folds_with(lead):  # which is the same everywhere, while packages differ
+        return [fold(n, at + lead, first=at) for n in range(4) for at in [0.2 + (-1) ** n / 25]]
+
+    clear, unclear = folds_with(0.2), folds_with(0.02)
+    for folds, apart in ((clear, True), (unclear, False)):
+        rows = {row["against"]: row for row in tables.paired_rows(folds)}
+        assert rows["first"]["points of ROUGE more, over packages"].low > 0
+        assert rows["first"]["own interval above the rule's"] is apart
+        claim = next(claim for claim in tables.ranking_claims(folds) if claim.id == "apart_from_first")
+        assert claim.holds is apart and "apart" in claim.text
+        mine, theirs = (over_packages(folds, percent(name)) for name in ("re-ranked", "first"))
+        assert claim.value == pytest.approx(mine.low - theirs.high)
+    assert tables.points_between([of_one_article()], "first") is None
+
+
+def of_one_article():
+    """A run on one article of CNN/DailyMail."""
+    article = fold(0, 0.3) | {"source": "cnn_dailymail", "packages": {"train": 1, "validation": 1, "test": 1}}
+    return article | {"test": {"0": article["test"]["small0"]}, "counts": {"0": 1}}
+
+
+@pytest.mark.parametrize("model", ["small", "medium", "base", "roberta-base"])
+def test_notes_name_another_encoder_only_where_the_ranking_has_one(model):
+    said = " ".join(tables.notes([fold(2, 0.3)], {}, model))
+    assert ("trained with the encoder small, everything else is measured with medium" in said) == (model == "medium")
+    assert "CPU" not in said and "in fold 2" in said
+
+
+def test_articles_are_not_called_packages():
+    folds = [of_one_article()]
+    headers = [header for rows in (tables.paired_rows(folds), tables.fold_rows(folds)) for header in rows[0]]
+    texts = [claim.text for claim in tables.ranking_claims(folds)]
+    notes = tables.notes(folds, {}, "base")
+    assert not any("package" in text for text in [*headers, *texts, *notes])
+    assert tables.fold_rows(folds)[0]["test documents"] == "2" and "same articles" in notes[1]
+    packages = [fold(0, 0.3)]
+    assert tables.fold_rows(packages)[0]["test documents (packages)"] == "2 (2)"
+    assert "2 packages tested" in tables.notes(packages, {}, "base")[1]
+
+
+def test_programs_are_shown_by_all_rounds():
+    def run(speed, peak):
+        speeds = {"median": speed, "windows": [speed] * 5}
+        return {
+            "samples_per_second": speeds, "tokens_per_second": {"median": 10 * speed}, "step_ms": {"median": 1 / speed},
+            "peak_memory_bytes": {"allocated": peak}, "workers": 2, "precision": "float32",
+        }  # fmt: skip
+
+    runs = {name: [run(speed * times, 5e6 + speed) for speed in (10, 50, 20)] for name, times in (("a", 1), ("b", 2))}
+    one, two = tables.program_rows(runs)
+    assert (one["documents/s"], one["tokens/s"], one["step ms"]) == (20, 200, 1 / 20)
+    assert one["peak MB"] == pytest.approx(5.00005) and one["times the baseline"] is None
+    assert two["documents/s"] == 40 and two["times the one before"].ratio == pytest.approx(2)
+
+
 def test_rows_are_percent_with_the_published_figures_beside_them():
     rows = {row["candidate chosen"]: row for row in tables.ranking_rows([fold(n, 0.3) for n in range(3)])}
     assert rows["re-ranked"]["ROUGE-1"].mean == pytest.approx(30)
@@ -661,13 +611,17 @@ def test_memory_claims_compare_bytes_with_tokens():
         for claim in tables.memory_claims({1: (step(10, 100), None), 16: (step(40, 390), step(40, 100))})
     }
     assert claims["memory_by_tokens"].value == pytest.approx(0.975) and claims["memory_by_tokens"].holds
+    assert "within 10%" in claims["memory_by_tokens"].text
     assert claims["checkpointing_memory"].value == pytest.approx(100 / 390) and claims["checkpointing_memory"].holds
     rows = tables.memory_rows({1: (None, step(10, 100))})  # what does not fit is left open
     assert rows[0]["MB"] is rows[0]["of it"] is None and rows[0]["tokens per step"] == 10
 
 
-def test_more_candidates_need_more_memory_and_checkpointing_less(tmp_path):
-    options = SimpleNamespace(device="cpu", seed=0, model="medium", precision="fp32", batch_size=8)
+def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp_path):
+    options = StepOptions(
+        logdir=tmp_path, device="cpu", data=kept_texts, download=False, model="medium", image_size=0, batch_size=8,
+        workers=0, precision="fp32", seed=0, quick=True, stacks=False,
+    )  # fmt: skip
     few, many, less = (
         measure.memory(options, candidates, checkpointed)["bytes"]
         for candidates, checkpointed in ((2, False), (8, False), (8, True))
@@ -735,3 +689,14 @@ def test_the_study_refuses_a_missing_package_before_it_measures(kept_texts, tmp_
     words = ("--device", "cpu", "--quick", "--data", kept_texts, "--logdir", tmp_path / "logs")
     finished = run_here(LAB / "study.py", *words)
     assert_refused(finished, "rouge-score", "pip install -r labs/simcls/requirements.txt")
+
+
+def test_a_program_misses_its_packages_before_it_collects_texts(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score", None)
+    with pytest.raises(InputError, match="needs rouge-score, which is not installed"):
+        training_set(tmp_path / "data", "small", 0)
+    assert not (tmp_path / "data").exists()
+
+
+def test_numbers_that_are_equal_are_named_once():
+    assert (tables.among([54, 54]), tables.among([3, 5, 4])) == ("54", "3 to 5")

@@ -14,9 +14,9 @@ from common.errors import InputError
 from common.explain.terminal import console
 from common.ladder import gpu_memory
 from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
-from common.ladder.published import MEMORY
 from common.studies.fit import measure, prediction, program, view
 from common.studies.fit.record import GPUS, Wanted, name_of
+from common.studies.published import MEMORY
 
 SMALL = ("--model", "tiny_convmixer", "--image-size", "48", "--batch-size", "16")
 OF_IMAGES = ("--model", "mobilenet_v3_small", "--image-size", "64", "--batch-size", "32")  # most of it activations
@@ -357,6 +357,7 @@ def test_a_file_in_place_of_the_folder_is_refused_before_anything_is_predicted(m
     [
         (["--step", "99"], "--step 99: there is no such step; they are 00_baseline"),
         (["--program", "nowhere.py"], "--program nowhere.py: there is no such file"),
+        (["--program", str(ROOT / "labs/memory/study.py")], "study.py: it does not call run_step"),
         (["--step", "02", "--optimizer", "adam"], "--optimizer: a program has its own"),
         (["--step", "02", "--plot", "a.svg"], "--plot draws all programs"),
     ],
@@ -365,6 +366,14 @@ def test_what_cannot_be_predicted_is_refused_in_a_line(words, reason, capsys):
     assert run(*words) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert reason in line
+
+
+def test_the_search_for_a_batch_says_first_that_it_takes_a_while(monkeypatch, capsys):
+    answers(monkeypatch, {"predictions": [asdict(make_prediction(largest={"16000000000": 100}))]})
+    assert run("--step", "02", "--memory", "16GB", "--json") == 0
+    printed = capsys.readouterr()
+    assert "a minute or so" in printed.err
+    assert json.loads(printed.out)["largest_batch_size"] == 100
 
 
 def test_why_a_program_cannot_be_predicted_is_the_commands_line(monkeypatch, capsys):

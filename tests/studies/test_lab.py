@@ -12,7 +12,6 @@ from common import record
 from common.errors import InputError
 from common.ladder.statistics import Mean, Ratio
 from common.options import Defaults, step_options
-from common.studies import lab
 from common.studies.kept import path_of
 from common.studies.lab import Claim, Measuring, NotMeasured, cell_text, lab_options, read, report, show
 
@@ -210,12 +209,6 @@ CELLS = [
 @pytest.mark.parametrize(("value", "text"), CELLS)
 def test_a_cell_shows_three_digits_and_intervals(value, text):
     assert cell_text(value) == text
-
-
-def test_a_missing_package_is_one_line_that_says_how_to_install_it():
-    with pytest.raises(InputError, match=r"accuracy needs nothing-like-it.*pip install -r labs/mine/requirements.txt"):
-        lab.needs("no_such_module_here", "nothing-like-it", "mine", "accuracy")
-    lab.needs("json", "json", "mine", "accuracy")
 
 
 def test_reading_a_study_needs_no_torch(tmp_path):

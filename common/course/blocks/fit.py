@@ -7,8 +7,8 @@ from common.course.recorded import Course
 from common.ladder import markdown
 from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
 from common.ladder.markdown import code, escaped
-from common.ladder.published import MEMORY
 from common.studies.fit.record import GPUS
+from common.studies.published import MEMORY
 
 COMMAND = "`python -m common fit --memory --logdir logs/reference`"
 FIGURE = "gpu_memory.svg"

@@ -2,7 +2,8 @@
 
 from common.course.recorded import Course
 from common.ladder import markdown
-from common.ladder.published import DEVICE, PUBLISHED, TENSOR_CORES, WORKERS
+from common.ladder.published import DEVICE, PUBLISHED, TENSOR_CORES
+from common.studies.published import WORKERS
 
 
 def published(course: Course, step: str) -> str:
@@ -44,7 +45,7 @@ def published_tensor_cores(course: Course) -> str:
 
 
 def published_workers(course: Course) -> str:
-    """How loading saturated in another study, as published: see `common.ladder.published.WORKERS`."""
+    """How loading saturated in another study, as published: see `common.studies.published.WORKERS`."""
     rows = [[str(workers), *(f"{value:g}" for value in values)] for workers, values in WORKERS.items()]
     table = markdown.table([">workers", ">ms to load", ">ms per step", ">s per epoch"], rows)
     return f"{table}\n\n*ResNeXt on CIFAR-10, batch 128, one A100, as published; not measured here.*"

@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises InputError for options, a program that cannot be predicted, and a torch that lacks the tools.
     """
+    from common.run import progress
     from common.studies.fit import measure
     from common.studies.fit.record import GPUS, Wanted, as_json
     from common.studies.study import check_plot, progress_on_stderr
@@ -62,6 +63,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.plot:
         raise InputError("--plot draws all programs: leave --step, --program and the model's options out")
+    if budgets:
+        with progress_on_stderr(args.json):
+            progress.say("fit: a minute or so, as many batch sizes are tried")
     answer = measure.predictions([Wanted(**{**vars(wanted), "budgets": budgets})])[0]
     if isinstance(answer, str):
         raise InputError(answer)
@@ -89,6 +93,8 @@ def wanted_by(args: argparse.Namespace) -> "object | None":
         raise InputError("--optimizer: a program has its own; leave it out, or leave out --step and --program")
     if program is not None and not program.is_file():
         raise InputError(f"--program {program}: there is no such file")
+    if args.program is not None and b"run_step" not in args.program.read_bytes():  # else it would run as a whole
+        raise InputError(f"--program {program}: it does not call run_step, as steps and numbered programs of labs do")
     path = None if program is None else str(program.resolve())
     return Wanted(path, words, args.optimizer or "sgd", args.checkpoint)
 

@@ -12,11 +12,11 @@ from typing import Any
 from common import machine, record
 from common.errors import InputError
 from common.ladder.gpu_memory import CONTEXT_BYTES, FILE, SCHEMA, Fit, Prediction
-from common.ladder.published import MEMORY
 from common.machine import ROOT
 from common.run import progress
 from common.studies import isolated
 from common.studies.fit.record import TOLERANCE, Wanted, name_of
+from common.studies.published import MEMORY
 
 PROGRAM = isolated.module("common.studies.fit.program")
 LIMIT_SECONDS, LIMIT_EACH = 1800, 300  # beyond it, and so much for each further program, something hangs

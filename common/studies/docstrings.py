@@ -1,7 +1,8 @@
 """Real text that is on every machine: docstrings of Python's library and the installed packages, from their sources.
 
 A docstring whose first paragraph is one short sentence, and that goes on after it, is a document with a summary that
-its author wrote: the document is the body, the reference the summary line. Nothing is imported or run.
+its author wrote: `collect` gives body and summary line. `collect_texts` gives every docstring with its package, as
+something to classify. Nothing is imported or run.
 """
 
 import ast
@@ -14,6 +15,7 @@ import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 SUMMARY_WORDS = (5, 30)  # of a summary line: shorter ones say little, longer ones are no line
@@ -39,7 +41,7 @@ SENTENCE_END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z\"'(])|\n\s*\n|\n\s*[-*]\s+")
 
 @dataclass(frozen=True)
 class Docstring:
-    """package: the top-level name that it was found in. body: its sentences; summary: the reference."""
+    """A summary line and the prose below it. package: the top-level name that it was found in."""
 
     package: str
     summary: str
@@ -48,6 +50,15 @@ class Docstring:
     @property
     def body(self) -> str:
         return " ".join(self.sentences)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A whole docstring, without its indentation. file: its source, below the folder of all packages, with "/"."""
+
+    package: str
+    text: str
+    file: str
 
 
 def package_folders() -> list[Path]:
@@ -68,32 +79,59 @@ def installed(folders: Sequence[Path]) -> str:
 
 
 def collect(folders: Sequence[Path], most_per_package: int = MOST_PER_PACKAGE) -> list[Docstring]:
-    """The docstrings of the packages in these folders, in an order that depends on nothing but their content.
+    """The docstrings with a summary line and prose below it, in an order that depends on nothing but their content.
 
     Packages in the order of their names, at most `most_per_package` of each (files in the order of their paths' hashes,
     so that no corner of a large package is all that is read). What another docstring has said before is left out: the
     same summary, or more than `SHARED` of its sequences of `SHINGLE` words, in the same package or in another.
     """
-    seen: set[int] = set()
-    summaries: set[str] = set()
-    kept = []
-    for package, files in sorted(_packages(folders).items()):
-        count = 0
-        for file in files:
-            for text in _docstrings_of(file):
-                document = document_of(package, text)
-                if document is None or count == most_per_package:
-                    continue
-                key, shingles = _normal(document.summary), _shingles(document.body)
-                if key in summaries or len(shingles & seen) > SHARED * len(shingles):
-                    continue
-                summaries.add(key)
-                seen |= shingles
-                kept.append(document)
-                count += 1
-            if count == most_per_package:
-                break
-    return kept
+    seen = _Seen()
+
+    def documents(package: str, files: Sequence[Path]) -> Iterator[Docstring]:
+        for _, docstring in _docstrings_in(files):
+            document = document_of(package, docstring)
+            if document is not None and seen.adds(document.body, document.summary):
+                yield document
+
+    packages = sorted(_packages(folders).items())
+    return [text for package, files in packages for text in islice(documents(package, files), most_per_package)]
+
+
+def collect_texts(folders: Sequence[Path], most_per_package: int = MOST_PER_PACKAGE) -> list[Text]:
+    """All docstrings, prose or not, with or without a summary line: for a classifier, say, of packages.
+
+    In the order of `collect`, and as many of each package. What another docstring has said before is left out: more
+    than `SHARED` of its sequences of `SHINGLE` words, or all of its words where it has fewer.
+    """
+    seen = _Seen()
+
+    def texts(package: str, files: Sequence[Path]) -> Iterator[Text]:
+        for file, docstring in _docstrings_in(files):
+            text = inspect.cleandoc(docstring)
+            if _normal(text) and seen.adds(text):
+                folder = next(folder for folder in folders if file.is_relative_to(folder))
+                yield Text(package, text, file.relative_to(folder).as_posix())
+
+    packages = sorted(_packages(folders).items())
+    return [text for package, files in packages for text in islice(texts(package, files), most_per_package)]
+
+
+class _Seen:
+    """What was collected so far, so that copies of it can be left out."""
+
+    def __init__(self) -> None:
+        self.shingles: set[int] = set()
+        self.summaries: set[str] = set()
+
+    def adds(self, text: str, summary: str | None = None) -> bool:
+        """Whether neither this text nor its summary is a copy; it then counts as collected."""
+        shingles, key = _shingles(text), None if summary is None else _normal(summary)
+        if key in self.summaries or len(shingles & self.shingles) > SHARED * len(shingles):
+            return False
+        self.shingles |= shingles
+        if key is not None:
+            self.summaries.add(key)
+        return True
 
 
 def document_of(package: str, docstring: str) -> Docstring | None:
@@ -140,6 +178,11 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 def _path_hash(path: Path, package: Path) -> bytes:
     return hashlib.sha256(path.relative_to(package).as_posix().encode()).digest()
+
+
+def _docstrings_in(files: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Each file with each of its docstrings."""
+    return ((file, docstring) for file in files for docstring in _docstrings_of(file))
 
 
 def _docstrings_of(file: Path) -> list[str]:

@@ -1,0 +1,27 @@
+"""Packages that only some labs need: imported where they are used, and one line where one is missing.
+
+Imports no more than `common.errors`, so that a lab's programs can use it.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from common.errors import InputError
+
+PACKAGES = {"rouge_score": "rouge-score", "sklearn": "scikit-learn"}  # {module: package}, where they differ
+
+
+def imported(module: str, lab: str, what: str) -> Any:
+    """The module of that name, such as "sklearn.datasets". what: needs it, for the error.
+
+    Raises InputError where it, or a package that it imports, is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        name = (error.name or module).partition(".")[0]
+        package = PACKAGES.get(name, name)
+        raise InputError(
+            f"{what} needs {package}, which is not installed: pip install {package}, or all that this lab needs: "
+            f"pip install -r labs/{lab}/requirements.txt"
+        ) from error

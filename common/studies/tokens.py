@@ -1,0 +1,69 @@
+"""Text as token ids: a byte-pair encoding that is trained on the spot, or the tokenizer of a model of the hub."""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from common.errors import InputError
+from common.studies.extras import imported
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers are forked, which its threads would not survive
+
+PAD, FIRST, UNKNOWN = "[PAD]", "[CLS]", "[UNK]"
+PADS = ("<pad>", PAD)  # as RoBERTa's tokenizer and BERT's have it
+VOCABULARY = 4000
+Ids = list[int]
+
+
+class Tokens:
+    """Text as token ids, the first of them the one that a model reads a sequence's meaning from.
+
+    tokenizer: of the package `tokenizers`. pad_id: fills sequences up, and is no token. vocabulary: how many ids.
+    """
+
+    def __init__(self, tokenizer: Any, pad: str = PAD) -> None:
+        self.tokenizer, self.pad_id = tokenizer, tokenizer.token_to_id(pad)
+        self.vocabulary: int = tokenizer.get_vocab_size()
+
+    def __call__(self, texts: Sequence[str], length: int) -> list[Ids]:
+        """The ids of each text, at most `length`: the end of a longer one is cut."""
+        return [encoding.ids[:length] for encoding in self.tokenizer.encode_batch(list(texts))]
+
+
+def trained_tokenizer(texts: Iterable[str], lab: str, vocabulary: int = VOCABULARY, special: Sequence[str] = ()) -> Any:
+    """A byte-pair encoding of these texts, lower case, `vocabulary` tokens at most; `FIRST` begins each sequence.
+
+    lab: what needs it. special: tokens besides `PAD`, `FIRST` and `UNKNOWN`. Raises InputError.
+    """
+    tokenizers = imported("tokenizers", lab, "training a tokenizer")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=UNKNOWN))
+    tokenizer.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.NFKC(), tokenizers.normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokens = [PAD, FIRST, UNKNOWN, *special]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=tokens, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    first = (FIRST, tokenizer.token_to_id(FIRST))
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single=f"{FIRST} $A", special_tokens=[first])
+    return tokenizer
+
+
+def hub_tokenizer(name: str, lab: str, instead: str) -> tuple[Any, str]:
+    """The tokenizer of a model of the Hugging Face hub, and its token that fills up. instead: what can be used here.
+
+    Raises InputError where it cannot be had.
+    """
+    tokenizers = imported("tokenizers", lab, f"--model {name}")
+    try:
+        tokenizer = tokenizers.Tokenizer.from_pretrained(name)
+    except Exception as error:  # its own `Exception`, without a class, for a missing file as for a missing network
+        raise InputError(
+            f"--model {name}: its tokenizer could not be loaded from the Hugging Face hub: use {instead}"
+        ) from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    pad = next((token for token in PADS if tokenizer.token_to_id(token) is not None), None)
+    if pad is None:
+        raise InputError(f"--model {name}: its tokenizer has no token to fill up with ({' or '.join(PADS)})")
+    return tokenizer, pad

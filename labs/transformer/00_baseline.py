@@ -1,0 +1,61 @@
+"""Transformer 00: DistilBERT classifies texts, a plain training loop.
+
+Idea       Every text is filled up to the most tokens that the model takes, so that all batches look alike. The model
+           computes what fills up as it computes tokens; the attention mask hides it, and nothing else.
+Change     None yet: full fp32, batches of 8, eager attention; tokenization in the main process, text by text.
+Look for   Overview: "DataLoader" in the step time. Memory: scores of attention, [texts, heads, tokens, tokens].
+Caution    Padding cannot be seen in a trace: its kernels are like all others. Compare tokens/s, which counts real ones.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.transformer.batches import FixedPadding, token_count
+from labs.transformer.data import training_set
+from labs.transformer.model import DEFAULTS, classifier
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+    train_set, classes = training_set(args)
+    pad_id = train_set.tokens.pad_id
+    loader = DataLoader(
+        train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
+    )
+    vocabulary = train_set.tokens.vocabulary
+    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="eager").to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    losses = []
+
+    def train_step(labels, ids):
+        labels, ids = labels.to(device), ids.to(device)
+        logits = model(ids, attention_mask=ids != pad_id).logits
+        loss = criterion(logits, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, count_tokens=token_count(pad_id))
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

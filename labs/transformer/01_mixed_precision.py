@@ -1,0 +1,67 @@
+"""Transformer 01: mixed precision.
+
+Idea       Matrix products in 16 bits run on Tensor Cores, and what the backward pass needs takes half the bytes.
+Change     torch.autocast around forward and loss: bf16 where the GPU has it, otherwise fp16 with a GradScaler.
+Look for   GPU Kernel: Tensor Cores in use. Memory: a lower peak, of activations alone.
+Caution    Weights, gradients and AdamW's moments stay fp32, and autocast keeps a copy of the weights in 16 bits. A T4
+           has no bf16: it computes in fp16, where small gradients underflow without scaling. On a CPU without AMX
+           autocast stays off.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.transformer.batches import FixedPadding, token_count
+from labs.transformer.data import training_set
+from labs.transformer.model import DEFAULTS, classifier
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+    train_set, classes = training_set(args)
+    pad_id = train_set.tokens.pad_id
+    loader = DataLoader(
+        train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
+    )
+    vocabulary = train_set.tokens.vocabulary
+    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="eager").to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(labels, ids):
+        labels, ids = labels.to(device), ids.to(device)
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            logits = model(ids, attention_mask=ids != pad_id).logits
+            loss = criterion(logits, labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(pad_id))
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Transformer 02: worker processes and pinned memory.
+
+Idea       Workers tokenize and collate while the model trains; from pinned memory the copy to the GPU runs beside it.
+Change     DataLoader(num_workers=args.workers, persistent_workers=True, pin_memory=True), .to(…, non_blocking=True)
+Look for   Overview: "DataLoader" almost vanishes. Trace: copies beside kernels.
+Caution    Pinned memory is main memory that the system may not page out: it makes the copy faster, and has nothing to
+           do with the disk. More workers than cores only compete; a batch of token ids is a few kB.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.transformer.batches import FixedPadding, token_count
+from labs.transformer.data import training_set
+from labs.transformer.model import DEFAULTS, classifier
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+    train_set, classes = training_set(args)
+    pad_id = train_set.tokens.pad_id
+    loader = DataLoader(
+        train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
+        num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
+    )
+    vocabulary = train_set.tokens.vocabulary
+    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="eager").to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(labels, ids):
+        labels, ids = labels.to(device, non_blocking=True), ids.to(device, non_blocking=True)
+        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+            logits = model(ids, attention_mask=ids != pad_id).logits
+            loss = criterion(logits, labels)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(pad_id))
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

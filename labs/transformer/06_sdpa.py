@@ -1,0 +1,71 @@
+"""Transformer 06: attention in one kernel, in place of checkpointing.
+
+Idea       Eager attention writes every score to memory, [texts, heads, tokens, tokens], several times. A fused kernel
+           computes them block by block, and again in the backward pass: checkpointing of just what is largest.
+Change     attention="sdpa"; layers are not checkpointed any more.
+Look for   Trace: one attention kernel per layer in place of matmul, mask, softmax, matmul. Memory: little above 05.
+Caution    Which kernel runs depends on device, dtype, mask and dropout: a mask keeps flash attention on a GPU away, and
+           dropout of attention weights every fused kernel on a CPU. The results differ by rounding.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.transformer.batches import FixedPadding, token_count
+from labs.transformer.data import training_set
+from labs.transformer.model import DEFAULTS, classifier
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+    train_set, classes = training_set(args)
+    pad_id = train_set.tokens.pad_id
+    loader = DataLoader(
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
+        num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
+    )
+    vocabulary = train_set.tokens.vocabulary
+    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="sdpa").to(device)
+    criterion = nn.CrossEntropyLoss(reduction="sum")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(labels, ids):
+        labels, ids = labels.to(device, non_blocking=True), ids.to(device, non_blocking=True)
+        optimizer.zero_grad()
+        loss = torch.zeros((), device=device)
+        for part_labels, part_ids in zip(labels.split(8), ids.split(8), strict=True):
+            with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+                logits = model(part_ids, attention_mask=part_ids != pad_id).logits
+                part_loss = criterion(logits, part_labels) / len(labels)
+            scaler.scale(part_loss).backward()
+            loss += part_loss.detach()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(pad_id))
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

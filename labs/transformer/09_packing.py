@@ -1,0 +1,74 @@
+"""Transformer 09: sequence packing.
+
+Idea       Lay texts one after the other in a row until it is full. No token is padding but at the ends of rows, and
+           batches are as random as at first.
+Change     collate_fn=Packing(pad_id), shuffle=True in place of the sampler; packed_logits in place of the model:
+           positions restart with each text, a block-diagonal mask keeps texts apart, and the head reads the first token
+           of each.
+Look for   tokens/s; steps of about equal length again.
+Caution    Without the mask texts would see each other, and nothing would fail. Parts of a batch hold equally many rows,
+           not texts: their losses are divided by the texts of the whole batch. Scores of two texts are computed and
+           then masked; FlexAttention (attention="flex_attention") skips blocks of 128 tokens where all are.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_dtype
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.transformer.batches import Packing, packed_micro_batches, token_count
+from labs.transformer.data import training_set
+from labs.transformer.model import DEFAULTS, classifier, packed_logits
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+
+    train_set, classes = training_set(args)
+    pad_id = train_set.tokens.pad_id
+    loader = DataLoader(
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Packing(pad_id),
+        num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
+    )
+    vocabulary = train_set.tokens.vocabulary
+    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="sdpa").to(device)
+    criterion = nn.CrossEntropyLoss(reduction="sum")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    amp_dtype = autocast_dtype(device, args.precision)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+    losses = []
+
+    def train_step(*batch):
+        optimizer.zero_grad()
+        loss = torch.zeros((), device=device)
+        for part in packed_micro_batches(batch, rows=8):
+            labels, *packed = (tensor.to(device, non_blocking=True) for tensor in part)
+            with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
+                logits = packed_logits(model, *packed)
+                part_loss = criterion(logits, labels) / len(batch[0])
+            scaler.scale(part_loss).backward()
+            loss += part_loss.detach()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+        return loss
+
+    run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(pad_id))
+    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
+
+
+if __name__ == "__main__":
+    main()

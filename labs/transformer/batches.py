@@ -1,0 +1,138 @@
+"""From texts as token ids to batches: what fills them up, which texts come together, and what is counted.
+
+A batch is (labels, token ids, …), since the first tensor of a batch has one row per sample: see `loaders.Batch`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+Item = tuple[list[int], int]  # (token ids, label)
+POOL = 50  # batches whose texts are sorted by length together
+
+
+class FixedPadding:
+    """Items as (labels [texts], ids [texts, length]), int64, filled up with pad_id to one length, that of all batches.
+
+    Longer texts are cut.
+    """
+
+    def __init__(self, pad_id: int, length: int) -> None:
+        self.pad_id, self.length = pad_id, length
+
+    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, torch.Tensor]:
+        return labels_of(items), filled([ids[: self.length] for ids, _ in items], self.length, self.pad_id)
+
+
+class DynamicPadding:
+    """Items as (labels [texts], ids [texts, tokens]), int64, filled up with pad_id to the batch's longest text."""
+
+    def __init__(self, pad_id: int) -> None:
+        self.pad_id = pad_id
+
+    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, torch.Tensor]:
+        sequences = [ids for ids, _ in items]
+        return labels_of(items), filled(sequences, max(map(len, sequences)), self.pad_id)
+
+
+class Packing:
+    """Items as (labels [texts], ids [rows, tokens], positions [rows, tokens], starts [texts]): several texts in a row.
+
+    Rows are as long as the batch's longest text, up to the next multiple of 8, which suits Tensor Cores; texts are
+    placed from the longest to the shortest, each into the first row with room for it. They are then in the order of the
+    rows, labels too. See `model.packed_logits`.
+    """
+
+    def __init__(self, pad_id: int) -> None:
+        self.pad_id = pad_id
+
+    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        length = math.ceil(max(len(ids) for ids, _ in items) / 8) * 8
+        rows: list[list[Item]] = []
+        room: list[int] = []
+        for item in sorted(items, key=lambda item: -len(item[0])):
+            tokens = len(item[0])
+            row = next((number for number, left in enumerate(room) if left >= tokens), len(rows))
+            if row == len(rows):
+                rows.append([])
+                room.append(length)
+            rows[row].append(item)
+            room[row] -= tokens
+        ids = filled([[token for ids, _ in row for token in ids] for row in rows], length, self.pad_id)
+        positions = filled([[at for ids, _ in row for at in range(len(ids))] for row in rows], length, 0)
+        starts = [
+            number * length + sum(len(ids) for ids, _ in row[:place])
+            for number, row in enumerate(rows)
+            for place in range(len(row))
+        ]
+        return labels_of([item for row in rows for item in row]), ids, positions, torch.tensor(starts)
+
+
+def labels_of(items: Sequence[Item]) -> torch.Tensor:
+    """int64 [items]."""
+    return torch.tensor([label for _, label in items])
+
+
+def filled(sequences: Sequence[Sequence[int]], length: int, value: int) -> torch.Tensor:
+    """int64 [sequences, length]: each filled up to the length with a value."""
+    return torch.tensor([[*sequence, *[value] * (length - len(sequence))] for sequence in sequences])
+
+
+class UniformLengthBatches(Sampler[int]):
+    """The order of an epoch in which each `batch_size` texts in a row are of about one length: a DataLoader's sampler.
+
+    Shuffled by `generator`: all texts are, then those of each pool of `POOL` batches are sorted by length and divided
+    into batches, and the batches are shuffled. So every text comes once per epoch, beside others each time. The batch
+    that is not full, if there is one, comes last, where drop_last drops it. `len` is the number of texts, as of any
+    sampler; `batches` gives an epoch's batches as lists.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, generator: torch.Generator | None = None) -> None:
+        self.lengths, self.batch_size, self.generator = lengths, batch_size, generator
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        return (number for batch in self.batches() for number in batch)
+
+    def batches(self) -> list[list[int]]:
+        """The numbers of the texts of each batch of one more epoch."""
+        size, order = self.batch_size, torch.randperm(len(self.lengths), generator=self.generator).tolist()
+        whole = len(order) // size * size
+        batches = []
+        for begin in range(0, whole, POOL * size):
+            pool = sorted(order[begin : min(begin + POOL * size, whole)], key=lambda number: self.lengths[number])
+            batches += [pool[at : at + size] for at in range(0, len(pool), size)]
+        shuffled = [batches[number] for number in torch.randperm(len(batches), generator=self.generator).tolist()]
+        return shuffled + ([order[whole:]] if whole < len(order) else [])
+
+
+def packed_micro_batches(batch: Sequence[torch.Tensor], rows: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    """A batch of `Packing` in parts of about equally many rows, at most `rows`, each a batch of `Packing` itself.
+
+    Parts have unequal numbers of texts, whatever they weigh in rows: weight each loss by its share of the labels.
+    """
+    labels, ids, positions, starts = batch
+    length = ids.shape[1]
+    parts = math.ceil(len(ids) / rows)
+    of_row = starts // length
+    first = 0
+    for part_ids, part_positions in zip(ids.tensor_split(parts), positions.tensor_split(parts), strict=True):
+        inside = (of_row >= first) & (of_row < first + len(part_ids))
+        yield labels[inside], part_ids, part_positions, starts[inside] - first * length
+        first += len(part_ids)
+
+
+def token_count(pad_id: int) -> Callable[[Sequence[Any]], torch.Tensor]:
+    """count_tokens(batch), for `run_step`: real tokens, filling left out, as a tensor of one element."""
+    return lambda batch: (batch[1] != pad_id).sum()
+
+
+def padding_share(batches: Sequence[Sequence[torch.Tensor]], pad_id: int) -> float:
+    """The share (0..1) of all tokens of these batches that only fill them up."""
+    pads = sum(int((batch[1] == pad_id).sum()) for batch in batches)
+    return pads / sum(batch[1].numel() for batch in batches)

@@ -1,0 +1,50 @@
+"""The data set that the programs train on: texts as token ids, by the tokenizer that goes with the model."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from torch.utils.data import Dataset
+
+from common.options import StepOptions
+from common.studies.tokens import Tokens, hub_tokenizer, trained_tokenizer
+from labs.transformer.batches import Item
+from labs.transformer.model import SIZES, max_tokens
+from labs.transformer.texts import Example, texts
+
+
+def tokens_for(model: str, examples: Sequence[Example]) -> Tokens:
+    """The `Tokens` that go with a model: trained on these texts for one of `SIZES`. Raises InputError."""
+    if model not in SIZES:
+        return Tokens(*hub_tokenizer(model, "transformer", ", ".join(SIZES)))
+    return Tokens(trained_tokenizer((example.text for example in examples), "transformer"))
+
+
+class Tokenized(Dataset):
+    """Items are (token ids, label). A text is tokenized whenever it is loaded, as in most training programs.
+
+    length: tokens of a text at most.
+    """
+
+    unit = "texts"
+
+    def __init__(self, examples: Sequence[Example], tokens: Tokens, length: int, source: str = "docstrings") -> None:
+        self.examples, self.tokens, self.length, self.source = examples, tokens, length, source
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> Item:
+        example = self.examples[index]
+        return self.tokens([example.text], self.length)[0], example.label
+
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each text: all are tokenized once, in about a second per 10,000."""
+        return [len(ids) for ids in self.tokens([example.text for example in self.examples], self.length)]
+
+
+def training_set(options: StepOptions) -> tuple[Tokenized, tuple[str, ...]]:
+    """What the programs train on, and the names of its classes. Raises InputError."""
+    every = texts(options)
+    tokens = tokens_for(options.model, every.train)
+    return Tokenized(every.train, tokens, max_tokens(options.model), every.source), every.classes

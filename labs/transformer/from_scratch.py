@@ -1,0 +1,40 @@
+"""What a model with random weights needs to learn more than a bag of words from some 10,000 texts.
+
+DistilBERT has read books before it is fine-tuned. A model that has not knows no word, and a classifier's labels say too
+little of most: it begins from word vectors that the training texts' own neighbourhoods give (no labels, no download),
+and it never sees a whole text, so that it cannot learn texts by heart.
+"""
+
+from typing import Any
+
+import torch
+
+from common.studies.words import word_vectors
+from common.studies.tokens import UNKNOWN
+from labs.transformer.data import Tokenized
+
+DROPPED = 0.2  # of a training text's tokens, others each time
+
+
+def begin_with_word_vectors(model: Any, train_set: Tokenized) -> None:
+    """Give the token embedding of a model from `model.classifier` the `word_vectors` of the texts that it trains on.
+
+    They are as large as the random ones that they replace, and are trained like all weights.
+    """
+    embedding = model.distilbert.embeddings.word_embeddings
+    sequences = train_set.tokens([example.text for example in train_set.examples], train_set.length)
+    vectors = word_vectors([ids[1:] for ids in sequences if len(ids) > 1], *embedding.weight.shape)
+    with torch.no_grad():
+        embedding.weight.copy_(vectors * model.config.initializer_range)
+        embedding.weight[train_set.tokens.pad_id] = 0
+
+
+def dropped(ids: torch.Tensor, train_set: Tokenized, share: float = DROPPED) -> torch.Tensor:
+    """Token ids [texts, tokens], some of them unknown: each with probability `share`, but not a text's first.
+
+    What fills up stays as it is.
+    """
+    unknown = train_set.tokens.tokenizer.token_to_id(UNKNOWN)
+    drop = (torch.rand(ids.shape, device=ids.device) < share) & (ids != train_set.tokens.pad_id)
+    drop[:, 0] = False
+    return ids.masked_fill(drop, unknown)

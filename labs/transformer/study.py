@@ -1,0 +1,108 @@
+"""Every trick for fine-tuning a transformer, alone and together: what it gains in speed, in memory, and what it costs.
+
+    python labs/transformer/study.py            # full size: on a GPU DistilBERT's own
+    python labs/transformer/study.py --quick    # a few minutes on two CPU cores
+
+Speeds of the numbered programs and of each trick alone, in interleaved rounds; padding; memory, here and predicted for
+a T4; workers; quality at a fixed number of tokens, and the noise of gradients; what `explain` says of three traces. The
+result is labs/transformer/study.json in --logdir.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.device import autocast_notes
+from common.errors import InputError, one_line_errors
+from common.options import StepOptions
+from common.studies.extras import imported
+from common.studies.lab import Measuring, NotMeasured, lab_options, report
+from labs.transformer import audit, quality, tables
+from labs.transformer.data import training_set
+from labs.transformer.model import DEFAULTS
+
+ROUNDS, LOADING_ROUNDS, SEEDS = {True: 3, False: 7}, {True: 2, False: 5}, {True: 3, False: 5}  # by --quick
+WORKERS = {True: (0, 2, 4), False: (0, 1, 2, 4, 8)}
+QUALITY = {True: (quality.RANDOM, quality.UNIFORM, quality.BIGGER), False: tuple(quality.VARIANTS)}
+EXPLAINED = ("00_baseline", "03_bigger_batch", "10_fused_adamw")
+LIMIT_SECONDS = 6 * 3600  # of one measurement
+
+
+@one_line_errors()
+def main() -> None:
+    options = lab_options(__doc__, "transformer", DEFAULTS)
+    imported("transformers", "transformer", "this study")
+    imported("sklearn", "transformer", "the bag of words of this study")
+    training_set(options)  # once, here: it refuses data and models that are none, and collects texts
+    options = replace(options, download=False)
+    lab = Measuring("transformer", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS)
+    try:
+        study = measured(lab)
+    except NotMeasured as error:
+        raise InputError(f"{error} (what was measured is kept: the same command goes on)") from error
+    report(study, options)
+
+
+def measured(lab: Measuring) -> Any:
+    """The `LabStudy`. Raises NotMeasured."""
+    quick = lab.options.quick
+    once = lab.measure("once")
+    padding, memory, predicted, simpler = (once[name] for name in ("padding", "memory", "predicted", "simpler"))
+    rounds = [lab.measure("speeds", run=run) for run in range(1, ROUNDS[quick] + 1)]
+    loading: dict[int, list[Any]] = {workers: [] for workers in WORKERS[quick]}
+    for run in range(1, LOADING_ROUNDS[quick] + 1):
+        for row in lab.measure("loading", workers=list(loading), run=run):
+            loading[row["workers"]].append(row)
+    wanted = [*QUALITY[quick], "noise"]
+    # One process for all is quicker; one for each loses less where hours of training are cut off.
+    groups = [wanted] if quick else [[name] for name in wanted]
+    trained: dict[str, list[Any]] = {name: [] for name in wanted}
+    for seed in range(SEEDS[quick]):
+        for group in groups:
+            for name, result in lab.measure("seeded", seed=seed, wanted=group).items():
+                trained[name].append(result)
+    noise = trained.pop("noise")
+    explained = {name: lab.measure("explained", name=name) for name in EXPLAINED}
+    in_order = {
+        "programs": tables.program_rows(rounds, memory, predicted, padding),
+        "alone": tables.alone_rows(rounds, memory, predicted),
+        "yes_no": tables.yes_no_rows(rounds, predicted),
+        "padding": tables.padding_rows(padding),
+        "workers": tables.worker_rows(loading),
+        "quality": tables.quality_rows(trained, simpler),
+        "noise": tables.noise_rows(noise),
+        "explained": tables.explained_rows(explained),
+        "memory_by_trick": tables.memory_rows(predicted),
+        "lengths": tables.length_rows(padding),
+        "padding_per_batch": tables.padding_curve_rows(padding),
+    }
+    claims = [
+        *audit.speed_claims(rounds),
+        *audit.memory_claims(predicted),
+        *audit.loading_claims(loading),
+        *audit.quality_claims(trained),
+        *audit.noise_claims(noise),
+    ]
+    return lab.study(in_order, claims, [*tables.notes(rounds, padding, simpler), *notes_of(lab.options)])
+
+
+def notes_of(options: StepOptions) -> list[str]:
+    """What this device cannot show."""
+    if options.device != "cpu":
+        return []
+    off = [f"mixed precision alone is bf16 although {note}" for note in autocast_notes("cpu", "bf16")]
+    if off:
+        off.append("autocast is off in the numbered programs, so their mixed precision changes nothing")
+    return [
+        *off,
+        "no GPU: pinned memory has no effect",
+        "no GPU: a peak here is what a step allocates on top of weights and optimizer state",
+    ]
+
+
+if __name__ == "__main__":
+    main()

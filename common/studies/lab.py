@@ -18,6 +18,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,6 +150,26 @@ class Measuring:
         if not told:
             progress.say(f"  {name}")
         return answer.value
+
+    def several(self, what: str, settings: Sequence[Mapping[str, Any]], processes: int) -> list[Any]:
+        """`measure` for each of these settings, so many at a time, in their order; None where it could not be made.
+
+        For what takes no time that counts: processes that run beside others are slower.
+        """
+
+        def one(own: Mapping[str, Any]) -> Any:
+            try:
+                return self.measure(what, **own)
+            except NotMeasured:
+                return None
+
+        with ThreadPoolExecutor(processes) as pool:
+            waiting = [pool.submit(one, own) for own in settings]
+            try:
+                return [measured.result() for measured in waiting]
+            except BaseException:  # Ctrl-C: what was not begun is left out
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _isolated(self, what: str, settings: Mapping[str, Any]) -> "_Answer | str":
         values = {"what": what, "options": asdict(self.options), "settings": settings}

@@ -214,3 +214,11 @@ def test_a_cell_shows_three_digits_and_intervals(value, text):
 def test_reading_a_study_needs_no_torch(tmp_path):
     finished = run_program("-c", "import sys, common.studies.lab; print('torch' in sys.modules)")
     assert finished.stdout.strip() == "False"
+
+
+def test_several_measurements_come_in_their_order_and_what_failed_is_none(options, program):
+    measuring = Measuring("mine", options, program)
+    settings = [{"number": number, "count": "x"} for number in (4, 2, 3)]
+    assert [answer["square"] for answer in measuring.several("squared", settings, processes=2)] == [16, 4, 9]
+    assert measuring.several("refused", [{}, {}], processes=2) == [None, None]
+    assert len(Measuring("mine", options, program).kept.values) == 3

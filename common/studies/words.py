@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 WINDOW = 8  # tokens to either side
+FEW = 1000  # tokens: of so many, all singular values are computed at once
 SMOOTHING = 0.75  # exponent of the context tokens' frequencies, as word2vec's and Levy's
 
 
@@ -34,7 +35,10 @@ def word_vectors(texts: Sequence[Sequence[int]], vocabulary: int, width: int) ->
     context = frequency**SMOOTHING / (frequency**SMOOTHING).sum()
     information = np.log(counts.data / (frequency[row] * context[column])).clip(min=0)
     matrix = coo_array((information, (row, column)), shape=(vocabulary, vocabulary)).tocsr()
-    left, values, _ = svds(matrix, k=width, v0=np.ones(vocabulary))  # from there, not from a random vector
+    if vocabulary <= FEW:  # where values are equal, ARPACK goes on from random vectors, other ones in each call
+        left, values = (part[..., :width] for part in np.linalg.svd(matrix.toarray())[:2])
+    else:
+        left, values, _ = svds(matrix, k=width, v0=np.ones(vocabulary))  # from there, not from a random vector
     vectors = torch.from_numpy((left * np.sqrt(values)).astype(np.float32))
     length = vectors.norm(dim=1, keepdim=True)
     known = length > 1e-3 * length.max()

@@ -19,11 +19,15 @@ DROPPED = 0.2  # of a training text's tokens, others each time
 def begin_with_word_vectors(model: Any, train_set: Tokenized) -> None:
     """Give the token embedding of a model from `model.classifier` the `word_vectors` of the texts that it trains on.
 
-    They are as large as the random ones that they replace, and are trained like all weights.
+    They are as large as the random ones that they replace, and are trained like all weights. Where there are no more
+    tokens than a vector has numbers, random ones stay.
     """
     embedding = model.distilbert.embeddings.word_embeddings
     sequences = train_set.tokens([example.text for example in train_set.examples], train_set.length)
-    vectors = word_vectors([ids[1:] for ids in sequences if len(ids) > 1], *embedding.weight.shape)
+    sequences = [ids[1:] for ids in sequences if len(ids) > 2]  # of two tokens at least
+    if not sequences or embedding.num_embeddings <= embedding.embedding_dim:
+        return
+    vectors = word_vectors(sequences, embedding.num_embeddings, embedding.embedding_dim).to(embedding.weight.device)
     with torch.no_grad():
         embedding.weight.copy_(vectors * model.config.initializer_range)
         embedding.weight[train_set.tokens.pad_id] = 0

@@ -198,6 +198,8 @@ def disk_reads() -> tuple[int, int] | None:
 def seeded(options: StepOptions, seed: int, wanted: Sequence[str]) -> dict[str, Any]:
     """{name: what training it from a seed gives}: of `quality.VARIANTS`, and of "noise", see `noise.measured`."""
     disable_tf32()
+    if options.device == "cpu":
+        torch.set_num_threads(1)  # one of several processes
     own = half_precision(options)
     return {
         name: gradient_noise.measured(own, seed) if name == "noise" else of_quality.trained(own, name, seed)
@@ -210,9 +212,9 @@ def simpler(options: StepOptions) -> dict[str, Any]:
     return of_quality.simpler(options)
 
 
-def once(options: StepOptions) -> dict[str, Any]:
-    """What does not vary, so is measured once: padding, memory here, memory predicted for a GPU, what is simpler."""
-    return {function.__name__: function(options) for function in (padding, memory, predicted, simpler)}
+def once(options: StepOptions, part: str) -> dict[str, Any]:
+    """What does not vary, so is measured once: "padding", "memory" here, "predicted" for a GPU, what is "simpler"."""
+    return {"padding": padding, "memory": memory, "predicted": predicted, "simpler": simpler}[part](options)
 
 
 def explained(options: StepOptions, name: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ result is labs/transformer/study.json in --logdir.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes
 from common.errors import InputError, one_line_errors
+from common.machine import usable_cores
 from common.options import StepOptions
 from common.studies.extras import imported
 from common.studies.lab import Measuring, NotMeasured, lab_options, report
@@ -30,6 +32,7 @@ WORKERS = {True: (0, 2, 4), False: (0, 1, 2, 4, 8)}
 QUALITY = {True: (quality.RANDOM, quality.UNIFORM, quality.BIGGER), False: tuple(quality.VARIANTS)}
 EXPLAINED = ("00_baseline", "03_bigger_batch", "10_fused_adamw")
 LIMIT_SECONDS = 6 * 3600  # of one measurement
+PROCESSES = 8  # at a time, at most: each takes a GB of memory
 
 
 @one_line_errors()
@@ -50,8 +53,8 @@ def main() -> None:
 def measured(lab: Measuring) -> Any:
     """The `LabStudy`. Raises NotMeasured."""
     quick = lab.options.quick
-    once = lab.measure("once")
-    padding, memory, predicted, simpler = (once[name] for name in ("padding", "memory", "predicted", "simpler"))
+    parts = [{"part": part} for part in ("predicted", "memory", "simpler", "padding")]  # the longest first
+    predicted, memory, simpler, padding = several(lab, "once", parts)
     rounds = [lab.measure("speeds", run=run) for run in range(1, ROUNDS[quick] + 1)]
     loading: dict[int, list[Any]] = {workers: [] for workers in WORKERS[quick]}
     for run in range(1, LOADING_ROUNDS[quick] + 1):
@@ -61,10 +64,10 @@ def measured(lab: Measuring) -> Any:
     # One process for all is quicker; one for each loses less where hours of training are cut off.
     groups = [wanted] if quick else [[name] for name in wanted]
     trained: dict[str, list[Any]] = {name: [] for name in wanted}
-    for seed in range(SEEDS[quick]):
-        for group in groups:
-            for name, result in lab.measure("seeded", seed=seed, wanted=group).items():
-                trained[name].append(result)
+    trainings = [{"seed": seed, "wanted": group} for seed in range(SEEDS[quick]) for group in groups]
+    for results in several(lab, "seeded", trainings):
+        for name, result in results.items():
+            trained[name].append(result)
     noise = trained.pop("noise")
     explained = {name: lab.measure("explained", name=name) for name in EXPLAINED}
     in_order = {
@@ -88,6 +91,15 @@ def measured(lab: Measuring) -> Any:
         *audit.noise_claims(noise),
     ]
     return lab.study(in_order, claims, [*tables.notes(rounds, padding, simpler), *notes_of(lab.options)])
+
+
+def several(lab: Measuring, what: str, settings: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """What takes no time that counts: on a CPU in several processes at a time. Raises NotMeasured."""
+    answers = lab.several(what, settings, min(usable_cores(), PROCESSES) if lab.options.device == "cpu" else 1)
+    # What failed is tried again by itself, which says why.
+    return [
+        lab.measure(what, **own) if answer is None else answer for own, answer in zip(settings, answers, strict=True)
+    ]
 
 
 def notes_of(options: StepOptions) -> list[str]:

@@ -12,6 +12,7 @@ from common.device import synchronize
 from labs.transformer.auto_batch import AutoBatch
 from labs.transformer.batches import DynamicPadding, FixedPadding, UniformLengthBatches
 from labs.transformer.data import Tokenized, tokens_for
+from labs.transformer.from_scratch import begin_with_word_vectors, dropped
 from labs.transformer.model import SIZES, classifier, max_tokens
 from labs.transformer.texts import Texts
 
@@ -65,6 +66,7 @@ class Epoch:
 class Training:
     """A model that is trained epoch by epoch; `state` and `load` carry it over from one process to the next.
 
+    A model with random weights begins with word vectors and trains on texts with dropped tokens: see `from_scratch`.
     of: the texts. auto_batch: a batch that does not fit into memory is trained in parts. workers: of the loader.
     length: tokens at which texts are cut, the model's most if None.
     """
@@ -84,6 +86,9 @@ class Training:
         self.pad_id = self.tokens.pad_id
         self.sets = {part: Tokenized(getattr(of, part), self.tokens, length, of.source) for part in PARTS}
         self.model = classifier(settings.model, self.tokens.vocabulary, self.pad_id, len(of.classes), "sdpa").to(device)
+        self.from_scratch = settings.model in SIZES
+        if self.from_scratch:
+            begin_with_word_vectors(self.model, self.sets["train"])
         if settings.checkpoint:
             # transformers 5 has renamed it.
             enable = getattr(self.model, "activation_checkpointing_enable", None)
@@ -119,7 +124,10 @@ class Training:
 
     def step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Train on one batch; returns its loss. Raises InputError where memory is too small."""
-        loss = self.auto.gradients(batch, self.loss_of)
+        labels, ids = batch
+        if self.from_scratch:
+            ids = dropped(ids, self.sets["train"])
+        loss = self.auto.gradients((labels, ids), self.loss_of)
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.scaler.step(self.optimizer)

@@ -6,7 +6,8 @@ from typing import Any
 
 from common.studies.lab import Claim, Ratio, mean
 from labs.transformer import published
-from labs.transformer.quality import BIGGER, HALF, UNIFORM
+from labs.transformer.bag_of_words import TOKENS
+from labs.transformer.quality import BIGGER, HALF, LONGER, UNIFORM
 from labs.transformer.tables import (
     ByVariant,
     Rounds,
@@ -154,6 +155,23 @@ def quality_claims(trained: Mapping[str, Sequence[dict[str, Any]]]) -> list[Clai
         holds = inside(value.low, value.high, (-POINTS, POINTS))
         text += f": the difference is surely less than {POINTS:g} percentage points (points more)."
         claims.append(Claim(id, text, value.mean, value.low, value.high, holds))
+    return claims
+
+
+def bag_claims(trained: Mapping[str, Sequence[dict[str, Any]]], simpler: Mapping[str, float]) -> list[Claim]:
+    """Whether a transformer that was trained for longer is more accurate than bags of words; over seeds.
+
+    simpler: accuracies (0..1) by name. A bag has no seed: it is the same each time.
+    """
+    claims, runs = [], trained.get(LONGER, ())
+    for number, name in enumerate(TOKENS):
+        if len(runs) < 2 or name not in simpler:
+            continue
+        value = mean([100 * (run["accuracy"] - simpler[name]) for run in runs])
+        assert value.low is not None and value.high is not None  # of several seeds
+        holds = True if value.low > 0 else False if value.high < 0 else None
+        text = f"A DistilBERT with random weights, trained for longer, beats a {name} (points more, over seeds)."
+        claims.append(Claim(("bag", "bag-punctuation")[number], text, value.mean, value.low, value.high, holds))
     return claims
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from common.studies.lab import Mean, Ratio, Row, mean, of_pairs, ratio
 from labs.transformer import published
 from labs.transformer.peaks import BATCH_SIZE
-from labs.transformer.quality import RANDOM
+from labs.transformer.quality import LONGER, RANDOM
 from labs.transformer.tricks import SMALL_BATCH, TRICKS
 from labs.transformer.variants import BASELINE, PROGRAMS, VARIANTS, alone_name, cumulative_name, without_name
 
@@ -185,9 +185,10 @@ def quality_rows(trained: Mapping[str, Sequence[dict[str, Any]]], simpler: Mappi
         {
             "trained with": name,
             "seeds": len(runs),
+            "tokens": runs[0]["tokens"],
             "steps": round(statistics.fmean(run["steps"] for run in runs)),
             "test accuracy %": percent([run["accuracy"] for run in runs]),
-            "points more than random batches": None if name == RANDOM else points(trained, name),
+            "points more than random batches": None if name in (RANDOM, LONGER) else points(trained, name),
             "test loss": mean([run["loss"] for run in runs]),
         }
         for name, runs in trained.items()

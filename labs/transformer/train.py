@@ -25,7 +25,7 @@ from common.errors import InputError, one_line_errors, printable
 from common.options import OneLineParser, StepOptions, add_step_options, resolved, whole_number
 from common.record import check_writable, write_json, write_whole, writing
 from common.studies.extras import imported
-from labs.transformer.bag_of_words import bag_of_words
+from labs.transformer.bag_of_words import bags_of_words
 from labs.transformer.model import DEFAULTS, max_tokens
 from labs.transformer.texts import texts
 from labs.transformer.training import BATCHES, DTYPES, PARTS, STATEFUL, Epoch, Settings, Training, learning_rate
@@ -148,7 +148,7 @@ def options(words: list[str] | None = None) -> tuple[StepOptions, argparse.Names
 
 def test(training: Training) -> dict[str, float]:
     """Accuracies (0..1) on the test texts, of which no file is in training: the model's, and of what is simpler."""
-    return {"transformer": training.evaluated("test")[1], **bag_of_words(training.of)}
+    return {"transformer": training.evaluated("test")[1], **bags_of_words(training.of)}
 
 
 @one_line_errors()

@@ -67,7 +67,7 @@ def small(options, monkeypatch):
     """Whatever the study measures, as short as it can be, and in this process."""
     monkeypatch.setattr(programs, "LOADED", {True: SHORT})
     monkeypatch.setattr(measure, "LOADED_SECONDS", {True: 0.01})
-    monkeypatch.setattr(quality, "TASKS", {True: quality.Task(tokens=200, classes=2, length=16)})
+    monkeypatch.setattr(quality, "TASKS", {True: quality.Task(tokens=200, longer=300, classes=2, length=16)})
     monkeypatch.setattr(noise, "PLANS", {True: noise.Plan(tokens=50, batches=4)})
     monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
     monkeypatch.setattr(study, "ROUNDS", {True: 2})
@@ -100,7 +100,12 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(small, tmp_path,
     monkeypatch.setattr(measure, "VARIANTS", {name: VARIANTS[name] for name in names})
     monkeypatch.setattr(measure, "explained", explained)
     monkeypatch.setattr(measure, "predicted", predicted)
+
+    def one_by_one(self, what, settings, processes):
+        return [self.measure(what, **own) for own in settings]
+
     monkeypatch.setattr(Measuring, "measure", here)
+    monkeypatch.setattr(Measuring, "several", one_by_one)  # the profiler is of one thread
     words = ["--quick", "--device", "cpu", "--model", "nano", "--batch-size", "16", "--data", str(small.data)]
     monkeypatch.setattr(sys, "argv", ["study.py", *words, "--logdir", str(tmp_path)])
     study.main()
@@ -236,14 +241,26 @@ def test_pinned_memory_avoids_no_disk_where_nothing_is_read_from_one():
 )
 def test_accuracy_is_kept_only_where_the_whole_interval_is_within_two_points(differences, holds):
     trained = {
-        quality.RANDOM: [{"accuracy": 0.5, "loss": 1.0, "steps": 10}] * 3,
-        quality.UNIFORM: [{"accuracy": 0.5 + points / 100, "loss": 1.0, "steps": 12} for points in differences],
+        quality.RANDOM: [{"accuracy": 0.5, "loss": 1.0, "steps": 10, "tokens": 80}] * 3,
+        quality.UNIFORM: [
+            {"accuracy": 0.5 + points / 100, "loss": 1.0, "steps": 12, "tokens": 80} for points in differences
+        ],
     }
     (claim,) = audit.quality_claims(trained)
     assert claim.holds is holds
     rows = tables.quality_rows(trained, {"accuracy": {"bag of words": 0.9}})
     assert rows[0]["test accuracy %"].mean == pytest.approx(50)
     assert rows[2] == {"trained with": "bag of words, all training texts", "test accuracy %": 90}
+
+
+def test_a_transformer_beats_a_bag_only_where_all_seeds_surely_do():
+    runs = [{"accuracy": share} for share in (0.70, 0.71, 0.72)]
+    simpler = {"bag of words": 0.60, "bag of words and punctuation": 0.715, "commonest class": 0.1}
+    claims = by_id(audit.bag_claims({quality.LONGER: runs}, simpler))
+    assert {name: claim.holds for name, claim in claims.items()} == {"bag": True, "bag-punctuation": None}
+    assert claims["bag"].value == pytest.approx(11)
+    assert by_id(audit.bag_claims({quality.LONGER: runs}, {"bag of words": 0.8}))["bag"].holds is False
+    assert audit.bag_claims({quality.RANDOM: runs}, simpler) == []
 
 
 @pytest.mark.parametrize(

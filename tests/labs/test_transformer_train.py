@@ -92,7 +92,7 @@ def test_it_learns_and_writes_weights_a_table_scalars_and_the_comparison(run):
     assert 0 <= float(table[0]["padding"]) < 0.5
     result = json.loads((done.folder / "test.json").read_text())
     assert result["texts"] == 8
-    assert set(result["accuracy"]) == {"transformer", "bag of words", "commonest class"}
+    assert set(result["accuracy"]) == {"transformer", "bag of words", "bag of words and punctuation", "commonest class"}
     assert result["accuracy"]["transformer"] >= 0.75 > result["accuracy"]["commonest class"]
     events = EventAccumulator(str(done.folder))
     events.Reload()

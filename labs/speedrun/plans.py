@@ -1,7 +1,7 @@
 """How each program races on each data set: its epochs and learning rate, chosen on the validation part alone.
 
 Those of digits were chosen with `--fold`, which holds a fifth of the training part out: no test image was looked at. A
-program without a plan of its own keeps that of the one before it. The naive program's learning rate is the exception: it
+program without a plan of its own keeps that of the one before it. The naive learning rate is the exception: it
 is what people write down first, and the study says what a better one does. Those of the other data sets are guesses to
 begin with: no race was run on them here.
 """

@@ -152,7 +152,7 @@ def races(rows: list[Row]) -> Figure:
 
 
 def pareto(rows: list[Row]) -> Figure:
-    """Accuracy against seconds of training, a line of epochs for each program; its last epoch has its name."""
+    """Accuracy from 90 % on against seconds of training, a line for each program; its last epoch has its number."""
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.subplots()
     names = list(dict.fromkeys(row["program"] for row in rows))
@@ -161,7 +161,8 @@ def pareto(rows: list[Row]) -> Figure:
         colour = COLOURS[number % len(COLOURS)]
         axes.plot([row["s"] for row in own], [row["accuracy %"] for row in own], color=colour, linewidth=1, alpha=0.5)
         axes.plot([own[-1]["s"]], [own[-1]["accuracy %"]], "o", color=colour, markersize=4)
-        axes.annotate(name.partition("_")[0], (own[-1]["s"], own[-1]["accuracy %"]), fontsize=8, color=GREY)
+        short = name.partition("_")[0] + "".join(name.partition(",")[1:])  # "00_naive, …" is another one
+        axes.annotate(short, (own[-1]["s"], own[-1]["accuracy %"]), fontsize=8, color=GREY)
     axes.set_xscale("log")
     axes.set_ylim(min(90, max(row["accuracy %"] for row in rows) - 5), 100)
     axes.set_xlabel("seconds of training", color=GREY)

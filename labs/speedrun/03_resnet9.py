@@ -3,7 +3,7 @@
 Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       Half as many layers, each of them wider, learn as much and keep a GPU busier; max pooling halves the images
            where the naive network has strides and 1x1 convolutions.
-Change     resnet9() instead of naive_resnet().
+Change     resnet9() instead of naive_resnet(); its rate is chosen for it (see plans.py).
 Look for   GPU Kernel: fewer and longer convolutions. Overview: a shorter step.
 Caution    It has more weights than the naive one. Its scores are scaled by 1/8, without which the loss starts too sure.
 """

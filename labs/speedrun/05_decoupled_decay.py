@@ -3,7 +3,7 @@
 Reaches    not recorded yet: `python labs/speedrun/study.py`
 Idea       Momentum averages the gradients of many batches; weight decay keeps weights small, so that steps stay large
            relative to them. Decoupled, it shrinks weights directly, and momentum does not carry it on.
-Change     DecoupledSGD(momentum=0.9, weight_decay=…) instead of torch's plain SGD.
+Change     DecoupledSGD(momentum=0.9, weight_decay=…) instead of torch's plain SGD; fewer epochs.
 Look for   The accuracy after the same number of steps.
 Caution    With momentum 0.9 a gradient counts ten times, so the learning rate has to be lower for that alone. The decay
            is Page's 0.0005 for the same reason times ten.

@@ -5,6 +5,7 @@ import os
 import pstats
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +69,8 @@ def races(
     error: why there was none, in a line; None for a race, also for one that failed. changes: more words of the
     command line. What is compiled is compiled anew in each process, whatever an earlier one has kept.
     """
-    with tempfile.TemporaryDirectory() as cache, patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=cache):
+    cache = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # a compiler may be writing at the end
+    with cache as folder, patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder):
         return _races(options, programs, seeds, changes)
 
 
@@ -104,11 +106,16 @@ def _run(program: str, argv: list[str]) -> str | None:
     return None
 
 
-def heat_row(options: StepOptions, batch_size: int, seed: int, lrs: Sequence[float]) -> list[float | None]:
-    """The accuracy (0..1) at the end for each learning rate, on the fifth that the seed holds out; None: diverged."""
+def heat_row(options: StepOptions, batch_size: int, seed: int, lrs: Sequence[float]) -> dict[str, Any]:
+    """{"accuracies": (0..1) at the end, by learning rate, "seconds": of all}, on the fifth that the seed holds out.
+
+    None is the accuracy of a race that diverged.
+    """
     torch.set_num_threads(1)  # one of several processes
+    begin = time.perf_counter()
     done = [_varied(options, seed, SGD_RECIPE, batch_size=batch_size, lr=lr, fold=seed % FOLDS) for lr in lrs]
-    return [None if race.failure == "diverged" else race.accuracies[-1] for race in done]
+    accuracies = [None if race.failure == "diverged" else race.accuracies[-1] for race in done]
+    return {"accuracies": accuracies, "seconds": time.perf_counter() - begin}
 
 
 def ablated(options: StepOptions, variants: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str, dict[str, Any]]:
@@ -117,6 +124,7 @@ def ablated(options: StepOptions, variants: Mapping[str, Mapping[str, Any]], see
     variants: {name: changed fields of `Recipe`}.
     """
     torch.set_num_threads(1)
+    _varied(options, seed, Recipe(), epochs=1)  # what only a process's first race costs
     answers = {}
     for name, changes in variants.items():
         race = _varied(options, seed, Recipe(**changes))
@@ -129,8 +137,10 @@ def ablated(options: StepOptions, variants: Mapping[str, Mapping[str, Any]], see
     return answers
 
 
-def curves(options: StepOptions, variants: Mapping[str, Mapping[str, Any]], seed: int) -> dict[str, dict[str, Any]]:
-    """{variant: {"losses", "accuracies" (0..1): by epoch}}, on the fifth that the seed holds out.
+def curves(
+    options: StepOptions, variants: Mapping[str, Mapping[str, Any]], seed: int
+) -> dict[str, dict[str, Any] | None]:
+    """{variant: {"losses", "accuracies" (0..1): by epoch}, None if it diverged}, on the fifth that the seed holds out.
 
     variants: {name: batch_size, epochs, and lr_times: by how much the learning rate is multiplied}.
     """
@@ -140,7 +150,8 @@ def curves(options: StepOptions, variants: Mapping[str, Mapping[str, Any]], seed
         changes = {"fold": seed % FOLDS, "lr": options_of(options, seed, SGD).lr * changes["lr_times"], **changes}
         changes.pop("lr_times")
         race = _varied(options, seed, SGD_RECIPE, **changes)
-        answers[name] = {"losses": race.losses, "accuracies": race.accuracies}
+        diverged = race.failure == "diverged"
+        answers[name] = None if diverged else {"losses": race.losses, "accuracies": race.accuracies}
     return answers
 
 

@@ -49,7 +49,7 @@ REMEMBERED_SEEDS = {True: 2, False: 12}
 SECONDS_LIMIT = 6 * 3600  # of one measurement: naive races on an old GPU take hours
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "SGD instead of Muon": {"muon": False},
+    "SGD instead of Muon, its plan": {"muon": False},
     "no momentum": {"muon_momentum": 0.0, "momentum": 0.0},
     "ReLU": {"activation": "relu"},
     "GELU": {"activation": "gelu"},
@@ -128,9 +128,15 @@ class Study:
             {"batch_size": size, "seed": seed, "lrs": rates} for seed in range(HEAT_SEEDS[self.quick]) for size in sizes
         ]
         cells: dict[tuple[int, float], list[float | None]] = {}
-        for job, answer in zip(jobs, self._several("heat_row", jobs), strict=True):
-            for lr, accuracy in zip(rates, answer or (), strict=bool(answer)):
+        answers = self._several("heat_row", jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            for lr, accuracy in zip(rates, answer["accuracies"] if answer else (), strict=answer is not None):
                 cells.setdefault((job["batch_size"], lr), []).append(accuracy)
+        seconds = sum(answer["seconds"] for answer in answers if answer) / self.processes
+        self.note(
+            f"the heat map is of {sum(map(len, cells.values()))} races, about {seconds / 60:.1f} minutes in "
+            f"{self.processes} processes at a time"
+        )
         return tables.heat_rows(cells)
 
     def ablations(self) -> list[Any]:
@@ -208,6 +214,8 @@ def notes_of(setting: RaceOptions, data: DataSet) -> list[str]:
         "after the last epoch stands beside it",
         "ablations, the heat map and curves are of training in one thread, in several processes at a time: their "
         "seconds compare within a table only",
+        "programs with a schedule race one after the other in one process, all others in one of their own: only where "
+        "a program compiles are its first steps more than a process's beginning",
     ]
     if data.source == "digits":
         notes.append(

@@ -81,7 +81,7 @@ def ladder_rows(races: Races) -> list[Row]:
                 "times as soon as the one before": times(pairs(races, before, program)) if before else None,
                 "as the naive one": times(pairs(races, NAIVE, program)) if program != NAIVE else None,
                 "accuracy at the end %": percent([race.accuracies[-1] for race in done]),
-                "first steps s": start_up,
+                "first steps s, at most": start_up,
                 "s with them": None if seconds is None else seconds + start_up,
             }
         )
@@ -105,17 +105,18 @@ def race_rows(races: Races) -> list[Row]:
 
 
 def pareto_rows(races: Races) -> list[Row]:
-    """Accuracy against training time, epoch by epoch: means over the races of a program that are all as long."""
+    """Accuracy against training time, epoch by epoch: over a program's races that did not diverge, while all train."""
     rows = []
     for program, by_seed in races.items():
-        epochs = min(len(race.seconds) for race in by_seed.values())
+        done = [race for race in by_seed.values() if race.failure != "diverged"]
+        epochs = min((len(race.seconds) for race in done), default=0)
         for epoch in range(epochs):
             rows.append(
                 {
                     "program": program,
                     "epoch": epoch + 1,
-                    "s": statistics.median(race.seconds[epoch] for race in by_seed.values()),
-                    "accuracy %": statistics.fmean(100 * race.accuracies[epoch] for race in by_seed.values()),
+                    "s": statistics.median(race.seconds[epoch] for race in done),
+                    "accuracy %": statistics.fmean(100 * race.accuracies[epoch] for race in done),
                 }
             )
     return rows
@@ -172,26 +173,37 @@ def ablation_rows(seeds: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Row]
                 "reached the target": sum(seed[name]["reached"] for seed in seeds),
                 "accuracy at the end %": percent([seed[name]["accuracy"] or 0 for seed in seeds]),
                 "points more": mean(differences) if name != base else None,
-                "times its seconds": times([seed[name]["seconds"] / seed[base]["seconds"] for seed in seeds])
-                if name != base
-                else None,
+                "times its seconds": None if name == base else times(_seconds_over(seeds, name, base)),
             }
         )
     return rows
 
 
-def curve_rows(seeds: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Row]:
-    """Loss and accuracy by epoch, means over seeds."""
+def _seconds_over(seeds: Sequence[Mapping[str, Mapping[str, Any]]], name: str, base: str) -> list[float]:
+    """How many times the seconds of `base`, by seed; a run that diverged ended early, so it is left out."""
     return [
-        {
-            "variant": name,
-            "epoch": epoch + 1,
-            "training loss": mean([seed[name]["losses"][epoch] for seed in seeds]),
-            "accuracy %": percent([seed[name]["accuracies"][epoch] for seed in seeds]),
-        }
-        for name in seeds[0]
-        for epoch in range(min(len(seed[name]["losses"]) for seed in seeds))
+        seed[name]["seconds"] / seed[base]["seconds"]
+        for seed in seeds
+        if seed[name]["accuracy"] is not None and seed[base]["accuracy"] is not None
     ]
+
+
+def curve_rows(seeds: Sequence[Mapping[str, Mapping[str, Any] | None]]) -> list[Row]:
+    """Loss and accuracy by epoch, means over the seeds that did not diverge, of which "seeds" says how many."""
+    rows = []
+    for name in seeds[0]:
+        done = [of_seed for seed in seeds if (of_seed := seed[name])]
+        for epoch in range(len(done[0]["losses"]) if done else 0):
+            rows.append(
+                {
+                    "variant": name,
+                    "epoch": epoch + 1,
+                    "seeds": len(done),
+                    "training loss": mean([of_seed["losses"][epoch] for of_seed in done]),
+                    "accuracy %": percent([of_seed["accuracies"][epoch] for of_seed in done]),
+                }
+            )
+    return rows
 
 
 def remembered_rows(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> list[Row]:
@@ -218,7 +230,7 @@ def remembered_rows(seeds: Sequence[Sequence[Mapping[str, Any]]]) -> list[Row]:
 def claims(
     races: Races,
     ablations: Sequence[Mapping[str, Mapping[str, Any]]],
-    curves: Sequence[Mapping[str, Mapping[str, Any]]],
+    curves: Sequence[Mapping[str, Mapping[str, Any] | None]],
     remembered: Sequence[Sequence[Mapping[str, Any]]],
 ) -> list[Claim]:
     """What was to be reached, what was expected of each program, and what the write-up says."""
@@ -233,16 +245,18 @@ def claims(
     expected = {
         "02_on_device": "Augmentation on the device is sooner than image by image (times as soon)",
         "03_resnet9": "ResNet-9 is sooner than the naive network (times as soon)",
-        "04_one_cycle": "One cycle of the learning rate is sooner than a constant one (times as soon)",
+        "04_one_cycle": "One cycle of the learning rate is sooner than a constant rate (times as soon)",
         "05_decoupled_decay": "Momentum and decoupled decay are sooner than plain SGD (times as soon)",
-        "14_muon": "Muon is sooner than SGD, although its steps cost more (times as soon)",
+        "14_muon": "Muon is sooner than SGD (times as soon)",
         "15_compile": "Compiled, the same is sooner, compiling aside (times as soon)",
     }
     for program, text in expected.items():
         before = PROGRAMS[PROGRAMS.index(program) - 1]
         rows.append(of_ratio(program, text, races, before, program, 1))
-    text = "A learning rate ten times as high is what makes the naive program slow (times as soon as the naive one)"
+    text = "At ten times its learning rate the naive program is sooner (times as soon as at its own)"
     rows.append(of_ratio("rate", text, races, NAIVE, FASTER_RATE, 1))
+    text = "The last program is sooner than the naive one at ten times its rate, too (times as soon)"
+    rows.append(of_ratio("sooner-than-faster-rate", text, races, FASTER_RATE, LAST, 1))
     if ablations:
         base = next(iter(ablations[0]))
         for name, text in (
@@ -254,17 +268,18 @@ def claims(
     if remembered:
         more = [seed[-1]["fifths"][-1]["loss"] - seed[-1]["fifths"][0]["loss"] for seed in remembered]
         text = (
-            "A network remembers the last images: their loss is lower than that of an epoch's first ones (difference)"
+            "A network remembers the last images: their loss is lower than that of an epoch's first ones (difference, "
+            "after the last epoch but one)"
         )
         rows.append(of_mean("remembers", text, more, 0))
     if curves:
         names = list(curves[0])
-        ends = [[100 * seed[name]["accuracies"][-1] for name in names] for seed in curves]
-        differences = mean([end[3] - end[0] for end in ends])
+        ends = [[seed[name] and 100 * seed[name]["accuracies"][-1] for name in (names[0], names[3])] for seed in curves]
+        differences = [larger - smaller for smaller, larger in ends if smaller is not None and larger is not None]
         text = (
             f"Four times the batch at four times the rate ends as accurate, within {EQUAL_POINTS} points (difference)"
         )
-        rows.append(equal("linear-scaling", text, differences))
+        rows += [equal("linear-scaling", text, mean(differences))] if differences else []
     return [row for row in rows if row is not None]
 
 

@@ -78,7 +78,7 @@ def test_a_small_study_fills_every_table_and_decides_every_claim(small, tmp_path
     assert "run_backward" in functions or "conv2d" in functions
     assert str(ROOT) not in json.dumps(asdict(result))  # no folder of this machine
     ids = [claim.id for claim in result.claims]
-    assert len(set(ids)) == len(ids) == 11
+    assert len(set(ids)) == len(ids) == 12
     assert {"sooner", "reliable", "remembers", "linear-scaling", "no Lookahead"} <= set(ids)
     assert any("digits are not mirrored" in note for note in result.notes)
     assert "plotly" in (folder / "heat_map.html").read_text(encoding="utf-8")

@@ -37,7 +37,7 @@ class Setting:
 
 DIGITS = {
     "00_naive": Plan(40, 0.01),
-    "03_resnet9": Plan(40, 0.32),  # its scores are scaled by 1/8, and so are its gradients
+    "03_resnet9": Plan(20, 0.32),  # its scores are scaled by 1/8, and so are its gradients
     "04_one_cycle": Plan(8, 2.0),
     "05_decoupled_decay": Plan(6, 0.4),
     "14_muon": Plan(5, 0.2),

@@ -1,6 +1,7 @@
 """What a study's processes have measured, kept until its file is written: after a cut, the same command goes on."""
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from common.options import StepOptions
 from common.run import progress
 
 T = TypeVar("T")
+_WRITING = threading.Lock()  # as several may measure at a time
 
 
 @dataclass
@@ -57,9 +59,10 @@ class Kept:
             return record.typed(kind, self.values[name], self.path or name)
         result = measure()
         if not isinstance(result, str):
-            self.values[name] = asdict(result)  # pyright: ignore[reportArgumentType]  # a dataclass
-            if self.path:
-                record.write_json(self.path, {"setup": self.setup, "values": self.values})
+            with _WRITING:
+                self.values[name] = asdict(result)  # pyright: ignore[reportArgumentType]  # a dataclass
+                if self.path:
+                    record.write_json(self.path, {"setup": self.setup, "values": self.values})
         return result
 
 

@@ -23,7 +23,7 @@ class Size:
     max_tokens: int
 
 
-# base: of distilbert-base-uncased, so that it takes the memory and time that that takes.
+# base: of distilbert-base-uncased, so that it takes the time that that takes, and the memory but for its vocabulary.
 SIZES = {
     "tiny": Size(layers=2, width=128, heads=4, hidden=512, max_tokens=256),
     "small": Size(layers=4, width=256, heads=4, hidden=1024, max_tokens=512),

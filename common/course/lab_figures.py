@@ -31,7 +31,7 @@ def figures(study: LabStudy) -> dict[str, Drawing]:
     if rows := study.tables.get("lengths"):
         drawings["lengths"] = lengths(rows), "Histogram: how many texts have how many tokens"
     if rows := study.tables.get("padding_per_batch"):
-        alt = f"The share of padding in each batch of an epoch, batches in order of it: {', '.join(_kinds(rows))}"
+        alt = f"The share of padding in each of many batches, in order of it: {', '.join(_kinds(rows))}"
         drawings["padding_per_batch"] = padding_per_batch(rows), alt
     if rows := study.tables.get("memory_by_trick"):
         peaks = "; ".join(f"{row['trick']} {sum(row[kind] for kind in _kinds(rows)):.2f} GB" for row in rows)

@@ -13,7 +13,7 @@ from common.studies.words import word_vectors
 from common.studies.tokens import UNKNOWN
 from labs.transformer.data import Tokenized
 
-DROPPED = 0.2  # of a training text's tokens, others each time
+DROPPED = 0.3  # of a training text's tokens, others each time
 
 
 def begin_with_word_vectors(model: Any, train_set: Tokenized) -> None:

@@ -23,9 +23,9 @@ class Size:
     max_tokens: int
 
 
-# base: of distilbert-base-uncased, so that it takes the memory and time that that takes.
+# base: of distilbert-base-uncased, so that it takes the time that that takes, and the memory but for its vocabulary.
 SIZES = {
-    "tiny": Size(layers=2, width=128, heads=4, hidden=512, max_tokens=256),
+    "tiny": Size(layers=2, width=128, heads=4, hidden=512, max_tokens=512),
     "small": Size(layers=4, width=256, heads=4, hidden=1024, max_tokens=512),
     "base": Size(layers=6, width=768, heads=12, hidden=3072, max_tokens=512),
 }

@@ -28,7 +28,10 @@ PLANS = {True: Plan(tokens=10_000, batches=24), False: Plan(tokens=200_000, batc
 
 
 def measured(options: StepOptions, seed: int) -> dict[str, Any]:
-    """{"random": variance, "uniform": variance, "squared_norm": of the mean gradient} after training from a seed."""
+    """{"random": variance, "uniform": variance, "squared_norm": of the mean gradient} after training from a seed.
+
+    squared_norm: without the part of it that the noise of so many batches is; None where nothing else is left.
+    """
     plan = PLANS[options.quick]
     training = training_for(options, VARIANTS[RANDOM], seed)
     training.until(plan.tokens)
@@ -37,11 +40,13 @@ def measured(options: StepOptions, seed: int) -> dict[str, Any]:
     order = torch.randperm(len(train), generator=generator).tolist()
     uniform = UniformLengthBatches(train.lengths, size, generator).batches()
     random = [order[at : at + size] for at in range(0, len(order) - size + 1, size)]
-    of_random, mean = variance(training, random[: plan.batches])
+    random = random[: plan.batches]
+    of_random, mean = variance(training, random)
+    squared_norm = mean.square().sum().item() - of_random / len(random)
     return {
         "random": of_random,
         "uniform": variance(training, uniform[: plan.batches])[0],
-        "squared_norm": mean.square().sum().item(),
+        "squared_norm": squared_norm if squared_norm > 0 else None,
     }
 
 

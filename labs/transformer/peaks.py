@@ -1,6 +1,7 @@
 """The peak memory of a step of each variant: measured here, and predicted for a GPU on fake tensors, without one.
 
-Both on the batch of an epoch that has the most tokens, padding included: it decides how much memory has to be there.
+Both on the batch of an epoch that has the most tokens, padding included, or, packed, the most real ones: it decides how
+much memory has to be there.
 """
 
 import gc
@@ -27,6 +28,7 @@ from labs.transformer.batches import packed_micro_batches
 from labs.transformer.tricks import SMALL_BATCH, Training, assemble
 
 MODEL, PRECISION, BATCH_SIZE = "base", "fp16", 32  # DistilBERT's own size; a T4 has no bf16
+VOCABULARY = 30_522  # of distilbert-base-uncased
 WITHOUT_EFFECT = frozenset({"workers", "compile"})  # on what is predicted; compiled code may hold less
 OF_BATCHES = frozenset({"bigger_batch", "dynamic_padding", "uniform_length", "packing"})
 
@@ -72,7 +74,9 @@ def options_of_prediction(options: StepOptions) -> StepOptions:
 
 def prediction_data(options: StepOptions) -> Data:
     """What the predictions of `options_of_prediction` are made with: real texts, of which only lengths matter."""
-    return training_set(options_of_prediction(options))
+    data = training_set(options_of_prediction(options))
+    data[0].tokens.vocabulary = VOCABULARY  # no id is looked up in a fake embedding
+    return data
 
 
 def predicted(options: StepOptions, tricks: frozenset[str], data: Data, heaviest: HeaviestBatches) -> dict[str, Any]:

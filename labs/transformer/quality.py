@@ -52,7 +52,7 @@ VARIANTS: Mapping[str, Variant] = {
     LONGER: Variant(batches="uniform", bigger=True, longer=True),
 }
 # By --quick: a few minutes of one CPU core for `tokens`, and about ten for `longer`.
-TASKS = {True: Task(tokens=40_000, longer=80_000, classes=4, length=64), False: Task(tokens=600_000, longer=8_000_000)}
+TASKS = {True: Task(tokens=40_000, longer=80_000, classes=4, length=64), False: Task(tokens=400_000, longer=8_000_000)}
 
 
 def task_texts(options: StepOptions) -> Texts:

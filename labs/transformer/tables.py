@@ -215,10 +215,11 @@ def points(trained: Mapping[str, Sequence[dict[str, Any]]], name: str) -> Mean:
 
 def noise_rows(noise: Sequence[Mapping[str, float]]) -> list[Row]:
     """How much gradients vary from batch to batch, over seeds."""
+    of_norm = [one["random"] / one["squared_norm"] for one in noise if one["squared_norm"]]
     return [
         {
             "seeds": len(noise),
-            "variance over squared norm, random batches": mean([one["random"] / one["squared_norm"] for one in noise]),
+            "variance over squared norm, random batches": mean(of_norm) if of_norm else None,
             "variance, uniform over random": noise_ratio(noise),
         }
     ]
@@ -230,7 +231,7 @@ def noise_ratio(noise: Sequence[Mapping[str, float]]) -> Ratio | None:
 
 
 def explained_rows(explained: Mapping[str, dict[str, Any]]) -> list[Row]:
-    """What `explain` says first of a program's trace, and which of the study's tricks that is."""
+    """What `explain` says first of a program's trace."""
     rows = []
     for name, told in explained.items():
         first = told["advice"][0] if told["advice"] else None
@@ -254,7 +255,7 @@ def notes(rounds: Rounds, padding: Mapping[str, Any], simpler: Mapping[str, Any]
         f"quality is of {len(simpler['classes'])} classes, {simpler['sizes']['train']} training and "
         f"{simpler['sizes']['test']} test texts; tricks without a row give the losses of random batches up to rounding",
         f"predicted: DistilBERT's own size, mixed precision as fp16, batches of {SMALL_BATCH}, bigger ones of "
-        f"{BATCH_SIZE}; the batch of an epoch with the most tokens",
+        f"{BATCH_SIZE}; the batch of an epoch with the most tokens; workers and compiling have no effect on it",
     ]
     failed = {name: row["failed"] for one in rounds for name, row in one.items() if "failed" in row}
     return said + [f"{name} was not run: {why}" for name, why in failed.items()]

@@ -115,7 +115,7 @@ def from_files(folder: Path, train: Path) -> Texts:
     for text, label in rows["train"]:
         part = part_of(text)
         parts[part if part in missing else "train"].append((text, label))
-    classes = tuple(sorted({label for _, label in parts["train"]}))
+    classes = tuple(sorted({label for _, label in rows["train"]}))
     if len(classes) < 2:
         raise InputError(
             f"{train}: {len(rows['train'])} texts of {len(classes)} class: a classifier needs two at least"
@@ -123,6 +123,8 @@ def from_files(folder: Path, train: Path) -> Texts:
     unknown = sorted({label for part in PARTS for _, label in parts[part]} - set(classes))
     if unknown:
         raise InputError(f"{folder}: the label {printable(unknown[0], 40)!r} is in no text of {train.name}")
+    if empty := [part for part in PARTS if not parts[part]]:
+        raise InputError(f"{folder}: no text is left for {' and '.join(empty)}: bring more texts, or {empty[0]}.csv")
     numbers = {label: number for number, label in enumerate(classes)}
     return Texts(
         *(tuple(Example(text, numbers[label]) for text, label in parts[part]) for part in PARTS), classes, folder.name

@@ -167,8 +167,14 @@ def datasets_of(monkeypatch, load_dataset):
     monkeypatch.setitem(sys.modules, "datasets", module)
 
 
+def test_too_few_texts_to_set_some_apart_is_one_line_that_names_what_is_missing(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\na,x\na,y\n")  # equal texts are in one part
+    with pytest.raises(InputError, match="no text is left for .*: bring more texts, or "):
+        texts(options(tmp_path))
+
+
 def test_newsgroups_are_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):
-    rows = [{"text": f"about {number}\n\n", "label_text": ("space", "autos")[number % 2]} for number in range(30)]
+    rows = [{"text": f"about {number}\n\n", "label_text": ("space", "autos")[number % 2]} for number in range(100)]
     datasets_of(
         monkeypatch, lambda name, cache_dir: {"train": [*rows, {"text": " ", "label_text": "x"}], "test": rows[:4]}
     )

@@ -330,7 +330,7 @@ def test_base_has_the_parameters_of_distilbert_base_uncased():
     with torch.device("meta"):
         of = classifier("base", 30522, 0, 2)
     assert sum(weight.numel() for weight in of.parameters()) == 66_955_010  # by its model card: 67 M, with two classes
-    assert (max_tokens("base"), max_tokens("distilbert-base-uncased"), max_tokens("tiny")) == (512, 512, 256)
+    assert (max_tokens("base"), max_tokens("distilbert-base-uncased"), max_tokens("tiny")) == (512, 512, 512)
 
 
 def test_attention_weights_are_not_dropped_out():

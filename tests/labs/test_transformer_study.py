@@ -228,6 +228,10 @@ def test_four_workers_are_right_where_no_other_number_is_as_fast(four, holds):
     assert claim.value == pytest.approx(four / 20, rel=0.01)
 
 
+def test_a_few_reads_in_some_rounds_do_not_say_that_batches_come_from_the_disk():
+    assert by_id(audit.loading_claims({0: [loaded(1.0), loaded(1.0, 4096)]}))["pinned-disk"].holds is None
+
+
 def test_pinned_memory_avoids_no_disk_where_nothing_is_read_from_one():
     assert by_id(audit.loading_claims({0: [loaded(1.0)] * 2}))["pinned-disk"].holds is False
     assert by_id(audit.loading_claims({0: [loaded(1.0, 10**6)] * 2}))["pinned-disk"].holds is True
@@ -270,7 +274,7 @@ def test_batches_are_as_random_only_where_the_whole_interval_is_near_one(ratios,
     measured = [{"random": 2.0, "uniform": 2.0 * ratio, "squared_norm": 4.0} for ratio in ratios]
     (claim,) = audit.noise_claims(measured)
     assert claim.holds is holds
-    (row,) = tables.noise_rows(measured)
+    (row,) = tables.noise_rows([*measured, {"random": 2.0, "uniform": 2.0 * ratios[0], "squared_norm": None}])
     assert row["variance over squared norm, random batches"].mean == pytest.approx(0.5)
     assert isinstance(row["variance, uniform over random"], Ratio)
 
@@ -356,6 +360,7 @@ def test_a_lighter_variant_is_predicted_to_need_less(small, monkeypatch):
     names = [BASELINE, *map(alone_name, ("workers", "sdpa")), cumulative_name("packing")]
     monkeypatch.setattr(measure, "VARIANTS", {name: VARIANTS[name] for name in names})
     monkeypatch.setattr(measure, "PREDICTED", {})
+    monkeypatch.setattr(peaks, "VOCABULARY", 60)
     result = measure.predicted(small)
     assert set(result) == set(names)
     assert not [row for row in result.values() if "failed" in row]

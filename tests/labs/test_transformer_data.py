@@ -169,7 +169,7 @@ def datasets_of(monkeypatch, load_dataset):
 
 def test_too_few_texts_to_set_some_apart_is_one_line_that_names_what_is_missing(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\na,x\na,y\n")  # equal texts are in one part
-    with pytest.raises(InputError, match="no text is left for .*: bring more texts, or "):
+    with pytest.raises(InputError, match=r"no text is left for .*: bring more texts, or "):
         texts(options(tmp_path))
 
 

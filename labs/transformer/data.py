@@ -11,7 +11,7 @@ from labs.transformer.batches import Item
 from labs.transformer.model import SIZES, max_tokens
 from labs.transformer.texts import Example, texts
 
-QUICK_TOKENS = 256  # of a text at most, by --quick
+QUICK_TOKENS = 128  # of a text at most, by --quick
 
 
 def tokens_for(model: str, examples: Sequence[Example]) -> Tokens:

@@ -24,7 +24,7 @@ from labs.transformer.batches import (
 )
 from labs.transformer.data import Tokenized, tokens_for
 from labs.transformer.from_scratch import begin_with_word_vectors, dropped
-from labs.transformer.texts import Example, from_docstrings, part_of, texts
+from labs.transformer.texts import Example, fewer, from_docstrings, part_of, texts
 
 WORDS = "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record"
 
@@ -171,6 +171,16 @@ def test_too_few_texts_to_set_some_apart_is_one_line_that_names_what_is_missing(
     (tmp_path / "train.csv").write_text("text,label\na,x\na,y\n")  # equal texts are in one part
     with pytest.raises(InputError, match=r"no text is left for .*: bring more texts, or "):
         texts(options(tmp_path))
+
+
+def test_a_smoke_run_has_fewer_texts_of_every_class(tmp_path):
+    rows = [f"text {number},{number % 2}" for number in range(200)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
+    whole = texts(options(tmp_path))
+    smaller = fewer(whole, 10)
+    assert [len(getattr(smaller, part)) for part in ("train", "validation", "test")] == [10, 10, 10]
+    assert {one.label for one in smaller.train} == {0, 1} and set(smaller.train) < set(whole.train)
+    assert fewer(whole, 10) == smaller and fewer(whole, 1000) == whole
 
 
 def test_newsgroups_are_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):

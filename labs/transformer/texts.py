@@ -52,6 +52,12 @@ class Texts:
     classes: tuple[str, ...]
     source: str
 
+    @property
+    def key(self) -> str:
+        """The source, and a hash of all texts and labels: other texts of the same name have another."""
+        content = "\n".join(repr((part, *getattr(self, part))) for part in PARTS) + repr(self.classes)
+        return f"{self.source} {hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
 
 def texts(options: StepOptions) -> Texts:
     """The files in `options.data` where it has them, or `--download` fetches them; else docstrings of the packages.
@@ -66,6 +72,11 @@ def texts(options: StepOptions) -> Texts:
     if data != ROOT / "data" and not data.is_dir():
         raise InputError(f"--data {data} is no folder: leave it out to use the docstrings of the installed packages")
     train = _file(data, "train")
+    if data != ROOT / "data" and not train:
+        raise InputError(
+            f"--data {data} has no train.csv, .tsv or .jsonl with columns text and label: leave it out to use the "
+            "docstrings of the installed packages"
+        )
     every = from_files(data, train) if train else from_docstrings(data, docstrings.package_folders())
     return fewer(every, QUICK_TEXTS) if options.quick else every
 

@@ -162,6 +162,13 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         texts(options(tmp_path / "none"))
 
 
+def test_a_folder_without_texts_for_training_is_refused_instead_of_reading_docstrings(tmp_path):
+    (tmp_path / "training.csv").write_text("text,label\na,x\n")
+    with pytest.raises(InputError, match=r"has no train\.csv"):
+        texts(options(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["training.csv"]
+
+
 def datasets_of(monkeypatch, load_dataset):
     module = SimpleNamespace(load_dataset=load_dataset, __spec__=object())
     monkeypatch.setitem(sys.modules, "datasets", module)

@@ -14,19 +14,20 @@ from common.options import StepOptions
 from common.run import progress
 
 T = TypeVar("T")
-_WRITING = threading.Lock()  # as several may measure at a time
 
 
 @dataclass
 class Kept:
     """Measurements by name, dataclasses, each written to `path` as soon as it is there; without a path none is.
 
-    setup: what all of them share. values: of each, as JSON.
+    setup: what all of them share. values: of each, as JSON. lock: held while one is
+    added and written, as several may be measured at a time.
     """
 
     path: Path | None = None
     setup: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @classmethod
     def of(cls, name: str, options: StepOptions, code: str | None = None) -> "Kept":
@@ -59,7 +60,7 @@ class Kept:
             return record.typed(kind, self.values[name], self.path or name)
         result = measure()
         if not isinstance(result, str):
-            with _WRITING:
+            with self.lock:
                 self.values[name] = asdict(result)  # pyright: ignore[reportArgumentType]  # a dataclass
                 if self.path:
                     record.write_json(self.path, {"setup": self.setup, "values": self.values})

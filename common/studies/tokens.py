@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
 from common.errors import InputError
 from common.studies.extras import imported
 
@@ -28,6 +30,11 @@ class Tokens:
     def __call__(self, texts: Sequence[str], length: int) -> list[Ids]:
         """The ids of each text, at most `length`: the end of a longer one is cut."""
         return [encoding.ids[:length] for encoding in self.tokenizer.encode_batch(list(texts))]
+
+
+def filled(sequences: Sequence[Sequence[int]], length: int, value: int) -> torch.Tensor:
+    """int64 [sequences, length]: each filled up to the length with a value."""
+    return torch.tensor([[*sequence, *[value] * (length - len(sequence))] for sequence in sequences])
 
 
 def trained_tokenizer(texts: Iterable[str], lab: str, vocabulary: int = VOCABULARY, special: Sequence[str] = ()) -> Any:

@@ -116,7 +116,7 @@ def padding(options: StepOptions) -> dict[str, Any]:
     lengths: [[first number of tokens of a bin, texts]]. share: {kind: of the tokens of many batches}. batches: {kind:
     the shares of single ones}. Of the baseline's batch size and, with "bigger", of the larger one.
     """
-    train_set, _ = training_set(options)
+    train_set, classes = training_set(options)
     pad_id, lengths = train_set.tokens.pad_id, train_set.lengths
     bins = [0] * (train_set.length // BIN_TOKENS + 1)
     for length in lengths:
@@ -142,7 +142,7 @@ def padding(options: StepOptions) -> dict[str, Any]:
         "median_tokens": statistics.median(lengths),
         "max_tokens": train_set.length,
         "source": train_set.source,
-        "classes": len(training_set(options)[1]),
+        "classes": len(classes),
     }
 
 

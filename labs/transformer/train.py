@@ -27,8 +27,8 @@ from common.record import check_writable, write_json, write_whole, writing
 from common.studies.extras import imported
 from labs.transformer.bag_of_words import bags_of_words
 from labs.transformer.model import DEFAULTS, max_tokens
-from labs.transformer.texts import texts
-from labs.transformer.training import BATCHES, DTYPES, PARTS, STATEFUL, Epoch, Settings, Training, learning_rate
+from labs.transformer.texts import PARTS, texts
+from labs.transformer.training import BATCHES, DTYPES, STATEFUL, Epoch, Settings, Training, learning_rate
 
 import torch
 

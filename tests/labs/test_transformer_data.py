@@ -1,6 +1,7 @@
 """labs/transformer: its texts and their split, files of the user's own, tokens, batches and their order."""
 
 import json
+import logging
 import random
 import sys
 from collections import Counter
@@ -223,10 +224,14 @@ def test_a_text_that_is_too_long_is_cut_and_begins_with_the_token_that_the_head_
     assert tokens.pad_id not in ids and tokens.pad_id == tokens.tokenizer.token_to_id("[PAD]")
 
 
-def test_a_tokenizer_that_the_hub_does_not_give_is_refused(monkeypatch):
+def test_a_tokenizer_that_the_hub_does_not_give_is_refused_without_a_word_of_retries(monkeypatch):
     import tokenizers
+    from huggingface_hub.utils.logging import get_logger
+
+    told, logger = [], get_logger("huggingface_hub.utils._http")
 
     def from_pretrained(name):
+        told.append(logger.isEnabledFor(logging.WARNING))
         raise Exception(f"{name}\nnot found")  # as tokenizers does
 
     fake = SimpleNamespace(from_pretrained=from_pretrained)
@@ -234,6 +239,7 @@ def test_a_tokenizer_that_the_hub_does_not_give_is_refused(monkeypatch):
     with pytest.raises(InputError, match="its tokenizer could not be loaded") as error:
         tokens_for("no-such/model", [])
     assert "\n" not in str(error.value)
+    assert told == [False] and logger.isEnabledFor(logging.WARNING)
 
 
 # Batches

@@ -77,7 +77,7 @@ def run_step(
     with own_folder(args.logdir, own_name) as (folder, staging), as_input_error(args, loader, device, file):
         parts, batches = plan.windows + 2, Epochs(loader)
         transfer = batch_transfer(batches.peek(), loader)
-        report = partial(progress.report, of=parts) if leads else quiet
+        report = partial(progress.report, of=parts, unit=unit) if leads else quiet
         watch = GpuWatch(device)
         timing = time_training(batches, train_step, device, plan, count_tokens, report, around_windows=watch)
         if device.type == "cuda":

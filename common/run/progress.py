@@ -12,16 +12,16 @@ def is_followed() -> bool:
     return os.environ.get(VARIABLE) == "json"
 
 
-def report(phase: str, done: int, of: int, samples_per_second: float | None = None) -> None:
+def report(phase: str, done: int, of: int, samples_per_second: float | None = None, unit: str = "images") -> None:
     """Report that `done` of `of` equal parts of the run are over.
 
-    phase: names the part that ended; where `done` is 0, the one that begins.
+    phase: names the part that ended; where `done` is 0, the one that begins. unit: what samples are.
     """
     if is_followed():
         event = {"phase": phase, "done": done, "of": of, "samples_per_second": samples_per_second}
         print(json.dumps({"progress": event}), flush=True)
     else:
-        speed = "" if samples_per_second is None else f"{samples_per_second:10.1f} images/s"
+        speed = "" if samples_per_second is None else f"{samples_per_second:10.1f} {unit}/s"
         print(f"  {phase:<14}{speed}".rstrip(), flush=True)
 
 

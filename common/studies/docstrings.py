@@ -15,12 +15,14 @@ import re
 import sysconfig
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 SUMMARY_WORDS = (5, 30)  # of a summary line: shorter ones say little, longer ones are no line
 BODY_WORDS = (40, 400)
 LETTERS = 0.7  # the least share of a body's characters that are letters or spaces: else it is code or a table
@@ -97,9 +99,7 @@ def collect(folders: Sequence[Path], most_per_package: int = MOST_PER_PACKAGE) -
             if document is not None and seen.adds(document.body, document.summary):
                 yield document
 
-    packages = sorted(_packages(folders).items())
-    with _no_cycles_sought():
-        return [text for package, files in packages for text in islice(documents(package, files), most_per_package)]
+    return _of_each_package(folders, documents, most_per_package)
 
 
 def collect_texts(folders: Sequence[Path], most_per_package: int = MOST_PER_PACKAGE) -> list[Text]:
@@ -117,9 +117,16 @@ def collect_texts(folders: Sequence[Path], most_per_package: int = MOST_PER_PACK
                 folder = next(folder for folder in folders if file.is_relative_to(folder))
                 yield Text(package, text, file.relative_to(folder).as_posix())
 
+    return _of_each_package(folders, texts, most_per_package)
+
+
+def _of_each_package(
+    folders: Sequence[Path], found: Callable[[str, Sequence[Path]], Iterator[T]], most: int
+) -> list[T]:
+    """The first `most` of what found(package, its files) yields, packages in the order of their names."""
     packages = sorted(_packages(folders).items())
     with _no_cycles_sought():
-        return [text for package, files in packages for text in islice(texts(package, files), most_per_package)]
+        return [one for package, files in packages for one in islice(found(package, files), most)]
 
 
 class _Seen:

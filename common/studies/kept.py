@@ -20,7 +20,8 @@ T = TypeVar("T")
 class Kept:
     """Measurements by name, dataclasses, each written to `path` as soon as it is there; without a path none is.
 
-    setup: what all of them share. values: of each, as JSON. Several threads may measure at a time.
+    setup: what all of them share. values: of each, as JSON. lock: held while one is
+    added and written, as several may be measured at a time.
     """
 
     path: Path | None = None

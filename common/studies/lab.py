@@ -66,6 +66,20 @@ class Claim:
     holds: bool | None
 
 
+def above(value: Ratio | Mean, limit: float) -> bool | None:
+    """Whether a value is above a limit: None where its interval holds the limit, or where it has none."""
+    if value.low is None or value.high is None:
+        return None
+    return True if value.low > limit else False if value.high < limit else None
+
+
+def inside(low: float, high: float, band: tuple[float, float]) -> bool | None:
+    """Whether an interval lies within a band: False only if it lies wholly outside, None where it holds a limit."""
+    if band[0] < low and high < band[1]:
+        return True
+    return False if high < band[0] or low > band[1] else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabStudy:
     """The result of a lab's study, as `study.json` holds it.

@@ -1,10 +1,14 @@
 """Text as token ids: a byte-pair encoding that is trained on the spot, or the tokenizer of a model of the hub."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from common.errors import InputError
+from common.run import progress
 from common.studies.extras import imported
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers are forked, which its threads would not survive
@@ -28,6 +32,11 @@ class Tokens:
     def __call__(self, texts: Sequence[str], length: int) -> list[Ids]:
         """The ids of each text, at most `length`: the end of a longer one is cut."""
         return [encoding.ids[:length] for encoding in self.tokenizer.encode_batch(list(texts))]
+
+
+def filled(sequences: Sequence[Sequence[int]], length: int, value: int) -> torch.Tensor:
+    """int64 [sequences, length]: each filled up to the length with a value."""
+    return torch.tensor([[*sequence, *[value] * (length - len(sequence))] for sequence in sequences])
 
 
 def trained_tokenizer(texts: Iterable[str], lab: str, vocabulary: int = VOCABULARY, special: Sequence[str] = ()) -> Any:
@@ -55,8 +64,11 @@ def hub_tokenizer(name: str, lab: str, instead: str) -> tuple[Any, str]:
     Raises InputError where it cannot be had.
     """
     tokenizers = imported("tokenizers", lab, f"--model {name}")
+    progress.say(f"model: loading the tokenizer of {name}, kept here or from the Hugging Face hub")
+    hub = imported("huggingface_hub", lab, f"--model {name}")
     try:
-        tokenizer = tokenizers.Tokenizer.from_pretrained(name)
+        with _no_retries_told(hub.logging):
+            tokenizer = tokenizers.Tokenizer.from_pretrained(name)
     except Exception as error:  # its own `Exception`, without a class, for a missing file as for a missing network
         raise InputError(
             f"--model {name}: its tokenizer could not be loaded from the Hugging Face hub: use {instead}"
@@ -67,3 +79,14 @@ def hub_tokenizer(name: str, lab: str, instead: str) -> tuple[Any, str]:
     if pad is None:
         raise InputError(f"--model {name}: its tokenizer has no token to fill up with ({' or '.join(PADS)})")
     return tokenizer, pad
+
+
+@contextmanager
+def _no_retries_told(logging: Any) -> Iterator[None]:
+    """Nothing is printed of what the hub's client tries again: for half a minute, where there is no network."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

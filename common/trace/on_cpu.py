@@ -142,15 +142,16 @@ def _optimizer(steps: Steps, phases: Phases) -> Advice:
 
 
 def _compiling(steps: Steps, phases: Phases, nature: Nature) -> Advice:
-    """At best all of the model's time is gone but its convolutions, its products and the loss."""
+    """At best all of the model's time is gone but its convolutions, its matrix products and the loss."""
     step, title, model = "13_compile", "compile the model", phases.model & Cover(steps.start, steps.end)
     if nature.compiled:
         return _without_effect(step, title, "compiled code runs already")
     products = _share(steps, float(phases.products.within(model.start, model.end).sum()))
     remaining = phases.products | phases.loss | phases.per_step | phases.loading
     share = _share(steps, model.total - float(remaining.within(model.start, model.end).sum()))
+    computed = "convolutions and matrix products" if phases.convolves else "matrix products"
     why = (
-        f"the model's convolutions and matrix products take {step_time(steps, products)} of a step, and "
+        f"the model's {computed} take {step_time(steps, products)} of a step, and "
         f"{step_time(steps, share)} everything between them (normalisation, activations, additions, and calling them): "
         "compiled code does that in fewer passes over memory"
     )

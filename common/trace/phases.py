@@ -28,8 +28,8 @@ class Phases(Struct, frozen=True):
 
     preparing: the operators that convert and normalise a batch before the model begins. normalises, resizes: whether
     that is done there. model: from the first convolution, matrix product or compiled code of a step to the end of the
-    step. products: convolutions and matrix products. loss: the loss and its derivative. optimizer: calls of
-    `Optimizer.step`. per_step: those, and `zero_grad`. fused: whether the optimizer is.
+    step. products: convolutions, where it `convolves`, and matrix products. loss: the loss and its derivative.
+    optimizer: calls of `Optimizer.step`. per_step: those, and `zero_grad`. fused: whether the optimizer is.
     """
 
     loading: Cover
@@ -41,6 +41,7 @@ class Phases(Struct, frozen=True):
     resizes: bool
     model: Cover
     products: Cover
+    convolves: bool
     loss: Cover
     optimizer: Cover
     per_step: Cover
@@ -78,6 +79,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
         resizes=bool((before & trace.named(operators, _RESIZING.match)).any()),
         model=Cover(begin[has_model], end[has_model]),
         products=operators.cover(products),
+        convolves=bool((products & trace.named(operators, lambda name: "conv" in name.lower())).any()),
         loss=operators.cover(trace.named(operators, _LOSS.search) & outside),
         optimizer=operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.step"))),
         per_step=operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer."))),

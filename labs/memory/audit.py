@@ -3,7 +3,7 @@
 from typing import Any
 
 from common.studies import published
-from common.studies.lab import Claim, Row, mean, of_pairs, ratio
+from common.studies.lab import Claim, Row, above, inside, mean, of_pairs, ratio
 from labs.memory.model import PUBLISHED, resnext
 
 import torch
@@ -33,18 +33,6 @@ def claims(
     if len(curves.get("base", ())) > 1:
         found += _about_curves(curves)
     return found
-
-
-def above(value: Any, limit: float) -> bool | None:
-    """Whether a `Ratio` is above a limit: None where its interval holds the limit."""
-    return True if value.low > limit else False if value.high < limit else None
-
-
-def inside(low: float, high: float, band: tuple[float, float]) -> bool | None:
-    """Whether an interval lies within a band: False only if it lies wholly outside, None where it holds a limit."""
-    if band[0] < low and high < band[1]:
-        return True
-    return False if high < band[0] or low > band[1] else None
 
 
 def _about_workers(rows: list[Row]) -> list[Claim]:

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 from common.studies.extras import imported
-from common.studies.tokens import PAD, VOCABULARY, Ids, Tokens, hub_tokenizer, trained_tokenizer
+from common.studies.tokens import PAD, VOCABULARY, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
 from labs.simcls import rouge
 from labs.simcls.documents import Document, corpus, split
 from labs.simcls.model import SIZES, size_of
@@ -95,8 +95,7 @@ class Collate:
 
     def filled(self, sequences: Sequence[Ids]) -> torch.Tensor:
         """int64 [sequences, tokens of the longest]."""
-        longest = max(map(len, sequences))
-        return torch.tensor([[*ids, *[self.pad_id] * (longest - len(ids))] for ids in sequences])
+        return filled(sequences, max(map(len, sequences)), self.pad_id)
 
 
 def check_extras(model: str) -> None:

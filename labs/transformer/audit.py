@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.studies.lab import Claim, Ratio, mean
+from common.studies.lab import Claim, above, inside, mean
 from labs.transformer import published
 from labs.transformer.bag_of_words import TOKENS
 from labs.transformer.quality import BIGGER, HALF, LONGER, UNIFORM
@@ -26,18 +26,6 @@ TWICE = 1.8  # times as fast: at least that is "half the time"
 NOISE = (0.8, 1.25)  # times the variance: surely in between is "as random"
 POINTS = 2.0  # accuracies that differ by fewer percentage points are "kept"
 OURS = 3.0  # times the tokens/s of the baseline that all tricks together had to reach here
-
-
-def above(value: Ratio, limit: float) -> bool | None:
-    """Whether a `Ratio` is above a limit: None where its interval holds the limit."""
-    return True if value.low > limit else False if value.high < limit else None
-
-
-def inside(low: float, high: float, band: tuple[float, float]) -> bool | None:
-    """Whether an interval lies within a band: False only if it lies wholly outside, None where it holds a limit."""
-    if band[0] < low and high < band[1]:
-        return True
-    return False if high < band[0] or low > band[1] else None
 
 
 def speed_claims(rounds: Rounds) -> list[Claim]:
@@ -170,10 +158,9 @@ def bag_claims(trained: Mapping[str, Sequence[dict[str, Any]]], simpler: Mapping
         if len(runs) < 2 or name not in simpler:
             continue
         value = mean([100 * (run["accuracy"] - simpler[name]) for run in runs])
-        assert value.low is not None and value.high is not None  # of several seeds
-        holds = True if value.low > 0 else False if value.high < 0 else None
         text = f"A DistilBERT with random weights, trained for longer, beats a {name} (points more, over seeds)."
-        claims.append(Claim(("bag", "bag-punctuation")[number], text, value.mean, value.low, value.high, holds))
+        id = ("bag", "bag-punctuation")[number]
+        claims.append(Claim(id, text, value.mean, value.low, value.high, above(value, 0)))
     return claims
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
+from common.studies.tokens import filled
+
 Item = tuple[list[int], int]  # (token ids, label)
 POOL = 50  # batches whose texts are sorted by length together
 
@@ -74,11 +76,6 @@ class Packing:
 def labels_of(items: Sequence[Item]) -> torch.Tensor:
     """int64 [items]."""
     return torch.tensor([label for _, label in items])
-
-
-def filled(sequences: Sequence[Sequence[int]], length: int, value: int) -> torch.Tensor:
-    """int64 [sequences, length]: each filled up to the length with a value."""
-    return torch.tensor([[*sequence, *[value] * (length - len(sequence))] for sequence in sequences])
 
 
 class UniformLengthBatches(Sampler[int]):

@@ -11,6 +11,8 @@ from labs.transformer.batches import Item
 from labs.transformer.model import SIZES, max_tokens
 from labs.transformer.texts import Example, texts
 
+QUICK_TOKENS = 128  # of a text at most, by --quick
+
 
 def tokens_for(model: str, examples: Sequence[Example]) -> Tokens:
     """The `Tokens` that go with a model: trained on these texts for one of `SIZES`. Raises InputError."""
@@ -44,7 +46,11 @@ class Tokenized(Dataset):
 
 
 def training_set(options: StepOptions) -> tuple[Tokenized, tuple[str, ...]]:
-    """What the programs train on, and the names of its classes. Raises InputError."""
-    every = texts(options)
+    """What the programs train on, and the names of its classes. Raises InputError.
+
+    Texts are cut at the model's most tokens; in a smoke run at `QUICK_TOKENS`.
+    """
+    every, length = texts(options), max_tokens(options.model)
     tokens = tokens_for(options.model, every.train)
-    return Tokenized(every.train, tokens, max_tokens(options.model), every.source), every.classes
+    length = min(length, QUICK_TOKENS) if options.quick else length
+    return Tokenized(every.train, tokens, length, every.source), every.classes

@@ -28,8 +28,8 @@ from labs.transformer import peaks
 from labs.transformer import quality as of_quality
 from labs.transformer.batches import DynamicPadding, FixedPadding, Packing, UniformLengthBatches, padding_share
 from labs.transformer.data import training_set
-from labs.transformer.tricks import SMALL_BATCH, assemble
-from labs.transformer.variants import PREDICTED, VARIANTS
+from labs.transformer.tricks import SMALL_BATCH, TRICKS, assemble
+from labs.transformer.variants import PREDICTED, VARIANTS, cumulative_name
 
 import torch
 from torch.utils.data import DataLoader
@@ -89,14 +89,17 @@ def memory(options: StepOptions) -> dict[str, dict[str, Any]]:
 
 
 def predicted(options: StepOptions) -> dict[str, dict[str, Any]]:
-    """{variant: its peak on a GPU, or why there is none}; see `peaks.predicted`."""
+    """{variant: its peak on a GPU, or why there is none}; see `peaks.predicted`. By --quick not of each program."""
     data, heaviest = peaks.prediction_data(options), peaks.HeaviestBatches()
-    known: dict[frozenset[str], Any] = {}
-    for tricks in (PREDICTED | VARIANTS).values():
-        own = tricks - peaks.WITHOUT_EFFECT
-        if own not in known:
-            known[own] = attempted(partial(peaks.predicted, options, own, data, heaviest), torch.device("cpu"))
-    return {name: known[tricks - peaks.WITHOUT_EFFECT] for name, tricks in (PREDICTED | VARIANTS).items()}
+    left_out = {cumulative_name(trick) for trick in TRICKS[:-1]} if options.quick else set()
+    effective = {
+        name: tricks - peaks.WITHOUT_EFFECT for name, tricks in (PREDICTED | VARIANTS).items() if name not in left_out
+    }
+    peak = {
+        tricks: attempted(partial(peaks.predicted, options, tricks, data, heaviest), torch.device("cpu"))
+        for tricks in dict.fromkeys(effective.values())
+    }
+    return {name: peak[tricks] for name, tricks in effective.items()}
 
 
 def attempted(measure: Callable[[], dict[str, Any]], device: torch.device) -> dict[str, Any]:
@@ -116,7 +119,7 @@ def padding(options: StepOptions) -> dict[str, Any]:
     lengths: [[first number of tokens of a bin, texts]]. share: {kind: of the tokens of many batches}. batches: {kind:
     the shares of single ones}. Of the baseline's batch size and, with "bigger", of the larger one.
     """
-    train_set, _ = training_set(options)
+    train_set, classes = training_set(options)
     pad_id, lengths = train_set.tokens.pad_id, train_set.lengths
     bins = [0] * (train_set.length // BIN_TOKENS + 1)
     for length in lengths:
@@ -142,7 +145,7 @@ def padding(options: StepOptions) -> dict[str, Any]:
         "median_tokens": statistics.median(lengths),
         "max_tokens": train_set.length,
         "source": train_set.source,
-        "classes": len(training_set(options)[1]),
+        "classes": len(classes),
     }
 
 

@@ -68,8 +68,9 @@ def measured(training: Training, batch: Batch, device: torch.device) -> int:
 
 
 def options_of_prediction(options: StepOptions) -> StepOptions:
-    """The options with the model, precision and larger batch that are predicted."""
-    return replace(options, device="cpu", model=MODEL, precision=PRECISION, batch_size=BATCH_SIZE, workers=0)
+    """The options with the model, precision and larger batch that are predicted, and with texts of any length."""
+    predicted = {"model": MODEL, "precision": PRECISION, "batch_size": BATCH_SIZE}
+    return replace(options, device="cpu", workers=0, quick=False, **predicted)
 
 
 def prediction_data(options: StepOptions) -> Data:

@@ -4,10 +4,11 @@ import csv
 import hashlib
 import io
 import json
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from common.options import StepOptions
 from common.studies import docstrings
 from common.studies.extras import imported
 
+QUICK_TEXTS = 4000  # of each part at most, by --quick
 CLASSES = 20  # packages: those with the most docstrings
 MOST_PER_PACKAGE = 3000  # docstrings: from a few hundred a bag of words learns more than a transformer does
 FEWEST_PER_CLASS = 20  # texts: with fewer, a split has none of it
@@ -50,21 +52,42 @@ class Texts:
     classes: tuple[str, ...]
     source: str
 
+    @property
+    def key(self) -> str:
+        """The source, and a hash of all texts and labels: other texts of the same name have another."""
+        content = "\n".join(repr((part, *getattr(self, part))) for part in PARTS) + repr(self.classes)
+        return f"{self.source} {hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
 
 def texts(options: StepOptions) -> Texts:
     """The files in `options.data` where it has them, or `--download` fetches them; else docstrings of the packages.
 
     What was collected is kept in `options.data` for the next program, as long as the same packages are installed.
-    Raises InputError for files that cannot be used, a download that fails, and a Python with too few docstrings.
+    A smoke run has `QUICK_TEXTS`. Raises InputError for files that cannot be used, a download that fails, and a Python
+    with too few docstrings.
     """
     data = options.data
     if options.download:
         _fetch(data)
     if data != ROOT / "data" and not data.is_dir():
         raise InputError(f"--data {data} is no folder: leave it out to use the docstrings of the installed packages")
-    if train := _file(data, "train"):
-        return from_files(data, train)
-    return from_docstrings(data, docstrings.package_folders())
+    train = _file(data, "train")
+    if data != ROOT / "data" and not train:
+        raise InputError(
+            f"--data {data} has no train.csv, .tsv or .jsonl with columns text and label: leave it out to use the "
+            "docstrings of the installed packages"
+        )
+    every = from_files(data, train) if train else from_docstrings(data, docstrings.package_folders())
+    return fewer(every, QUICK_TEXTS) if options.quick else every
+
+
+def fewer(of: Texts, most: int) -> Texts:
+    """At most so many of each part, drawn at random, the same each time."""
+    parts = {part: getattr(of, part) for part in PARTS}
+    drawn = {
+        name: tuple(random.Random(0).sample(part, most)) if len(part) > most else part for name, part in parts.items()
+    }
+    return replace(of, **drawn)
 
 
 def from_docstrings(keep: Path, folders: Sequence[Path]) -> Texts:

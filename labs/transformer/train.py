@@ -20,15 +20,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.device import autocast_dtype, disable_tf32
+from common.device import autocast_dtype, device_name, disable_tf32
 from common.errors import InputError, one_line_errors, printable
 from common.options import OneLineParser, StepOptions, add_step_options, resolved, whole_number
 from common.record import check_writable, write_json, write_whole, writing
 from common.studies.extras import imported
 from labs.transformer.bag_of_words import bags_of_words
 from labs.transformer.model import DEFAULTS, max_tokens
-from labs.transformer.texts import texts
-from labs.transformer.training import BATCHES, DTYPES, PARTS, STATEFUL, Epoch, Settings, Training, learning_rate
+from labs.transformer.texts import PARTS, texts
+from labs.transformer.training import BATCHES, DTYPES, STATEFUL, Epoch, Settings, Training, learning_rate
 
 import torch
 
@@ -129,7 +129,11 @@ def options(words: list[str] | None = None) -> tuple[StepOptions, argparse.Names
         defaults=DEFAULTS,
     )
     parser.add_argument(
-        "--epochs", type=whole_number(1, 10**6), default=EPOCHS, metavar="N", help="in all (default: %(default)s)"
+        "--epochs",
+        type=whole_number(1, 10**6),
+        default=EPOCHS,
+        metavar="N",
+        help="in all, as the learning rate ends at 0 (default: %(default)s)",
     )
     parser.add_argument("--lr", type=float, help="AdamW's highest (default: by the model)")
     parser.add_argument(
@@ -164,11 +168,17 @@ def main() -> None:
     imported("sklearn", "transformer", "the bag of words that the model is compared with")
     of = texts(steps)
     settings = Settings(
-        model=steps.model, data=of.source, batch_size=steps.batch_size, epochs=args.epochs,
+        model=steps.model, data=of.key, batch_size=steps.batch_size, epochs=args.epochs,
         lr=args.lr or learning_rate(steps.model), precision=PRECISION[autocast_dtype(device, steps.precision)],
         batches=args.batches, checkpoint=args.checkpoint, seed=steps.seed,
     )  # fmt: skip
     training = Training(settings, of, device, steps.workers, args.auto_batch)
+    texts_of = ", ".join(f"{len(training.sets[part])} for {part}" for part in PARTS)
+    print(
+        f"train: {steps.model} on {of.source}, texts: {texts_of}; {len(of.classes)} classes, batch {steps.batch_size}, "
+        f"{args.batches} padding, on {device_name(steps.device)}",
+        flush=True,
+    )
     say_too_long(training, args.refuse_long)
     resume(training, steps.logdir / CHECKPOINT)
     with SummaryWriter(str(steps.logdir), purge_step=len(training.epochs) + 1) as events:

@@ -14,11 +14,10 @@ from labs.transformer.batches import DynamicPadding, FixedPadding, UniformLength
 from labs.transformer.data import Tokenized, tokens_for
 from labs.transformer.from_scratch import begin_with_word_vectors, dropped
 from labs.transformer.model import SIZES, classifier, max_tokens
-from labs.transformer.texts import Texts
+from labs.transformer.texts import PARTS, Texts
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BATCHES = ("fixed", "dynamic", "uniform")
-PARTS = ("train", "validation", "test")
 STATEFUL = ("model", "optimizer", "scaler", "schedule")
 WARMUP = 0.1  # of all steps: the learning rate rises; then it falls to 0
 LR_TIMES_WIDTH, HUB_LR = 0.128, 5e-5

@@ -1,6 +1,7 @@
 """labs/transformer: its texts and their split, files of the user's own, tokens, batches and their order."""
 
 import json
+import logging
 import random
 import sys
 from collections import Counter
@@ -24,7 +25,7 @@ from labs.transformer.batches import (
 )
 from labs.transformer.data import Tokenized, tokens_for
 from labs.transformer.from_scratch import begin_with_word_vectors, dropped
-from labs.transformer.texts import Example, from_docstrings, part_of, texts
+from labs.transformer.texts import Example, fewer, from_docstrings, part_of, texts
 
 WORDS = "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record"
 
@@ -162,6 +163,13 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         texts(options(tmp_path / "none"))
 
 
+def test_a_folder_without_texts_for_training_is_refused_instead_of_reading_docstrings(tmp_path):
+    (tmp_path / "training.csv").write_text("text,label\na,x\n")
+    with pytest.raises(InputError, match=r"has no train\.csv"):
+        texts(options(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["training.csv"]
+
+
 def datasets_of(monkeypatch, load_dataset):
     module = SimpleNamespace(load_dataset=load_dataset, __spec__=object())
     monkeypatch.setitem(sys.modules, "datasets", module)
@@ -169,8 +177,18 @@ def datasets_of(monkeypatch, load_dataset):
 
 def test_too_few_texts_to_set_some_apart_is_one_line_that_names_what_is_missing(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\na,x\na,y\n")  # equal texts are in one part
-    with pytest.raises(InputError, match="no text is left for .*: bring more texts, or "):
+    with pytest.raises(InputError, match=r"no text is left for .*: bring more texts, or "):
         texts(options(tmp_path))
+
+
+def test_a_smoke_run_has_fewer_texts_of_every_class(tmp_path):
+    rows = [f"text {number},{number % 2}" for number in range(200)]
+    (tmp_path / "train.csv").write_text("\n".join(["text,label", *rows]))
+    whole = texts(options(tmp_path))
+    smaller = fewer(whole, 10)
+    assert [len(getattr(smaller, part)) for part in ("train", "validation", "test")] == [10, 10, 10]
+    assert {one.label for one in smaller.train} == {0, 1} and set(smaller.train) < set(whole.train)
+    assert fewer(whole, 10) == smaller and fewer(whole, 1000) == whole
 
 
 def test_newsgroups_are_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):
@@ -206,10 +224,14 @@ def test_a_text_that_is_too_long_is_cut_and_begins_with_the_token_that_the_head_
     assert tokens.pad_id not in ids and tokens.pad_id == tokens.tokenizer.token_to_id("[PAD]")
 
 
-def test_a_tokenizer_that_the_hub_does_not_give_is_refused(monkeypatch):
+def test_a_tokenizer_that_the_hub_does_not_give_is_refused_without_a_word_of_retries(monkeypatch):
     import tokenizers
+    from huggingface_hub.utils.logging import get_logger
+
+    told, logger = [], get_logger("huggingface_hub.utils._http")
 
     def from_pretrained(name):
+        told.append(logger.isEnabledFor(logging.WARNING))
         raise Exception(f"{name}\nnot found")  # as tokenizers does
 
     fake = SimpleNamespace(from_pretrained=from_pretrained)
@@ -217,6 +239,7 @@ def test_a_tokenizer_that_the_hub_does_not_give_is_refused(monkeypatch):
     with pytest.raises(InputError, match="its tokenizer could not be loaded") as error:
         tokens_for("no-such/model", [])
     assert "\n" not in str(error.value)
+    assert told == [False] and logger.isEnabledFor(logging.WARNING)
 
 
 # Batches

@@ -362,7 +362,8 @@ def test_a_lighter_variant_is_predicted_to_need_less(small, monkeypatch):
     monkeypatch.setattr(measure, "PREDICTED", {})
     monkeypatch.setattr(peaks, "VOCABULARY", 60)
     result = measure.predicted(small)
-    assert set(result) == set(names)
+    assert set(result) == set(names[:-1])  # a smoke run leaves programs out
+    assert set(measure.predicted(replace(small, quick=False))) == set(names)
     assert not [row for row in result.values() if "failed" in row]
     peak = {name: row["peak_bytes"] for name, row in result.items()}
     assert peak[alone_name("sdpa")] < peak[BASELINE] == peak[alone_name("workers")]

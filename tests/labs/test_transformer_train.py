@@ -122,6 +122,14 @@ def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monk
     assert [row["loss"] for row in rows(done.folder)] == [row["loss"] for row in rows(whole.folder)]
 
 
+def test_a_training_does_not_go_on_with_other_texts_of_the_same_name(run, data):
+    assert run("--epochs", "1").code == 0
+    path = data / "train.csv"
+    path.write_text(path.read_text().replace(",red", ",x").replace(",blue", ",red").replace(",x", ",blue"))
+    done = run("--epochs", "1")
+    assert done.code == 2 and "is of a training with data" in done.err and done.err.count("\n") == 1
+
+
 def test_a_batch_larger_than_memory_is_trained_in_parts_and_said_in_one_line(run, tmp_path, monkeypatch):
     whole = rows(run("--epochs", "2", logdir=tmp_path / "whole").folder)
     memory_for(3, monkeypatch)

@@ -101,6 +101,18 @@ def test_on_a_cpu_too_what_the_model_takes_is_that_of_typical_steps(summary):
     assert compiling.share_of_step == pytest.approx(0.6)
 
 
+@pytest.mark.parametrize(
+    ("operator", "products"), [("aten::mm", "model's matrix products"), ("aten::conv1d", "convolutions and matrix")]
+)
+def test_the_products_of_a_model_without_convolutions_are_named_so(summary, operator, products):
+    builder = TraceBuilder(devices=())
+    for begin in (0, 1000):
+        builder.step(begin, begin, 1000)
+        builder.op(operator, begin, 400)
+    compiling = next(advice for advice in summary(builder).bottlenecks if advice.step == "13_compile")
+    assert products in compiling.why
+
+
 def test_what_stands_out_is_of_typical_steps(summary):
     """Five steps of many launches, and one in which 8 ms go into allocating memory and the CPU launches nothing."""
     builder, begin = TraceBuilder(), 0

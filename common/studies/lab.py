@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 FILE = "study.json"
 SCHEMA = 1
 LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
+NAME_LENGTH = 110  # of a measurement, at most, where it is told
 MOST_ROWS = 40  # of a table that is printed
 HOLDS = {True: "holds", False: "does not hold", None: "not resolved"}
 
@@ -159,10 +160,10 @@ class Measuring:
         told = name in self.kept.values
         answer = self.kept.measurement(name, _Answer, lambda: self._isolated(what, settings))
         if isinstance(answer, str):
-            progress.say(f"  {name}: failed: {privacy.reason(answer)}")
+            progress.say(f"  {printable(name, NAME_LENGTH)}: failed: {privacy.reason(answer)}")
             raise NotMeasured(privacy.reason(answer))
         if not told:
-            progress.say(f"  {name}")
+            progress.say(f"  {printable(name, NAME_LENGTH)}")
         return answer.value
 
     def several(self, what: str, settings: Sequence[Mapping[str, Any]], processes: int) -> list[Any]:

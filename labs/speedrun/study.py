@@ -144,7 +144,7 @@ class Study:
     def ablations(self) -> list[Any]:
         """For each seed: {variant: what came of it}."""
         variants = VARIANTS | (MIRRORING if self.data.mirrors else {})
-        jobs = [{"variants": variants, "seed": seed} for seed in range(ABLATION_SEEDS[self.quick])]
+        jobs = [{"seed": seed, "variants": variants} for seed in range(ABLATION_SEEDS[self.quick])]
         return [answer for answer in self._several("ablated", jobs) if answer]
 
     def curves(self) -> list[Any]:
@@ -158,7 +158,7 @@ class Study:
             for batch in (1, 4)
             for rate in (1, 4)
         }
-        jobs = [{"variants": variants, "seed": seed} for seed in range(CURVE_SEEDS[self.quick])]
+        jobs = [{"seed": seed, "variants": variants} for seed in range(CURVE_SEEDS[self.quick])]
         return [answer for answer in self._several("curves", jobs) if answer]
 
     def remembered(self) -> list[Any]:

@@ -274,8 +274,12 @@ def claims(
         rows.append(of_mean("remembers", text, more, 0))
     if curves:
         names = list(curves[0])
-        ends = [[seed[name] and 100 * seed[name]["accuracies"][-1] for name in (names[0], names[3])] for seed in curves]
-        differences = [larger - smaller for smaller, larger in ends if smaller is not None and larger is not None]
+        pairs_of = [(seed[names[0]], seed[names[3]]) for seed in curves]
+        differences = [
+            100 * (larger["accuracies"][-1] - smaller["accuracies"][-1])
+            for smaller, larger in pairs_of
+            if smaller and larger
+        ]
         text = (
             f"Four times the batch at four times the rate ends as accurate, within {EQUAL_POINTS} points (difference)"
         )

@@ -1,6 +1,6 @@
 """Speed run 00: a naive residual network, trained as it is written down first.
 
-Reaches    not recorded yet: `python labs/speedrun/study.py`
+Reaches    98 % of digits in 13.1 s (median of 5 races, 5 reached it), 98.6 % at the end, on AMD EPYC, 2 CPU cores
 Idea       The time to a given accuracy is what counts: how fast a step is, and how many of them it takes.
 Change     None yet: every image is prepared in Python, one by one; plain SGD with a learning rate that stays; fp32.
 Look for   Overview: "DataLoader" in the step time. `--cprofile naive.prof`: many calls for every image.

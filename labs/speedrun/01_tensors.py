@@ -1,6 +1,6 @@
 """Speed run 01: images are tensors from the start.
 
-Reaches    not recorded yet: `python labs/speedrun/study.py`
+Reaches    98 % of digits in 8.86 s (median of 5 races, 5 reached it), 98.5 % at the end, on AMD EPYC, 2 CPU cores
 Idea       Decoding, enlarging and normalising an image gives the same result in every epoch, so do it once, for all.
 Change     The data set is prepared as one tensor; what is random is done on tensors, still image by image.
 Look for   Overview: less "DataLoader". `--cprofile`: the calls of PIL and of ToTensor are gone, Crop and Cutout are

@@ -1,6 +1,6 @@
 """Speed run 04: one cycle of the learning rate.
 
-Reaches    not recorded yet: `python labs/speedrun/study.py`
+Reaches    98 % of digits in 1.38 s (median of 5 races, 5 reached it), 99.0 % at the end, on AMD EPYC, 2 CPU cores
 Idea       A high learning rate learns fast and cannot settle, a low one settles and takes forever: first rise to a rate
            many times as high, then fall to 0, in a number of epochs that is known beforehand.
 Change     one_cycle(optimizer, steps): the rate rises over a quarter of all steps, then falls. Fewer epochs, a higher

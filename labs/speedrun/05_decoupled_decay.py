@@ -1,6 +1,6 @@
 """Speed run 05: Nesterov momentum and decoupled weight decay.
 
-Reaches    not recorded yet: `python labs/speedrun/study.py`
+Reaches    98 % of digits in 1.38 s (median of 5 races, 5 reached it), 99.0 % at the end, on AMD EPYC, 2 CPU cores
 Idea       Momentum averages the gradients of many batches; weight decay keeps weights small, so that steps stay large
            relative to them. Decoupled, it shrinks weights directly, and momentum does not carry it on.
 Change     DecoupledSGD(momentum=0.9, weight_decay=…) instead of torch's plain SGD; fewer epochs.

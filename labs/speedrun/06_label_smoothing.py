@@ -1,6 +1,6 @@
 """Speed run 06: label smoothing.
 
-Reaches    not recorded yet: `python labs/speedrun/study.py`
+Reaches    98 % of digits in 1.3 s (median of 5 races, 5 reached it), 99.2 % at the end, on AMD EPYC, 2 CPU cores
 Idea       Asked for certainty, a network pushes its scores apart without end. Asked for 90 % or 80 %, it stops, and
            images that it has right already no longer move its weights.
 Change     CrossEntropyLoss(label_smoothing=0.2)

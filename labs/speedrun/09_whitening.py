@@ -1,6 +1,6 @@
 """Speed run 09: the first convolution is computed, not learned.
 
-Reaches    not recorded yet: `python labs/speedrun/study.py`
+Reaches    98 % of digits in 1.12 s (median of 5 races, 5 reached it), 99.0 % at the end, on AMD EPYC, 2 CPU cores
 Idea       Neighbouring pixels say nearly the same, so the first layer's gradients are nearly parallel. A convolution
            whose outputs are uncorrelated and vary alike, whitening, lets all that follows learn faster; it is computed
            from the images themselves.

@@ -1,6 +1,6 @@
 """Speed run 10: batch norm without a factor, on small parts of a batch.
 
-Reaches    not recorded yet: `python labs/speedrun/study.py`
+Reaches    98 % of digits in 1.02 s (median of 5 races, 5 reached it), 99.1 % at the end, on AMD EPYC, 2 CPU cores
 Idea       After a factor and an activation comes a convolution, which can learn the factor as well. And the noise of
            statistics over few images regularises: a batch is normalised in parts of 32, ghost batches.
 Change     norm=GhostNorm(ghost=32, scale=False) instead of nn.BatchNorm2d.

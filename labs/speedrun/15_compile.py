@@ -1,6 +1,6 @@
 """Speed run 15: compile forward and loss.
 
-Reaches    not recorded yet: `python labs/speedrun/study.py`
+Reaches    98 % of digits in 1.15 s (median of 20 races, 20 reached it), 99.7 % at the end, on AMD EPYC, 2 CPU cores
 Idea       Between convolutions, normalisation, activation and pooling each read and write the whole batch. Compiled,
            they are few kernels.
 Change     torch.compile around forward and loss.

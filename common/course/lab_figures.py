@@ -15,6 +15,8 @@ from common.studies.lab import LabStudy, Row
 Drawing = tuple[Figure, str]  # and its alternative text
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442")  # Okabe and Ito's
 BY_KIND = "memory_by_kind_"
+ERRORS = (90, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1)  # in %, at which accuracies are marked
+LEAST_ERROR = 0.05  # in %, that has a place
 
 
 def figures(study: LabStudy) -> dict[str, Drawing]:
@@ -144,7 +146,8 @@ def races(rows: list[Row]) -> Figure:
         axes.plot(reached, [y] * len(reached), "o", color=COLOURS[0], alpha=0.5, markersize=5, markeredgewidth=0)
         if failed:
             axes.plot([edge], [y], "x", color=COLOURS[3])
-            axes.annotate(f"  {failed} of {len(seconds)} failed", (edge, y), va="center", fontsize=8, color=GREY)
+            text = f"{failed} of {len(seconds)} failed"
+            axes.annotate(text, (edge, y), (6, 0), textcoords="offset points", va="center", fontsize=8, color=GREY)
     axes.set_xscale("log")
     axes.set_yticks(range(len(programs)), programs)
     styled(axes, "seconds of training to the target, every race")
@@ -152,19 +155,29 @@ def races(rows: list[Row]) -> Figure:
 
 
 def pareto(rows: list[Row]) -> Figure:
-    """Accuracy from 90 % on against seconds of training, a line for each program; its last epoch has its number."""
+    """Accuracy against seconds of training, a line for each program; its last epoch has its number.
+
+    In equal steps of the error's logarithm, since all are near 100 % at the end.
+    """
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes = figure.subplots()
     names = list(dict.fromkeys(row["program"] for row in rows))
     for number, name in enumerate(names):
         own = [row for row in rows if row["program"] == name]
         colour = COLOURS[number % len(COLOURS)]
-        axes.plot([row["s"] for row in own], [row["accuracy %"] for row in own], color=colour, linewidth=1, alpha=0.5)
-        axes.plot([own[-1]["s"]], [own[-1]["accuracy %"]], "o", color=colour, markersize=4)
+        x, errors = [row["s"] for row in own], [max(LEAST_ERROR, 100 - row["accuracy %"]) for row in own]
+        axes.plot(x, errors, color=colour, linewidth=1, alpha=0.5)
+        axes.plot(x[-1:], errors[-1:], "o", color=colour, markersize=4)
         short = name.partition("_")[0] + "".join(name.partition(",")[1:])  # "00_naive, …" is another one
-        axes.annotate(short, (own[-1]["s"], own[-1]["accuracy %"]), fontsize=8, color=GREY)
+        axes.annotate(short, (x[-1], errors[-1]), (4, -3), textcoords="offset points", fontsize=8, color=GREY)
     axes.set_xscale("log")
-    axes.set_ylim(min(90, max(row["accuracy %"] for row in rows) - 5), 100)
+    axes.set_yscale("log")
+    least = max(LEAST_ERROR, min(100 - row["accuracy %"] for row in rows))
+    most = max(10, 2 * least)
+    axes.set_yticks([error for error in ERRORS if least <= error <= most])
+    axes.set_ylim(most, 0.8 * least)
+    axes.yaxis.set_major_formatter(lambda error, _: f"{100 - error:.4g}")
+    axes.yaxis.set_minor_formatter(lambda error, _: "")
     axes.set_xlabel("seconds of training", color=GREY)
     styled(axes, "test accuracy %, means over races")
     return figure

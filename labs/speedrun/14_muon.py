@@ -2,7 +2,7 @@
 
 Reaches    98 % of digits in 1.12 s (median of 5 races, 5 reached it), 99.7 % at the end, on AMD EPYC, 2 CPU cores
 Idea       A gradient is dominated by a few directions; the rest hardly moves. Muon makes a convolution's step
-           orthogonal, so that all its directions move alike: fewer steps reach the same accuracy.
+           orthogonal, so that all its directions move alike: fewer steps may reach the same accuracy.
 Change     Muon for the convolutions; DecoupledSGD for all else, as before. Fewer epochs, half the rate.
 Look for   Trace: small matrix products in the optimizer. The accuracy after the same number of steps.
 Caution    Its steps cost more, the more so the smaller the batch is. Two optimizers, two schedules.

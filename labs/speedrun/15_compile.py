@@ -5,8 +5,8 @@ Idea       Between convolutions, normalisation, activation and pooling each read
            they are few kernels.
 Change     torch.compile around forward and loss.
 Look for   Trace: kernels named triton_… on a GPU, cpp_fused_… on a CPU.
-Caution    Compiling takes longer than the whole race. It is off the clock, and reported: one race is not worth it, a
-           search over settings is.
+Caution    Compiling takes longer than the whole race. It is off the clock, and reported: one race is not worth it. A
+           search over settings may be, where a compiled step is faster.
 """
 
 import sys

@@ -216,8 +216,9 @@ def notes_of(setting: RaceOptions, data: DataSet) -> list[str]:
         "after the last epoch stands beside it",
         "ablations, the heat map and curves are of training in one thread, in several processes at a time: their "
         "seconds compare within a table only",
-        "programs with a schedule race one after the other in one process, all others in one of their own: only where "
-        "a program compiles are its first steps more than a process's beginning",
+        "programs with a schedule race one after the other in one process, and so do the last program's races after "
+        "the rounds, all others in one of their own: only where a program compiles are its first steps more than a "
+        "process's beginning",
     ]
     if data.source == "digits":
         notes.append(

@@ -3,7 +3,7 @@
 Idea       Gradients add up: the big batch in parts of 8 texts gives its gradient in the memory of a batch of 8.
 Change     A forward and a backward pass per part, then one optimizer step; each part's loss is divided by the texts of
            the whole batch.
-Look for   Memory: the peak of 02, with the steps of 03. Overview: no faster than small batches.
+Look for   Memory: the peak of 02 and the gradients, with the steps of 03. Overview: no faster than small batches.
 Caution    Not the mean of the parts' means: a smaller last part would count too much. Divide by what the loss is a mean
            of: texts here, tokens where each is predicted.
 """

@@ -3,7 +3,7 @@
 Idea       Eager attention writes every score to memory, [texts, heads, tokens, tokens], several times. A fused kernel
            computes them block by block, and again in the backward pass: checkpointing of just what is largest.
 Change     attention="sdpa"; layers are not checkpointed any more.
-Look for   Trace: one attention kernel per layer in place of matmul, mask, softmax, matmul. Memory: little above 05.
+Look for   Trace: one attention kernel per layer in place of matmul, mask, softmax, matmul. Memory: far below 04.
 Caution    Which kernel runs depends on device, dtype, mask and dropout: a mask keeps flash attention on a GPU away, and
            dropout of attention weights every fused kernel on a CPU. The results differ by rounding.
 """

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, disable_tf32, empty_cache
 from common.errors import InputError, is_out_of_memory, printable
-from common.machine import ROOT
+from common.machine import ROOT, keep_freed_memory
 from common.options import StepOptions
 from common.studies.lab import serve
 from common.studies.programs import timed_with_loader
@@ -36,6 +36,7 @@ from torch.utils.data import DataLoader
 
 LOADED_SECONDS = {True: 1.0, False: 3.0}  # of each timed loader; by --quick
 LOADED_WINDOWS = 3
+WARM_UP_STEPS = {True: 6, False: 20}  # before them, at least, whatever the number of workers
 CHUNK_BATCHES = 150  # of an epoch, from which padding per batch is taken
 BIN_TOKENS = 16  # of the histogram of lengths
 EXPLAIN_LIMIT_SECONDS = 600
@@ -150,9 +151,15 @@ def padding(options: StepOptions) -> dict[str, Any]:
 
 
 def loading(options: StepOptions, workers: Sequence[int], run: int) -> list[dict[str, Any]]:
-    """The baseline's training by its loader's workers, one row for each of `workers`. run: the round, and the seed."""
+    """The baseline's training by its loader's workers, one row for each of `workers`. run: the round, and the seed.
+
+    The order turns with the rounds, since who comes first in a process is slower.
+    """
     data = training_set(options)
-    return [{"workers": count} | loaded_by(replace(options, workers=count), run, data) for count in workers]
+    if options.device == "cpu":
+        keep_freed_memory()
+    turned = [workers[(number + run) % len(workers)] for number in range(len(workers))]
+    return [{"workers": count} | loaded_by(replace(options, workers=count), run, data) for count in turned]
 
 
 def loaded_by(options: StepOptions, run: int, data: peaks.Data) -> dict[str, Any]:
@@ -171,7 +178,7 @@ def loaded_by(options: StepOptions, run: int, data: peaks.Data) -> dict[str, Any
     while time.perf_counter() - begin < LOADED_SECONDS[options.quick]:
         samples += len(next(batches)[0])
     loader = samples / (time.perf_counter() - begin)
-    for _ in range(begin_with):
+    for _ in range(max(begin_with, WARM_UP_STEPS[options.quick])):
         training.train_step(*next(batches))
     windows, before = [], disk_reads()
     for _ in range(LOADED_WINDOWS):

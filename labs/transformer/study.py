@@ -108,9 +108,12 @@ def notes_of(options: StepOptions) -> list[str]:
     """What this device cannot show."""
     if options.device != "cpu":
         return []
-    off = [f"mixed precision alone is bf16 although {note}" for note in autocast_notes("cpu", "bf16")]
-    if off:
-        off.append("autocast is off in the numbered programs, so their mixed precision changes nothing")
+    off = []
+    if autocast_notes("cpu", "bf16"):
+        off = [
+            "mixed precision alone is bf16; in the numbered programs autocast is off, as this CPU has no AMX, so there "
+            "it changes nothing: --precision bf16 turns it on"
+        ]
     return [
         *off,
         "no GPU: pinned memory has no effect",

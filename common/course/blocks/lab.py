@@ -26,9 +26,10 @@ def lab_machine(course: Course, study: LabStudy) -> str:
     """What a lab's figures were measured on."""
     smoke = " A smoke run (`--quick`): its figures are rough." if study.quick else ""
     environment = study.environment
+    gpu = "" if environment.driver else " No GPU is recorded yet."
     return (
         f"> Measured figures on this page: {escaped(study.device)}, {environment.cores} CPU cores, torch "
-        f"{escaped(environment.torch)}.{smoke} What is *published* was measured by others, on another machine."
+        f"{escaped(environment.torch)}.{smoke}{gpu} What is *published* was measured by others, on another machine."
     )
 
 

@@ -367,7 +367,7 @@ def test_tricks_that_exclude_each_other_or_are_unknown_are_refused(on, options):
         assemble(options, on)
 
 
-def test_a_program_runs_and_leaves_its_result(run_here, options, capsys):
+def test_a_program_runs_and_leaves_its_result(run_here, options, capsys, monkeypatch):
     path = ROOT / "labs" / "transformer" / "10_fused_adamw.py"
     words = ("--quick", "--device", "cpu", "--logdir", options.logdir, "--batch-size", 8, "--workers", 0)
     done = run_here(path, *words)
@@ -375,6 +375,9 @@ def test_a_program_runs_and_leaves_its_result(run_here, options, capsys):
     assert "tokens/s" in done.stdout and "loss:" in done.stdout
     assert (options.logdir / "10_fused_adamw" / "result.json").exists()
     assert_refused(run_here(path, *words[:-3], 4096), "--batch-size 4096 is larger than the data (84 texts)")
-    assert_refused(
-        run_here(path, *words, "--data", options.logdir / "none", "--model", "no-such/model"), "no-such/model"
-    )
+    monkeypatch.setattr("labs.transformer.data.hub_tokenizer", not_on_the_hub)  # which asks for half a minute
+    assert_refused(run_here(path, *words, "--model", "no-such/model"), "--model no-such/model: no such tokenizer")
+
+
+def not_on_the_hub(name, lab, instead):
+    raise InputError(f"--model {name}: no such tokenizer")

@@ -364,10 +364,11 @@ def test_a_lighter_variant_is_predicted_to_need_less(small, monkeypatch):
     monkeypatch.setattr(peaks, "VOCABULARY", 60)
     result = measure.predicted(small)
     assert set(result) == set(names[:-1])  # a smoke run leaves programs out
-    assert set(measure.predicted(replace(small, quick=False))) == set(names)
     assert not [row for row in result.values() if "failed" in row]
     peak = {name: row["peak_bytes"] for name, row in result.items()}
     assert peak[alone_name("sdpa")] < peak[BASELINE] == peak[alone_name("workers")]
+    monkeypatch.setattr(peaks, "predicted", lambda *_: {"peak_bytes": 1})
+    assert set(measure.predicted(replace(small, quick=False))) == set(names)
 
 
 def test_the_heaviest_batch_of_an_epoch_has_the_longest_text(small):

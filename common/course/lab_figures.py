@@ -46,8 +46,8 @@ def figures(study: LabStudy) -> dict[str, Drawing]:
     if rows := study.tables.get("pareto"):
         drawings["pareto"] = pareto(rows), "Accuracy against seconds of training, a line for each program"
     if rows := study.tables.get("heat_map"):
-        of = heat_map.HeatMap(rows, "learning rate", "batch size", "accuracy %", "failures")
-        drawings["heat_map"] = heat_map.drawn(of), "Accuracy by batch size and learning rate, means over seeds"
+        drawn = heat_map.drawn(heat_map.HeatMap(rows))
+        drawings["heat_map"] = drawn, "Accuracy by batch size and learning rate, means over seeds"
     return drawings
 
 
@@ -165,14 +165,14 @@ def pareto(rows: list[Row]) -> Figure:
     for number, name in enumerate(names):
         own = [row for row in rows if row["program"] == name]
         colour = COLOURS[number % len(COLOURS)]
-        x, errors = [row["s"] for row in own], [max(LEAST_ERROR, 100 - row["accuracy %"]) for row in own]
+        x, errors = [row["s"] for row in own], list(map(_error, own))
         axes.plot(x, errors, color=colour, linewidth=1, alpha=0.5)
         axes.plot(x[-1:], errors[-1:], "o", color=colour, markersize=4)
         short = name.partition("_")[0] + "".join(name.partition(",")[1:])  # "00_naive, …" is another one
         axes.annotate(short, (x[-1], errors[-1]), (4, -3), textcoords="offset points", fontsize=8, color=GREY)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    least = max(LEAST_ERROR, min(100 - row["accuracy %"] for row in rows))
+    least = min(map(_error, rows))
     most = max(10, 2 * least)
     axes.set_yticks([error for error in ERRORS if least <= error <= most])
     axes.set_ylim(most, 0.8 * least)
@@ -181,6 +181,10 @@ def pareto(rows: list[Row]) -> Figure:
     axes.set_xlabel("seconds of training", color=GREY)
     styled(axes, "test accuracy %, means over races")
     return figure
+
+
+def _error(row: Row) -> float:
+    return max(LEAST_ERROR, 100 - row["accuracy %"])
 
 
 def _ends(rows: Sequence[Row], column: str) -> tuple[list[Any], list[Any]]:

@@ -19,17 +19,17 @@ SCALE = "cividis"  # as light as it is high, and the same to the colour-blind; p
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A row for each cell.
+    """A row for each cell; as they are, the columns are those of a study's table `heat_map`.
 
     x, y: columns whose values are its place. value: its column of means with intervals, or None. note: a column of
     texts that are written below the value.
     """
 
     rows: Sequence[Row]
-    x: str
-    y: str
-    value: str
-    note: str
+    x: str = "learning rate"
+    y: str = "batch size"
+    value: str = "accuracy %"
+    note: str = "failures"
 
     def places(self, axis: str) -> list[Any]:
         """The values along an axis, in order."""

@@ -5,6 +5,7 @@ So what is measured is what the reader reads, and a study holds no copy of it.
 
 import importlib.util
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -82,19 +83,25 @@ def program(file: Path, options: StepOptions) -> Program:
     words = ["--device", options.device, "--model", options.model, "--data", str(options.data)]
     words += ["--image-size", str(options.image_size)] if options.image_size else []  # 0: it is not of images
     words += ["--batch-size", str(options.batch_size), "--precision", options.precision, "--seed", str(options.seed)]
-    spec = importlib.util.spec_from_file_location(f"program_{file.stem}", file)
-    assert spec is not None and spec.loader is not None  # a file's
-    module = importlib.util.module_from_spec(spec)
     with (
         patch.object(common.session, "run_step", run_step),
         patch.object(common.data, "cifar10", lambda *_, **__: NoData()),
         patch.object(sys, "argv", [str(file), *words, "--workers", "0"]),
         redirect_stdout(sys.stderr),
     ):
-        spec.loader.exec_module(module)
+        module = loaded(file)
         with suppress(_Left):
             module.main()
     return reached[0]
+
+
+def loaded(file: Path) -> Any:
+    """A program's file as a module, which is run as far as its definitions go."""
+    spec = importlib.util.spec_from_file_location(f"program_{file.stem}", file)
+    assert spec is not None and spec.loader is not None  # a file's
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def float_batch(options: StepOptions, batch_size: int | None = None) -> Batch:
@@ -135,6 +142,7 @@ def peak_bytes(train_step: TrainStep, batch: Batch, device: torch.device) -> int
 
 def profiled_peak_bytes(step: Callable[[], object]) -> int:
     """The most bytes that torch's CPU allocator holds during step() beyond what was before: see `cpu_peak_bytes`."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     with tempfile.TemporaryDirectory() as folder:

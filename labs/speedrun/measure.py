@@ -1,6 +1,5 @@
 """What the study measures, each in a process of its own: see `common.studies.lab.serve`."""
 
-import importlib.util
 import os
 import pstats
 import sys
@@ -19,6 +18,7 @@ from common import record
 from common.errors import InputError
 from common.options import StepOptions
 from common.studies.lab import serve
+from common.studies.programs import loaded
 from labs.speedrun import race as races_module
 from labs.speedrun.data import FOLDS
 from labs.speedrun.model import DEFAULTS
@@ -50,15 +50,6 @@ def options_of(options: StepOptions, seed: int, program: str = BASE, **changes: 
     """The options that a program would have for a seed, with changes."""
     parsed = race_options(None, HERE / f"{program}.py", words(options, "--seed", options.seed + seed))
     return replace(parsed, **changes)
-
-
-def main_of(program: str) -> Any:
-    """The main() of one of the numbered programs."""
-    spec = importlib.util.spec_from_file_location(f"program_{program}", HERE / f"{program}.py")
-    assert spec is not None and spec.loader is not None  # a file's
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main
 
 
 def races(
@@ -96,7 +87,7 @@ def _run(program: str, argv: list[str]) -> str | None:
     """Run a program in this process; why it gave up, in a line, if it did."""
     before, sys.argv = sys.argv, argv
     try:
-        main_of(program)()
+        loaded(HERE / f"{program}.py").main()
     except SystemExit as ended:
         return str(ended.__context__ or f"ended with code {ended.code}")
     except Exception as error:  # a compiler fails in any way; the others race on

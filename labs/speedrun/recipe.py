@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from common.device import autocast_dtype
+from common.device import autocast_dtype, disable_tf32
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of, views
 from labs.speedrun.data import DataSet, data_set
 from labs.speedrun.model import GhostNorm, patch_stem, resnet9, whiten, width_of
@@ -93,8 +93,7 @@ def assemble(recipe: Recipe, args: RaceOptions) -> Entry:
     """The `Entry` of a recipe, from the seed of the options."""
     device, size = torch.device(args.device), args.image_size
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"  # pyright: ignore[reportAttributeAccessIssue]  # no stub
+    disable_tf32()
     data = data_set(args)
     shift, cutout = shift_of(size) if recipe.shift else 0, cutout_of(size) if recipe.cutout else 0
     loader = DeviceBatches(data, args.batch_size, device, shift, cutout, recipe.flip)

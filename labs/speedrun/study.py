@@ -259,7 +259,7 @@ def main() -> None:
     claims = tables.claims(races, ablations, curves, remembered)
     result = study.lab.study(in_order, claims, [*notes_of(setting, data), *study.notes])
     if rows := result.tables["heat_map"]:
-        write(HeatMap(rows, "learning rate", "batch size", "accuracy %", "failures"), options.logdir)
+        write(HeatMap(rows), options.logdir)
     report(result, options)
 
 

@@ -9,18 +9,15 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
-from common.studies.lab import Claim, Mean, Row, mean, of_pairs
+from common.studies.lab import Claim, Mean, Row, above, inside, mean, of_pairs
 from labs.speedrun import published
 from labs.speedrun.race import Race
 
 Races = dict[str, dict[int, Race]]  # {program: {seed: its race}}; programs in the order of the ladder
-PROGRAMS = (
-    "00_naive", "01_tensors", "02_on_device", "03_resnet9", "04_one_cycle", "05_decoupled_decay", "06_label_smoothing",
-    "07_half_precision", "08_channels_last", "09_whitening", "10_ghost_norm", "11_celu", "12_lookahead",
-    "13_test_time_views", "14_muon", "15_compile",
-)  # fmt: skip
+PROGRAMS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[0-9][0-9]_*.py")))
 NAIVE, LAST = PROGRAMS[0], PROGRAMS[-1]
 FASTER_RATE = "00_naive, ten times the rate"
 SOONER, SUCCESSES, RUNS = 10, 19, 20  # what this lab has to reach: times as soon; races of the last program
@@ -295,21 +292,17 @@ def of_ratio(name: str, text: str, races: Races, slower: str, faster: str, over:
     if len(ratios) < 2:
         return Claim(name, text, ratios[0] if ratios else None, None, None, None)
     ratio = of_pairs(ratios)
-    holds = True if ratio.low > over else False if ratio.high < over else None
-    return Claim(name, text, ratio.ratio, ratio.low, ratio.high, holds)
+    return Claim(name, text, ratio.ratio, ratio.low, ratio.high, above(ratio, over))
 
 
 def of_mean(name: str, text: str, values: Sequence[float], over: float) -> Claim:
     """A claim that a mean is above a number; not resolved where its interval holds that."""
     of_all = mean(values)
-    resolved = of_all.low is not None and of_all.high is not None and not of_all.low <= over <= of_all.high
-    return Claim(name, text, of_all.mean, of_all.low, of_all.high, of_all.mean > over if resolved else None)
+    return Claim(name, text, of_all.mean, of_all.low, of_all.high, above(of_all, over))
 
 
 def equal(name: str, text: str, difference: Mean) -> Claim:
     """A claim that two accuracies differ by less than `EQUAL_POINTS`."""
-    low, high, holds = difference.low, difference.high, None
-    if low is not None and high is not None:
-        within, beyond = low > -EQUAL_POINTS and high < EQUAL_POINTS, low > EQUAL_POINTS or high < -EQUAL_POINTS
-        holds = True if within else False if beyond else None
+    low, high = difference.low, difference.high
+    holds = None if low is None or high is None else inside(low, high, (-EQUAL_POINTS, EQUAL_POINTS))
     return Claim(name, text, difference.mean, low, high, holds)

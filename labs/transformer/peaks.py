@@ -5,10 +5,8 @@ much memory has to be there.
 """
 
 import gc
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -16,12 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader
 
-from common.device import empty_cache, gpu_peak_bytes
 from common.options import StepOptions
 from common.studies.fit.allocator import reserved_bytes
 from common.studies.fit.stand_in_gpu import stand_in_gpu
 from common.studies.fit.tracker import MemoryTracker
-from common.studies.programs import profiled_peak_bytes
+from common.studies.programs import peak_bytes
 from labs.transformer.data import Tokenized, training_set
 from labs.transformer import tricks as tricks_module
 from labs.transformer.batches import packed_micro_batches
@@ -57,14 +54,7 @@ class HeaviestBatches:
 
 def measured(training: Training, batch: Batch, device: torch.device) -> int:
     """The most bytes of a step, the second: of a GPU's allocator, or on a CPU beyond weights and optimizer's state."""
-    training.train_step(*batch)
-    if device.type == "cuda":
-        empty_cache(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        training.train_step(*batch)
-        return gpu_peak_bytes(device)[0]
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
-    return profiled_peak_bytes(partial(training.train_step, *batch))
+    return peak_bytes(training.train_step, batch, device)
 
 
 def options_of_prediction(options: StepOptions) -> StepOptions:

@@ -108,14 +108,12 @@ def notes_of(options: StepOptions) -> list[str]:
     """What this device cannot show."""
     if options.device != "cpu":
         return []
-    off = []
-    if autocast_notes("cpu", "bf16"):
-        off = [
-            "mixed precision alone is bf16; in the numbered programs autocast is off, as this CPU has no AMX, so there "
-            "it changes nothing: --precision bf16 turns it on"
-        ]
+    off = (
+        "mixed precision alone is bf16; in the numbered programs autocast is off, as this CPU has no AMX, so there it "
+        "changes nothing: --precision bf16 turns it on"
+    )
     return [
-        *off,
+        *([off] if autocast_notes("cpu", "bf16") else []),
         "no GPU: pinned memory has no effect",
         "no GPU: a peak here is what a step allocates on top of weights and optimizer state",
     ]

@@ -30,6 +30,7 @@ def code_lines(path):
 
 def test_the_ladder_is_the_folder():
     assert tuple(NAMES) == PROGRAMS
+    assert [int(name[:2]) for name in PROGRAMS] == list(range(16))
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

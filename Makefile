@@ -8,6 +8,7 @@
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
 # make lab-transformer   fine-tune a transformer with every trick: the small version of that lab, minutes
 # make lab-simcls   re-rank summaries: the small version of that lab, minutes
+# make lab-pruning   leave weights out and train again: the small version of that lab, minutes
 # make lab-speedrun  race to an accuracy: the small version of that lab, minutes
 # make lock   select new versions: writes requirements.lock (needs uv)
 
@@ -16,7 +17,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls \
-  lab-transformer lab-speedrun
+  lab-transformer lab-speedrun lab-pruning
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -75,6 +76,10 @@ lab-simcls: setup
 lab-transformer: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/transformer/requirements.txt -c requirements.lock
 	@$(BIN)/python labs/transformer/study.py --quick $(ARGS)
+
+lab-pruning: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/pruning/requirements.txt -c requirements.lock
+	@$(BIN)/python labs/pruning/study.py --quick $(ARGS)
 
 lab-speedrun: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/speedrun/requirements.txt -c requirements.lock

@@ -4,8 +4,10 @@ import importlib.util
 import json
 import os
 import sys
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
@@ -119,3 +121,16 @@ def quick_tour(tmp_path_factory, worker_id):
             done = run_program("-m", "common", "tour", *words, TORCHDYNAMO_DISABLE=1)
             kept.write_text(json.dumps({"returncode": done.returncode, "stdout": done.stdout, "stderr": done.stderr}))
     return SimpleNamespace(finished=SimpleNamespace(**json.loads(kept.read_text())), logdir=logdir)
+
+
+@pytest.fixture
+def few_digits(monkeypatch):
+    """In place of scikit-learn: 60 made-up greys of 8x8, a bright column for each label."""
+    labels = np.arange(60) % 10
+    images = np.random.default_rng(0).integers(0, 4, (60, 8, 8)).astype(float)
+    images[np.arange(60), :, labels % 8] = 16
+    module, package = ModuleType("sklearn.datasets"), ModuleType("sklearn")
+    package.__spec__ = ModuleSpec("sklearn", None)
+    module.load_digits = lambda return_X_y: (images.reshape(60, 64), labels)
+    monkeypatch.setitem(sys.modules, "sklearn", package)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", module)

@@ -1,6 +1,7 @@
 """Figures of labs, from their studies' tables by name.
 
-`curves`, every `memory_by_kind_…`, `lengths`, `padding_per_batch`, `memory_by_trick`, `races`, `pareto`, `heat_map`.
+`curves`, every `memory_by_kind_…`, `lengths`, `padding_per_batch`, `memory_by_trick`, `races`, `pareto`, `heat_map`,
+`pruned`.
 """
 
 from collections.abc import Sequence
@@ -48,6 +49,9 @@ def figures(study: LabStudy) -> dict[str, Drawing]:
     if rows := study.tables.get("heat_map"):
         drawn = heat_map.drawn(heat_map.HeatMap(rows))
         drawings["heat_map"] = drawn, "Accuracy by batch size and learning rate, means over seeds"
+    if rows := study.tables.get("pruned"):
+        alt = "Accuracy by the share of weights that is pruned, a line for each epoch that the others are reset to"
+        drawings["pruned"] = curves(rows, "pruned %"), alt
     return drawings
 
 
@@ -114,21 +118,21 @@ def memory_by_kind(panels: dict[str, list[Row]]) -> Figure:
     return figure
 
 
-def curves(rows: list[Row]) -> Figure:
-    """A panel for each column that holds means with intervals, a line for each variant over the epochs."""
+def curves(rows: list[Row], over: str = "epoch") -> Figure:
+    """A panel for each column that holds means with intervals, a line for each variant over another column."""
     columns = [name for name, value in rows[0].items() if isinstance(value, dict) and "mean" in value]
     variants = list(dict.fromkeys(row["variant"] for row in rows))
-    figure = Figure(figsize=(4 * len(columns), 3.4), layout="constrained")
+    figure = Figure(figsize=(max(6, 4 * len(columns)), 3.4), layout="constrained")
     for axes, column in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
         for colour, variant in zip(COLOURS, variants, strict=False):
             own = [row for row in rows if row["variant"] == variant]
-            x = [row["epoch"] for row in own]
+            x = [row[over] for row in own]
             axes.plot(x, [row[column]["mean"] for row in own], color=colour, label=variant, linewidth=1.5)
             low, high = _ends(own, column)
             axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
         styled(axes, column)
-        axes.set_xlabel("epoch", color=GREY)
-        if column.endswith("%"):
+        axes.set_xlabel(over, color=GREY)
+        if over == "epoch" and column.endswith("%"):
             axes.set_ylim(0, 100)
     figure.axes[0].legend(frameon=False, fontsize=8, labelcolor=GREY)
     return figure

@@ -8,7 +8,11 @@ from typing import Any
 
 from common.errors import InputError
 
-PACKAGES = {"rouge_score": "rouge-score", "sklearn": "scikit-learn"}  # {module: package}, where they differ
+PACKAGES = {
+    "nvidia": "nvidia-dali-cuda120",
+    "rouge_score": "rouge-score",
+    "sklearn": "scikit-learn",
+}  # {module: package}, where they differ
 
 
 def imported(module: str, lab: str, what: str) -> Any:

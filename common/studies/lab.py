@@ -20,8 +20,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from common import machine, record
 from common.errors import InputError, is_out_of_memory, printable
@@ -34,19 +35,18 @@ from common.machine import ROOT
 from common.options import Defaults, OneLineParser, StepOptions, add_step_options, resolved
 from common.run import privacy, progress
 from common.run.reader import end_with_reader
-from common.studies import isolated
+from common.studies import cluster, isolated
+from common.studies.cluster import Cluster, add_cluster_options, cluster_of
 from common.studies.kept import Kept, path_of
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+from common.studies.lab_tables import cell_text as cell_text
+from common.studies.lab_tables import claim_rows as claim_rows
+from common.studies.lab_tables import rich_table as rich_table
+from common.studies.lab_tables import show as show
 
 FILE = "study.json"
 SCHEMA = 1
 LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
 NAME_LENGTH = 110  # of a measurement, at most, where it is told
-MOST_ROWS = 40  # of a table that is printed
-HOLDS = {True: "holds", False: "does not hold", None: "not resolved"}
 
 Row = dict[str, Any]  # {header: text, number, None, or an interval as `asdict` makes it of a `Ratio` or a `Mean`}
 
@@ -107,6 +107,24 @@ def lab_options(
 
     Raises InputError for what this machine lacks, and where rough figures would replace those of a whole study.
     """
+    return _parsed(description, lab, defaults, argv)[0]
+
+
+def grid_options(
+    description: str | None, lab: str, defaults: Defaults, argv: Sequence[str] | None = None
+) -> tuple[StepOptions, Cluster | None]:
+    """`lab_options`, and the cluster, if any, whose jobs `Measuring.several` is to run as."""
+    options, args = _parsed(description, lab, defaults, argv, add_cluster_options)
+    return options, cluster_of(args, options.logdir / "jobs", gpus=int(options.device != "cpu"))
+
+
+def _parsed(
+    description: str | None,
+    lab: str,
+    defaults: Defaults,
+    argv: Sequence[str] | None,
+    add_more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> tuple[StepOptions, argparse.Namespace]:
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -121,13 +139,14 @@ def lab_options(
         },
         defaults=defaults,
     )
+    add_more(parser)
     args = parser.parse_args(argv)
     args.logdir = args.logdir / "labs" / lab
     options = resolved(args, defaults=defaults)
     if options.quick and _is_whole(args.logdir / FILE):
         raise InputError(f"--quick would replace the whole study in {args.logdir / FILE}: give another --logdir")
     prepare(options if defaults.cifar10 else replace(options, download=False))
-    return options
+    return options, args
 
 
 def _is_whole(path: Path) -> bool:
@@ -141,11 +160,20 @@ def _is_whole(path: Path) -> bool:
 class Measuring:
     """The measurements of a lab's study, each in a process of its own, kept until the study is written.
 
-    lab: its name, of its folder in `labs` too. program: its file that ends with `serve`.
+    lab: its name, of its folder in `labs` too. program: its file that ends with `serve`. jobs: the cluster that
+    `several` runs on, if any.
     """
 
-    def __init__(self, lab: str, options: StepOptions, program: Path, limit_seconds: float = LIMIT_SECONDS) -> None:
-        self.lab, self.options, self.limit_seconds = lab, options, limit_seconds
+    def __init__(
+        self,
+        lab: str,
+        options: StepOptions,
+        program: Path,
+        limit_seconds: float = LIMIT_SECONDS,
+        jobs: Cluster | None = None,
+    ) -> None:
+        self.lab, self.options, self.limit_seconds, self.jobs = lab, options, limit_seconds, jobs
+        self.failed_jobs: dict[str, str] = {}  # {measurement: why}
         self.command = (sys.executable, str(program))
         self.started = machine.now()
         self.kept = Kept.of(lab, options, code=f"labs/{lab}/*.py")
@@ -156,9 +184,13 @@ class Measuring:
         JSON, so its tuples are lists. Raises NotMeasured with the reason where the process failed. What is kept of an
         earlier call is not measured again.
         """
-        name = " ".join([what, *(f"{key}={value}" for key, value in settings.items())])
+        name = _name(what, settings)
+        measure = partial(self._isolated, what, settings)
+        return self._kept(name, lambda: self.failed_jobs[name] if name in self.failed_jobs else measure())
+
+    def _kept(self, name: str, measure: "Callable[[], _Answer | str]") -> Any:
         told = name in self.kept.values
-        answer = self.kept.measurement(name, _Answer, lambda: self._isolated(what, settings))
+        answer = self.kept.measurement(name, _Answer, measure)
         if isinstance(answer, str):
             progress.say(f"  {printable(name, NAME_LENGTH)}: failed: {privacy.reason(answer)}")
             raise NotMeasured(privacy.reason(answer))
@@ -169,8 +201,11 @@ class Measuring:
     def several(self, what: str, settings: Sequence[Mapping[str, Any]], processes: int) -> list[Any]:
         """`measure` for each of these settings, so many at a time, in their order; None where it could not be made.
 
-        For what takes no time that counts: processes that run beside others are slower.
+        For what takes no time that counts: processes that run beside others are slower. Where the study was given a
+        cluster, they are jobs there, as many at a time as it lets run; what failed as a job is not tried again here.
         """
+        if self.jobs:
+            self._as_jobs(self.jobs, what, settings)
 
         def one(own: Mapping[str, Any]) -> Any:
             try:
@@ -186,10 +221,22 @@ class Measuring:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
+    def _as_jobs(self, jobs: Cluster, what: str, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Measure as jobs what is not kept, and keep each as soon as it is there. Raises InputError."""
+        missing = [own for own in settings if _name(what, own) not in self.kept.values]
+        values = [self._values(what, own) for own in missing]
+        for index, answer in cluster.answers(jobs, self.command, values, self.limit_seconds):
+            name, own = _name(what, missing[index]), _as_answer(answer)
+            if isinstance(own, str):
+                self.failed_jobs[name] = own
+            else:
+                self._kept(name, lambda own=own: own)
+
     def _isolated(self, what: str, settings: Mapping[str, Any]) -> "_Answer | str":
-        values = {"what": what, "options": asdict(self.options), "settings": settings}
-        answer = isolated.answer(self.command, values, self.limit_seconds)
-        return answer if isinstance(answer, str) else answer.get("error") or _Answer(answer["value"])
+        return _as_answer(isolated.answer(self.command, self._values(what, settings), self.limit_seconds))
+
+    def _values(self, what: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {"what": what, "options": asdict(self.options), "settings": settings}
 
     def study(self, tables: Mapping[str, Sequence[Row]], claims: Sequence[Claim], notes: Sequence[str]) -> LabStudy:
         """The `LabStudy` of what was measured."""
@@ -210,6 +257,10 @@ class Measuring:
         )
 
 
+def _name(what: str, settings: Mapping[str, Any]) -> str:
+    return " ".join([what, *(f"{key}={value}" for key, value in settings.items())])
+
+
 class NotMeasured(Exception):
     """A measurement that could not be made; the message says why, in a line."""
 
@@ -217,6 +268,11 @@ class NotMeasured(Exception):
 @dataclass(frozen=True)
 class _Answer:
     value: Any
+
+
+def _as_answer(answer: Mapping[str, Any] | str) -> _Answer | str:
+    """Of what `isolated.answer` returned: the measurement that `serve` printed, or why there is none."""
+    return answer if isinstance(answer, str) else answer.get("error") or _Answer(answer["value"])
 
 
 def serve(*functions: Callable[..., Any], argv: Sequence[str] | None = None) -> None:
@@ -271,58 +327,3 @@ def report(study: LabStudy, options: StepOptions) -> None:
 def read(path: str | Path) -> LabStudy:
     """The `LabStudy` in a file. Raises InputError that names the file and what is wrong with it."""
     return record.read_as(LabStudy, path, schemas=(SCHEMA,))
-
-
-def show(study: LabStudy, to: "Console") -> None:
-    """Print a study to the console `to`: its tables (not those for figures), its claims and its notes. Needs rich."""
-    from rich.text import Text
-
-    for name, rows in study.tables.items():
-        if rows:
-            to.print(Text(f"\n{name.replace('_', ' ')}", "bold"))
-            to.print(rich_table(rows) if len(rows) <= MOST_ROWS else f"{len(rows)} rows: in the file, for a figure")
-    if study.claims:
-        to.print(Text("\nclaims", "bold"))
-        to.print(rich_table(claim_rows(study.claims)))
-    for note in study.notes:
-        to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
-
-
-def rich_table(rows: Sequence[Row]) -> "Table":
-    """Rows as a table, a column for each key of the first row; columns of numbers are right-justified. Needs rich."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in rows[0]:
-        texts = any(isinstance(row.get(name), str) for row in rows)
-        table.add_column(escape(name), justify="left" if texts else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell_text(row.get(name))) for name in rows[0]))
-    return table
-
-
-def claim_rows(claims: Sequence[Claim]) -> list[Row]:
-    """Claims as the rows of a table."""
-    return [
-        {
-            "claim": claim.text,
-            "measured": None if claim.value is None else asdict(Mean(claim.value, claim.low, claim.high, 0)),
-            "so it": HOLDS[claim.holds],
-        }
-        for claim in claims
-    ]
-
-
-def cell_text(value: Any) -> str:
-    """A value of a row for people: "-" for None, three digits of a number, an interval in parentheses."""
-    if isinstance(value, Mapping):
-        kind = Ratio if "ratio" in value else Mean
-        return str(kind(**value))
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return str(value)

@@ -20,7 +20,7 @@ from common.options import StepOptions
 from common.studies.lab import serve
 from common.studies.programs import loaded
 from labs.speedrun import race as races_module
-from labs.speedrun.data import FOLDS
+from common.studies.images import FOLDS
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.race import FILE, Race, RaceOptions, race_options
 from labs.speedrun.recipe import Recipe, assemble, raced, recipes

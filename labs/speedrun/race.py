@@ -25,7 +25,7 @@ from common.failures import as_input_error
 from common.loaders import Batch, Loader
 from common.options import OneLineParser, StepOptions, add_step_options, resolved, unread, whole_number
 from common.session import run_step
-from labs.speedrun.data import FOLDS, NAMES, DataSet, source_in
+from common.studies.images import FOLDS, NAMES, DataSet, source_in
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.plans import SETTINGS
 
@@ -42,7 +42,7 @@ Predict = Callable[[torch.Tensor], torch.Tensor]  # normalised images [N, C, H, 
 class RaceOptions(StepOptions):
     """The options of a program of this lab.
 
-    dataset: one of `data.NAMES`. target: the test accuracy to reach, 0..1. epochs, lr: see `plans.Plan`. fold: which
+    dataset: one of `images.NAMES`. target: the test accuracy to reach, 0..1. epochs, lr: see `plans.Plan`. fold: which
     fifth of the training part tests in place of the test set; None for the test set. stop: once the target is reached.
     cprofile: a file for cProfile's figures, or None. race_only: without the windows and the trace after the race.
     """

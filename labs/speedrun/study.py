@@ -24,7 +24,8 @@ from common.machine import usable_cores
 from common.studies.heat_map import HeatMap, write
 from common.studies.lab import Measuring, NotMeasured, Row, lab_options, report
 from labs.speedrun import tables
-from labs.speedrun.data import DataSet, data_set
+from common.studies.images import DataSet
+from labs.speedrun.data import data_set
 from labs.speedrun.measure import SGD, options_of
 from labs.speedrun.model import DEFAULTS, width_of
 from labs.speedrun.plans import SETTINGS

@@ -2,16 +2,15 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from common.errors import InputError
-from labs.speedrun import data, race
+from common.studies import images
+from common.studies.images import DataSet, Images
+from labs.speedrun import race
 from labs.speedrun.augment import Crop, Cutout, DeviceBatches, Flip, crops, cutouts, views
-from labs.speedrun.data import DataSet, Images, data_set
 from labs.speedrun.model import Add, GhostNorm, Id, naive_resnet, patch_stem, resnet9, whiten, width_of
 from labs.speedrun.optimizers import DecoupledSGD, Lookahead, Muon, one_cycle, orthogonal, parameter_groups
 from labs.speedrun.race import Race, RaceOptions
@@ -32,62 +31,6 @@ def small_data(mirrors=True, count=12, channels=1, size=8):
     part = Images(images, torch.arange(count) % 10)
     source = "cifar10" if mirrors else "digits"
     return DataSet(source, part, part, size, 10, torch.full((channels,), 0.5), torch.full((channels,), 0.25))
-
-
-def test_digits_are_split_once_by_class_whatever_the_seed(few_digits, tmp_path):
-    one, other = (data_set(args_of(tmp_path, seed=seed)) for seed in (0, 1))
-    assert (len(one.train), len(one.test)) == (40, 20)
-    assert torch.equal(one.test.images, other.test.images)
-    assert one.test.labels.bincount().tolist() == [2] * 10
-    own = {image.numpy().tobytes() for image in one.train.images}
-    assert not own & {image.numpy().tobytes() for image in one.test.images}
-    assert not one.mirrors
-
-
-def test_folds_part_the_training_images_and_no_test_image_is_in_them(few_digits, tmp_path):
-    whole = data_set(args_of(tmp_path))
-    held_out = [data_set(args_of(tmp_path, fold=fold)) for fold in range(data.FOLDS)]
-    assert sum(len(fold.test) for fold in held_out) == len(whole.train)
-    everything = torch.cat([fold.test.images for fold in held_out])
-    assert {image.numpy().tobytes() for image in everything} == {
-        image.numpy().tobytes() for image in whole.train.images
-    }
-    assert all(len(fold.train) + len(fold.test) == len(whole.train) for fold in held_out)
-
-
-def test_what_is_prepared_has_mean_0_and_variance_1_and_its_size(few_digits, tmp_path):
-    whole = data_set(args_of(tmp_path))
-    images, labels = whole.prepared(whole.train, torch.device("cpu"))
-    assert images.shape == (40, 1, 16, 16)
-    assert labels.dtype == torch.long
-    stored = (whole.train.images.float() / 255 - whole.mean) / whole.std
-    assert abs(stored.mean().item()) < 1e-5
-    assert stored.std().item() == pytest.approx(1, abs=1e-3)
-
-
-def test_a_folder_of_photographs_is_read_as_squares(tmp_path):
-    for part, count in (("train", 3), ("val", 2)):
-        for name in ("church", "golf"):
-            folder = tmp_path / part / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                Image.fromarray(np.full((40, 90, 3), 10 * number + 5, np.uint8)).save(folder / f"{number}.png")
-    whole = data_set(args_of(tmp_path, dataset="imagenette", image_size=32))
-    assert whole.train.images.shape == (6, 3, data.FOLDER_SIZE, data.FOLDER_SIZE)
-    assert whole.test.labels.tolist() == [0, 0, 1, 1]
-    assert (whole.classes, whole.mirrors) == (2, True)
-    (tmp_path / "val" / "golf" / "0.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"cannot read images from .*val"):
-        data_set(args_of(tmp_path, dataset="imagenette"))
-
-
-def test_cifar_is_read_channels_first(tmp_path, monkeypatch):
-    arrays = np.arange(2 * 32 * 32 * 3, dtype=np.uint8).reshape(2, 32, 32, 3)
-    monkeypatch.setattr(data, "holds_cifar10", lambda root: True)
-    monkeypatch.setattr(data, "cifar10", lambda root, train=True: SimpleNamespace(data=arrays, targets=[3, 9]))
-    whole = data_set(args_of(tmp_path, dataset="cifar10"))
-    assert whole.train.images[1, 2, 5, 7] == arrays[1, 5, 7, 2]
-    assert (whole.channels, whole.classes, whole.train.labels.tolist()) == (3, 10, [3, 9])
 
 
 def padded(image, most):
@@ -309,7 +252,7 @@ def test_the_first_steps_are_off_the_clock_and_leave_nothing_behind(tmp_path, mo
     from labs.speedrun.recipe import Recipe, assemble
 
     def losses(without):
-        monkeypatch.setattr(data, "_digits", lambda root, download: (small_data().train, small_data().test))
+        monkeypatch.setattr(images, "_digits", lambda lab: (small_data().train, small_data().test))
         args = args_of(tmp_path, batch_size=4, image_size=8)
         entry = assemble(Recipe(), args)
         with monkeypatch.context() as patched:

@@ -1,0 +1,38 @@
+"""How the plan of digits was chosen: accuracy on folds of the training images, by epochs and learning rate.
+
+python labs/pruning/choose.py
+"""
+
+import sys
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import one_line_errors
+from common.options import step_options
+from common.studies.images import FOLDS
+from common.studies.lab import mean
+from labs.pruning.model import DEFAULTS
+from labs.pruning.training import Training, data_of
+
+EPOCHS, RATES = (8, 16), (0.05, 0.1, 0.2, 0.4)
+
+
+@one_line_errors()
+def main() -> None:
+    options = step_options(__doc__, __file__, defaults=DEFAULTS)
+    for epochs, lr in product(EPOCHS, RATES):
+        accuracies = []
+        for fold in range(FOLDS):
+            data, plan = data_of(options, fold)
+            training = Training(options, data, replace(plan, epochs=epochs, lr=lr), options.seed + fold)
+            training.run()
+            accuracies.append(100 * training.accuracy())
+        print(f"{epochs} epochs, rate {lr}: {mean(accuracies)} %", flush=True)
+
+
+if __name__ == "__main__":
+    main()

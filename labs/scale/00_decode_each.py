@@ -1,0 +1,55 @@
+"""Scale 00: every image is decoded when it is needed, in the main process.
+
+Idea       A photograph has a hundred times the pixels that the model gets: decoding and resizing it takes longer than
+           training on it, and the model waits.
+Change     None yet: a JPEG is read, decoded, resized and normalised, then the next; in each epoch all over again.
+Look for   Overview: "DataLoader" is most of the step time. On a GPU its utilisation stays low.
+Caution    The order of the images is the same in all these programs, by --seed and --workers: see order.py.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.scale.jpegs import Jpegs, as_float, image_folder, listed
+from labs.scale.model import DEFAULTS, mobilenet
+from labs.scale.order import ShardOrder
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+
+    listing = listed(image_folder(args.data))
+    train_set = Jpegs(listing, as_float(args.image_size))
+    order = ShardOrder(len(train_set), args.batch_size, args.workers, args.seed)
+    loader = DataLoader(train_set, args.batch_size, sampler=order)
+
+    model = mobilenet(args.model, len(train_set.classes)).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def train_step(images, labels):
+        images, labels = images.to(device), labels.to(device)
+        loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run_step(__file__, args, loader, train_step)
+
+
+if __name__ == "__main__":
+    main()

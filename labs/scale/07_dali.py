@@ -1,0 +1,63 @@
+"""Scale 07: the GPU decodes, resizes and normalises, with DALI.
+
+Idea       DALI runs the whole pipeline on the GPU: JPEGs of a batch are decoded together, cropped, resized and
+           normalised by kernels made for it.
+Change     From 06: DaliDecoder in place of decoded_batch; the loader and the train step stay
+Look for   GPU Kernel: one decoding and one resizing kernel per batch, where 06 launches some for each image.
+Caution    Needs an NVIDIA GPU and nvidia-dali. DALI can read and shuffle files too; here it does not, so that batches
+           are those of the other programs.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import one_line_errors
+from common.options import step_options
+from common.session import run_step
+from labs.scale.dali import DaliDecoder
+from labs.scale.gpu import as_bytes, encoded_batch, needs_cuda
+from labs.scale.jpegs import Jpegs, image_folder, listed
+from labs.scale.model import DEFAULTS, mobilenet
+from labs.scale.order import ShardOrder
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+
+@one_line_errors()
+def main():
+    args = step_options(__doc__, __file__, defaults=DEFAULTS)
+    device = torch.device(args.device)
+    needs_cuda(device, "DALI")
+    torch.manual_seed(args.seed)
+
+    listing = listed(image_folder(args.data))
+    train_set = Jpegs(listing, as_bytes)
+    decoder = DaliDecoder(args.batch_size, args.image_size, device, args.workers)
+    order = ShardOrder(len(train_set), args.batch_size, args.workers, args.seed)
+    loader = DataLoader(
+        train_set, args.batch_size, sampler=order, collate_fn=encoded_batch,
+        num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
+    )
+
+    model = mobilenet(args.model, len(train_set.classes)).to(device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def train_step(labels, lengths, files):
+        images, labels = decoder(lengths, files), labels.to(device, non_blocking=True)
+        loss = criterion(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run_step(__file__, args, loader, train_step)
+
+
+if __name__ == "__main__":
+    main()

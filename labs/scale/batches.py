@@ -1,0 +1,41 @@
+"""From samples to a batch in one go, and how fast a loader yields batches."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from common.loaders import Batch, Loader
+from labs.scale.jpegs import normalised
+
+import torch
+
+
+def normalised_batch(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """[(uint8 [3, H, W], label)] -> (float32 [N, 3, H, W] normalised, int64 [N]): one operation for all images."""
+    images, labels = zip(*samples, strict=True)
+    return normalised(torch.stack(images)), torch.tensor(labels)
+
+
+def delivered(loader: Loader, seconds: float) -> float:
+    """Images/s that a loader yields with nobody training on them, over so many seconds at least.
+
+    Before that it runs on for as many batches as its workers had loaded ahead, and one more. Epochs follow each other.
+    """
+    batches, images = _epochs(loader), 0
+    for _ in range(1 + loader.num_workers * (loader.prefetch_factor or 0)):
+        next(batches)
+    began = time.perf_counter()
+    while (passed := time.perf_counter() - began) < seconds or not images:
+        images += len(next(batches)[0])
+    return images / passed
+
+
+def _epochs(loader: Loader) -> Iterator[Batch]:
+    while True:
+        yield from loader
+
+
+def bytes_on_disk(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder: their lengths, not the blocks that they fill."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())

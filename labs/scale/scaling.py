@@ -1,0 +1,189 @@
+"""How training scales over processes, and what their communication costs: functions whose results are JSON.
+
+Strong scaling keeps the batch of all processes, weak scaling that of each. Efficiency is the throughput of N processes
+over N times the throughput of one: 1 where nothing is lost. On a CPU every process computes with one thread, so that N
+processes have N cores; with more processes than cores a row says `oversubscribed`, and its efficiency means little.
+
+Communication is measured in two ways. `exposed_ms`: a step's time less that of the same step without the exchange of
+gradients, their windows alternating: what communication costs. `communication_ms`: the time in which a collective runs
+in a rank's trace, `breakdown_us.communication` of `python -m common explain TRACE --json`: on a CPU with what the
+backward pass hides of it, and with the wait for ranks that come late.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common.errors import InputError, printable
+from common.machine import ROOT, usable_cores
+from common.options import StepOptions
+from common.record import read_json
+from labs.scale import one_rank
+from labs.scale.launch import launch
+from labs.scale.one_rank import EXCHANGES, Measurement
+from labs.scale.training import BUCKET_MB, share
+
+import torch
+
+LAST, EACH, NEVER = EXCHANGES
+WINDOWS = {True: 3, False: 7}  # by --quick
+STEPS = {True: 3, False: 10}  # of a window, by --quick
+BUCKETS_MB = (0.5, 1.0, 5.0, BUCKET_MB)
+
+Row = dict[str, Any]
+
+
+def process_counts(most: int) -> list[int]:
+    """1, 2, 4 … and `most`."""
+    return sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
+
+
+def is_oversubscribed(device: str, processes: int) -> bool:
+    """Whether there are more processes than cores. Raises InputError where there are more than GPUs."""
+    if not device.startswith("cuda"):
+        return processes > usable_cores()
+    if processes > torch.cuda.device_count():
+        raise InputError(f"{processes} processes need a GPU each, this machine has {torch.cuda.device_count()}")
+    return False
+
+
+def measured(
+    options: StepOptions,
+    processes: int,
+    images: int,
+    passes: int = 1,
+    bucket_mb: float = BUCKET_MB,
+    exchanges: Sequence[str] = (LAST,),
+    slow_rank: int | None = None,
+    delay_ms: float = 0.0,
+    traced: bool = False,
+) -> Row:
+    """Train in so many processes, on `images` in each pass of each; see `one_rank.Measurement` for the settings.
+
+    {"processes", "oversubscribed", "step_ms": {exchange: [each window]}, "images_per_second": {exchange: [each
+    window]}, "ranks": [{"rank", "step_ms", "communication_ms"} of the traced steps], [] if not `traced`}. A window is
+    as long as its slowest process. Raises InputError where a process fails.
+    """
+    oversubscribed = is_oversubscribed(options.device, processes)
+    with tempfile.TemporaryDirectory() as folder:
+        told = Measurement(
+            folder=folder, device=options.device.partition(":")[0], model=options.model,
+            image_size=options.image_size, images=images, passes=passes, bucket_mb=bucket_mb,
+            exchanges=tuple(exchanges), slow_rank=slow_rank, delay_ms=delay_ms, windows=WINDOWS[options.quick],
+            steps=STEPS[options.quick], traced=traced,
+        )  # fmt: skip
+        launch(Path(one_rank.__file__), one_rank.words(told), processes)
+        of_ranks = [read_json(Path(folder) / f"rank{rank}.json") for rank in range(processes)]
+        step_ms = {
+            exchange: [max(window) for window in zip(*(of["step_ms"][exchange] for of in of_ranks), strict=True)]
+            for exchange in exchanges
+        }
+        per_step = images * passes * processes
+        return {
+            "processes": processes,
+            "oversubscribed": oversubscribed,
+            "step_ms": step_ms,
+            "images_per_second": {of: [per_step * 1000 / ms for ms in windows] for of, windows in step_ms.items()},
+            "ranks": [{"rank": of["rank"], **explained(of["trace"])} for of in of_ranks] if traced else [],
+        }
+
+
+def explained(trace: str) -> Row:
+    """{"step_ms", "communication_ms"} of a trace's mean step, by this project's `explain`. Raises InputError."""
+    command = [sys.executable, "-m", "common", "explain", trace, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        raise InputError(f"{trace} is not explained: {printable(done.stderr, 200)}")
+    steps = json.loads(done.stdout)["steps"]
+    return {"step_ms": steps["mean_us"] / 1000, "communication_ms": steps["breakdown_us"]["communication"] / 1000}
+
+
+def strong_scaling(options: StepOptions, most: int) -> list[Row]:
+    """Up to `most` processes share the batch of `options.batch_size`; see `efficiencies`."""
+    shares = {processes: share(options.batch_size, processes, 1) for processes in process_counts(most)}
+    return efficiencies([measured(options, processes, images) for processes, images in shares.items()])
+
+
+def weak_scaling(options: StepOptions, most: int) -> list[Row]:
+    """Up to `most` processes have a batch of `options.batch_size` each; see `efficiencies`."""
+    return efficiencies([measured(options, processes, options.batch_size) for processes in process_counts(most)])
+
+
+def efficiencies(runs: Sequence[Row]) -> list[Row]:
+    """Rows of what `measured` returned, that of one process first: medians, speed-up over it, and efficiency."""
+    one = _median(runs[0], "images_per_second")
+    return [
+        {
+            "processes": run["processes"],
+            "step_ms": _median(run, "step_ms"),
+            "images_per_second": (speed := _median(run, "images_per_second")),
+            "speed_up": speed / one,
+            "efficiency": speed / one / run["processes"],
+            "oversubscribed": run["oversubscribed"],
+        }
+        for run in runs
+    ]
+
+
+def buckets(options: StepOptions, processes: int, sizes_mb: Sequence[float] = BUCKETS_MB) -> list[Row]:
+    """What sending gradients in smaller parts does: a row for each size, MiB; communication_ms by rank."""
+    images, rows = share(options.batch_size, processes, 1), []
+    for size in sizes_mb:
+        run = measured(options, processes, images, bucket_mb=size, exchanges=(LAST, NEVER), traced=True)
+        rows.append(
+            {
+                "bucket_mb": size,
+                "step_ms": _median(run, "step_ms"),
+                "exposed_ms": _median(run, "step_ms") - _median(run, "step_ms", NEVER),
+                "communication_ms": [rank["communication_ms"] for rank in run["ranks"]],
+                "oversubscribed": run["oversubscribed"],
+            }
+        )
+    return rows
+
+
+def accumulation(options: StepOptions, processes: int, passes: int) -> list[Row]:
+    """A batch in so many passes: gradients exchanged in the last one (`no_sync` in the others), in each, and never."""
+    run = measured(options, processes, share(options.batch_size, processes, passes), passes, exchanges=EXCHANGES)
+    return [
+        {
+            "exchanged": exchange,
+            "passes": passes,
+            "step_ms": _median(run, "step_ms", exchange),
+            "exposed_ms": _median(run, "step_ms", exchange) - _median(run, "step_ms", NEVER),
+            "images_per_second": _median(run, "images_per_second", exchange),
+            "oversubscribed": run["oversubscribed"],
+        }
+        for exchange in EXCHANGES
+    ]
+
+
+def straggler(options: StepOptions, processes: int, delay_ms: float) -> list[Row]:
+    """The last rank sleeps before each step: a row for each rank, with and without; the others wait in collectives."""
+    images, slow = share(options.batch_size, processes, 1), processes - 1
+    alike = measured(options, processes, images, traced=True)
+    delayed = measured(options, processes, images, slow_rank=slow, delay_ms=delay_ms, traced=True)
+    return [
+        {
+            "rank": before["rank"],
+            "sleeps_ms": delay_ms if before["rank"] == slow else 0.0,
+            "step_ms": before["step_ms"],
+            "step_ms_delayed": after["step_ms"],
+            "communication_ms": before["communication_ms"],
+            "communication_ms_delayed": after["communication_ms"],
+            "oversubscribed": alike["oversubscribed"],
+        }
+        for before, after in zip(alike["ranks"], delayed["ranks"], strict=True)
+    ]
+
+
+def _median(run: Row, what: str, exchange: str = LAST) -> float:
+    return statistics.median(run[what][exchange])

@@ -9,6 +9,7 @@
 # make lab-transformer   fine-tune a transformer with every trick: the small version of that lab, minutes
 # make lab-simcls   re-rank summaries: the small version of that lab, minutes
 # make lab-pruning   leave weights out and train again: the small version of that lab, minutes
+# make lab-scale   input pipelines and many processes: the small version of that lab, minutes
 # make lab-speedrun  race to an accuracy: the small version of that lab, minutes
 # make lock   select new versions: writes requirements.lock (needs uv)
 
@@ -17,7 +18,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls \
-  lab-transformer lab-speedrun lab-pruning
+  lab-transformer lab-speedrun lab-pruning lab-scale
 tour: setup
 	@$(BIN)/python -m common tour $(ARGS)
 
@@ -52,6 +53,7 @@ setup: .venv/installed
 
 .venv/tests-installed: tests/requirements.txt .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt -c requirements.lock
+	@! command -v java >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'pyspark>=4'  # of no use without
 	@touch $@
 
 docs: setup
@@ -80,6 +82,10 @@ lab-transformer: setup
 lab-pruning: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/pruning/requirements.txt -c requirements.lock
 	@$(BIN)/python labs/pruning/study.py --quick $(ARGS)
+
+lab-scale: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/scale/requirements.txt -c requirements.lock
+	@$(BIN)/python labs/scale/study.py --quick $(ARGS)
 
 lab-speedrun: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/speedrun/requirements.txt -c requirements.lock

@@ -1,9 +1,10 @@
 """Figures of labs, from their studies' tables by name.
 
 `curves`, every `memory_by_kind_…`, `lengths`, `padding_per_batch`, `memory_by_trick`, `races`, `pareto`, `heat_map`,
-`pruned`.
+`pruned`, `pipelines`.
 """
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +53,25 @@ def figures(study: LabStudy) -> dict[str, Drawing]:
     if rows := study.tables.get("pruned"):
         alt = "Accuracy by the share of weights that is pruned, a line for each epoch that the others are reset to"
         drawings["pruned"] = curves(rows, "pruned %"), alt
+    if rows := study.tables.get("pipelines"):
+        alt = "Images per second that each input pipeline delivers, and what the model consumes"
+        drawings["pipelines"] = pipelines(rows), alt
     return drawings
+
+
+def pipelines(rows: list[Row]) -> Figure:
+    """A bar for each "pipeline": "images/s", on a logarithmic scale, where it has some; a line at what is consumed."""
+    rows = [row for row in rows if row["images/s"]]
+    figure = Figure(figsize=(8, 0.9 + 0.34 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    axes.barh(range(len(rows)), [row["images/s"] for row in rows], height=0.62, color=COLOURS[0])
+    axes.set_yticks(range(len(rows)), [row["pipeline"] for row in rows])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    styled(axes, "images/s delivered, nobody training; the line: what the model consumes")
+    consumed = statistics.median(row["images/s"] / row["times what the model consumes"]["ratio"] for row in rows)
+    axes.axvline(consumed, color=COLOURS[3], linewidth=1.5)
+    return figure
 
 
 def lengths(rows: list[Row]) -> Figure:

@@ -41,10 +41,11 @@ LOADED = {  # by --quick: of a training with its loader, whose batches differ, s
 class Program:
     """A program that ran up to its call of `run_step`. train_step: it trains on one batch. precision: its dtype's name.
 
-    variables: what the train step uses of `main`: "model", "optimizer", "criterion" and so on.
+    loader: of its batches. variables: what the train step uses of `main`: "model", "optimizer", "criterion" and so on.
     """
 
     train_step: TrainStep
+    loader: Loader
     precision: str
     variables: Mapping[str, Any]
 
@@ -65,28 +66,29 @@ class NoData(Dataset):
         raise IndexError("no data: batches are made by the study")
 
 
-def program(file: Path, options: StepOptions) -> Program:
+def program(file: Path, options: StepOptions, workers: int = 0) -> Program:
     """Run the main() of a program with these options up to its call of `run_step`, without CIFAR-10.
 
-    What it prints goes to stderr, since an isolated process answers on stdout. A program that ends before that call
-    raises what it raised; SystemExit(2) for input that it refuses.
+    workers: of its loader, where it has some. What it prints goes to stderr, since an isolated process answers on
+    stdout. A program that ends before that call raises what it raised; SystemExit(2) for input that it refuses.
     """
     reached: list[Program] = []
 
     def run_step(
-        file: str, args: StepOptions, loader: Any, train_step: TrainStep, precision: Any = None, *_: Any, **__: Any
+        file: str, args: StepOptions, loader: Loader, train_step: TrainStep, precision: Any = None, *_: Any, **__: Any
     ) -> None:
         variables = getclosurevars(train_step).nonlocals
-        reached.append(Program(train_step, dtype_name(precision or torch.float32), variables))
+        reached.append(Program(train_step, loader, dtype_name(precision or torch.float32), variables))
         raise _Left
 
     words = ["--device", options.device, "--model", options.model, "--data", str(options.data)]
     words += ["--image-size", str(options.image_size)] if options.image_size else []  # 0: it is not of images
-    words += ["--batch-size", str(options.batch_size), "--precision", options.precision, "--seed", str(options.seed)]
+    words += ["--batch-size", str(options.batch_size), "--seed", str(options.seed)]
+    words += ["--precision", options.precision] if options.precision != "auto" else []  # not all programs have several
     with (
         patch.object(common.session, "run_step", run_step),
         patch.object(common.data, "cifar10", lambda *_, **__: NoData()),
-        patch.object(sys, "argv", [str(file), *words, "--workers", "0"]),
+        patch.object(sys, "argv", [str(file), *words, "--workers", str(workers)]),
         redirect_stdout(sys.stderr),
     ):
         module = loaded(file)

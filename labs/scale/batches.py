@@ -30,6 +30,19 @@ def delivered(loader: Loader, seconds: float) -> float:
     return images / passed
 
 
+def per_cpu_second(loader: Loader, seconds: float) -> float:
+    """Images that a loader without workers makes in a second of one core, over so many seconds at least.
+
+    Counted in CPU time of all threads, so what else the machine does hardly changes it.
+    """
+    batches, images = _epochs(loader), 0
+    next(batches)
+    began, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < seconds or not images:
+        images += len(next(batches)[0])
+    return images / (time.process_time() - cpu)
+
+
 def _epochs(loader: Loader) -> Iterator[Batch]:
     while True:
         yield from loader

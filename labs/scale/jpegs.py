@@ -34,6 +34,7 @@ from torch.utils.data import Dataset
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's images, for values in 0..1
 ENDINGS = (".jpg", ".jpeg")  # in small letters
 IMAGES, CLASSES, VAL_SHARE = 2000, 10, 0.2  # of a folder that is drawn: validation images, as a share of the others
+DRAWN = "drawn JPEGs"  # what they are called
 MADE = "made.json"  # in such a folder, once it is whole
 CORRUPT_FILES, CORRUPT_SHARE = 10, 0.01  # skipped at most: so many, or that share of the files, whichever is more
 NAMED = 10  # corrupt files, at most; all of them are in the folder's own list
@@ -119,7 +120,7 @@ def image_folder(data: Path) -> Path:
     """
     if (data / "train").is_dir():
         return data
-    if data != ROOT / "data":
+    if data.resolve() != ROOT / "data":
         raise InputError(
             f"--data {data} has no folder train/ with a folder of JPEGs for each class: name one that has, leave it "
             f"out to use pictures that are drawn, or draw some there: python labs/scale/jpegs.py --out {data}"
@@ -205,7 +206,7 @@ def listed(data: Path, part: str = "train", engine: Engine = on_all_cores) -> Li
     _tell(root, corrupt, len(files))
     labels = {name: label for label, name in enumerate(classes)}
     kept = tuple(file for file in files if file not in corrupt)
-    source = "drawn JPEGs" if (data / MADE).exists() else data.resolve().name
+    source = DRAWN if (data / MADE).exists() else data.resolve().name
     return Listing(root, classes, kept, tuple(labels[file.split("/")[0]] for file in kept), corrupt, digest, source)
 
 

@@ -1,4 +1,4 @@
-"""How training scales over processes, and what their communication costs: functions whose results are JSON.
+"""How fast processes train together, and what their communication costs; `tables` makes rows of it.
 
 Strong scaling keeps the batch of all processes, weak scaling that of each. Efficiency is the throughput of N processes
 over N times the throughput of one: 1 where nothing is lost. On a CPU every process computes with one thread, so that N
@@ -11,7 +11,6 @@ backward pass hides of it, and with the wait for ranks that come late.
 """
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,14 +28,12 @@ from common.record import read_json
 from labs.scale import one_rank
 from labs.scale.launch import launch
 from labs.scale.one_rank import EXCHANGES, Measurement
-from labs.scale.training import BUCKET_MB, share
+from labs.scale.training import BUCKET_MB
 
 import torch
 
-LAST, EACH, NEVER = EXCHANGES
 WINDOWS = {True: 3, False: 7}  # by --quick
 STEPS = {True: 3, False: 10}  # of a window, by --quick
-BUCKETS_MB = (0.5, 1.0, 5.0, BUCKET_MB)
 
 Row = dict[str, Any]
 
@@ -61,7 +58,7 @@ def measured(
     images: int,
     passes: int = 1,
     bucket_mb: float = BUCKET_MB,
-    exchanges: Sequence[str] = (LAST,),
+    exchanges: Sequence[str] = EXCHANGES[:1],
     slow_rank: int | None = None,
     delay_ms: float = 0.0,
     traced: bool = False,
@@ -104,86 +101,3 @@ def explained(trace: str) -> Row:
         raise InputError(f"{trace} is not explained: {printable(done.stderr, 200)}")
     steps = json.loads(done.stdout)["steps"]
     return {"step_ms": steps["mean_us"] / 1000, "communication_ms": steps["breakdown_us"]["communication"] / 1000}
-
-
-def strong_scaling(options: StepOptions, most: int) -> list[Row]:
-    """Up to `most` processes share the batch of `options.batch_size`; see `efficiencies`."""
-    shares = {processes: share(options.batch_size, processes, 1) for processes in process_counts(most)}
-    return efficiencies([measured(options, processes, images) for processes, images in shares.items()])
-
-
-def weak_scaling(options: StepOptions, most: int) -> list[Row]:
-    """Up to `most` processes have a batch of `options.batch_size` each; see `efficiencies`."""
-    return efficiencies([measured(options, processes, options.batch_size) for processes in process_counts(most)])
-
-
-def efficiencies(runs: Sequence[Row]) -> list[Row]:
-    """Rows of what `measured` returned, that of one process first: medians, speed-up over it, and efficiency."""
-    one = _median(runs[0], "images_per_second")
-    return [
-        {
-            "processes": run["processes"],
-            "step_ms": _median(run, "step_ms"),
-            "images_per_second": (speed := _median(run, "images_per_second")),
-            "speed_up": speed / one,
-            "efficiency": speed / one / run["processes"],
-            "oversubscribed": run["oversubscribed"],
-        }
-        for run in runs
-    ]
-
-
-def buckets(options: StepOptions, processes: int, sizes_mb: Sequence[float] = BUCKETS_MB) -> list[Row]:
-    """What sending gradients in smaller parts does: a row for each size, MiB; communication_ms by rank."""
-    images, rows = share(options.batch_size, processes, 1), []
-    for size in sizes_mb:
-        run = measured(options, processes, images, bucket_mb=size, exchanges=(LAST, NEVER), traced=True)
-        rows.append(
-            {
-                "bucket_mb": size,
-                "step_ms": _median(run, "step_ms"),
-                "exposed_ms": _median(run, "step_ms") - _median(run, "step_ms", NEVER),
-                "communication_ms": [rank["communication_ms"] for rank in run["ranks"]],
-                "oversubscribed": run["oversubscribed"],
-            }
-        )
-    return rows
-
-
-def accumulation(options: StepOptions, processes: int, passes: int) -> list[Row]:
-    """A batch in so many passes: gradients exchanged in the last one (`no_sync` in the others), in each, and never."""
-    run = measured(options, processes, share(options.batch_size, processes, passes), passes, exchanges=EXCHANGES)
-    return [
-        {
-            "exchanged": exchange,
-            "passes": passes,
-            "step_ms": _median(run, "step_ms", exchange),
-            "exposed_ms": _median(run, "step_ms", exchange) - _median(run, "step_ms", NEVER),
-            "images_per_second": _median(run, "images_per_second", exchange),
-            "oversubscribed": run["oversubscribed"],
-        }
-        for exchange in EXCHANGES
-    ]
-
-
-def straggler(options: StepOptions, processes: int, delay_ms: float) -> list[Row]:
-    """The last rank sleeps before each step: a row for each rank, with and without; the others wait in collectives."""
-    images, slow = share(options.batch_size, processes, 1), processes - 1
-    alike = measured(options, processes, images, traced=True)
-    delayed = measured(options, processes, images, slow_rank=slow, delay_ms=delay_ms, traced=True)
-    return [
-        {
-            "rank": before["rank"],
-            "sleeps_ms": delay_ms if before["rank"] == slow else 0.0,
-            "step_ms": before["step_ms"],
-            "step_ms_delayed": after["step_ms"],
-            "communication_ms": before["communication_ms"],
-            "communication_ms_delayed": after["communication_ms"],
-            "oversubscribed": alike["oversubscribed"],
-        }
-        for before, after in zip(alike["ranks"], delayed["ranks"], strict=True)
-    ]
-
-
-def _median(run: Row, what: str, exchange: str = LAST) -> float:
-    return statistics.median(run[what][exchange])

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common import record
 from common.errors import InputError
 from common.options import StepOptions
+from common.studies.images import FOLDS
 from common.studies.lab import serve
 from common.studies.programs import loaded
 from labs.speedrun import race as races_module
-from common.studies.images import FOLDS
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.race import FILE, Race, RaceOptions, race_options
 from labs.speedrun.recipe import Recipe, assemble, raced, recipes

@@ -22,9 +22,9 @@ from common.device import autocast_notes, device_name
 from common.errors import InputError, one_line_errors
 from common.machine import usable_cores
 from common.studies.heat_map import HeatMap, write
+from common.studies.images import DataSet
 from common.studies.lab import Measuring, NotMeasured, Row, lab_options, report
 from labs.speedrun import tables
-from common.studies.images import DataSet
 from labs.speedrun.data import data_set
 from labs.speedrun.measure import SGD, options_of
 from labs.speedrun.model import DEFAULTS, width_of

@@ -1,0 +1,190 @@
+"""What the study measures, each in a process of its own: see `common.studies.lab.serve`."""
+
+import csv
+import hashlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
+
+# `common` before torch: it sets how OpenMP's threads wait.
+from common import record
+from common.errors import InputError
+from common.options import StepOptions
+from common.studies.lab import serve
+from common.studies.programs import program, timed, timed_with_loader
+from labs.scale import scaling, sweep, train
+from labs.scale.batches import bytes_on_disk, delivered, per_cpu_second
+from labs.scale.jpegs import Engine, image_folder, on_all_cores
+from labs.scale.one_rank import EXCHANGES
+from labs.scale.preprocess import preprocess
+from labs.scale.spark import spark_engine
+from labs.scale.training import share
+
+HERE = Path(__file__).parent
+PIPELINES = ("00_decode_each", "01_workers", "02_batched", "03_resized_once", "04_cached", "05_shards")
+GPU_PIPELINES = ("06_nvjpeg", "07_dali")
+SHARDS = PIPELINES[-1]
+IN_MAIN_PROCESS = PIPELINES[:1]  # programs without workers
+ENGINES = ("spark", "processes")
+LOAD_SECONDS = {True: 1.0, False: 3.0}  # by --quick: of a loader alone
+LAST, EACH, NEVER = EXCHANGES
+
+
+def offline(options: StepOptions, engine: str, size: int, run: int) -> dict[str, Any]:
+    """Make shards of all JPEGs anew, which are checked at the end: seconds, images, shards, bytes, digest, folder.
+
+    engine: of `ENGINES`. seconds: from before the engine starts; whether JPEGs are corrupt has been found out before.
+    digest: of all bytes of all shards, in order.
+    """
+    data, out = image_folder(options.data), options.logdir / "shards" / f"{engine}-{size}px-{run}"
+    shutil.rmtree(out, ignore_errors=True)
+    begin = time.perf_counter()
+    with _engine(engine) as of:
+        indices = preprocess(data, out, size, of)
+    seconds = time.perf_counter() - begin
+    sums = "".join(shard.sha256 for index in indices for shard in index.shards)
+    return {
+        "seconds": seconds,
+        "images": sum(index.samples for index in indices),
+        "shards": sum(len(index.shards) for index in indices),
+        "bytes": sum(index.bytes for index in indices),
+        "digest": hashlib.sha256(sums.encode()).hexdigest(),
+        "folder": str(out),
+    }
+
+
+@contextmanager
+def _engine(name: str) -> Iterator[Engine]:
+    if name == "processes":
+        yield on_all_cores
+        return
+    with spark_engine("local[*]") as engine:
+        yield engine
+
+
+def pipelines(
+    options: StepOptions, size: int, workers: int, shards: str, run: int, with_training: bool
+) -> dict[str, Any]:
+    """{"consumed": images/s of the model on one batch, "pipelines": {program: what it delivers}}, one after the other.
+
+    Of each program: "delivered": images/s with nobody training; "per_cpu_second": images for a second of one core, in
+    one process; "trained": images/s of training, None but `with_training`; "bytes": of the files that it reads. The
+    order turns with the rounds. shards: their folder. workers: of all loaders that have some.
+    """
+    own = replace(options, image_size=size)
+    first = program(HERE / f"{PIPELINES[0]}.py", own)
+    batch = next(iter(first.loader))
+    answer: dict[str, Any] = {"consumed": timed(first.train_step, batch, own).samples_per_second.median}
+    names = [*PIPELINES, *(GPU_PIPELINES if options.device != "cpu" else ())]
+    at = run % len(names)
+    answer["pipelines"] = {
+        name: _pipeline(replace(own, data=Path(shards)) if name == SHARDS else own, name, workers, with_training)
+        for name in names[at:] + names[:at]
+    }
+    return answer
+
+
+def _pipeline(options: StepOptions, name: str, workers: int, with_training: bool) -> dict[str, Any]:
+    file, seconds = HERE / f"{name}.py", LOAD_SECONDS[options.quick]
+    on_gpu = name in GPU_PIPELINES  # its loader yields files
+    per_cpu = None if on_gpu else per_cpu_second(program(file, options).loader, seconds)
+    one = program(file, options, 0 if name in IN_MAIN_PROCESS else workers)
+    return {
+        "delivered": None if on_gpu else delivered(one.loader, seconds),
+        "per_cpu_second": per_cpu,
+        "trained": timed_with_loader(one.train_step, one.loader, options).samples_per_second.median
+        if with_training
+        else None,
+        "bytes": read_bytes(options, name),
+    }
+
+
+def read_bytes(options: StepOptions, name: str) -> int:
+    """Bytes of the training files that a program reads in an epoch."""
+    if name == SHARDS:
+        return bytes_on_disk(options.data / "train")
+    data = image_folder(options.data)
+    small = name in ("03_resized_once", "04_cached")
+    return bytes_on_disk(data / f"resized-{options.image_size}px" / "train" if small else data / "train")
+
+
+def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[scaling.Row]]:
+    """{"strong", "weak": [what `scaling.measured` returns]} from one process to `most`; the order turns with rounds."""
+    counts = scaling.process_counts(most)
+    cells = [("strong", count) for count in counts] + [("weak", count) for count in counts[1:]]
+    at = run % len(cells)
+    found = {}
+    for kind, count in cells[at:] + cells[:at]:
+        images = options.batch_size if kind == "weak" else share(options.batch_size, count, 1)
+        found[kind, count] = scaling.measured(options, count, images)
+    found["weak", 1] = found["strong", 1]  # the same
+    return {kind: [found[kind, count] for count in counts] for kind in ("strong", "weak")}
+
+
+def buckets(options: StepOptions, processes: int, sizes_mb: Sequence[float], run: int) -> list[scaling.Row]:
+    """What `scaling.measured` returns for each size of the parts that gradients are sent in, MiB; traced."""
+    images = share(options.batch_size, processes, 1)
+    at = run % len(sizes_mb)
+    found = {
+        size: scaling.measured(options, processes, images, bucket_mb=size, exchanges=(LAST, NEVER), traced=True)
+        for size in [*sizes_mb[at:], *sizes_mb[:at]]
+    }
+    return [found[size] for size in sizes_mb]
+
+
+def accumulation(options: StepOptions, processes: int, passes: int, run: int) -> scaling.Row:
+    """A batch in so many passes, gradients exchanged in the last, in each, and never. run: the number of the round."""
+    return scaling.measured(
+        options, processes, share(options.batch_size, processes, passes), passes, exchanges=EXCHANGES
+    )
+
+
+def straggler(options: StepOptions, processes: int, delay_ms: float, run: int) -> dict[str, scaling.Row]:
+    """{"alike", "delayed": what `scaling.measured` returns}: the last rank sleeps before each step of the second."""
+    images = share(options.batch_size, processes, 1)
+    return {
+        "alike": scaling.measured(options, processes, images, traced=True),
+        "delayed": scaling.measured(
+            options, processes, images, slow_rank=processes - 1, delay_ms=delay_ms, traced=True
+        ),
+    }
+
+
+def trained(options: StepOptions, processes: int, epochs: int, seed: int) -> list[dict[str, float]]:
+    """The epochs of a training by `train.py`, in so many processes: see `training.Epoch`."""
+    folder = options.logdir / "trained" / f"{processes}-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    words = [
+        "--data", options.data, "--device", options.device.partition(":")[0], "--model", options.model,
+        "--image-size", options.image_size, "--batch-size", options.batch_size, "--seed", options.seed + seed,
+        "--processes", processes, "--epochs", epochs, "--logdir", folder,
+    ]  # fmt: skip
+    command = [sys.executable, str(HERE / "train.py"), *map(str, words)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise InputError(done.stderr.strip().rpartition("\n")[2] or f"train.py ended with code {done.returncode}")
+    with open(folder / train.TABLE, newline="") as table:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+
+
+def swept(options: StepOptions, trials: int, epochs: int) -> dict[str, Any]:
+    """What `sweep.py` leaves in sweep.json, after so many trials."""
+    folder = options.logdir / "sweep"
+    shutil.rmtree(folder, ignore_errors=True)
+    words = ["--data", options.data, "--device", options.device, "--image-size", options.image_size]
+    words += ["--seed", options.seed, "--trials", trials, "--epochs", epochs, "--logdir", folder]
+    with redirect_stdout(sys.stderr):
+        sweep.main([str(word) for word in words])
+    return record.read_json(folder / sweep.FILE)
+
+
+if __name__ == "__main__":
+    serve(offline, pipelines, scaled, buckets, accumulation, straggler, trained, swept)

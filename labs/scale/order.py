@@ -31,7 +31,7 @@ def of_reader(shards: int, reader: int, readers: int, seed: int, epoch: int) -> 
 
 
 def within(images: int, shard: int, seed: int, epoch: int) -> np.ndarray:
-    """The order in which a shard's images are taken in an epoch: int64 [images]."""
+    """The order of a shard's images in an epoch: int64 [images]."""
     return np.random.default_rng((seed, epoch, shard)).permutation(images)
 
 

@@ -33,6 +33,7 @@ import torch
 OTHER_SIZE = 224  # px, beside the lab's own: the write-up's other one
 ROUNDS = {True: 2, False: 5}  # of pipelines, and of scaling; by --quick
 OFFLINE_ROUNDS = {True: 1, False: 3}
+OTHER_SIZE_ROUNDS = {True: 0, False: 3}
 EXCHANGE_ROUNDS = {True: 1, False: 3}  # of parts, accumulation and the straggler
 BUCKETS_MB = {True: (1.0, BUCKET_MB), False: (0.5, 1.0, 5.0, BUCKET_MB)}
 PASSES = 4
@@ -81,6 +82,7 @@ class Study:
                 name: tables.pipeline_rows(rounds)
                 for name, rounds in zip(("pipelines", "pipelines_large"), by_size.values(), strict=False)
             },
+            "trained": tables.trained_rows(by_size[self.options.image_size]),
             "epochs": tables.epoch_rows(by_size, device_name(self.options.device)),
             "scaling": tables.scaling_rows(scaled) if scaled else [],
             "buckets": tables.bucket_rows(buckets, BUCKETS_MB[self.quick]) if buckets else [],
@@ -109,9 +111,9 @@ class Study:
         found = {}
         for size in self.sizes:
             of_data = {"shards": shards.get(size, str(self.options.data)), "workers": self.workers, "size": size}
-            found[size] = self.several_rounds(
-                "pipelines", ROUNDS, **of_data, with_training=size == self.options.image_size
-            )
+            own = size == self.options.image_size
+            rounds = ROUNDS if own else OTHER_SIZE_ROUNDS
+            found[size] = self.several_rounds("pipelines", rounds, **of_data, with_training=own)
         if not found[self.options.image_size]:
             raise InputError(f"no pipeline could be measured: {'; '.join(self.notes)}")
         return {size: rounds for size, rounds in found.items() if rounds}

@@ -7,11 +7,11 @@ from typing import Any
 
 from common.studies.lab import Claim, Mean, Ratio, Row, above, mean, of_pairs, ratio
 from labs.scale import published
+from labs.scale.measure import EACH, LAST, NEVER, PIPELINES, SHARDS
 from labs.scale.one_rank import EXCHANGES
 
-LAST, EACH, NEVER = EXCHANGES
+FIRST, WORKERS, BATCHED = PIPELINES[:3]
 Answers = Sequence[Mapping[str, Any]]  # of each round, what a function of `measure` returned
-FIRST, WORKERS, BATCHED, SHARDS = "00_decode_each", "01_workers", "02_batched", "05_shards"
 FASTER = 5.0  # times the images/s of decoding per image: the goal of shards
 EPOCH_COLUMNS = {  # header: (of `training.Epoch`, times)
     "training loss": ("loss", 1),
@@ -63,24 +63,37 @@ def pipeline_rows(rounds: Answers) -> list[Row]:
     consumed = {number: [answer["consumed"]] for number, answer in enumerate(rounds)}
     rows, before = [], FIRST
     for name in _names(rounds):
-        alone, trained = of_rounds(rounds, name, "delivered"), of_rounds(rounds, name, "trained")
+        alone = of_rounds(rounds, name, "delivered")
         rows.append(
             {
                 "pipeline": name,
                 "images/s": middle(alone),
-                "times decoding each": None if name == FIRST else over(alone, of_rounds(rounds, FIRST, "delivered")),
-                "times the one before": None if name == FIRST else over(alone, of_rounds(rounds, before, "delivered")),
+                "times decoding each": over(alone, of_rounds(rounds, FIRST, "delivered")) if name != FIRST else None,
+                "times the one before": over(alone, of_rounds(rounds, before, "delivered")) if name != FIRST else None,
                 "images/s of one core": middle(of_rounds(rounds, name, "per_cpu_second")),
-                "MB on disk": middle(of_rounds(rounds, name, "bytes")) / 1e6,
+                "MB on disk": rounds[0]["pipelines"][name]["bytes"] / 1e6,
                 "times what the model consumes": over(alone, consumed),
-                "images/s trained": middle(trained),
-                "times as fast as training on 00": None
-                if name == FIRST
-                else over(trained, of_rounds(rounds, FIRST, "trained")),
             }
         )
         before = name
     return rows
+
+
+def trained_rows(rounds: Answers) -> list[Row]:
+    """What the model trains from each pipeline; [] where nothing was trained."""
+    names = [name for name in _names(rounds) if of_rounds(rounds, name, "trained")]
+    consumed = {number: [answer["consumed"]] for number, answer in enumerate(rounds)}
+    return [
+        {
+            "trained from": name,
+            "images/s": middle(of_rounds(rounds, name, "trained")),
+            "times decoding each": over(of_rounds(rounds, name, "trained"), of_rounds(rounds, FIRST, "trained"))
+            if name != FIRST
+            else None,
+            "of what the model consumes": over(of_rounds(rounds, name, "trained"), consumed),
+        }
+        for name in names
+    ]
 
 
 def _names(rounds: Answers) -> list[str]:

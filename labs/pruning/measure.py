@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 OTHER_WEIGHTS = 10_000_019  # added to a seed: the weights of another network
 TIMED_SHARE = 0.9  # of the weights, or channels, that a network is timed without
-TIMED_SECONDS = {True: 0.5, False: 2.0}  # of all windows of a variant; by --quick
+TIMED_SECONDS = {True: 0.5, False: 4.0}  # of all windows of a variant; by --quick
 WINDOWS = 5
 JOB_EPOCHS = 4  # of each of the trainings that are timed, one after the other and side by side
 JOB_LIMIT_SECONDS = 3600
@@ -91,12 +91,13 @@ def quantiles(values: torch.Tensor) -> dict[str, float]:
 
 def retrained(
     options: StepOptions, seed: int, sparsity: float, reset: int, resets: Sequence[int], how: str = of_masks.HOW[0],
-    reinitialised: bool = False,
+    reinitialised: bool = False, begin: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Prune the weights as they are at the end, reset the others to the end of an epoch, and train from there.
 
     resets: the epochs whose weights are kept. how: see `masks.masks_of`. reinitialised: the weights that stay are those
-    of another network, which has not been trained. {"accuracy": 0..1}.
+    of another network, which has not been trained. begin: the epoch whose batches and learning rates come first, that
+    of `reset` if None. {"accuracy": 0..1}.
     """
     training, kept = at_the_end(options, seed, resets)
     masks = of_masks.masks_of(training.model, sparsity, how, training.seed)
@@ -105,7 +106,7 @@ def retrained(
     else:
         training.load(kept[reset])
     training.mask(masks)
-    training.run(begin=reset)
+    training.run(begin=reset if begin is None else begin)
     return {"accuracy": training.accuracy()}
 
 

@@ -87,6 +87,7 @@ class Study:
             "misplaced": tables.misplaced_rows(runs),
             "grid": tables.grid_rows(of),
             "resetting": tables.reset_rows(of),
+            "schedule": tables.schedule_rows(of),
             "masks": tables.mask_rows(of, runs),
             "rounds": tables.iterated_rows(of),
             "channels": tables.channel_rows(of, parameters),
@@ -104,6 +105,10 @@ class Study:
         others = [(how, sparsity) for how in HOW[1:] for sparsity in some]
         grid = self.each("retrained", [{"sparsity": sparsity, "reset": reset} for sparsity, reset in cells])
         by_how = self.each("retrained", [{"sparsity": one, "reset": late, "how": how} for how, one in others])
+        swapped = [(sparsity, late, 0) for sparsity in some] + [(sparsity, 0, late) for sparsity in some]
+        by_schedule = self.each(
+            "retrained", [{"sparsity": one, "reset": reset, "begin": begin} for one, reset, begin in swapped]
+        )
         again = self.each("retrained", [{"sparsity": one, "reset": 0, "reinitialised": True} for one in some])
         in_rounds = [] if self.quick else [0, late]
         iterated = self.each("iterated", [{"reset": reset} for reset in in_rounds])
@@ -121,6 +126,7 @@ class Study:
             unpruned=_accuracy(trained),
             without_retraining=as_it_is,
             grid=dict(zip(cells, map(_accuracy, grid), strict=True)),
+            swapped=dict(zip(swapped, map(_accuracy, by_schedule), strict=True)),
             others=dict(zip(others, map(_accuracy, by_how), strict=True)),
             reinitialised=dict(zip(some, map(_accuracy, again), strict=True)),
             iterated=by_round,

@@ -1,7 +1,7 @@
 """The study's tables and claims, from what was measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common.studies.lab import Claim, Mean, Ratio, Row, above, inside, mean, of_pairs, ratio
@@ -23,7 +23,8 @@ ROUNDING = 1e-6  # points: an interval that is narrower has no width
 class Accuracies:
     """Of test images, 0..1, by seed.
 
-    unpruned. without_retraining: {sparsity}. grid: {cell: layer-wise masks}. others: {(how, sparsity): other masks}.
+    unpruned. without_retraining: {sparsity}. grid: {cell: layer-wise masks}. swapped: {(sparsity, epoch that weights
+    are reset to, epoch that training begins at)}, where they differ. others: {(how, sparsity): other masks}.
     reinitialised: {sparsity: layer-wise masks on random weights}. iterated: {cell: pruned in rounds}. channel_pruned:
     {share}. late: the epoch of late resetting, that of `others` and `channel_pruned`.
     """
@@ -31,6 +32,7 @@ class Accuracies:
     unpruned: BySeed
     without_retraining: Mapping[float, BySeed]
     grid: Mapping[Cell, BySeed]
+    swapped: Mapping[tuple[float, int, int], BySeed]
     others: Mapping[tuple[str, float], BySeed]
     reinitialised: Mapping[float, BySeed]
     iterated: Mapping[Cell, BySeed]
@@ -53,14 +55,19 @@ class Accuracies:
 
 
 def points(of: BySeed) -> Mean | None:
-    """The mean accuracy in %; None of no seed."""
-    return mean([100 * value for value in of.values()]) if of else None
+    """The mean accuracy in %; None of no seed. Its interval ends where accuracies do."""
+    if not of:
+        return None
+    found = mean([100 * value for value in of.values()])
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(100.0, found.high))
 
 
 def more(one: BySeed, other: BySeed) -> Mean | None:
     """How many percentage points more the first has: paired by seed; None without a pair."""
     both = [seed for seed in one if seed in other]
-    return mean([100 * (one[seed] - other[seed]) for seed in both]) if both else None
+    return mean([round(100 * (one[seed] - other[seed]), 9) for seed in both]) if both else None
 
 
 def percent(share: float) -> str:
@@ -150,6 +157,27 @@ def reset_rows(of: Accuracies) -> list[Row]:
                 "initialisation over reinitialised": more(first, other),
                 f"epoch {of.late} over reinitialised": more(late, other),
                 f"epoch {of.late} over unpruned": more(late, of.unpruned),
+            }
+        )
+    return rows
+
+
+def schedule_rows(of: Accuracies) -> list[Row]:
+    """Late weights and a late beginning apart: both, either, neither; differences are paired by seed."""
+    rows = []
+    for sparsity in sorted({sparsity for sparsity, _, _ in of.swapped}):
+        neither, both = of.reset_to(0, sparsity), of.reset_to(of.late, sparsity)
+        weights = of.swapped.get((sparsity, of.late, 0), {})
+        beginning = of.swapped.get((sparsity, 0, of.late), {})
+        rows.append(
+            {
+                "pruned %": 100 * sparsity,
+                "epoch 0, from epoch 0": points(neither),
+                f"epoch {of.late}, from epoch 0": points(weights),
+                f"epoch 0, from epoch {of.late}": points(beginning),
+                f"epoch {of.late}, from epoch {of.late}": points(both),
+                "late weights, points": more(weights, neither),
+                "late beginning, points": more(beginning, neither),
             }
         )
     return rows
@@ -260,9 +288,15 @@ def sooner(jobs: Jobs, at_a_time: int) -> Ratio | float:
 def claims(of: Accuracies, trained: Sequence[Mapping[str, Any]], rounds: Speeds, jobs: Jobs) -> list[Claim]:
     """What was published or expected, and what came of it."""
     late, first = of.reset_to(of.late, JUDGED), of.reset_to(0, JUDGED)
+    late_weights = of.swapped.get((JUDGED, of.late, 0), {})
     other, at = of.reinitialised.get(JUDGED, {}), f"{percent(JUDGED)} pruned (points more)"
     found = [
         _of_seeds("late-reset", f"Late resetting beats resetting to the initialisation, {at}.", more(late, first)),
+        _of_seeds(
+            "late-weights",
+            f"Late weights beat the initialisation where both are trained for all epochs, {at}.",
+            more(late_weights, first),
+        ),
         _of_seeds("initialisation", f"The initialisation beats other random weights, {at}.", more(first, other)),
         _of_seeds("late-reinitialised", f"Late resetting beats other random weights, {at}.", more(late, other)),
     ]

@@ -22,7 +22,7 @@ from labs.pruning.plans import Plan
 from labs.pruning.training import Training, checkpoints, data_of, learning_rate
 
 PLAN = Plan(epochs=3, lr=0.1, image_size=8, resets=(0, 1, 2), rounds=(0.5, 0.9))
-TABLES = "counts quantiles misplaced grid resetting masks channels speed processes pruned"
+TABLES = "counts quantiles misplaced grid resetting schedule masks channels speed processes pruned"
 
 
 @pytest.fixture
@@ -256,6 +256,7 @@ def measured(**changes):
     values = {
         "unpruned": by_seed(0.98, 0.97), "without_retraining": {0.95: by_seed(0.2, 0.3)},
         "grid": {(0.95, 0): by_seed(0.90, 0.91), (0.95, 2): by_seed(0.94, 0.96)},
+        "swapped": {(0.95, 2, 0): by_seed(0.97, 0.99), (0.95, 0, 2): by_seed(0.8, 0.81)},
         "others": {("random", 0.95): by_seed(0.5, 0.6)}, "reinitialised": {0.95: by_seed(0.85, 0.87)},
         "iterated": {(0.6, 2): by_seed(0.97, 0.97), (0.95, 2): by_seed(0.95, 0.95)},
         "channel_pruned": {0.9: by_seed(0.9, 0.92)}, "late": 2,
@@ -269,6 +270,11 @@ def test_tables_pair_accuracies_by_seed():
     assert row["initialisation over reinitialised"].mean == pytest.approx(4.5)
     assert row["epoch 2 over reinitialised"].mean == pytest.approx(9)
     assert row["epoch 2 over unpruned"].mean == pytest.approx(-2.5)
+    [row] = tables.schedule_rows(measured())
+    apart = ("epoch 0, from epoch 0", "epoch 2, from epoch 0", "epoch 0, from epoch 2", "epoch 2, from epoch 2")
+    assert [row[name].mean for name in apart] == pytest.approx([90.5, 98, 80.5, 95])
+    assert row["late weights, points"].mean == pytest.approx(7.5)
+    assert row["late beginning, points"].mean == pytest.approx(-10)
     [row] = tables.mask_rows(
         measured(), [{"emptied": [["global", 0.95, count], ["random", 0.95, 0]]} for count in (3, 4)]
     )
@@ -310,11 +316,13 @@ def test_claims_hold_only_where_intervals_say_so():
 
 
 def test_what_was_not_measured_is_in_no_claim_and_breaks_no_table():
-    of = measured(grid={(0.95, 0): {}, (0.95, 2): by_seed(0.9)}, others={}, reinitialised={}, iterated={})
+    nothing = {name: {} for name in ("swapped", "others", "reinitialised", "iterated")}
+    of = measured(grid={(0.95, 0): {}, (0.95, 2): by_seed(0.9)}, **nothing)
     ids = {claim.id for claim in tables.claims(of, [{"misplaced": []}], [], {1: []})}
     assert ids == set()
     assert tables.grid_rows(of)[0]["reset to epoch 0"] is None
     assert tables.iterated_rows(of) == tables.mask_rows(of, []) == tables.job_rows({1: []}, 4) == []
+    assert tables.schedule_rows(of) == []
 
 
 @pytest.mark.long
@@ -346,6 +354,24 @@ def test_a_small_study_fills_every_table_and_is_deterministic(options, tmp_path,
     assert "2:4 sparsity" in capsys.readouterr().out
     one, same = (measure.retrained(options, 1, 0.9, 1, [0, 1, 2]) for _ in range(2))
     assert one == same
+
+
+def test_a_training_may_begin_at_another_epoch_than_that_of_its_weights(options, monkeypatch):
+    begun = []
+    monkeypatch.setattr(measure.Training, "run", lambda self, begin=0, **_: begun.append(begin) or [])
+    monkeypatch.setattr(
+        measure, "checkpoints", lambda *_: {epoch: measure.begun(options, 0).checkpoint() for epoch in range(17)}
+    )
+    measure.retrained(options, 0, 0.5, 2, [0, 2])
+    measure.retrained(options, 0, 0.5, 2, [0, 2], begin=0)
+    assert begun == [2, 0]
+
+
+def test_an_accuracy_s_interval_ends_where_accuracies_do():
+    value = tables.points(by_seed(0.99, 0.5, 0.9))
+    assert (value.low > 0, value.high) == (True, 100)
+    assert tables.points(by_seed(0.1, 0.9)).low == 0
+    assert tables.points(by_seed(0.5)).low is None
 
 
 def test_a_training_that_fails_is_left_out_with_a_note_and_the_study_goes_on(options, monkeypatch):

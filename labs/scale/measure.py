@@ -24,7 +24,7 @@ from labs.scale import scaling, sweep, train
 from labs.scale.batches import bytes_on_disk, delivered, per_cpu_second
 from labs.scale.jpegs import Engine, image_folder, on_all_cores
 from labs.scale.one_rank import EXCHANGES
-from labs.scale.preprocess import preprocess
+from labs.scale.preprocess import preprocess, train_shards
 from labs.scale.spark import spark_engine
 from labs.scale.training import share
 
@@ -110,7 +110,7 @@ def _pipeline(options: StepOptions, name: str, workers: int, with_training: bool
 def read_bytes(options: StepOptions, name: str) -> int:
     """Bytes of the training files that a program reads in an epoch."""
     if name == SHARDS:
-        return bytes_on_disk(options.data / "train")
+        return bytes_on_disk(train_shards(options.data, options.image_size)[0])
     data = image_folder(options.data)
     small = name in ("03_resized_once", "04_cached")
     return bytes_on_disk(data / f"resized-{options.image_size}px" / "train" if small else data / "train")

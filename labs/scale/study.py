@@ -162,10 +162,15 @@ class Study:
 
 
 def most_processes(device: str) -> int:
-    """How many processes train together: one for each core, or for each GPU; two on a CPU of one core."""
+    """How many processes train together: one for each core, or for each GPU, two on a CPU of one core.
+
+    A power of two, so that they can share a batch.
+    """
     if device == "cpu":
-        return max(2, min(usable_cores(), MOST_PROCESSES))
-    return min(torch.cuda.device_count(), MOST_PROCESSES)
+        count = max(2, min(usable_cores(), MOST_PROCESSES))
+    else:
+        count = min(torch.cuda.device_count(), MOST_PROCESSES)
+    return 2 ** (count.bit_length() - 1)
 
 
 def notes_of(options: StepOptions, train: Listing, val: Listing) -> list[str]:

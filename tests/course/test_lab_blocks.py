@@ -118,3 +118,20 @@ def test_lengths_padding_and_memory_by_trick_are_drawn_from_their_tables(study):
     memory = drawings["memory_by_trick"][0].axes[0]
     assert [(bar.get_x(), bar.get_width()) for bar in memory.patches] == [(0, 0.3), (0, 0.3), (0.3, 4.0), (0.3, 2.5)]
     assert "baseline 4.30 GB; sdpa 2.80 GB" in drawings["memory_by_trick"][1]
+
+
+def test_pipelines_are_bars_and_what_the_model_consumes_is_a_line(study):
+    def row(name, speed):
+        times = speed and asdict(Ratio(speed / 20, 0.1, 9.0, 3))
+        return {"pipeline": name, "images/s": speed, "times what the model consumes": times}
+
+    study.tables.clear()
+    study.tables["pipelines"] = [row("00_decode_each", 10.0), row("06_nvjpeg", None), row("05_shards", 40.0)]
+    drawings = lab_figures.figures(study)
+    assert set(drawings) == {"pipelines"}
+    axes = drawings["pipelines"][0].axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [10, 40]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["00_decode_each", "05_shards"]
+    assert axes.get_xscale() == "log"
+    [line] = axes.lines
+    assert list(line.get_xdata()) == pytest.approx([20, 20])

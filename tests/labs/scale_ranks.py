@@ -1,11 +1,17 @@
-"""What the processes of test_scale_train.py do: `python scale_ranks.py WHAT FOLDER`, started by `labs.scale.launch`."""
+"""What the processes of test_scale_train.py do in one start: `python scale_ranks.py FOLDER`, by `labs.scale.launch`.
+
+They import torch once, and a second time after one of them was killed.
+"""
 
 import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -15,13 +21,18 @@ from torch.utils.data import TensorDataset
 
 from common.errors import InputError, one_line_errors
 from common.options import resolved
-from labs.scale import train
+from labs.scale import one_rank, train
 from labs.scale.model import DEFAULTS
+from labs.scale.one_rank import Measurement
 from labs.scale.ranks import joined, reported
-from labs.scale.training import Settings, Training
+from labs.scale.training import BUCKET_MB, Settings, Training
 
 CLASSES = 7
 JPEG_WORDS = "--device cpu --model w8 --image-size 32 --batch-size 8 --epochs 1 --workers 0 --precision fp32".split()
+STRAGGLER = Measurement(
+    folder="", device="cpu", model="w8", image_size=32, images=2, passes=2, bucket_mb=BUCKET_MB,
+    exchanges=("last pass", "never"), slow_rank=1, delay_ms=150.0, windows=1, steps=1, traced=True,
+)  # fmt: skip
 
 
 def images(count, seed):
@@ -88,14 +99,31 @@ def same():
     }
 
 
-def killed(folder):
-    """Train, but rank 1 is killed in the second step of epoch 3, and after a restart in that of epoch 4."""
+def of_files(folder):
+    """Train on JPEGs as `train.main` does."""
+    args = train.options(["--data", str(folder / "jpegs"), "--logdir", str(folder / "train"), *JPEG_WORDS])
+    train.train(resolved(args, defaults=DEFAULTS), args)
+
+
+def straggling(folder):
+    """Measure what `STRAGGLER` says, in the group that is there."""
+    with (
+        patch.object(one_rank, "joined", lambda device: nullcontext()),
+        patch.object(one_rank, "WARMUP_STEPS", 1),
+    ):
+        one_rank.run(replace(STRAGGLER, folder=str(folder)))
+
+
+def killed(folder, restarted):
+    """Train, but rank 1 is killed in the second step of epoch 3; after the restart it refuses that of epoch 4."""
     training, steps = tiny(), []
-    real, last = training.step, 3 + int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    real, last = training.step, 3 + restarted
 
     def step(batches):
         steps.append(len(training.epochs) + 1)
         if dist.get_rank() == 1 and steps.count(last) == 2:
+            if restarted:
+                raise InputError(f"nothing to train on in {folder}: choose another")
             os.kill(os.getpid(), signal.SIGKILL)
         return real(batches)
 
@@ -103,23 +131,15 @@ def killed(folder):
     train.fit(training, folder)
 
 
-def of_files(folder):
-    """Train on JPEGs as `train.main` does; then rank 1 refuses, while rank 0 waits for it."""
-    args = train.options(["--data", str(folder / "jpegs"), "--logdir", str(folder / "train"), *JPEG_WORDS])
-    train.train(resolved(args, defaults=DEFAULTS), args)
-    if dist.get_rank() == 1:
-        raise InputError(f"nothing to train on in {folder}: choose another")
-    dist.barrier()
-
-
 @one_line_errors()
 def main():
     with reported(), joined(torch.device("cpu")):
-        what, folder = sys.argv[1], Path(sys.argv[2])
-        if what == "killed":
-            return killed(folder)
-        (folder / f"same{dist.get_rank()}.json").write_text(json.dumps(same()))
-        of_files(folder)
+        folder, restarted = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        if not restarted:
+            (folder / f"same{dist.get_rank()}.json").write_text(json.dumps(same()))
+            of_files(folder)
+            straggling(folder)
+        killed(folder / "killed", restarted)
 
 
 if __name__ == "__main__":

@@ -336,7 +336,7 @@ def test_a_small_study_fills_every_table_and_is_deterministic(options, tmp_path,
     )
     monkeypatch.setattr(measure, "TIMED_SECONDS", {True: 0.01})
     monkeypatch.setattr(measure, "jobs", lambda *_, at_a_time, **__: {"seconds": 2.0 / at_a_time})
-    words = ["--quick", "--device", "cpu", "--model", "w4", "--batch-size", "8", "--data", str(tmp_path)]
+    words = ["--quick", "--device", "cpu", "--model", "w4", "--batch-size", "20", "--data", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["study.py", *words, "--logdir", str(tmp_path)])
     study.main()
     result = read(tmp_path / "labs" / "pruning" / "study.json")

@@ -272,7 +272,7 @@ def grid(options, program, jobs):
 
 @needs_submitit
 def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(tmp_path, options, program):
-    grid(options, program, local(tmp_path, at_a_time=2))
+    grid(options, program, local(tmp_path, at_a_time=3))
 
 
 @needs_submitit

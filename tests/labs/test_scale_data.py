@@ -33,16 +33,6 @@ needs_spark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="session")
-def drawn(tmp_path_factory):
-    """96 training pictures of 4 classes, small ones, and 19 for validation."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "SIDES", (70, 130))
-        patch.setattr(drawing, "LARGE_SIDE", 200)
-        patch.setattr(jpegs, "usable_cores", lambda: 1)
-        return jpegs.drawn_folder(tmp_path_factory.mktemp("jpegs") / "drawn", images=96, classes=4)
-
-
 @pytest.fixture
 def data(drawn, tmp_path):
     """A copy of `drawn`, to be changed."""

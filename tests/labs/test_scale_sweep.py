@@ -2,8 +2,9 @@
 
 import json
 import math
+import multiprocessing
+import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,6 @@ from random import Random
 import pytest
 import torch
 from PIL import Image
-from support import ROOT
 from torch import nn
 
 from common.errors import InputError
@@ -24,27 +24,6 @@ from labs.scale.tuning import Diverged, Subset, subset, trained
 
 needs_optuna = pytest.mark.skipif(find_spec("optuna") is None, reason="optuna is not installed: pip install optuna")
 SETTINGS = Settings(data="mine", classes=2, image_size=16, epochs=3, pruner="median", seed=0, device="cpu")
-PROGRAM = """
-import json, os, signal, sys
-from pathlib import Path
-from labs.scale.trials import Settings, opened, work
-
-folder, trials, killed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-settings = Settings(**json.loads(sys.argv[4]))
-done = []
-
-def objective(parameters, after_epoch):
-    if len(done) == killed:
-        os.kill(os.getpid(), signal.SIGKILL)
-    done.append(parameters)
-    after_epoch(1, {"accuracy": 0.5})
-    return parameters["label_smoothing"]
-
-study = opened(folder, settings)
-print("ready", flush=True)
-sys.stdin.readline()
-print(json.dumps(work(folder, study, settings, trials, objective)))
-"""
 
 
 @pytest.fixture
@@ -65,30 +44,35 @@ def smooth(parameters, after_epoch):
     return parameters["label_smoothing"]
 
 
-def started(tmp_path, count, killed=-1):
-    """A process of a sweep that waits for a line before its first trial; it is killed in its `killed`th one."""
-    words = [str(tmp_path), str(count), str(killed), json.dumps(vars(SETTINGS))]
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+def work_and_die(folder):
+    """What a process of a sweep does, but it is killed in its third trial."""
+    done = []
+
+    def objective(parameters, after_epoch):
+        done.append(parameters)
+        if len(done) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return smooth(parameters, after_epoch)
+
+    work(folder, opened(folder, SETTINGS), SETTINGS, 8, objective)
 
 
 # Sharing a study
 
 
 @needs_optuna
-def test_two_processes_make_as_many_trials_as_asked_for_and_a_killed_one_loses_only_its_own(tmp_path):
-    lives, dies = started(tmp_path, 8), started(tmp_path, 8, killed=2)
-    assert [process.stdout.readline() for process in (lives, dies)] == ["ready\n"] * 2
-    for process in (dies, lives):
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in (lives, dies):
-        process.communicate(timeout=120)
-    assert (lives.returncode, dies.returncode) == (0, -signal.SIGKILL)
-    study = opened(tmp_path, SETTINGS)
-    assert Counter(states(study))["complete"] in (7, 8)  # by who was first: 7 where the killed trial was the last
-    work(tmp_path, study, SETTINGS, 8, smooth)  # as the next call does
+def test_two_processes_make_as_many_trials_as_asked_for_and_a_killed_one_loses_only_its_own(tmp_path, study):
+    dies, own = multiprocessing.get_context("fork").Process(target=work_and_die, args=(tmp_path,)), []
+
+    def objective(parameters, after_epoch):
+        own.append(parameters)
+        if len(own) == 3:  # which runs on while the other one loses its third
+            dies.join(timeout=120)
+        return smooth(parameters, after_epoch)
+
+    dies.start()
+    assert work(tmp_path, study, SETTINGS, 8, objective) == Counter(complete=6)
+    assert dies.exitcode == -signal.SIGKILL
     assert Counter(states(study)) == {"complete": 8, "failed": 1}
     assert work(tmp_path, study, SETTINGS, 8, smooth) == Counter()
     assert len({trial.params["lr"] for trial in study.trials}) == 9  # no parameters tried twice

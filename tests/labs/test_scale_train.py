@@ -4,10 +4,12 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +19,7 @@ import scale_ranks
 import torch
 import torch.distributed as dist
 from PIL import Image
+from scale_ranks import STRAGGLER
 from support import ROOT, run_program
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -32,14 +35,8 @@ from pathlib import Path
 from common.errors import one_line_errors
 from labs.scale.launch import launch
 with one_line_errors():
-    launch(Path({program!r}), sys.argv[2:], 2, int(sys.argv[1]))
+    launch(Path({program!r}), sys.argv[1:], processes=2, restarts=1)
 """
-
-
-def started(*words, restarts=0):
-    """scale_ranks.py in two processes: the finished process that launched them."""
-    code = LAUNCH.format(program=str(RANKS))
-    return run_program("-c", code, restarts, *words, OMP_NUM_THREADS=1, PYTHONPATH=ROOT)
 
 
 @pytest.fixture
@@ -63,10 +60,12 @@ def jpegs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory, jpegs):
-    """Two processes: what each says of its trainings, their folder, and how they ended, as one of them refused."""
+    """scale_ranks.py in two processes: what each says of its trainings, their folder, and how they ended."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "jpegs").symlink_to(jpegs)
-    finished = started("same", folder)
+    (folder / "killed").mkdir()
+    code = LAUNCH.format(program=str(RANKS))
+    finished = run_program("-c", code, folder, OMP_NUM_THREADS=1, PYTHONPATH=ROOT)
     assert finished.returncode == 2, finished.stderr
     facts = [json.loads((folder / f"same{rank}.json").read_text()) for rank in range(2)]
     return SimpleNamespace(facts=facts, folder=folder, finished=finished)
@@ -141,31 +140,30 @@ def rows(folder):
         return list(csv.DictReader(file))
 
 
-def test_a_killed_worker_costs_no_more_than_its_epoch_and_is_told_in_one_line(tmp_path, alone):
-    ended = started("killed", tmp_path, restarts=1)
-    assert ended.returncode == 2
-    assert ended.stderr == "-c: rank 1 was ended by SIGKILL, as the system does where memory runs out: " + (
-        "the others were stopped\n"
-    )
-    told = re.findall(r"epoch \d(?=:)|goes on after epoch \d", ended.stdout)
-    assert told == ["epoch 1", "epoch 2", "goes on after epoch 2", "goes on after epoch 2", "epoch 3"]
-    assert [row["epoch"] for row in rows(tmp_path)] == ["1", "2", "3"]
+def test_a_killed_worker_costs_no_more_than_its_epoch(two, alone):
+    folder = two.folder / "killed"
+    told = re.findall(r"epoch \d(?=:)|goes on after epoch \d", two.finished.stdout)
+    assert told == [
+        "epoch 1",  # of the JPEGs
+        "epoch 1", "epoch 2", "goes on after epoch 2", "goes on after epoch 2", "epoch 3",
+    ]  # fmt: skip
+    assert [row["epoch"] for row in rows(folder)] == ["1", "2", "3"]
 
     goes_on, never_killed = scale_ranks.tiny(), scale_ranks.tiny()
-    train.fit(goes_on, tmp_path)
+    train.fit(goes_on, folder)
     for _ in range(4):
         never_killed.epoch()
     assert close(scale_ranks.facts(goes_on), scale_ranks.facts(never_killed))
-    assert [(row["epoch"], row["processes"]) for row in rows(tmp_path)] == [
+    assert [(row["epoch"], row["processes"]) for row in rows(folder)] == [
         ("1", "2"), ("2", "2"), ("3", "2"), ("4", "1")
     ]  # fmt: skip
-    events = EventAccumulator(str(tmp_path))
+    events = EventAccumulator(str(folder))
     events.Reload()
     assert [point.step for point in events.Scalars("top5")] == [1, 2, 3, 4]
 
 
 def test_a_rank_that_refuses_ends_all_with_its_reason_in_one_line(two):
-    reason = f"nothing to train on in {two.folder}: choose another"
+    reason = f"nothing to train on in {two.folder / 'killed'}: choose another"
     assert two.finished.stderr == f"-c: rank 1: {reason}; the others were stopped\n"
 
 
@@ -173,6 +171,20 @@ def test_two_processes_train_on_jpegs_and_one_reports(two):
     assert [row["processes"] for row in rows(two.folder / "train")] == ["2"]
     printed = [line for line in two.finished.stdout.splitlines() if line.startswith("train: ")]
     assert "batch 8 = 2 processes x 1 passes x 4" in printed[0]
+
+
+def test_a_process_that_is_killed_is_told_in_one_line_and_all_is_as_before(tmp_path):
+    program = tmp_path / "killed.py"
+    program.write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL) if os.environ['RANK'] == '1' else signal.pause()\n"
+    )
+    before = dict(os.environ), signal.getsignal(signal.SIGINT)
+    with pytest.raises(InputError) as ended:
+        launch.launch(program, [], 2)
+    assert str(ended.value) == "rank 1 was ended by SIGKILL, as the system does where memory runs out: " + (
+        "the others were stopped"
+    )
+    assert (dict(os.environ), signal.getsignal(signal.SIGINT)) == before
 
 
 def failure(code, message=None):
@@ -297,19 +309,6 @@ def test_the_rate_rises_in_the_first_epoch_and_ends_at_0():
     assert rates == [pytest.approx(value) for value in (1.0, 2.0, 1.0, 0.0)]
 
 
-def measurement(processes, ms, exchange="last pass"):
-    speeds = [1000 * 16 / value for value in ms]
-    own = {"processes": processes, "oversubscribed": False, "ranks": []}
-    return {**own, "step_ms": {exchange: ms}, "images_per_second": {exchange: speeds}}
-
-
-def test_efficiency_is_throughput_over_that_of_as_many_single_processes():
-    strong = scaling.efficiencies([measurement(1, [80, 79, 300]), measurement(2, [50]), measurement(4, [20])])
-    assert [row["speed_up"] for row in strong] == pytest.approx([1, 1.6, 4])
-    assert [row["efficiency"] for row in strong] == pytest.approx([1, 0.8, 1])
-    assert strong[0]["images_per_second"] == pytest.approx(200)
-
-
 def test_process_counts_and_what_is_too_many(monkeypatch):
     assert [scaling.process_counts(most) for most in (1, 2, 6)] == [[1], [1, 2], [1, 2, 4, 6]]
     assert not scaling.is_oversubscribed("cpu", usable_cores())
@@ -326,18 +325,35 @@ def small(tmp_path):
     return StepOptions(tmp_path, "cpu", tmp_path, download=False, quick=True, stacks=False, **own)
 
 
-def test_a_straggler_shows_in_the_time_that_the_others_communicate(small, monkeypatch):
+def test_a_straggler_shows_in_the_time_that_the_others_communicate(two, small, monkeypatch):
+    def launched(program, words, processes):
+        """The processes of `two` have measured it."""
+        own = json.loads(words[0])
+        assert (program, processes) == (Path(one_rank.__file__), 2)
+        assert {**own, "folder": ""} == json.loads(json.dumps(asdict(STRAGGLER)))
+        for rank in range(processes):
+            shutil.copy(two.folder / f"rank{rank}.json", own["folder"])
+
+    monkeypatch.setattr(scaling, "launch", launched)
     monkeypatch.setattr(scaling, "WINDOWS", {True: 1})
     monkeypatch.setattr(scaling, "STEPS", {True: 1})
-    before = dict(os.environ), signal.getsignal(signal.SIGINT)
-    of, delay_ms = ("last pass", "never"), 300.0
+    of, delay_ms = ("last pass", "never"), STRAGGLER.delay_ms
     run = scaling.measured(small, 2, 2, passes=2, exchanges=of, slow_rank=1, delay_ms=delay_ms, traced=True)
-    assert (dict(os.environ), signal.getsignal(signal.SIGINT)) == before
     assert tuple(run["step_ms"]) == of
     assert run["images_per_second"]["never"] == [pytest.approx(8 * 1000 / run["step_ms"]["never"][0])]
     waiting, slow = (rank["communication_ms"] for rank in run["ranks"])
     assert waiting > slow > 0
     assert all(rank["step_ms"] > delay_ms for rank in run["ranks"])  # the sleep is in it
+
+
+def test_a_process_measures_what_its_command_line_says(tmp_path, monkeypatch):
+    own = replace(STRAGGLER, folder=str(tmp_path), slow_rank=None, traced=False, windows=3)
+    monkeypatch.setattr(one_rank, "WARMUP_STEPS", 1)
+    monkeypatch.setattr(sys, "argv", ["one_rank.py", *one_rank.words(own)])
+    one_rank.main()
+    written = json.loads((tmp_path / "rank0.json").read_text())
+    assert (written["rank"], written["trace"]) == (0, None)
+    assert {exchange: len(ms) for exchange, ms in written["step_ms"].items()} == {"last pass": 3, "never": 3}
 
 
 @pytest.mark.parametrize(("exchange", "times"), [("last pass", 1), ("each pass", 3)])

@@ -37,6 +37,26 @@ def test_the_seed_decides_the_weights(options):
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+def test_a_program_has_its_loader_with_the_workers_that_are_asked_for(options):
+    for words in ({}, {"workers": 2}):
+        loader = programs.program(BASELINE, options, **words).loader
+        assert (loader.num_workers, loader.batch_size) == (words.get("workers", 0), 4)
+
+
+def test_a_precision_is_passed_to_a_program_only_where_one_was_chosen(options, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import sys\nimport common.session\n\n"
+        "def main():\n    common.session.run_step(__file__, None, sys.argv[1:], lambda: None)\n"
+    )
+    chosen, automatic = (
+        programs.program(file, replace(options, precision=name), workers=3).loader for name in ("fp32", "auto")
+    )
+    assert chosen[chosen.index("--precision") + 1] == "fp32"
+    assert automatic == [word for word in chosen if word not in ("--precision", "fp32")]
+    assert automatic[-2:] == ["--workers", "3"]
+
+
 def test_input_that_a_program_refuses_is_refused(options, capsys):
     with pytest.raises(SystemExit) as ended:
         programs.program(BASELINE, replace(options, model="resnet18"))

@@ -74,6 +74,14 @@ def above(value: Ratio | Mean, limit: float) -> bool | None:
     return True if value.low > limit else False if value.high < limit else None
 
 
+def percent(shares: Sequence[float]) -> Mean:
+    """The mean of shares (0..1) in %; its interval ends at 0 and 100, as they do."""
+    found = mean([100 * share for share in shares])
+    if found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(0.0, found.low), high=min(100.0, found.high))
+
+
 def inside(low: float, high: float, band: tuple[float, float]) -> bool | None:
     """Whether an interval lies within a band: False only if it lies wholly outside, None where it holds a limit."""
     if band[0] < low and high < band[1]:

@@ -1,10 +1,10 @@
 """The study's tables and claims, from what was measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from common.studies.lab import Claim, Mean, Ratio, Row, above, inside, mean, of_pairs, ratio
+from common.studies.lab import Claim, Mean, Ratio, Row, above, inside, mean, of_pairs, percent, ratio
 from labs.pruning import published
 from labs.pruning.masks import HOW, magnitudes
 from labs.pruning.measure import PRODUCT, TIMED_SHARE, VARIANTS
@@ -55,13 +55,8 @@ class Accuracies:
 
 
 def points(of: BySeed) -> Mean | None:
-    """The mean accuracy in %; None of no seed. Its interval ends where accuracies do."""
-    if not of:
-        return None
-    found = mean([100 * value for value in of.values()])
-    if found.low is None or found.high is None:
-        return found
-    return replace(found, low=max(0.0, found.low), high=min(100.0, found.high))
+    """The mean accuracy in %; None of no seed."""
+    return percent(list(of.values())) if of else None
 
 
 def more(one: BySeed, other: BySeed) -> Mean | None:
@@ -70,7 +65,7 @@ def more(one: BySeed, other: BySeed) -> Mean | None:
     return mean([round(100 * (one[seed] - other[seed]), 9) for seed in both]) if both else None
 
 
-def percent(share: float) -> str:
+def in_percent(share: float) -> str:
     """For people: "95 %"."""
     return f"{100 * share:.3g} %"
 
@@ -227,7 +222,7 @@ def speed_rows(rounds: Speeds, of: Accuracies) -> list[Row]:
     }
     return [
         {
-            "network": name if name == "unpruned" else f"{name}, {percent(TIMED_SHARE)}",
+            "network": name if name == "unpruned" else f"{name}, {in_percent(TIMED_SHARE)}",
             "inference, times as fast": None if name == "unpruned" else times(rounds, name, "inference"),
             "training, times as fast": None if name == "unpruned" else times(rounds, name, "training"),
             "accuracy %": points(accuracy[name]),
@@ -289,7 +284,7 @@ def claims(of: Accuracies, trained: Sequence[Mapping[str, Any]], rounds: Speeds,
     """What was published or expected, and what came of it."""
     late, first = of.reset_to(of.late, JUDGED), of.reset_to(0, JUDGED)
     late_weights = of.swapped.get((JUDGED, of.late, 0), {})
-    other, at = of.reinitialised.get(JUDGED, {}), f"{percent(JUDGED)} pruned (points more)"
+    other, at = of.reinitialised.get(JUDGED, {}), f"{in_percent(JUDGED)} pruned (points more)"
     found = [
         _of_seeds("late-reset", f"Late resetting beats resetting to the initialisation, {at}.", more(late, first)),
         _of_seeds(
@@ -329,10 +324,10 @@ def _of_speed(rounds: Speeds) -> list[Claim]:
     found = []
     for name in ("masked", "masks removed"):
         if value := times(rounds, name, "inference"):
-            text = f"A network is as fast with {percent(TIMED_SHARE)} of its weights zero, {name} (times as fast)."
+            text = f"A network is as fast with {in_percent(TIMED_SHARE)} of its weights zero, {name} (times as fast)."
             holds = inside(value.low, value.high, SAME_SPEED)
             found.append(Claim(name.replace(" ", "-"), text, value.ratio, value.low, value.high, holds))
     if value := times(rounds, "channels pruned", "inference"):
-        text = f"Without {percent(TIMED_SHARE)} of the channels inside its blocks it is faster (times as fast)."
+        text = f"Without {in_percent(TIMED_SHARE)} of the channels inside its blocks it is faster (times as fast)."
         found.append(Claim("channels", text, value.ratio, value.low, value.high, above(value, 1)))
     return found

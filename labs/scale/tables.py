@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common.studies.lab import Claim, Mean, Ratio, Row, above, mean, of_pairs, ratio
+from common.studies.lab import Claim, Mean, Ratio, Row, above, mean, of_pairs, percent, ratio
 from labs.scale import published
 from labs.scale.measure import EACH, LAST, NEVER, PIPELINES, SHARDS
 from labs.scale.one_rank import EXCHANGES
@@ -13,11 +13,11 @@ from labs.scale.one_rank import EXCHANGES
 FIRST, WORKERS, BATCHED = PIPELINES[:3]
 Answers = Sequence[Mapping[str, Any]]  # of each round, what a function of `measure` returned
 FASTER = 5.0  # times the images/s of decoding per image: the goal of shards
-EPOCH_COLUMNS = {  # header: (of `training.Epoch`, times)
-    "training loss": ("loss", 1),
-    "validation loss": ("validation_loss", 1),
-    "top-1 %": ("top1", 100),
-    "top-5 %": ("top5", 100),
+EPOCH_COLUMNS = {  # header: (of `training.Epoch`, how its seeds are summed up)
+    "training loss": ("loss", mean),
+    "validation loss": ("validation_loss", mean),
+    "top-1 %": ("top1", percent),
+    "top-5 %": ("top5", percent),
 }
 
 
@@ -247,7 +247,7 @@ def _processes(count: int) -> str:
 
 def _of_epoch(of_seeds: Answers) -> Row:
     return {
-        header: mean([times * epoch[name] for epoch in of_seeds]) for header, (name, times) in EPOCH_COLUMNS.items()
+        header: of_values([epoch[name] for epoch in of_seeds]) for header, (name, of_values) in EPOCH_COLUMNS.items()
     }
 
 

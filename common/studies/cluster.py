@@ -173,7 +173,7 @@ def run(
             signal.signal(number, signal.SIG_DFL)
 
 
-def _exit_on_signals() -> list[int]:
+def _exit_on_signals() -> list[signal.Signals]:
     """Let signals raise SystemExit, in the main thread: which. Those that are ignored, as under nohup, still are."""
     main = threading.current_thread() is threading.main_thread()
     numbers = [one for one in ENDING_SIGNALS if main and signal.getsignal(one) == signal.SIG_DFL]

@@ -11,7 +11,9 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +31,7 @@ from common.record import writing
 from common.run import progress
 from common.studies import isolated
 from common.studies.extras import imported
+from common.studies.isolated import REASON_LENGTH
 
 KINDS = ("local", "slurm")
 ARRAY = 1000  # jobs of one array, at most: SLURM's MaxArraySize is 1001 unless its configuration says more
@@ -37,6 +40,8 @@ POLL_SECONDS = 0.25
 QUEUE_SECONDS = 3.0  # between two looks at SLURM's queue
 LATE_SECONDS = 10.0  # that an answer may need to appear on a shared file system, after its job has ended
 CANCEL_SECONDS = 10.0
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # of `kill`, and of a terminal that is closed
+NO_LOG_STATUS, NO_LOG = 53, "its node cannot write its log into"  # as a wait status of SLURM's own, and in words
 ENDED = "COMPLETED FAILED CANCELLED TIMEOUT OUT_OF_MEMORY NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE".split()
 NEVER = (  # reasons that SLURM gives for a job that waits, and which do not pass
     "PartitionTimeLimit PartitionNodeLimit BadConstraints DependencyNeverSatisfied InvalidQOS InvalidAccount "
@@ -66,9 +71,10 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Failed:
-    """A job without an answer. reason: why, in a line."""
+    """A job without an answer. reason: why, in a line. code: the exit code that this means, 1 for a defect."""
 
     reason: str
+    code: int = 2
 
 
 def add_cluster_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -143,13 +149,14 @@ def run(
 ) -> Iterator[tuple[int, list[Any] | Failed]]:
     """Call function(value) for each of these values, as jobs: (index, answers) as each ends, in any order.
 
-    nodes: of a job; the function is called once on each, so a job has as many answers, in the order of its nodes. One
-    that raises or dies makes its job a `Failed`; the other jobs go on. Where this is left, the jobs that are not done
-    are cancelled. Raises InputError where jobs cannot be submitted.
+    nodes: of a job; the function is called once on each, so a job has as many answers, in their order. One that raises
+    or dies makes its job a `Failed`; the others go on. Where this is left, or SIGTERM or SIGHUP ends the program, jobs
+    that are not done are cancelled. Raises InputError where jobs cannot be submitted.
     """
     executor = _executor(cluster, nodes)
     waiting, running = deque(range(len(values))), dict[int, Any]()
     queue = _Queue(cluster.kind)
+    signals = _exit_on_signals()
     try:
         while waiting or running:
             if batch := [waiting.popleft() for _ in range(min(_free(cluster, len(running)), len(waiting)))]:
@@ -162,6 +169,17 @@ def run(
             time.sleep(POLL_SECONDS)
     finally:
         _cancel(list(running.values()), cluster.kind)
+        for number in signals:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _exit_on_signals() -> list[signal.Signals]:
+    """Let signals raise SystemExit, in the main thread: which. Those that are ignored, as under nohup, still are."""
+    main = threading.current_thread() is threading.main_thread()
+    numbers = [one for one in ENDING_SIGNALS if main and signal.getsignal(one) == signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, lambda got, _: sys.exit(128 + got))
+    return numbers
 
 
 def _executor(cluster: Cluster, nodes: int) -> Any:
@@ -236,9 +254,9 @@ def _called(function: Callable[[Any], Any], value: Any) -> Any:
     try:
         return function(value)
     except InputError as error:
-        return Failed(printable(error, isolated.REASON_LENGTH))
+        return Failed(printable(error, REASON_LENGTH))
     except Exception as error:  # whatever it raises; the other jobs go on
-        return Failed(printable(f"{type(error).__name__}: {error}", isolated.REASON_LENGTH))
+        return Failed(printable(f"{type(error).__name__}: {error}", REASON_LENGTH), code=1)
 
 
 def _result(job: Any, nodes: int, queue: "_Queue") -> list[Any] | Failed | None:
@@ -251,13 +269,15 @@ def _result(job: Any, nodes: int, queue: "_Queue") -> list[Any] | Failed | None:
         try:
             answers = [task.result() for task in tasks]
         except Exception as error:  # of reading: a pickle can fail in any way
-            return Failed(f"its answer cannot be read: {printable(error, isolated.REASON_LENGTH)}")
+            return Failed(f"its answer cannot be read: {printable(error, REASON_LENGTH)}")
         return next((answer for answer in answers if isinstance(answer, Failed)), answers)
     if why_ended is None or not queue.is_late(job):
         return None
     if queue.kind == "slurm":
         job.cancel(check=False)  # of one that waits for what never comes; nothing for one that has ended
-    return Failed(printable(f"{why_ended}; its log: {tasks[0].paths.stdout}", 2 * isolated.REASON_LENGTH))
+    log = tasks[0].paths.stdout
+    more = f" {log.parent}: use a folder that all nodes share" if why_ended == NO_LOG else f"; its log: {log}"
+    return Failed(printable(why_ended + more, 2 * REASON_LENGTH))
 
 
 class _Queue:
@@ -299,6 +319,8 @@ class _Queue:
         if state not in ENDED:
             return None
         code = os.waitstatus_to_exitcode(int(status)) if status.isdecimal() else 0
+        if code == -NO_LOG_STATUS:
+            return NO_LOG
         return f"SLURM says {state}" + (f", {_named(code)}" if code else "")
 
     def _ask(self) -> None:
@@ -322,8 +344,6 @@ def _cancel(jobs: Sequence[Any], kind: str) -> None:
     """Cancel jobs; those of this machine have ended then."""
     for job in jobs:
         job.cancel(check=False)
-    begin = time.monotonic()
-    while kind == "local" and time.monotonic() - begin < CANCEL_SECONDS:
-        if not any(job.state == "RUNNING" for job in jobs):
-            return
+    end = time.monotonic() + CANCEL_SECONDS
+    while kind == "local" and time.monotonic() < end and any(job.state == "RUNNING" for job in jobs):
         time.sleep(POLL_SECONDS)

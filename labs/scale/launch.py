@@ -15,7 +15,8 @@ from pathlib import Path
 
 from common.errors import InputError, printable
 from common.machine import usable_cores
-from labs.scale.ranks import ANOTHER_ENDED, LAUNCHED
+from labs.scale.node import ANOTHER_ENDED
+from labs.scale.ranks import LAUNCHED
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure

@@ -21,7 +21,9 @@ from common.studies.extras import imported
 INDEX_VARIABLE = "JOB_INDEX"  # in the command's environment: its number in the array, from 0
 FIRST_PORT, PORTS = 20_000, 10_000  # of a job's first node, where its others find it
 REASON_LENGTH = 200
+ANOTHER_ENDED = "another process of this training ended or is not reached"  # a reason that follows from another's
 AGENT = re.compile(r"[EWI]\d{4} .*torch/distributed/")  # lines that torchrun logs
+REPORTED = re.compile(r" +exitcode +: (-?\d+) \(pid")  # in its report, of each process; the first to fail comes last
 STOP_SECONDS = 10  # for a command that is asked to end
 
 
@@ -42,14 +44,16 @@ class Launch:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended on a node. code: its exit code, negative for a signal.
+    """How a command ended on a node. code: its exit code, negative for a signal; under torchrun that of a process.
 
-    last: the last line that it printed, or the last before torchrun's own report of a process that failed.
+    last: the last line that it printed, or the last before torchrun's own report of a process that failed. follows:
+    whether it ended because one on another node did.
     """
 
     code: int
     last: str
     timed_out: bool = False
+    follows: bool = False
 
 
 def on_node(launch: Launch) -> Ended:
@@ -99,7 +103,7 @@ def address_of(node: str) -> str:
 
 def _followed(command: Sequence[str], folder: str, environment: Mapping[str, str], limit_seconds: float) -> Ended:
     """Run a command and print its lines as they come; however this is left, it and what it started are ended."""
-    last, timed_out, agent, reported = "", threading.Event(), False, False
+    last, timed_out, agent, reported, codes = "", threading.Event(), False, False, list[int]()
     try:
         process: subprocess.Popen[Any] = subprocess.Popen(
             command, cwd=folder, env=environment, text=True, errors="replace", start_new_session=True,
@@ -117,11 +121,26 @@ def _followed(command: Sequence[str], folder: str, environment: Mapping[str, str
                 reported = reported or (agent and line.startswith("Traceback"))
                 agent = bool(AGENT.match(line))
                 last = last if agent or reported else line.strip() or last
+                codes += map(int, REPORTED.findall(line)) if reported else []
             code = process.wait()
         finally:
             timer.cancel()
             _end(process)
-    return Ended(code, printable(last, REASON_LENGTH), timed_out.is_set())
+    code, follows = _cause(code, codes, last) if reported else (code, False)
+    return Ended(code, printable(last, REASON_LENGTH), timed_out.is_set(), follows)
+
+
+def _cause(code: int, codes: Sequence[int], last: str) -> tuple[int, bool]:
+    """`Ended.code` and `follows` of what torchrun reported. code: its own. codes: of processes, the first to fail last.
+
+    A process that was killed comes before one that failed, as that may have lost the other. torchrun stops the rest by
+    SIGTERM, and reports nobody's code where it has lost the first node.
+    """
+    own = [one for one in reversed(codes) if one != -signal.SIGTERM]
+    killed = next((one for one in own if one < 0), None)
+    if killed is not None or not own:
+        return killed or code, killed is None
+    return own[0], ANOTHER_ENDED in last
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from common.errors import InputError, printable
+from labs.scale.node import ANOTHER_ENDED
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,6 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 T = TypeVar("T")
 
 LAUNCHED = "labs-scale"  # torchrun's id of a run that `launch` started, which tells its user why a rank ended
-ANOTHER_ENDED = "another process of this training ended or is not reached"
 REASON_LENGTH = 120  # of torch's own words, whose end says most
 
 

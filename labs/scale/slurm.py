@@ -37,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> None:
     print(f"{len(launches)} job(s) on {args.nodes} node(s) each, {args.cluster}; logs: {cluster.folder}", flush=True)
     codes = []
     for index, ended in run(cluster, on_node, launches, args.nodes):
-        code, reason = (1, ended.reason) if isinstance(ended, Failed) else of_nodes(ended, args.minutes)
+        code, reason = (ended.code, ended.reason) if isinstance(ended, Failed) else of_nodes(ended, args.minutes)
         codes.append(code)
         print(f"job {index}: {'done' if code == 0 else f'failed: {reason}'}", flush=True)
     if failed := [code for code in codes if code]:
@@ -79,13 +79,15 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def of_nodes(ended: Sequence[Ended], minutes: int) -> tuple[int, str]:
-    """(exit code, why) of a job: of the first of its nodes that failed; (0, "") where none did."""
-    for node, one in enumerate(ended):
-        if one.code or one.timed_out:
-            reason = f"not done after {minutes} minute(s)" if one.timed_out else why_ended(one.code, one.last)
-            where = f"node {node}: " if len(ended) > 1 else ""
-            return one.code or 1, where + (reason or f"exit code {one.code}")
-    return 0, ""
+    """(exit code, why) of a job: of the first of its nodes that failed by itself; (0, "") where none failed."""
+    failed = [(one.follows, node) for node, one in enumerate(ended) if one.code or one.timed_out]
+    if not failed:
+        return 0, ""
+    _, node = min(failed)
+    one = ended[node]
+    reason = f"not done after {minutes} minute(s)" if one.timed_out else why_ended(one.code, one.last)
+    where = f"node {node}: " if len(ended) > 1 else ""
+    return 2 if one.timed_out or one.code < 0 else one.code, where + (reason or f"exit code {one.code}")
 
 
 if __name__ == "__main__":

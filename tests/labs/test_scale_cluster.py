@@ -118,6 +118,7 @@ QUEUE = """3_0 RUNNING 0 None
 3_5 TIMEOUT 0 TimeLimit
 3_6 PENDING 0 PartitionTimeLimit
 3_7 PENDING 0 Resources
+3_8 FAILED 53 JobLaunchFailure
 4 PENDING 0 ReqNodeNotAvail, Reserved for maintenance"""
 ENDINGS = {
     "3_0": None,
@@ -128,6 +129,7 @@ ENDINGS = {
     "3_5": "SLURM says TIMEOUT",
     "3_6": "SLURM would never start it: PartitionTimeLimit",
     "3_7": None,
+    "3_8": "its node cannot write its log into",
     "4": None,
     "5": None,  # which SLURM does not show yet
 }
@@ -170,18 +172,42 @@ def test_a_command_is_followed_to_its_end(tmp_path, capfd):
     assert ended("no-such-program") == Ended(127, "cannot run no-such-program: No such file or directory")
 
 
-def test_what_ended_under_torchrun_is_told_by_its_own_last_line(tmp_path):
-    report = "train: the data is gone\nE1123 08:00:00 7 torch/distributed/elastic/multiprocessing/api.py:8] failed\n"
-    report += "Traceback (most recent call last):\n  File\n======"
-    ended = node.on_node(Launch(["printf", report], str(tmp_path), 1, None, 0, 60))
-    assert ended.last == "train: the data is gone"
+LOGGED = (
+    "E1123 08:00:00 7 torch/distributed/elastic/multiprocessing/api.py:8] failed\nTraceback (most recent call last):\n"
+)
+LOST = f"train: {node.ANOTHER_ENDED}: Connection closed"
 
 
-def test_a_job_ended_as_the_first_of_its_nodes_that_failed():
+def report(last, *codes):
+    """What torchrun prints where processes end with these codes, after the last line of theirs."""
+    blocks = (
+        f"[{at}]:\n  rank      : {at} (local_rank: 0)\n  exitcode  : {code} (pid: 7)" for at, code in enumerate(codes)
+    )
+    return "\n".join([last, LOGGED + "  File", *blocks, "======"])
+
+
+@pytest.mark.parametrize(("printed", "ended"), [
+    (report("train: no data", 2, 2), Ended(2, "train: no data")),
+    (report(LOST, -15, -9), Ended(-9, LOST)),
+    (report(LOST, -9, 2), Ended(-9, LOST)),  # which lost the one that was killed
+    (report("train: no data", -15, 1), Ended(1, "train: no data")),
+    (report(LOST, -15, 2), Ended(2, LOST, follows=True)),
+    (report("epoch 1"), Ended(1, "epoch 1", follows=True)),  # the first node is gone
+    ("  exitcode  : 7 (pid: 7)\nno torchrun", Ended(1, "no torchrun")),
+])  # fmt: skip
+def test_what_ended_under_torchrun_is_told_by_its_cause(tmp_path, printed, ended):
+    (tmp_path / "printed").write_text(printed)
+    assert node.on_node(Launch(["sh", "-c", "cat printed; exit 1"], str(tmp_path), 1, None, 0, 60)) == ended
+
+
+def test_a_job_ended_as_the_first_of_its_nodes_that_failed_by_itself():
     assert slurm.of_nodes([Ended(0, "a"), Ended(0, "b")], 5) == (0, "")
     assert slurm.of_nodes([Ended(0, "a"), Ended(3, "no data"), Ended(-15, "")], 5) == (3, "node 1: no data")
-    assert slurm.of_nodes([Ended(-9, "a")], 5)[1].startswith("killed by SIGKILL")
-    assert slurm.of_nodes([Ended(0, "a", timed_out=True)], 5) == (1, "not done after 5 minute(s)")
+    assert slurm.of_nodes([Ended(1, "lost", follows=True), Ended(2, "no data")], 5) == (2, "node 1: no data")
+    assert slurm.of_nodes([Ended(1, "lost", follows=True)] * 2, 5) == (1, "node 0: lost")
+    code, why = slurm.of_nodes([Ended(-9, "a")], 5)
+    assert code == 2 and why.startswith("killed by SIGKILL")
+    assert slurm.of_nodes([Ended(0, "a", timed_out=True)], 5) == (2, "not done after 5 minute(s)")
 
 
 @pytest.mark.parametrize(("words", "why"), [
@@ -227,7 +253,7 @@ def test_jobs_answer_as_they_end_and_one_that_dies_leaves_the_others_alone(tmp_p
 @needs_submitit
 def test_a_function_that_raises_makes_its_job_a_failed_one(tmp_path):
     assert dict(run(local(tmp_path), node.on_node, [None])) == {
-        0: Failed("AttributeError: 'NoneType' object has no attribute 'command'")
+        0: Failed("AttributeError: 'NoneType' object has no attribute 'command'", code=1)
     }
 
 
@@ -284,6 +310,48 @@ def test_the_command_reports_each_job_and_its_reason(tmp_path):
     assert finished.returncode == 1, finished.stderr
     assert {"job 0: done", "job 1: failed: mine: no data"} < set(finished.stdout.splitlines())
     assert_refused(run_program(ROOT / "labs" / "scale" / "slurm.py"), "no command")
+
+
+@needs_submitit
+def test_a_process_that_is_killed_under_torchrun_is_the_reason(tmp_path):
+    code = "import os, time; time.sleep(60) if os.environ['RANK'] == '0' else os.kill(os.getpid(), 9)"
+    launch = Launch(["python", "-c", code], str(tmp_path), 1, 2, 0, 120)
+    ((_, [ended]),) = run(local(tmp_path), node.on_node, [launch])
+    assert (ended.code, ended.follows) == (-9, False)
+
+
+def ended_by(number, tmp_path, kind):
+    """Run jobs that wait, end the program by a signal as soon as they run: (exit code, pids of the jobs)."""
+    pid = f"open('{tmp_path}/pid.' + os.environ['JOB_INDEX'], 'w').write(str(os.getpid()))"
+    waits = ["python", "-c", f"import os, time; {pid}; time.sleep(600)"]
+    own = [sys.executable, ROOT / "labs" / "scale" / "slurm.py", "--logdir", tmp_path / "jobs"]
+    command = [*own, "--cluster", kind, "--array", "2", "--at-a-time", "2", "--", *waits]
+    with subprocess.Popen(command) as program:
+        while len(pids := [path.read_text() for path in tmp_path.glob("pid.?")]) < 2 or not all(pids):
+            assert program.poll() is None
+            time.sleep(0.05)
+        program.send_signal(number)
+    return program.returncode, [int(pid) for pid in pids]
+
+
+@needs_submitit
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_whoever_waits_is_ended_and_jobs_with_it(tmp_path, number, code):
+    ended, pids = ended_by(number, tmp_path, "local")
+    assert ended == code
+    assert still_there(pids) == []
+
+
+@needs_submitit
+def test_signals_that_are_ignored_stay_so(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        jobs = run(local(tmp_path), node.on_node, [None])
+        next(jobs)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        jobs.close()
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 # A SLURM of this machine
@@ -368,3 +436,34 @@ def test_torchrun_joins_the_processes_of_two_nodes(on_slurm, tmp_path):
     ranks = [eval((tmp_path / f"ranks.{rank}").read_text()) for rank in range(2)]
     assert ranks[0] == ranks[1]
     assert {name for _, name in ranks[0]} == {"node1", "node2"}
+
+
+@needs_slurm
+@needs_submitit
+@pytest.mark.xdist_group("slurm")
+def test_an_interrupted_program_leaves_no_job_in_slurms_queue(on_slurm, tmp_path):
+    code, pids = ended_by(signal.SIGINT, tmp_path, "slurm")
+    assert code == 130
+    while subprocess.run(["squeue", "--me", "--noheader"], capture_output=True).stdout:  # SLURM ends them by itself
+        time.sleep(0.1)
+    assert still_there(pids) == []
+
+
+@needs_slurm
+@needs_submitit
+@pytest.mark.xdist_group("slurm")
+def test_a_folder_that_the_nodes_do_not_have_is_told(on_slurm, monkeypatch):
+    submit = cluster._submitted
+
+    def submitted(executor, *args):
+        subprocess.run(["scontrol", "update", "PartitionName=test", "State=DOWN"], check=True)
+        try:
+            jobs = submit(executor, *args)
+            shutil.rmtree(executor.folder)
+        finally:
+            subprocess.run(["scontrol", "update", "PartitionName=test", "State=UP"], check=True)
+        return jobs
+
+    monkeypatch.setattr(cluster, "_submitted", submitted)
+    ((_, ended),) = run(on_slurm, node.on_node, [None])
+    assert ended.code == 2 and ended.reason.startswith(f"its node cannot write its log into {on_slurm.folder}/")

@@ -26,7 +26,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from common.errors import InputError
 from common.machine import usable_cores
 from common.options import StepOptions
-from labs.scale import launch, one_rank, ranks, scaling, train, training
+from labs.scale import launch, node, one_rank, ranks, scaling, train, training
 
 RANKS = Path(scale_ranks.__file__)
 LAUNCH = """
@@ -194,7 +194,7 @@ def failure(code, message=None):
 
 
 def test_of_several_failures_the_one_that_began_it_is_told():
-    lost = failure(2, f"InputError: {ranks.ANOTHER_ENDED}: Connection closed by peer")
+    lost = failure(2, f"InputError: {node.ANOTHER_ENDED}: Connection closed by peer")
     stopped = failure(-signal.SIGTERM)
     assert (
         launch.why({0: lost, 1: failure(-signal.SIGSEGV)})[0] == "rank 1 was ended by SIGSEGV: the others were stopped"

@@ -18,6 +18,7 @@ Drawing = tuple[Figure, str]  # and its alternative text
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442")  # Okabe and Ito's
 BY_KIND = "memory_by_kind_"
 ERRORS = (90, 50, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1)  # in %, at which accuracies are marked
+MOST_ACROSS = 3  # panels side by side, beyond which there are two
 LEAST_ERROR = 0.05  # in %, that has a place
 
 
@@ -60,14 +61,14 @@ def figures(study: LabStudy) -> dict[str, Drawing]:
 
 
 def pipelines(rows: list[Row]) -> Figure:
-    """A bar for each "pipeline": "images/s", on a logarithmic scale, where it has some; a line at what is consumed."""
+    """A bar for each "pipeline" that has "images/s"; a line at what the model consumes."""
     rows = [row for row in rows if row["images/s"]]
     figure = Figure(figsize=(8, 0.9 + 0.34 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    axes.barh(range(len(rows)), [row["images/s"] for row in rows], height=0.62, color=COLOURS[0])
+    bars = axes.barh(range(len(rows)), [row["images/s"] for row in rows], height=0.62, color=COLOURS[0])
+    axes.bar_label(bars, fmt="{:,.0f}", padding=4, fontsize=8, color=GREY)
     axes.set_yticks(range(len(rows)), [row["pipeline"] for row in rows])
     axes.invert_yaxis()
-    axes.set_xscale("log")
     styled(axes, "images/s delivered, nobody training; the line: what the model consumes")
     consumed = statistics.median(row["images/s"] / row["times what the model consumes"]["ratio"] for row in rows)
     axes.axvline(consumed, color=COLOURS[3], linewidth=1.5)
@@ -141,8 +142,10 @@ def curves(rows: list[Row], over: str = "epoch") -> Figure:
     """A panel for each column that holds means with intervals, a line for each variant over another column."""
     columns = [name for name, value in rows[0].items() if isinstance(value, dict) and "mean" in value]
     variants = list(dict.fromkeys(row["variant"] for row in rows))
-    figure = Figure(figsize=(max(6, 4 * len(columns)), 3.4), layout="constrained")
-    for axes, column in zip(figure.subplots(1, len(columns), squeeze=False)[0], columns, strict=True):
+    across = len(columns) if len(columns) <= MOST_ACROSS else 2
+    down = -(-len(columns) // across)
+    figure = Figure(figsize=(max(6, 4 * across), 3.4 * down), layout="constrained")
+    for axes, column in zip(figure.subplots(down, across, squeeze=False).flat, columns, strict=False):
         for colour, variant in zip(COLOURS, variants, strict=False):
             own = [row for row in rows if row["variant"] == variant]
             x = [row[over] for row in own]

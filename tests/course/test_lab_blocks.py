@@ -132,6 +132,6 @@ def test_pipelines_are_bars_and_what_the_model_consumes_is_a_line(study):
     axes = drawings["pipelines"][0].axes[0]
     assert [bar.get_width() for bar in axes.patches] == [10, 40]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["00_decode_each", "05_shards"]
-    assert axes.get_xscale() == "log"
+    assert axes.get_xscale() == "linear"  # the length of a bar means nothing on any other
     [line] = axes.lines
     assert list(line.get_xdata()) == pytest.approx([20, 20])

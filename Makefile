@@ -53,7 +53,7 @@ setup: .venv/installed
 
 .venv/tests-installed: tests/requirements.txt .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt -c requirements.lock
-	@! command -v java >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'pyspark>=4'  # of no use without
+	@! command -v java >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'pyspark>=4' pyarrow  # of no use without
 	@touch $@
 
 docs: setup

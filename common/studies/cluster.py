@@ -117,7 +117,7 @@ def cluster_of(args: argparse.Namespace, folder: Path, gpus: int = 0) -> Cluster
     """
     if args.cluster is None:
         return None
-    imported("submitit", "scale", "--cluster")
+    imported("submitit", None, "--cluster")
     if args.cluster == "slurm" and not shutil.which("sbatch"):
         raise InputError(
             "--cluster slurm needs SLURM, and sbatch is not on this machine: run this where jobs are submitted, or "
@@ -184,7 +184,7 @@ def _exit_on_signals() -> list[signal.Signals]:
 
 def _executor(cluster: Cluster, nodes: int) -> Any:
     """submitit's, with a new folder for its files: names of earlier jobs may come again."""
-    submitit = imported("submitit", "scale", "--cluster")
+    submitit = imported("submitit", None, "--cluster")
     if nodes > 1 and cluster.kind != "slurm":
         raise InputError(f"{nodes} nodes need --cluster slurm: this machine is one node")
     with writing(cluster.folder):

@@ -15,8 +15,10 @@ PACKAGES = {
 }  # {module: package}, where they differ
 
 
-def imported(module: str, lab: str, what: str) -> Any:
-    """The module of that name, such as "sklearn.datasets". what: needs it, for the error.
+def imported(module: str, lab: str | None, what: str) -> Any:
+    """The module of that name, such as "sklearn.datasets". lab: whose requirements name it, None where several do.
+
+    what: needs it, for the error.
 
     Raises InputError where it, or a package that it imports, is not installed.
     """
@@ -25,7 +27,5 @@ def imported(module: str, lab: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         name = (error.name or module).partition(".")[0]
         package = PACKAGES.get(name, name)
-        raise InputError(
-            f"{what} needs {package}, which is not installed: pip install {package}, or all that this lab needs: "
-            f"pip install -r labs/{lab}/requirements.txt"
-        ) from error
+        or_all = f", or all that this lab needs: pip install -r labs/{lab}/requirements.txt" if lab else ""
+        raise InputError(f"{what} needs {package}, which is not installed: pip install {package}{or_all}") from error

@@ -58,11 +58,6 @@ def remove(model: nn.Module) -> None:
             prune.remove(module, "weight")
 
 
-def density(masks: Masks) -> float:
-    """The share of the weights that stay, 0..1."""
-    return sum(int(mask.sum()) for mask in masks.values()) / sum(mask.numel() for mask in masks.values())
-
-
 def emptied(masks: Masks) -> int:
     """How many layers have no weight left: what comes out of them does not depend on what goes in."""
     return sum(not mask.any() for mask in masks.values())

@@ -67,6 +67,9 @@ class Training:
             network = small_mobilenet(width_of(options.model), data.channels, data.classes)
         self.use(network)
         self.images, self.labels = data.prepared(data.train, self.device)
+        self.digest = hashlib.sha256(
+            data.train.images.numpy().tobytes() + data.train.labels.numpy().tobytes()
+        ).hexdigest()
         self.test_images, self.test_labels = data.prepared(data.test, self.device)
 
     def use(self, model: nn.Module) -> None:
@@ -151,7 +154,7 @@ def checkpoints(options: StepOptions, training: Training, resets: Iterable[int])
     shares the folder, train it once; where the file is missing, this trains. `training` is changed.
     """
     wanted = [*resets, training.plan.epochs]
-    settings = (training.plan, training.source, wanted, options.model, training.batch_size, training.device.type)
+    settings = (training.plan, training.digest, wanted, options.model, training.batch_size, training.device.type)
     what = f"{settings} {torch.__version__} {code_hash('labs/pruning/*.py', 'common/studies/*.py')}"
     key = hashlib.sha256(what.encode()).hexdigest()[:12]
     path = options.logdir / "weights" / f"{training.source}-{options.model}-{training.seed}-{key}.pt"

@@ -1,7 +1,7 @@
 """Scale 00: every image is decoded when it is needed, in the main process.
 
-Idea       A photograph has a hundred times the pixels that the model gets: decoding and resizing it takes longer than
-           training on it, and the model waits.
+Idea       A photograph has many times the pixels that the model gets, and all of them are decoded: where the model is
+           fast, it waits.
 Change     None yet: a JPEG is read, decoded, resized and normalised, then the next; in each epoch all over again.
 Look for   Overview: "DataLoader" is most of the step time. On a GPU its utilisation stays low.
 Caution    The order of the images is the same in all these programs, by --seed and --workers: see order.py.

@@ -1,9 +1,9 @@
 """Scale 03: images are resized once, offline.
 
-Idea       Every epoch decodes the same photographs to throw most pixels away. Made small once, they are read in a few
-           kB and decoded in a tenth of a millisecond.
+Idea       Every epoch decodes the same photographs to throw most pixels away. Made small once, they are a few
+           kB each, with a small part of the pixels.
 Change     listing = resized_once(listing, args.image_size): the same images as small JPEGs, in DIR/resized-64px/
-Look for   Overview: "DataLoader" almost vanishes. On disk: a tenth of the bytes at 64 px, and less to read.
+Look for   Overview: "DataLoader" almost vanishes. On disk: a fraction of the bytes, and less to read.
 Caution    Each image is compressed a second time, so values differ a little; the size is fixed, and what augmentation
            could have cropped from the photograph is gone. The first run resizes, which is not in its figures.
 """

@@ -1,7 +1,7 @@
 """From samples to a batch in one go, and how fast a loader yields batches."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from common.loaders import Batch, Loader
@@ -16,18 +16,26 @@ def normalised_batch(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Ten
     return normalised(torch.stack(images)), torch.tensor(labels)
 
 
-def delivered(loader: Loader, seconds: float) -> float:
+def delivered(loader: Loader, seconds: float, finish: Callable[..., object] | None = None) -> float:
     """Images/s that a loader yields with nobody training on them, over so many seconds at least.
 
+    finish(*batch): what is still to be done to a batch, such as decoding it on a GPU.
     Before that it runs on for as many batches as its workers had loaded ahead, and one more. Epochs follow each other.
     """
     batches, images = _epochs(loader), 0
+    finish = finish or _as_it_is
     for _ in range(1 + loader.num_workers * (loader.prefetch_factor or 0)):
-        next(batches)
+        finish(*next(batches))
     began = time.perf_counter()
     while (passed := time.perf_counter() - began) < seconds or not images:
-        images += len(next(batches)[0])
+        batch = next(batches)
+        finish(*batch)
+        images += len(batch[0])
     return images / passed
+
+
+def _as_it_is(*_: torch.Tensor) -> None:
+    pass
 
 
 def per_cpu_second(loader: Loader, seconds: float) -> float:

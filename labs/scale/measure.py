@@ -6,9 +6,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import record
-from common.errors import InputError
+from common.device import synchronize
+from common.errors import InputError, printable
 from common.options import StepOptions
 from common.studies.lab import serve
-from common.studies.programs import program, timed, timed_with_loader
+from common.studies.programs import Program, program, timed, timed_with_loader
 from labs.scale import scaling, sweep, train
 from labs.scale.batches import bytes_on_disk, delivered, per_cpu_second
-from labs.scale.jpegs import Engine, image_folder, on_all_cores
+from labs.scale.gpu import decoded_batch
+from labs.scale.jpegs import Engine, image_folder, listed, on_all_cores
 from labs.scale.one_rank import EXCHANGES
 from labs.scale.preprocess import preprocess, train_shards
 from labs.scale.spark import spark_engine
 from labs.scale.training import share
+
+import torch
 
 HERE = Path(__file__).parent
 PIPELINES = ("00_decode_each", "01_workers", "02_batched", "03_resized_once", "04_cached", "05_shards")
@@ -35,6 +40,7 @@ SHARDS = PIPELINES[-1]
 IN_MAIN_PROCESS = PIPELINES[:1]  # programs without workers
 ENGINES = ("spark", "processes")
 LOAD_SECONDS = {True: 1.0, False: 3.0}  # by --quick: of a loader alone
+REASON_LENGTH = 160  # of why a program does not run here
 LAST, EACH, NEVER = EXCHANGES
 
 
@@ -42,7 +48,7 @@ def offline(options: StepOptions, engine: str, size: int, run: int) -> dict[str,
     """Make shards of all JPEGs anew, which are checked at the end: seconds, images, shards, bytes, digest, folder.
 
     engine: of `ENGINES`. seconds: from before the engine starts; whether JPEGs are corrupt has been found out before.
-    digest: of all bytes of all shards, in order.
+    digest: of all bytes of all shards, in order. folder: where they are; None of a later round, which keeps none.
     """
     data, out = image_folder(options.data), options.logdir / "shards" / f"{engine}-{size}px-{run}"
     shutil.rmtree(out, ignore_errors=True)
@@ -51,13 +57,15 @@ def offline(options: StepOptions, engine: str, size: int, run: int) -> dict[str,
         indices = preprocess(data, out, size, of)
     seconds = time.perf_counter() - begin
     sums = "".join(shard.sha256 for index in indices for shard in index.shards)
+    if run > 1:  # those of the first round are read by 05_shards
+        shutil.rmtree(out)
     return {
         "seconds": seconds,
         "images": sum(index.samples for index in indices),
         "shards": sum(len(index.shards) for index in indices),
         "bytes": sum(index.bytes for index in indices),
         "digest": hashlib.sha256(sums.encode()).hexdigest(),
-        "folder": str(out),
+        "folder": None if run > 1 else str(out),
     }
 
 
@@ -77,7 +85,8 @@ def pipelines(
 
     Of each program: "delivered": images/s with nobody training; "per_cpu_second": images for a second of one core, in
     one process; "trained": images/s of training, None but `with_training`; "bytes": of the files that it reads. The
-    order turns with the rounds. shards: their folder. workers: of all loaders that have some.
+    order turns with the rounds. Of a program that does not run here: {"error": why}. shards: their folder. workers: of
+    all loaders that have some.
     """
     own = replace(options, image_size=size)
     first = program(HERE / f"{PIPELINES[0]}.py", own)
@@ -85,10 +94,13 @@ def pipelines(
     answer: dict[str, Any] = {"consumed": timed(first.train_step, batch, own).samples_per_second.median}
     names = [*PIPELINES, *(GPU_PIPELINES if options.device != "cpu" else ())]
     at = run % len(names)
-    answer["pipelines"] = {
-        name: _pipeline(replace(own, data=Path(shards)) if name == SHARDS else own, name, workers, with_training)
-        for name in names[at:] + names[:at]
-    }
+    answer["pipelines"] = {}
+    for name in names[at:] + names[:at]:
+        of_program = replace(own, data=Path(shards)) if name == SHARDS else own
+        try:
+            answer["pipelines"][name] = _pipeline(of_program, name, workers, with_training)
+        except SystemExit as refused:  # the program's, which has a package that is missing in its context
+            answer["pipelines"][name] = {"error": printable(refused.__context__ or refused, REASON_LENGTH)}
     return answer
 
 
@@ -98,13 +110,41 @@ def _pipeline(options: StepOptions, name: str, workers: int, with_training: bool
     per_cpu = None if on_gpu else per_cpu_second(program(file, options).loader, seconds)
     one = program(file, options, 0 if name in IN_MAIN_PROCESS else workers)
     return {
-        "delivered": None if on_gpu else delivered(one.loader, seconds),
+        "delivered": delivered(one.loader, seconds, _decode(one, options) if on_gpu else None),
         "per_cpu_second": per_cpu,
         "trained": timed_with_loader(one.train_step, one.loader, options).samples_per_second.median
         if with_training
         else None,
         "bytes": read_bytes(options, name),
     }
+
+
+def _decode(one: Program, options: StepOptions) -> Callable[..., Any]:
+    """What a program that decodes on a GPU makes of a loader's batch; it returns once that is done."""
+    device = torch.device(options.device)
+    decoder = one.variables.get("decoder") or partial(decoded_batch, size=options.image_size, device=device)
+
+    def decode(labels: torch.Tensor, lengths: torch.Tensor, files: torch.Tensor) -> None:
+        decoder(lengths, files)
+        synchronize(device)
+
+    return decode
+
+
+def utilization(options: StepOptions, name: str) -> dict[str, Any]:
+    """A GPU's figures in the trace of a program: {"utilization": 0..1, "occupancy_percent"}, as `explain` has them."""
+    words = ["--data", options.data, "--device", options.device, "--model", options.model, "--quick"]
+    words += ["--image-size", options.image_size, "--batch-size", options.batch_size, "--logdir", options.logdir]
+    _run(HERE / f"{name}.py", words)
+    (gpu,) = scaling.explanation(str(options.logdir / name))["gpus"]
+    return {key: gpu[key] for key in ("utilization", "occupancy_percent")}
+
+
+def _run(file: Path, words: Sequence[object]) -> None:
+    command = [sys.executable, str(file), *map(str, words)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise InputError(done.stderr.strip().rpartition("\n")[2] or f"{file.name} ended with code {done.returncode}")
 
 
 def read_bytes(options: StepOptions, name: str) -> int:
@@ -124,13 +164,17 @@ def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[scaling.
     found = {}
     for kind, count in cells[at:] + cells[:at]:
         images = options.batch_size if kind == "weak" else share(options.batch_size, count, 1)
-        found[kind, count] = scaling.measured(options, count, images)
+        several: dict[str, Any] = {"exchanges": (LAST, NEVER), "traced": True} if count > 1 else {}
+        found[kind, count] = scaling.measured(options, count, images, **several)
     found["weak", 1] = found["strong", 1]  # the same
     return {kind: [found[kind, count] for count in counts] for kind in ("strong", "weak")}
 
 
-def buckets(options: StepOptions, processes: int, sizes_mb: Sequence[float], run: int) -> list[scaling.Row]:
-    """What `scaling.measured` returns for each size of the parts that gradients are sent in, MiB; traced."""
+def buckets(options: StepOptions, processes: int, sizes_mb: Sequence[float | None], run: int) -> list[scaling.Row]:
+    """What `scaling.measured` returns for each size of the parts that gradients are sent in, MiB or None; traced.
+
+    The order turns with the rounds.
+    """
     images = share(options.batch_size, processes, 1)
     at = run % len(sizes_mb)
     found = {
@@ -167,10 +211,7 @@ def trained(options: StepOptions, processes: int, epochs: int, seed: int) -> lis
         "--image-size", options.image_size, "--batch-size", options.batch_size, "--seed", options.seed + seed,
         "--processes", processes, "--epochs", epochs, "--logdir", folder,
     ]  # fmt: skip
-    command = [sys.executable, str(HERE / "train.py"), *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise InputError(done.stderr.strip().rpartition("\n")[2] or f"train.py ended with code {done.returncode}")
+    _run(HERE / "train.py", words)
     with open(folder / train.TABLE, newline="") as table:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
 
@@ -181,10 +222,11 @@ def swept(options: StepOptions, trials: int, epochs: int) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     words = ["--data", options.data, "--device", options.device, "--image-size", options.image_size]
     words += ["--seed", options.seed, "--trials", trials, "--epochs", epochs, "--logdir", folder]
+    words += ["--classes", min(sweep.CLASSES, len(listed(image_folder(options.data)).classes))]
     with redirect_stdout(sys.stderr):
         sweep.main([str(word) for word in words])
     return record.read_json(folder / sweep.FILE)
 
 
 if __name__ == "__main__":
-    serve(offline, pipelines, scaled, buckets, accumulation, straggler, trained, swept)
+    serve(offline, pipelines, utilization, scaled, buckets, accumulation, straggler, trained, swept)

@@ -26,6 +26,7 @@ from labs.scale.training import Settings, Training
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity
 from torch.utils.data import TensorDataset
 
@@ -49,7 +50,7 @@ class Measurement:
     image_size: int
     images: int
     passes: int
-    bucket_mb: float
+    bucket_mb: float | None
     exchanges: tuple[str, ...]
     slow_rank: int | None
     delay_ms: float
@@ -72,7 +73,10 @@ class Measured(Training):
 
 
 def run(of: Measurement) -> None:
-    """Measure, and write {"rank", "step_ms": {exchange: [mean of each window]}, "trace": its file or null}."""
+    """Measure, and write {"rank", "step_ms": {exchange: [mean of each window]}, "trace": its file or null, "parts"}.
+
+    parts: in which gradients are sent; 0 for a process alone.
+    """
     device = torch.device(of.device)
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -94,7 +98,15 @@ def run(of: Measurement) -> None:
                 step_ms[training.exchange].append(_window_ms(step, of.steps, device))
         training.exchange = of.exchanges[0]
         trace = _trace(step, folder / f"traced_rank{rank}.pt.trace.json", device) if of.traced else None
-        write_json(folder / f"rank{rank}.json", {"rank": rank, "step_ms": step_ms, "trace": trace and str(trace)})
+        answer = {"rank": rank, "step_ms": step_ms, "trace": trace and str(trace), "parts": _parts(training)}
+        write_json(folder / f"rank{rank}.json", answer)
+
+
+def _parts(training: Training) -> int:
+    if not isinstance(training.model, DistributedDataParallel):
+        return 0
+    logged = training.model._get_ddp_logging_data()
+    return len(str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"]).split(","))
 
 
 def _step(of: Measurement, device: torch.device) -> tuple[Measured, Callable[[], None]]:

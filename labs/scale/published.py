@@ -1,5 +1,6 @@
 """What was published about MobileNetV2 on ImageNet, batch 96. Not measured here; each figure is of one run."""
 
+MODEL = "w32"
 IMAGES = 1_281_167  # ImageNet's training images
 EPOCH_HOURS = {
     "one CPU": 20.0,

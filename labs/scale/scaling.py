@@ -28,7 +28,6 @@ from common.record import read_json
 from labs.scale import one_rank
 from labs.scale.launch import launch
 from labs.scale.one_rank import EXCHANGES, Measurement
-from labs.scale.training import BUCKET_MB
 
 import torch
 
@@ -57,7 +56,7 @@ def measured(
     processes: int,
     images: int,
     passes: int = 1,
-    bucket_mb: float = BUCKET_MB,
+    bucket_mb: float | None = None,
     exchanges: Sequence[str] = EXCHANGES[:1],
     slow_rank: int | None = None,
     delay_ms: float = 0.0,
@@ -65,19 +64,19 @@ def measured(
 ) -> Row:
     """Train in so many processes, on `images` in each pass of each; see `one_rank.Measurement` for the settings.
 
-    {"processes", "oversubscribed", "step_ms": {exchange: [each window]}, "images_per_second": {exchange: [each
+    {"processes", "oversubscribed", "parts", "step_ms": {exchange: [each window]}, "images_per_second": {exchange: [each
     window]}, "ranks": [{"rank", "step_ms", "communication_ms"} of the traced steps], [] if not `traced`}. A window is
     as long as its slowest process. Raises InputError where a process fails.
     """
     oversubscribed = is_oversubscribed(options.device, processes)
     with tempfile.TemporaryDirectory() as folder:
-        told = Measurement(
+        measurement = Measurement(
             folder=folder, device=options.device.partition(":")[0], model=options.model,
             image_size=options.image_size, images=images, passes=passes, bucket_mb=bucket_mb,
             exchanges=tuple(exchanges), slow_rank=slow_rank, delay_ms=delay_ms, windows=WINDOWS[options.quick],
             steps=STEPS[options.quick], traced=traced,
         )  # fmt: skip
-        launch(Path(one_rank.__file__), one_rank.words(told), processes)
+        launch(Path(one_rank.__file__), one_rank.words(measurement), processes)
         of_ranks = [read_json(Path(folder) / f"rank{rank}.json") for rank in range(processes)]
         step_ms = {
             exchange: [max(window) for window in zip(*(of["step_ms"][exchange] for of in of_ranks), strict=True)]
@@ -87,6 +86,7 @@ def measured(
         return {
             "processes": processes,
             "oversubscribed": oversubscribed,
+            "parts": of_ranks[0]["parts"],
             "step_ms": step_ms,
             "images_per_second": {of: [per_step * 1000 / ms for ms in windows] for of, windows in step_ms.items()},
             "ranks": [{"rank": of["rank"], **explained(of["trace"])} for of in of_ranks] if traced else [],
@@ -95,9 +95,14 @@ def measured(
 
 def explained(trace: str) -> Row:
     """{"step_ms", "communication_ms"} of a trace's mean step, by this project's `explain`. Raises InputError."""
+    steps = explanation(trace)["steps"]
+    return {"step_ms": steps["mean_us"] / 1000, "communication_ms": steps["breakdown_us"]["communication"] / 1000}
+
+
+def explanation(trace: str) -> Row:
+    """What `explain` says of a trace, or of the newest one in a folder. Raises InputError."""
     command = [sys.executable, "-m", "common", "explain", trace, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
         raise InputError(f"{trace} is not explained: {printable(done.stderr, 200)}")
-    steps = json.loads(done.stdout)["steps"]
-    return {"step_ms": steps["mean_us"] / 1000, "communication_ms": steps["breakdown_us"]["communication"] / 1000}
+    return json.loads(done.stdout)

@@ -21,12 +21,11 @@ from common.errors import InputError, one_line_errors
 from common.machine import usable_cores
 from common.options import StepOptions
 from common.studies.lab import Claim, Measuring, NotMeasured, Row, lab_options, report
-from labs.scale import tables
+from labs.scale import audit, tables
 from labs.scale.batches import bytes_on_disk
 from labs.scale.jpegs import DRAWN, Listing, image_folder, listed
-from labs.scale.measure import ENGINES
+from labs.scale.measure import ENGINES, PIPELINES, SHARDS
 from labs.scale.model import DEFAULTS, width_of
-from labs.scale.training import BUCKET_MB
 
 import torch
 
@@ -35,7 +34,7 @@ ROUNDS = {True: 2, False: 5}  # of pipelines, and of scaling; by --quick
 OFFLINE_ROUNDS = {True: 1, False: 3}
 OTHER_SIZE_ROUNDS = {True: 0, False: 3}
 EXCHANGE_ROUNDS = {True: 1, False: 3}  # of parts, accumulation and the straggler
-BUCKETS_MB = {True: (1.0, BUCKET_MB), False: (0.5, 1.0, 5.0, BUCKET_MB)}
+BUCKETS_MB = {True: (0.5, None), False: (0.5, 1.0, 2.0, 25.0, None)}  # None: torch's own, 1 and then 25
 PASSES = 4
 DELAY_MS = 100.0  # that the straggler sleeps
 SEEDS = {True: 1, False: 3}
@@ -71,7 +70,9 @@ class Study:
     def measured(self) -> tuple[dict[str, list[Row]], list[Claim]]:
         """Tables and claims."""
         offline = self.offline()
-        by_size = self.pipelines({size: answers[0]["folder"] for (_, size), answers in reversed(offline.items())})
+        shards = {size: answers[0]["folder"] for (_, size), answers in reversed(offline.items())}
+        by_size = self.pipelines({size: folder for size, folder in shards.items() if folder})
+        self.notes += tables.refusals(by_size)
         scaled = self.several_rounds("scaled", ROUNDS, most=self.processes)
         buckets, accumulation, straggler = self.exchanges()
         trainings, sweep = self.trainings(), self.sweep()
@@ -83,7 +84,8 @@ class Study:
                 for name, rounds in zip(("pipelines", "pipelines_large"), by_size.values(), strict=False)
             },
             "trained": tables.trained_rows(by_size[self.options.image_size]),
-            "epochs": tables.epoch_rows(by_size, device_name(self.options.device)),
+            "utilization": tables.utilization_rows(self.utilization()),
+            "epochs": tables.epoch_rows(by_size, f"{device_name(self.options.device)}, {self.options.model}"),
             "scaling": tables.scaling_rows(scaled) if scaled else [],
             "buckets": tables.bucket_rows(buckets, BUCKETS_MB[self.quick]) if buckets else [],
             "accumulation": tables.accumulation_rows(accumulation, PASSES) if accumulation else [],
@@ -94,7 +96,7 @@ class Study:
             "importance": tables.importance_rows(sweep) if sweep else [],
             "curves": tables.curve_rows(trainings),
         }
-        return in_order, tables.claims(by_size, scaled, accumulation, straggler)
+        return in_order, audit.claims(by_size, scaled, accumulation, straggler)
 
     def offline(self) -> dict[tuple[str, int], list[Any]]:
         """{(engine, px): its rounds}, interleaved; Spark first."""
@@ -106,17 +108,28 @@ class Study:
                         found.setdefault((engine, size), []).append(answer)
         return found
 
-    def pipelines(self, shards: Mapping[int, str]) -> dict[int, list[Any]]:
-        """{px: rounds}, the lab's own size first. shards: {px: their folder}; without one the program makes its own."""
-        found = {}
-        for size in self.sizes:
-            of_data = {"shards": shards.get(size, str(self.options.data)), "workers": self.workers, "size": size}
-            own = size == self.options.image_size
-            rounds = ROUNDS if own else OTHER_SIZE_ROUNDS
-            found[size] = self.several_rounds("pipelines", rounds, **of_data, with_training=own)
-        if not found[self.options.image_size]:
+    def pipelines(self, shards: Mapping[int, str]) -> dict[int, dict[int, Any]]:
+        """{px: {round: answer}}, interleaved, the lab's own size first.
+
+        shards: {px: their folder}; without one the program makes its own. Raises InputError where none was measured.
+        """
+        by_size: dict[int, dict[int, Any]] = {size: {} for size in self.sizes}
+        for run in range(1, ROUNDS[self.quick] + 1):
+            for size, rounds in by_size.items():
+                own = size == self.options.image_size
+                if not own and run > OTHER_SIZE_ROUNDS[self.quick]:
+                    continue
+                settings = {"shards": shards.get(size, str(self.options.data)), "workers": self.workers, "size": size}
+                if answer := self.one("pipelines", **settings, with_training=own, run=run):
+                    rounds[run] = answer
+        if not by_size[self.options.image_size]:
             raise InputError(f"no pipeline could be measured: {'; '.join(self.notes)}")
-        return {size: rounds for size, rounds in found.items() if rounds}
+        return {size: rounds for size, rounds in by_size.items() if rounds}
+
+    def utilization(self) -> dict[str, Any]:
+        """{program: `measure.utilization`}, of the first and the last pipeline; nothing on a CPU."""
+        names = () if self.options.device == "cpu" else (PIPELINES[0], SHARDS)
+        return {name: answer for name in names if (answer := self.one("utilization", name=name))}
 
     def exchanges(self) -> tuple[list[Any], list[Any], list[Any]]:
         """Rounds of parts of gradients, of accumulation and of a straggler; none of them where there is one process."""
@@ -188,7 +201,7 @@ def notes_of(options: StepOptions, train: Listing, val: Listing) -> list[str]:
         return notes
     return [
         *notes,
-        "no GPU: 06_nvjpeg and 07_dali are not measured, and neither is utilization; workers and the model share cores",
+        "no GPU: 06_nvjpeg, 07_dali and utilization are not measured; workers and the model share the cores",
         "no GPU: processes exchange gradients by gloo, on one machine, with one thread each",
     ]
 

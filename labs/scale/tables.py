@@ -1,18 +1,19 @@
-"""The study's tables and claims, from what was measured."""
+"""The study's tables, from what was measured."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common.studies.lab import Claim, Mean, Ratio, Row, above, mean, of_pairs, percent, ratio
+from common.studies.lab import Mean, Ratio, Row, mean, percent, ratio
 from labs.scale import published
 from labs.scale.measure import EACH, LAST, NEVER, PIPELINES, SHARDS
 from labs.scale.one_rank import EXCHANGES
 
-FIRST, WORKERS, BATCHED = PIPELINES[:3]
+FIRST, _, BATCHED = PIPELINES[:3]
+BEFORE = {SHARDS: "03_resized_once", "06_nvjpeg": BATCHED, "07_dali": "06_nvjpeg"}  # where it is not the one above
 Answers = Sequence[Mapping[str, Any]]  # of each round, what a function of `measure` returned
-FASTER = 5.0  # times the images/s of decoding per image: the goal of shards
+ByRound = Mapping[int, Mapping[str, Any]]  # {round: what `measure.pipelines` returned}
 EPOCH_COLUMNS = {  # header: (of `training.Epoch`, how its seeds are summed up)
     "training loss": ("loss", mean),
     "validation loss": ("validation_loss", mean),
@@ -21,9 +22,14 @@ EPOCH_COLUMNS = {  # header: (of `training.Epoch`, how its seeds are summed up)
 }
 
 
-def of_rounds(rounds: Answers, name: str, what: str) -> dict[int, list[float]]:
+def consumption(rounds: ByRound) -> dict[int, list[float]]:
+    """{round: [images/s that the model consumes]}."""
+    return {number: [answer["consumed"]] for number, answer in rounds.items()}
+
+
+def of_rounds(rounds: ByRound, name: str, what: str) -> dict[int, list[float]]:
     """{round: [its figure]} of a pipeline, of the rounds that have one."""
-    values = {number: answer["pipelines"].get(name, {}).get(what) for number, answer in enumerate(rounds)}
+    values = {number: answer["pipelines"].get(name, {}).get(what) for number, answer in rounds.items()}
     return {number: [value] for number, value in values.items() if value is not None}
 
 
@@ -58,10 +64,9 @@ def offline_rows(runs: Mapping[tuple[str, int], Answers], jpeg_bytes: int) -> li
     return rows
 
 
-def pipeline_rows(rounds: Answers) -> list[Row]:
-    """What each pipeline delivers, beside what the model consumes. rounds: of `measure.pipelines`, of one size."""
-    consumed = {number: [answer["consumed"]] for number, answer in enumerate(rounds)}
-    rows, before = [], FIRST
+def pipeline_rows(rounds: ByRound) -> list[Row]:
+    """What each pipeline delivers, beside what the model consumes. rounds: of one size."""
+    rows, above_it = [], FIRST
     for name in _names(rounds):
         alone = of_rounds(rounds, name, "delivered")
         rows.append(
@@ -69,20 +74,21 @@ def pipeline_rows(rounds: Answers) -> list[Row]:
                 "pipeline": name,
                 "images/s": middle(alone),
                 "times decoding each": over(alone, of_rounds(rounds, FIRST, "delivered")) if name != FIRST else None,
-                "times the one before": over(alone, of_rounds(rounds, before, "delivered")) if name != FIRST else None,
+                "times the one before": over(alone, of_rounds(rounds, BEFORE.get(name, above_it), "delivered"))
+                if name != FIRST
+                else None,
                 "images/s of one core": middle(of_rounds(rounds, name, "per_cpu_second")),
-                "MB on disk": rounds[0]["pipelines"][name]["bytes"] / 1e6,
-                "times what the model consumes": over(alone, consumed),
+                "MB on disk": of_rounds(rounds, name, "bytes").popitem()[1][0] / 1e6,
+                "times what the model consumes": over(alone, consumption(rounds)),
             }
         )
-        before = name
+        above_it = name
     return rows
 
 
-def trained_rows(rounds: Answers) -> list[Row]:
+def trained_rows(rounds: ByRound) -> list[Row]:
     """What the model trains from each pipeline; [] where nothing was trained."""
     names = [name for name in _names(rounds) if of_rounds(rounds, name, "trained")]
-    consumed = {number: [answer["consumed"]] for number, answer in enumerate(rounds)}
     return [
         {
             "trained from": name,
@@ -90,29 +96,62 @@ def trained_rows(rounds: Answers) -> list[Row]:
             "times decoding each": over(of_rounds(rounds, name, "trained"), of_rounds(rounds, FIRST, "trained"))
             if name != FIRST
             else None,
-            "of what the model consumes": over(of_rounds(rounds, name, "trained"), consumed),
+            "of what the model consumes": over(of_rounds(rounds, name, "trained"), consumption(rounds)),
         }
         for name in names
     ]
 
 
-def _names(rounds: Answers) -> list[str]:
-    """The pipelines, in the order of the ladder, which turned with the rounds."""
-    return sorted(rounds[0]["pipelines"])
+def _names(rounds: ByRound) -> list[str]:
+    """The pipelines that ran, in the order of the ladder, which turned with the rounds."""
+    answers = (answer["pipelines"].items() for answer in rounds.values())
+    return sorted({name for of_round in answers for name, values in of_round if "error" not in values})
 
 
-def epoch_rows(by_size: Mapping[int, Answers], device: str) -> list[Row]:
-    """An epoch of ImageNet: published, and at the rates measured here, of pipelines and of the model alone."""
+def refusals(by_size: Mapping[int, ByRound]) -> list[str]:
+    """Notes: programs that did not run, and why, each once."""
+    reasons = [
+        f"{name} was not measured: {values['error']}"
+        for rounds in by_size.values()
+        for answer in rounds.values()
+        for name, values in sorted(answer["pipelines"].items())
+        if "error" in values
+    ]
+    return list(dict.fromkeys(reasons))
+
+
+def utilization_rows(traced: Mapping[str, Mapping[str, float | None]]) -> list[Row]:
+    """A GPU's utilization and occupancy in the traces of programs. traced: {program: of `measure.utilization`}."""
+    return [
+        {
+            "trained from": name,
+            "utilization %": None if of["utilization"] is None else 100 * of["utilization"],
+            "occupancy %": of["occupancy_percent"],
+        }
+        for name, of in traced.items()
+    ]
+
+
+def epoch_rows(by_size: Mapping[int, ByRound], whose: str) -> list[Row]:
+    """An epoch of ImageNet: published, and at the rates measured here, of pipelines and of the model alone.
+
+    whose: the device and the model.
+    """
     hour = 3600
     rows: list[Row] = [
-        {"whose": "published", "what": what, "h": hours, "images/s": published.IMAGES / hour / hours}
+        {
+            "whose": f"published, {published.MODEL}",
+            "what": what,
+            "h": hours,
+            "images/s": published.IMAGES / hour / hours,
+        }
         for what, hours in published.EPOCH_HOURS.items()
     ]
     for size, rounds in by_size.items():
         rates = {f"{name}, {size} px": middle(of_rounds(rounds, name, "delivered")) for name in (FIRST, SHARDS)}
-        rates[f"the model, {size} px"] = statistics.median(answer["consumed"] for answer in rounds)
+        rates[f"the model, {size} px"] = middle(consumption(rounds))
         rows += [
-            {"whose": device, "what": what, "h": published.IMAGES / hour / rate, "images/s": rate}
+            {"whose": whose, "what": what, "h": published.IMAGES / hour / rate, "images/s": rate}
             for what, rate in rates.items()
             if rate
         ]
@@ -134,6 +173,10 @@ def scaling_rows(rounds: Answers) -> list[Row]:
                     "images/s": statistics.median(_images(answer[kind][place]) for answer in rounds),
                     "times one process": faster,
                     "efficiency": faster and efficiency(faster, processes),
+                    "exposed ms": exposed([answer[kind][place] for answer in rounds]) if processes > 1 else None,
+                    "ms in collectives": mean([_in_collectives(answer[kind][place]) for answer in rounds])
+                    if processes > 1
+                    else None,
                     "more processes than cores": run["oversubscribed"],
                 }
             )
@@ -154,6 +197,11 @@ def efficiency(faster: Ratio, processes: int) -> Ratio:
     return replace(faster, ratio=faster.ratio / processes, low=faster.low / processes, high=faster.high / processes)
 
 
+def _in_collectives(run: Mapping[str, Any]) -> float:
+    """The mean over ranks, ms of a step."""
+    return statistics.fmean(rank["communication_ms"] for rank in run["ranks"])
+
+
 def _step_ms(run: Mapping[str, Any], exchange: str = LAST) -> float:
     return statistics.median(run["step_ms"][exchange])
 
@@ -167,14 +215,15 @@ def exposed(runs: Answers, exchange: str = LAST) -> Mean:
     return mean([_step_ms(run, exchange) - _step_ms(run, NEVER) for run in runs])
 
 
-def bucket_rows(rounds: Sequence[Answers], sizes_mb: Sequence[float]) -> list[Row]:
+def bucket_rows(rounds: Sequence[Answers], sizes_mb: Sequence[float | None]) -> list[Row]:
     """What sending gradients in smaller parts does. rounds: of `measure.buckets`."""
     rows = []
     for place, size in enumerate(sizes_mb):
         runs = [answer[place] for answer in rounds]
         rows.append(
             {
-                "MiB of a part": size,
+                "MiB of a part": "torch's own" if size is None else f"{size:g}",
+                "parts": runs[0]["parts"],
                 "ms of a step": mean([_step_ms(run) for run in runs]),
                 "exposed ms": exposed(runs),
                 **{
@@ -284,57 +333,3 @@ def importance_rows(sweep: Mapping[str, Any]) -> list[Row]:
         {"parameter": name.replace("_", " "), "share of the variance %": 100 * share}
         for name, share in sorted(shares.items(), key=lambda item: -item[1])
     ]
-
-
-def claims(by_size: Mapping[int, Answers], scaled: Answers, accumulation: Answers, straggler: Answers) -> list[Claim]:
-    """What was published or expected, and what came of it. by_size: {px: rounds}, the lab's own first."""
-    size, rounds = next(iter(by_size.items()))
-    shards, first, spread = (of_rounds(rounds, name, "delivered") for name in (SHARDS, FIRST, WORKERS))
-    found = []
-    for id, other, text in (
-        ("shards", first, "decoding each in the main process"),
-        ("shards-workers", spread, "decoding each in workers"),
-    ):
-        value = over(shards, other)
-        text = f"Shards of {size} px deliver at least {FASTER:.0f} times the images/s of {text} (times)."
-        found.append(_of_ratio(id, text, value, FASTER))
-    value = over(of_rounds(rounds, BATCHED, "delivered"), spread)
-    found.append(_of_ratio("batched", "Normalising batches beats normalising images (times the images/s).", value, 1))
-    text = f"Shards of {size} px deliver more than the model consumes (times)."
-    consumed = {number: [answer["consumed"]] for number, answer in enumerate(rounds)}
-    found.append(_of_ratio("fed", text, over(shards, consumed), 1))
-    if large := [px for px in by_size if px > size]:
-        other = {number: [answer["consumed"]] for number, answer in enumerate(by_size[large[0]])}
-        times = published.SMALL_OVER_LARGE
-        text = f"At {size} px a model trains {times:.0f} times the images/s of {large[0]} px, as published (times)."
-        found.append(_of_ratio("small-images", text, over(consumed, other), times))
-    if scaled and (last := scaled[0]["strong"][-1])["processes"] > 1:
-        processes = last["processes"]
-        for kind in ("strong", "weak"):
-            text = (
-                f"{processes} processes reach the published efficiency of {published.EFFICIENCY}, {kind} scaling "
-                "(efficiency)."
-            )
-            value = efficiency(speed_up(scaled, kind, len(scaled[0][kind]) - 1), processes)
-            found.append(_of_ratio(f"efficiency-{kind}", text, value, published.EFFICIENCY))
-    if accumulation:
-        speeds = [
-            {number: run["images_per_second"][exchange] for number, run in enumerate(accumulation)}
-            for exchange in (LAST, EACH)
-        ]
-        text = "Exchanging gradients in the last pass alone is faster than in each (times)."
-        found.append(_of_ratio("no-sync", text, ratio(*speeds), 1))
-    if straggler:
-        ratios = [
-            statistics.fmean(rank["communication_ms"] for rank in answer["delayed"]["ranks"][:-1])
-            / answer["delayed"]["ranks"][-1]["communication_ms"]
-            for answer in straggler
-        ]
-        text = "The others' collectives take longer than those of the rank that sleeps (times)."
-        found.append(_of_ratio("straggler", text, of_pairs(ratios) if len(ratios) > 1 else None, 1))
-    return [claim for claim in found if claim is not None]
-
-
-def _of_ratio(id: str, text: str, value: Ratio | None, limit: float) -> Claim | None:
-    """A claim that a ratio is above a limit."""
-    return value and Claim(id, text, value.ratio, value.low, value.high, above(value, limit))

@@ -32,7 +32,7 @@ from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, nor
 from labs.scale.launch import launch
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.ranks import from_rank_0, joined, reported
-from labs.scale.training import BUCKET_MB, DTYPES, STATEFUL, Epoch, Settings, Training
+from labs.scale.training import DTYPES, STATEFUL, Epoch, Settings, Training
 
 import torch
 
@@ -175,12 +175,12 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
         help="passes of each process over its share of a batch, before gradients are exchanged (default: 1)",
     )  # fmt: skip
     parser.add_argument(
-        "--bucket-mb", type=float, default=BUCKET_MB, metavar="MB",
-        help="MiB of gradients that are sent at once (default: %(default)s)",
+        "--bucket-mb", type=float, default=None, metavar="MB",
+        help="MiB of gradients that are sent at once (default: torch's own, 1 and then 25)",
     )  # fmt: skip
     args = parser.parse_args(words)
     for flag, value in (("--lr", args.lr), ("--bucket-mb", args.bucket_mb)):
-        if not 0 < value < float("inf"):
+        if value is not None and not 0 < value < float("inf"):
             raise InputError(f"{flag} {value} is not a number above 0")
     return args
 

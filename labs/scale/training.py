@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from inspect import signature
 from itertools import islice
 from typing import Any
 
@@ -29,7 +30,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 STATEFUL = ("model", "optimizer", "scaler")
 MOMENTUM, WEIGHT_DECAY = 0.9, 4e-5  # the latter as MobileNetV2's authors have it
 WARMUP_EPOCHS = 1  # the learning rate rises; then it falls to 0 along a cosine
-BUCKET_MB = 25.0  # torch's own: gradients are sent in parts of so many MiB
+# Before each forward pass; what torch calls it, by version
+_NAMES = ("forward_sync_buffers", "broadcast_buffers")
+SENDS_BUFFERS = next(name for name in _NAMES if name in signature(DistributedDataParallel).parameters)
 TOP = 5
 VALIDATION_BATCH = 256  # images, of a process
 
@@ -78,7 +81,9 @@ class Training:
     model: float [N, …] -> [N, classes], whose weights those of rank 0 replace. train_set, validation_set: items
     (image, label), the same in every process. prepare: what is done to a batch's images on the device. workers: of each
     process's loader. passes: in which a process trains on its share of a batch; gradients are exchanged in the last.
-    bucket_mb: MiB of gradients that are sent at once, while others are still computed.
+    bucket_mb: MiB of gradients that are sent at once, while others are still computed; None for torch's own: the first
+    part of 1, so that sending begins early, the others of 25. Batch norm's statistics are sent when they are used, at
+    validation, and not before each forward pass, as DistributedDataParallel would.
 
     Raises InputError where the batch size cannot be divided, or is larger than the data.
     """
@@ -93,7 +98,7 @@ class Training:
         prepare: Callable[[torch.Tensor], torch.Tensor] | None = None,
         workers: int = 0,
         passes: int = 1,
-        bucket_mb: float = BUCKET_MB,
+        bucket_mb: float | None = None,
     ) -> None:
         self.settings, self.device, self.passes, self.epochs = settings, device, passes, list[Epoch]()
         self.prepare = prepare or nn.Identity()
@@ -101,7 +106,9 @@ class Training:
         self.module = model.to(device)
         self.model = self.module
         if self.processes > 1:
-            self.model = DistributedDataParallel(self.module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+            self.model = DistributedDataParallel(
+                self.module, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, **{SENDS_BUFFERS: False}
+            )
         self.optimizer = torch.optim.SGD(
             self.module.parameters(), settings.lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
         )

@@ -25,12 +25,12 @@ from labs.scale import one_rank, train
 from labs.scale.model import DEFAULTS
 from labs.scale.one_rank import Measurement
 from labs.scale.ranks import joined, reported
-from labs.scale.training import BUCKET_MB, Settings, Training
+from labs.scale.training import Settings, Training
 
 CLASSES = 7
 JPEG_WORDS = "--device cpu --model w8 --image-size 32 --batch-size 8 --epochs 1 --workers 0 --precision fp32".split()
 STRAGGLER = Measurement(
-    folder="", device="cpu", model="w8", image_size=32, images=2, passes=2, bucket_mb=BUCKET_MB,
+    folder="", device="cpu", model="w8", image_size=32, images=2, passes=2, bucket_mb=None,
     exchanges=("last pass", "never"), slow_rank=1, delay_ms=150.0, windows=1, steps=1, traced=True,
 )  # fmt: skip
 

@@ -25,7 +25,7 @@ from common.record import write_json
 from common.run.timing import Plan
 from common.studies import programs
 from common.studies.lab import Measuring, NotMeasured, read
-from labs.scale import batches, jpegs, measure, order, published, scaling, study, sweep, tables, train, training
+from labs.scale import audit, batches, jpegs, measure, order, published, scaling, study, sweep, tables, train, training
 from labs.scale.measure import EACH, ENGINES, LAST, NEVER, PIPELINES, SHARDS
 
 PAGE = (ROOT / "docs" / "labs" / "scale.md").read_text(encoding="utf-8")
@@ -53,7 +53,7 @@ def piped(*consumed, trained=2.0, **speeds):
 
     All but those deliver 10; of training a pipeline makes `trained` times as many, by one core a tenth.
     """
-    return [
+    rounds = [
         {
             "consumed": model,
             "pipelines": {
@@ -68,6 +68,7 @@ def piped(*consumed, trained=2.0, **speeds):
         }
         for number, model in enumerate(consumed)
     ]
+    return dict(enumerate(rounds))
 
 
 def by_name(rows, key):
@@ -91,11 +92,15 @@ def test_shards_are_the_same_where_every_engine_made_the_same_bytes_of_a_size():
 
 def test_a_pipeline_is_compared_in_pairs_with_decoding_each_and_with_the_one_before():
     rounds = piped(100.0, 50.0, p01=(20.0, 30.0), p02=(40.0, 60.0))
-    rounds = [{**row, "pipelines": dict(reversed(row["pipelines"].items()))} for row in rounds]
+    rounds = {run: {**row, "pipelines": dict(reversed(row["pipelines"].items()))} for run, row in rounds.items()}
+    rounds[0]["pipelines"]["04_cached"]["delivered"] = 1.0
     rounds[0]["pipelines"]["07_dali"] = rounds[1]["pipelines"]["07_dali"] = {"delivered": None, "bytes": 1}
+    rounds[0]["pipelines"]["06_nvjpeg"] = {"error": "no GPU"}
     rows = tables.pipeline_rows(rounds)
     assert [row["pipeline"] for row in rows] == [*PIPELINES, "07_dali"]
-    first, workers, batched, *_, last = rows
+    assert tables.refusals({64: rounds, 224: rounds}) == ["06_nvjpeg was not measured: no GPU"]
+    first, workers, batched, *_, shards, last = rows
+    assert shards["times the one before"].ratio == pytest.approx(1)  # of 03, whose files they hold
     assert (first["times decoding each"], first["times the one before"]) == (None, None)
     assert first["times what the model consumes"].ratio == pytest.approx((0.1 * 0.2) ** 0.5)
     assert (workers["images/s"], workers["images/s of one core"], workers["MB on disk"]) == (25, 2.5, 3)
@@ -119,7 +124,7 @@ def test_an_epoch_is_that_of_imagenet_at_the_rates_here():
     rounds = piped(2 * an_hour, p00=(an_hour,), p05=(4 * an_hour,))
     rows = by_name(tables.epoch_rows({64: rounds}, "a CPU"), "what")
     assert rows["one CPU"] == {
-        "whose": "published", "what": "one CPU", "h": 20, "images/s": pytest.approx(an_hour / 20),
+        "whose": "published, w32", "what": "one CPU", "h": 20, "images/s": pytest.approx(an_hour / 20),
     }  # fmt: skip
     hours = {what: row["h"] for what, row in rows.items() if row["whose"] == "a CPU"}
     assert hours == pytest.approx({"00_decode_each, 64 px": 1, "05_shards, 64 px": 0.25, "the model, 64 px": 0.5})
@@ -127,8 +132,10 @@ def test_an_epoch_is_that_of_imagenet_at_the_rates_here():
 
 def of_processes(count, *speeds, oversubscribed=False):
     """What `scaling.measured` returns, its windows of 100 images."""
-    own = {"processes": count, "oversubscribed": oversubscribed, "ranks": []}
-    return {**own, "images_per_second": {LAST: list(speeds)}, "step_ms": {LAST: [1e5 / speed for speed in speeds]}}
+    step_ms = {LAST: [1e5 / speed for speed in speeds], NEVER: [1e5 / speed - 5 for speed in speeds]}
+    ranks = [{"communication_ms": 3.0 + rank} for rank in range(count)]
+    own = {"processes": count, "oversubscribed": oversubscribed, "ranks": ranks, "step_ms": step_ms}
+    return {**own, "images_per_second": {LAST: list(speeds)}}
 
 
 def scaled_rounds(strong=(160.0, 160.0, 160.0), weak=(200.0, 200.0, 200.0), one=(100.0, 90.0, 800.0)):
@@ -146,7 +153,8 @@ def test_efficiency_is_throughput_over_that_of_as_many_single_processes():
     ]  # fmt: skip
     assert [row["images/s"] for row in rows] == [100, 160, 100, 200]
     assert [row["ms of a step"] for row in rows] == [1000, 625, 1000, 500]
-    assert (rows[0]["times one process"], rows[0]["efficiency"]) == (None, None)
+    assert {rows[0][name] for name in ("times one process", "efficiency", "exposed ms", "ms in collectives")} == {None}
+    assert [(row["exposed ms"].mean, row["ms in collectives"].mean) for row in rows[1::2]] == [(5, 3.5), (5, 3.5)]
     assert [row["times one process"].ratio for row in rows[1::2]] == pytest.approx([1.6, 2])
     wide = tables.scaling_rows(scaled_rounds((80.0, 160.0, 320.0)))[1]
     assert wide["efficiency"].ratio == pytest.approx(0.8)
@@ -158,6 +166,7 @@ def test_efficiency_is_throughput_over_that_of_as_many_single_processes():
 def exchanged(step_ms, speeds=None, communication=(1.0, 2.0)):
     """What `scaling.measured` returns: step_ms by exchange, three windows of which one is late."""
     return {
+        "parts": 2,
         "step_ms": {exchange: [ms, ms - 1, ms + 50] for exchange, ms in step_ms.items()},
         "images_per_second": {exchange: [speed] * 3 for exchange, speed in (speeds or {}).items()},
         "ranks": [
@@ -171,8 +180,8 @@ def test_exposed_is_what_a_step_takes_longer_than_without_an_exchange():
         [exchanged({LAST: 14.0, NEVER: 11.0}), exchanged({LAST: 12.0, NEVER: 11.0}, communication=(3.0, 4.0))],
         [exchanged({LAST: 16.0, NEVER: 11.0}), exchanged({LAST: 12.0, NEVER: 11.0}, communication=(5.0, 4.0))],
     ]
-    rows = tables.bucket_rows(rounds, (1.0, 25.0))
-    assert [row["MiB of a part"] for row in rows] == [1, 25]
+    rows = tables.bucket_rows(rounds, (1.0, None))
+    assert [(row["MiB of a part"], row["parts"]) for row in rows] == [("1", 2), ("torch's own", 2)]
     assert [row["ms of a step"].mean for row in rows] == [15, 12]
     assert [row["exposed ms"].mean for row in rows] == [4, 1]
     assert [(row["ms in collectives, rank 0"].mean, row["ms in collectives, rank 1"].mean) for row in rows] == [
@@ -255,7 +264,7 @@ def test_of_a_sweep_the_best_trials_are_shown_and_how_all_of_them_ended():
 
 
 def claims_of(by_size, scaled=(), accumulation=(), straggler=()):
-    found = tables.claims(by_size, scaled, accumulation, straggler)
+    found = audit.claims(by_size, scaled, accumulation, straggler)
     assert len({claim.id for claim in found}) == len(found)
     return {claim.id: claim for claim in found}
 
@@ -286,9 +295,40 @@ def test_batches_and_feeding_are_claims_against_one(factor, holds):
 
 def test_one_round_decides_nothing():
     claims = claims_of({64: piped(100.0, p05=(1000.0,))})
-    assert set(claims) == {"shards", "shards-workers", "batched", "fed"}
+    assert set(claims) == {"starved", "shards", "shards-workers", "batched", "fed"}
     assert {claim.holds for claim in claims.values()} == {None}
     assert claims["shards"].value == pytest.approx(100)
+
+
+def test_a_program_that_does_not_run_here_says_why_and_the_others_are_timed(options, monkeypatch):
+    def pipeline(own, name, *_):
+        if name == SHARDS:
+            try:
+                raise InputError("reading shards needs webdataset")
+            except InputError as error:
+                raise SystemExit(2) from error
+        return {"delivered": 1.0}
+
+    one = SimpleNamespace(loader=[0], train_step=None)
+    monkeypatch.setattr(measure, "program", lambda *_: one)
+    monkeypatch.setattr(measure, "timed", lambda *_: SimpleNamespace(samples_per_second=SimpleNamespace(median=1)))
+    monkeypatch.setattr(measure, "_pipeline", pipeline)
+    answer = measure.pipelines(options, 32, 0, "shards", 1, with_training=False)["pipelines"]
+    assert answer[SHARDS] == {"error": "reading shards needs webdataset"}
+    assert [answer[name] for name in PIPELINES[:-1]] == [{"delivered": 1.0}] * 5
+
+
+def test_a_gpu_s_utilization_is_that_of_the_trace_of_a_program(options, monkeypatch):
+    commands = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: commands.append(command) or SimpleNamespace(returncode=0, stderr="")
+    )
+    gpu = {"id": 0, "utilization": 0.5, "occupancy_percent": 40.0}
+    monkeypatch.setattr(scaling, "explanation", lambda path: {"gpus": [gpu]})
+    assert measure.utilization(options, SHARDS) == {"utilization": 0.5, "occupancy_percent": 40.0}
+    assert commands[0][1].endswith("05_shards.py") and "--quick" in commands[0]
+    [row] = tables.utilization_rows({SHARDS: {"utilization": 0.5, "occupancy_percent": None}})
+    assert (row["utilization %"], row["occupancy %"]) == (50, None)
 
 
 @pytest.mark.parametrize(("large", "holds"), [(20.0, True), (30.0, False)])
@@ -310,6 +350,9 @@ def test_efficiencies_are_compared_with_the_published_one():
     )
     assert (claims["efficiency-weak"].holds, claims["efficiency-weak"].value) == (False, pytest.approx(0.8, rel=0.01))
     assert claims["efficiency-weak"].text.startswith("2 processes")
+    for row in scaled:
+        row["strong"][-1]["oversubscribed"] = True
+    assert not [name for name in claims_of({64: rounds}, scaled=scaled) if name.startswith("efficiency")]
     alone = [{kind: row[kind][:1] for kind in row} for row in scaled]
     assert not [name for name in claims_of({64: rounds}, scaled=alone) if name.startswith("efficiency")]
 
@@ -380,15 +423,15 @@ def test_a_whole_study_fills_every_table_and_figure_of_its_page(studied):
     done = studied()
     of_page = {what: set(re.findall(rf"begin lab-{what} scale (\w+)", PAGE)) for what in ("table", "figure")}
     assert of_page["table"] | {"curves"} == set(done.result.tables)
-    assert [name for name, rows in done.result.tables.items() if not rows] == []
+    assert [name for name, rows in done.result.tables.items() if not rows] == ["utilization"]  # of a GPU
     assert of_page["figure"] == set(lab_figures.figures(done.result)) == {"pipelines", "curves"}
     assert {claim.id for claim in done.result.claims} == {
-        "shards", "shards-workers", "batched", "fed", "small-images", "efficiency-strong", "efficiency-weak",
+        "starved", "shards", "shards-workers", "batched", "fed", "small-images", "efficiency-strong", "efficiency-weak",
         "no-sync", "straggler",
     }  # fmt: skip
     assert "96 training and 19 validation images of 4 classes, drawn JPEGs, 0 corrupt" in done.result.notes[0]
     assert not [note for note in done.result.notes if "could not be" in note]
-    assert [note for note in done.result.notes if note.startswith("no GPU: 06_nvjpeg and 07_dali are not measured")]
+    assert [note for note in done.result.notes if note.startswith("no GPU: 06_nvjpeg, 07_dali and utilization")]
     assert "claims" in done.out
     assert str(ROOT) not in json.dumps(done.result.tables)
     runs = [
@@ -403,7 +446,7 @@ def test_a_whole_study_fills_every_table_and_figure_of_its_page(studied):
 
 def test_a_smoke_run_is_of_one_size_one_seed_and_few_rounds(studied):
     done = studied("--quick")
-    assert [name for name, rows in done.result.tables.items() if not rows] == []
+    assert [name for name, rows in done.result.tables.items() if not rows] == ["utilization"]
     assert {row["px"] for row in done.result.tables["offline"]} == {64}
     assert "pipelines_large" not in done.result.tables
     counts = {name: [what for what, _ in done.calls].count(name) for name in ANSWERS}
@@ -420,7 +463,7 @@ def test_without_spark_there_is_a_note_and_the_rest_goes_on(studied):
     assert {own["shards"] for what, own in done.calls if what == "pipelines"} == {
         "processes-64", "processes-224",
     }  # fmt: skip
-    assert [name for name, rows in done.result.tables.items() if not rows] == []
+    assert [name for name, rows in done.result.tables.items() if not rows] == ["utilization"]
 
 
 def test_without_any_shards_their_pipeline_makes_its_own(studied, drawn):
@@ -450,10 +493,10 @@ def test_one_process_exchanges_nothing(studied, monkeypatch):
     done = studied("--quick")
     assert not {"buckets", "accumulation", "straggler"} & {what for what, _ in done.calls}
     empty = {name for name, rows in done.result.tables.items() if not rows}
-    assert empty == {"buckets", "accumulation", "straggler"}
+    assert empty == {"buckets", "accumulation", "straggler", "utilization"}
     assert [row["training"] for row in done.result.tables["accuracy"]] == ["1 process"]
     assert {row["processes"] for row in done.result.tables["scaling"]} == {1}
-    assert {claim.id for claim in done.result.claims} == {"shards", "shards-workers", "batched", "fed"}
+    assert {claim.id for claim in done.result.claims} == {"starved", "shards", "shards-workers", "batched", "fed"}
 
 
 def test_a_study_without_pipelines_is_none(studied, capsys):
@@ -488,7 +531,8 @@ def test_shards_are_made_anew_each_time_and_their_digest_is_of_their_bytes(optio
     counts = [len(order.shards_of(count)) for count in (96, 19)]
     assert (first["images"], first["shards"], first["seconds"] > 0) == (115, sum(counts), True)
     folders = [options.logdir / "shards" / f"processes-16px-{run}" for run in (1, 2)]
-    assert [first["folder"], again["folder"]] == list(map(str, folders))
+    assert [first["folder"], again["folder"]] == [str(folders[0]), None]
+    assert not folders[1].exists()
     assert first["bytes"] == sum(path.stat().st_size for path in folders[0].rglob("*.tar"))
     assert first["digest"] == again["digest"] != measure.offline(options, "processes", 24, 1)["digest"]
     (folders[0] / "rubbish").write_text("")
@@ -528,7 +572,7 @@ def test_all_have_the_workers_but_one_core_has_none_and_a_gpus_own_loaders_yield
 
     def program(file, own, workers=0):
         begun.append((file.stem, workers, str(own.data), own.image_size))
-        return SimpleNamespace(loader=[batch], train_step=file.stem)
+        return SimpleNamespace(loader=[batch], train_step=file.stem, variables={"decoder": len})
 
     def timed(step, *_):
         return SimpleNamespace(samples_per_second=SimpleNamespace(median=len(step)))
@@ -536,7 +580,7 @@ def test_all_have_the_workers_but_one_core_has_none_and_a_gpus_own_loaders_yield
     monkeypatch.setattr(measure, "program", program)
     monkeypatch.setattr(measure, "timed", timed)
     monkeypatch.setattr(measure, "timed_with_loader", timed)
-    monkeypatch.setattr(measure, "delivered", lambda loader, seconds: 7.0)
+    monkeypatch.setattr(measure, "delivered", lambda loader, seconds, finish=None: 9.0 if finish else 7.0)
     monkeypatch.setattr(measure, "per_cpu_second", lambda loader, seconds: 3.0)
     monkeypatch.setattr(measure, "read_bytes", lambda own, name: 5)
     on_gpu = replace(options, device="cuda")
@@ -545,7 +589,8 @@ def test_all_have_the_workers_but_one_core_has_none_and_a_gpus_own_loaders_yield
     assert found["pipelines"]["00_decode_each"] == {
         "delivered": 7.0, "per_cpu_second": 3.0, "trained": None, "bytes": 5,
     }  # fmt: skip
-    assert {found["pipelines"]["06_nvjpeg"][name] for name in ("delivered", "per_cpu_second", "trained")} == {None}
+    assert {found["pipelines"]["06_nvjpeg"][name] for name in ("per_cpu_second", "trained")} == {None}
+    assert found["pipelines"]["06_nvjpeg"]["delivered"] == 9.0  # decoded, and not its files alone
     workers = {name: [count for stem, count, *_ in begun if stem == name] for name in found["pipelines"]}
     assert workers["00_decode_each"] == [0, 0, 0]  # the first is the model's, by itself
     assert [workers[name] for name in PIPELINES[1:]] == [[0, 3]] * 5

@@ -65,7 +65,7 @@ def more(one: BySeed, other: BySeed) -> Mean | None:
     if not both:
         return None
     paired = mean([100 * (one[seed] - other[seed]) for seed in both])
-    return replace(paired, mean=round(paired.mean, 9))
+    return replace(paired, mean=round(paired.mean, 9) + 0.0)  # no -3.7e-15, and no -0
 
 
 def in_percent(share: float) -> str:

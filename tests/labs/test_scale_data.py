@@ -35,6 +35,10 @@ needs_spark = pytest.mark.skipif(
 )
 
 
+class CutOff(BaseException):
+    pass
+
+
 @pytest.fixture
 def data(drawn, tmp_path):
     """A copy of `drawn`, to be changed."""
@@ -113,11 +117,11 @@ def test_a_drawn_folder_that_was_cut_off_goes_on_and_one_that_is_whole_is_left(d
 
 def test_the_settings_of_a_drawing_are_kept_from_its_start(tmp_path, monkeypatch):
     def cut(*_):
-        raise KeyboardInterrupt
+        raise CutOff
 
     monkeypatch.setattr(jpegs, "on_all_cores", cut)
     for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(CutOff):
             jpegs.drawn_folder(tmp_path / "out", images=30, classes=3)
     with pytest.raises(InputError, match="holds other pictures.*'seed': 0"):
         jpegs.drawn_folder(tmp_path / "out", images=30, classes=3, seed=5)
@@ -359,10 +363,6 @@ def test_a_master_that_spark_does_not_know_is_refused_in_one_line(drawn, run_her
 # Pipelines
 
 
-class Captured(BaseException):
-    pass
-
-
 @pytest.fixture
 def loader_of(drawn, monkeypatch, tmp_path):
     """loader_of(name, workers): the loader that a program passes to `run_step`, of batches of 6 at 32 px."""
@@ -375,12 +375,12 @@ def loader_of(drawn, monkeypatch, tmp_path):
 
         def run_step(file, args, loader, train_step):
             got.append(loader)
-            raise Captured
+            raise CutOff
 
         monkeypatch.setattr(module, "run_step", run_step)
         words = ["--data", drawn, "--batch-size", "6", "--image-size", "32", "--workers", workers, "--device", "cpu"]
         monkeypatch.setattr(sys, "argv", list(map(str, [name, *words, "--seed", "5", "--logdir", tmp_path])))
-        with pytest.raises(Captured):
+        with pytest.raises(CutOff):
             module.main()
         return got[0]
 
@@ -466,12 +466,12 @@ def test_resizing_that_was_cut_off_goes_on_unless_a_jpeg_has_changed_since(data,
 
     def cut(function, jobs):
         function(jobs[index])
-        raise KeyboardInterrupt
+        raise CutOff
 
     def cut_off():
         with monkeypatch.context() as patch:
             patch.setattr(resized, "on_all_cores", cut)
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(CutOff):
                 resized.resized_once(listing, 16)
         return os.stat(small.path(index)).st_mtime_ns
 

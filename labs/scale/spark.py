@@ -4,6 +4,7 @@ An item and its answer are texts, in a table of two columns; `mapInArrow` hands 
 without converting them to pandas, and the worker reads the JPEGs by their paths. So pixels never pass through the JVM.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from typing import Any
 from common.errors import InputError, printable
 from common.machine import ROOT
 from common.studies.extras import imported
-from labs.scale.jpegs import Engine
+from labs.scale.jpegs import PROCESS_LOST, Engine
 
 MASTERS = r"local(\[[\w*,]+\])?$|yarn$|(spark|k8s)://."
 WORKERS_NEED = ("decoding.py", "packing.py")  # of this lab
@@ -29,6 +30,7 @@ SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",  # answers of so many items wait for each other
 }
+LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Error while sending or receiving", "Answer from Java")
 
 
 @contextmanager
@@ -50,11 +52,13 @@ def spark_engine(master: str) -> Iterator[Engine]:
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no name that a network knows is needed
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas 3, which is not used here
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)  # of errors that are told here in a line
     builder = sql.SparkSession.builder.master(master).appName("preprocess")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     try:
-        session = builder.getOrCreate()
+        with _stderr_in_file():
+            session = builder.getOrCreate()
     except Exception as error:  # of the launcher, of py4j, of the JVM
         raise InputError(f"Spark did not start with --master {master}: {printable(error, 200)}") from error
     with tempfile.TemporaryDirectory() as folder:
@@ -82,8 +86,23 @@ def _answers(session: Any, function: Callable[[str], Any], items: Sequence[str],
             table.repartition(-(-len(items) // at_a_time)).mapInArrow(answered, "number long, answer string").collect()
         )
     except Exception as error:  # of py4j, which wraps what a worker raised
+        if any(text in str(error) for text in LOST):
+            raise InputError(f"of Spark, {PROCESS_LOST}") from error
         raise InputError(f"Spark could not finish: {printable(error, 200)}") from error
     return [row["answer"] for row in sorted(rows, key=lambda row: row["number"])]
+
+
+@contextmanager
+def _stderr_in_file() -> Iterator[None]:
+    """Give the JVM that is started here, whose workers have it too, a file of no name as its stderr."""
+    before = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def _java() -> bool:

@@ -13,9 +13,9 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from common.errors import InputError, printable
 from common.machine import ROOT
@@ -30,7 +30,7 @@ SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",  # answers of so many items wait for each other
 }
-LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Error while sending or receiving", "Answer from Java")
+LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 
 
 @contextmanager
@@ -52,21 +52,24 @@ def spark_engine(master: str) -> Iterator[Engine]:
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no name that a network knows is needed
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas 3, which is not used here
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)  # of errors that are told here in a line
+    _silence_py4j()
     builder = sql.SparkSession.builder.master(master).appName("preprocess")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    try:
-        with _stderr_in_file():
-            session = builder.getOrCreate()
-    except Exception as error:  # of the launcher, of py4j, of the JVM
-        raise InputError(f"Spark did not start with --master {master}: {printable(error, 200)}") from error
+    with tempfile.TemporaryFile() as messages:
+        try:
+            with _stderr_in(messages.fileno()):
+                session = builder.getOrCreate()
+        except Exception as error:  # of the launcher, of py4j, of the JVM
+            reason = printable(error, 200) + _of_java(messages)
+            raise InputError(f"Spark did not start with --master {master}: {reason}") from error
     with tempfile.TemporaryDirectory() as folder:
         try:
             session.sparkContext.addPyFile(str(_code(Path(folder))))
             yield lambda function, items, at_a_time: _answers(session, function, items, at_a_time)
         finally:
-            session.stop()
+            with suppress(Exception):  # of py4j, where the JVM is gone
+                session.stop()
 
 
 def _answers(session: Any, function: Callable[[str], Any], items: Sequence[str], at_a_time: int) -> list[Any]:
@@ -86,23 +89,39 @@ def _answers(session: Any, function: Callable[[str], Any], items: Sequence[str],
             table.repartition(-(-len(items) // at_a_time)).mapInArrow(answered, "number long, answer string").collect()
         )
     except Exception as error:  # of py4j, which wraps what a worker raised
-        if any(text in str(error) for text in LOST):
+        if isinstance(error, ConnectionError) or any(text in str(error) for text in LOST):  # to the JVM; in it
             raise InputError(f"of Spark, {PROCESS_LOST}") from error
         raise InputError(f"Spark could not finish: {printable(error, 200)}") from error
     return [row["answer"] for row in sorted(rows, key=lambda row: row["number"])]
 
 
+def _silence_py4j() -> None:
+    """Keep py4j, which logs as itself and as the root, from printing tracebacks of what is told in a line."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    logging.root.addFilter(_not_of_py4j)
+
+
+def _not_of_py4j(message: logging.LogRecord) -> bool:
+    return "py4j" not in Path(message.pathname).parts
+
+
 @contextmanager
-def _stderr_in_file() -> Iterator[None]:
-    """Give the JVM that is started here, whose workers have it too, a file of no name as its stderr."""
+def _stderr_in(file: int) -> Iterator[None]:
+    """Give the JVM that is started here, whose workers have it too, a file as its stderr."""
     before = os.dup(2)
     try:
-        with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), 2)
+        os.dup2(file, 2)
         yield
     finally:
         os.dup2(before, 2)
         os.close(before)
+
+
+def _of_java(messages: IO[bytes]) -> str:
+    """The first error that a JVM wrote, "" if none."""
+    messages.seek(0)
+    lines = messages.read().decode(errors="replace").splitlines()
+    return next((f" ({printable(line, 120)})" for line in lines if "Error" in line), "")
 
 
 def _java() -> bool:

@@ -360,6 +360,50 @@ def test_a_master_that_spark_does_not_know_is_refused_in_one_line(drawn, run_her
     assert_refused(done, "--master locl[2]")
 
 
+SPARK = """
+import os, signal, sys, time
+from common.errors import one_line_errors
+from labs.scale.spark import spark_engine
+
+def answer(item):
+    if item == "kill the worker":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == "interrupt":
+        os.kill(PROGRAM, signal.SIGINT)
+        time.sleep(30)
+    return item.upper()
+
+PROGRAM = os.getpid()
+with one_line_errors(), spark_engine("local[2]") as engine:
+    print(engine(answer, ["a", "b"], 1), flush=True)
+    engine(answer, ["a", sys.argv[1]], 1)
+"""
+
+
+@needs_spark
+@pytest.mark.parametrize(
+    ("what", "code", "line"),
+    [
+        ("kill the worker", 2, f"-c: of Spark, {jpegs.PROCESS_LOST}\n"),
+        ("interrupt", 130, "-c: interrupted; every run that was complete is kept\n"),
+    ],
+)
+def test_spark_ends_in_one_line(what, code, line):
+    done = run_program("-c", SPARK, what, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    assert (done.returncode, done.stderr, done.stdout) == (code, line, "['A', 'B']\n")
+
+
+@needs_spark
+def test_java_that_does_not_start_is_one_line_with_its_reason(drawn, tmp_path):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho first\necho 'java.lang.LinkageError: too old' >&2\nexit 1\n")
+    java.chmod(0o755)
+    program = ROOT / "labs" / "scale" / "preprocess.py"
+    done = run_program(program, "--data", drawn, "--out", tmp_path, JAVA_HOME=tmp_path)
+    assert_refused(done, "Spark did not start with --master local[*]", "java.lang.LinkageError: too old")
+
+
 # Pipelines
 
 

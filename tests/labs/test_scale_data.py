@@ -99,7 +99,7 @@ def test_a_drawn_folder_that_was_cut_off_goes_on_and_one_that_is_whole_is_left(d
     (data / jpegs.MADE).rename(data / jpegs.BEGUN)
     lost.unlink()
     kept.write_bytes(b"kept")
-    with pytest.raises(InputError, match="holds other pictures.*96"):
+    with pytest.raises(InputError, match=r"holds other pictures.*96"):
         jpegs.drawn_folder(data, images=10, classes=2)
     jpegs.drawn_folder(data, images=96, classes=4)
     assert not (data / jpegs.BEGUN).exists()
@@ -123,13 +123,13 @@ def test_the_settings_of_a_drawing_are_kept_from_its_start(tmp_path, monkeypatch
     for _ in range(2):
         with pytest.raises(CutOff):
             jpegs.drawn_folder(tmp_path / "out", images=30, classes=3)
-    with pytest.raises(InputError, match="holds other pictures.*'seed': 0"):
+    with pytest.raises(InputError, match=r"holds other pictures.*'seed': 0"):
         jpegs.drawn_folder(tmp_path / "out", images=30, classes=3, seed=5)
 
 
 def test_a_killed_process_of_the_pool_is_one_line(monkeypatch):
     monkeypatch.setattr(jpegs, "usable_cores", lambda: 2)
-    with pytest.raises(InputError, match="a process was ended.*memory.*the same command goes on"):
+    with pytest.raises(InputError, match=r"a process was ended.*memory.*the same command goes on"):
         jpegs.on_all_cores(signal.raise_signal, [signal.SIGKILL] * 4, at_a_time=1)
 
 

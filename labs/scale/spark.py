@@ -83,11 +83,10 @@ def _answers(session: Any, function: Callable[[str], Any], items: Sequence[str],
             columns = [batch.column("number"), pyarrow.array(answers, pyarrow.string())]
             yield pyarrow.RecordBatch.from_arrays(columns, names=["number", "answer"])
 
-    table = session.createDataFrame(list(enumerate(items)), "number long, item string")
     try:
-        rows = (
-            table.repartition(-(-len(items) // at_a_time)).mapInArrow(answered, "number long, answer string").collect()
-        )
+        table = session.createDataFrame(list(enumerate(items)), "number long, item string")
+        parts = table.repartition(-(-len(items) // at_a_time))
+        rows = parts.mapInArrow(answered, "number long, answer string").collect()
     except Exception as error:  # of py4j, which wraps what a worker raised
         if isinstance(error, ConnectionError) or any(text in str(error) for text in LOST):  # to the JVM; in it
             raise InputError(f"of Spark, {PROCESS_LOST}") from error

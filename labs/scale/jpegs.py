@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,9 +37,11 @@ ENDINGS = (".jpg", ".jpeg")  # in small letters
 IMAGES, CLASSES, VAL_SHARE = 2000, 10, 0.2  # of a folder that is drawn: validation images, as a share of the others
 DRAWN = "drawn JPEGs"  # what they are called
 MADE = "made.json"  # in such a folder, once it is whole
+BEGUN = "begun.json"  # until then
 CORRUPT_FILES, CORRUPT_SHARE = 10, 0.01  # skipped at most: so many, or that share of the files, whichever is more
 NAMED = 10  # corrupt files, at most; all of them are in the folder's own list
 AT_A_TIME = 16  # files that a process is given
+PROCESS_LOST = "a process was ended, as the system does where memory runs out; the same command goes on"
 
 Engine = Callable[[Callable[[Any], Any], Sequence[Any], int], list[Any]]  # as `on_all_cores`
 
@@ -131,14 +134,17 @@ def image_folder(data: Path) -> Path:
 def drawn_folder(out: Path, images: int = IMAGES, classes: int = CLASSES, seed: int = 0) -> Path:
     """Draw a folder of JPEGs, unless it is there and whole: `images` in train/, a fifth of that in val/; returns it.
 
-    One that was cut off goes on. Raises InputError where it cannot be written, and where `out` was drawn otherwise.
+    One that was cut off goes on. Raises InputError where it cannot be written, and where `out` holds other pictures.
     """
     settings = {"images": images, "classes": classes, "seed": seed}
-    made = out / MADE
-    if made.exists():
-        if (there := record.read_json(made)) != settings:
+    made, begun = out / MADE, out / BEGUN
+    for path in (made, begun):
+        if path.exists() and (there := record.read_json(path)) != settings:
             raise InputError(f"{out} holds other pictures ({there}): choose another folder, or remove it")
+    if made.exists():
         return out
+    if (out / "train").exists() and not begun.exists():
+        raise InputError(f"{out / 'train'} was not drawn by this program: choose another folder")
     if not 1 <= classes <= min(images, drawing.MOST_CLASSES):
         raise InputError(f"--classes {classes}: from 1 to {drawing.MOST_CLASSES}, and no more than images ({images})")
     print(f"drawing {images} JPEGs of {classes} classes into {out}, once", flush=True)
@@ -149,10 +155,13 @@ def drawn_folder(out: Path, images: int = IMAGES, classes: int = CLASSES, seed: 
         for number in range(count)
     ]
     with record.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        record.write_json(begun, settings)
         for parent in {path.parent for path, _, _ in jobs}:
             parent.mkdir(parents=True, exist_ok=True)
         on_all_cores(_draw, [job for job in jobs if not job[0].exists()])
-    record.write_json(made, settings)
+        record.write_json(made, settings)
+        begun.unlink(missing_ok=True)
     return out
 
 
@@ -174,13 +183,17 @@ def write_beside(path: Path, content: bytes) -> None:
 def on_all_cores(function: Callable[[Any], Any], items: Sequence[Any], at_a_time: int = AT_A_TIME) -> list[Any]:
     """[function(item) for each item], by as many processes as there are cores to use.
 
-    at_a_time: items that a process is given; where there are no more than that, this process does them.
+    at_a_time: items that a process is given; where there are no more than that, this process does them. Raises
+    InputError where a process was killed.
     """
     processes = min(usable_cores(), len(items) // at_a_time)
     if processes < 2:
         return [function(item) for item in items]
-    with ProcessPoolExecutor(processes) as pool:
-        return list(pool.map(function, items, chunksize=at_a_time))
+    try:
+        with ProcessPoolExecutor(processes) as pool:
+            return list(pool.map(function, items, chunksize=at_a_time))
+    except BrokenProcessPool as error:
+        raise InputError(PROCESS_LOST) from error
 
 
 def listed(data: Path, part: str = "train", engine: Engine = on_all_cores) -> Listing:
@@ -191,8 +204,7 @@ def listed(data: Path, part: str = "train", engine: Engine = on_all_cores) -> Li
     """
     root = data / part
     try:
-        classes = tuple(sorted(entry.name for entry in os.scandir(data / "train") if entry.is_dir()))
-        own = tuple(sorted(entry.name for entry in os.scandir(root) if entry.is_dir()))
+        classes, own = _class_folders(data / "train"), _class_folders(root)
         found = [f"{name}/{file.name}" for name in own for file in sorted(os.scandir(root / name), key=_name)]
     except OSError as error:
         raise InputError(f"cannot read {root}: {error.strerror or error}; it needs a folder for each class") from error
@@ -210,22 +222,38 @@ def listed(data: Path, part: str = "train", engine: Engine = on_all_cores) -> Li
     return Listing(root, classes, kept, tuple(labels[file.split("/")[0]] for file in kept), corrupt, digest, source)
 
 
+def _class_folders(root: Path) -> tuple[str, ...]:
+    """Names, sorted; hidden folders, as editors leave them, are no classes."""
+    return tuple(sorted(entry.name for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith(".")))
+
+
 def _name(entry: os.DirEntry[str]) -> str:
     return entry.name
 
 
 def _digest(root: Path, files: Sequence[str]) -> str:
-    """SHA-256 over the files' names, sizes and times."""
+    """SHA-256 over the files' names, sizes and times; of a link to nothing, over its name."""
     digest = hashlib.sha256()
     for file in files:
-        state = os.stat(root / file)
-        digest.update(f"{file}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        try:
+            state = os.stat(root / file)
+            digest.update(f"{file}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(f"{file}\0\n".encode())
     return digest.hexdigest()
+
+
+def kept_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file that can be made again; {} where there is none, or it cannot be read."""
+    try:
+        return record.read_json(path)
+    except InputError:
+        return {}
 
 
 def _corrupt(kept: Path, root: Path, files: Sequence[str], digest: str, engine: Engine) -> dict[str, str]:
     """{file: why}, of those that cannot be decoded: from the file `kept`, if it is of these very files."""
-    if kept.exists() and (there := record.read_json(kept)).get("files") == digest:
+    if (there := kept_json(kept)).get("files") == digest:
         return there["corrupt"]
     reasons = engine(why_corrupt, [str(root / file) for file in files], AT_A_TIME)
     corrupt = {file: printable(why, 120) for file, why in zip(files, reasons, strict=True) if why}

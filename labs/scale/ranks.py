@@ -4,7 +4,10 @@ The processes are torchrun's, or SLURM's: what counts is that RANK, WORLD_SIZE, 
 Without them a process is rank 0 of a group of one, in which every collective works and nothing is sent.
 """
 
+import ctypes
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -23,6 +26,7 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 T = TypeVar("T")
 
 LAUNCHED = "labs-scale"  # torchrun's id of a run that `launch` started, which tells its user why a rank ended
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 REASON_LENGTH = 120  # of torch's own words, whose end says most
 
 
@@ -33,10 +37,12 @@ def launched() -> bool:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[None]:
-    """Be in the group of all processes: gloo on a CPU, NCCL on GPUs.
+    """Be in the group of all processes: gloo on a CPU, NCCL on GPUs. On Linux, one of `launch` ends if that is killed.
 
     Raises InputError where the port is taken, and in every process that waits for one that ended or is not reached.
     """
+    if launched() and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     backend = "nccl" if device.type == "cuda" else "gloo"
     try:
         if "WORLD_SIZE" in os.environ:

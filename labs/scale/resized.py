@@ -9,7 +9,7 @@ from pathlib import Path
 from common import record
 from common.errors import InputError
 from labs.scale.decoding import UNREADABLE, small_jpeg
-from labs.scale.jpegs import MADE, Jpegs, Listing, on_all_cores, write_beside
+from labs.scale.jpegs import BEGUN, MADE, Jpegs, Listing, kept_json, on_all_cores, write_beside
 
 import torch
 from torch.utils.data import Dataset
@@ -23,20 +23,26 @@ def resized_once(listing: Listing, size: int) -> Listing:
     """
     root = listing.root.parent / f"resized-{size}px" / listing.root.name
     small = replace(listing, root=root)
-    made, settings = root.with_name(f".{root.name}-{MADE}"), {"made_from": listing.digest}
+    made, begun = (root.with_name(f".{root.name}-{name}") for name in (MADE, BEGUN))
+    settings = {"made_from": listing.digest}
+    if kept_json(made) == settings:
+        return small
     with record.writing(root):
-        if made.exists() and record.read_json(made) != settings:
-            made.unlink()
-            shutil.rmtree(root, ignore_errors=True)
-        if not made.exists():
-            print(f"resizing {len(listing)} JPEGs to {size} px into {root}, once", flush=True)
-            for name in listing.classes:
-                (root / name).mkdir(parents=True, exist_ok=True)
-            jobs = [(listing.path(index), small.path(index), size) for index in range(len(listing))]
-            failures = on_all_cores(_resize, [job for job in jobs if not os.path.exists(job[1])])
-            if failed := [failure for failure in failures if failure]:
-                raise InputError(f"{failed[0]}: it was changed since it was checked; bring it again, or remove it")
-            record.write_json(made, settings)
+        if kept_json(begun) != settings:
+            made.unlink(missing_ok=True)
+            if root.exists():
+                shutil.rmtree(root)
+            root.mkdir(parents=True)
+            record.write_json(begun, settings)
+        print(f"resizing {len(listing)} JPEGs to {size} px into {root}, once", flush=True)
+        for name in listing.classes:
+            (root / name).mkdir(exist_ok=True)
+        jobs = [(listing.path(index), small.path(index), size) for index in range(len(listing))]
+        failures = on_all_cores(_resize, [job for job in jobs if not os.path.exists(job[1])])
+        if failed := [failure for failure in failures if failure]:
+            raise InputError(f"{failed[0]}: it was changed since it was checked; bring it again, or remove it")
+        record.write_json(made, settings)
+        begun.unlink(missing_ok=True)
     return small
 
 

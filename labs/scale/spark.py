@@ -4,6 +4,7 @@ An item and its answer are texts, in a table of two columns; `mapInArrow` hands 
 without converting them to pandas, and the worker reads the JPEGs by their paths. So pixels never pass through the JVM.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -12,14 +13,14 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from common.errors import InputError, printable
 from common.machine import ROOT
 from common.studies.extras import imported
-from labs.scale.jpegs import Engine
+from labs.scale.jpegs import PROCESS_LOST, Engine
 
 MASTERS = r"local(\[[\w*,]+\])?$|yarn$|(spark|k8s)://."
 WORKERS_NEED = ("decoding.py", "packing.py")  # of this lab
@@ -29,6 +30,7 @@ SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "16",  # answers of so many items wait for each other
 }
+LOST = ("Python worker exited unexpectedly", "ExecutorLostFailure")
 
 
 @contextmanager
@@ -50,19 +52,24 @@ def spark_engine(master: str) -> Iterator[Engine]:
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no name that a network knows is needed
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas 3, which is not used here
+    _silence_py4j()
     builder = sql.SparkSession.builder.master(master).appName("preprocess")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    try:
-        session = builder.getOrCreate()
-    except Exception as error:  # of the launcher, of py4j, of the JVM
-        raise InputError(f"Spark did not start with --master {master}: {printable(error, 200)}") from error
+    with tempfile.TemporaryFile() as messages:
+        try:
+            with _stderr_in(messages.fileno()):
+                session = builder.getOrCreate()
+        except Exception as error:  # of the launcher, of py4j, of the JVM
+            reason = printable(error, 200) + _of_java(messages)
+            raise InputError(f"Spark did not start with --master {master}: {reason}") from error
     with tempfile.TemporaryDirectory() as folder:
         try:
             session.sparkContext.addPyFile(str(_code(Path(folder))))
             yield lambda function, items, at_a_time: _answers(session, function, items, at_a_time)
         finally:
-            session.stop()
+            with suppress(Exception):  # of py4j, where the JVM is gone
+                session.stop()
 
 
 def _answers(session: Any, function: Callable[[str], Any], items: Sequence[str], at_a_time: int) -> list[Any]:
@@ -76,14 +83,44 @@ def _answers(session: Any, function: Callable[[str], Any], items: Sequence[str],
             columns = [batch.column("number"), pyarrow.array(answers, pyarrow.string())]
             yield pyarrow.RecordBatch.from_arrays(columns, names=["number", "answer"])
 
-    table = session.createDataFrame(list(enumerate(items)), "number long, item string")
     try:
-        rows = (
-            table.repartition(-(-len(items) // at_a_time)).mapInArrow(answered, "number long, answer string").collect()
-        )
+        table = session.createDataFrame(list(enumerate(items)), "number long, item string")
+        parts = table.repartition(-(-len(items) // at_a_time))
+        rows = parts.mapInArrow(answered, "number long, answer string").collect()
     except Exception as error:  # of py4j, which wraps what a worker raised
+        if isinstance(error, ConnectionError) or any(text in str(error) for text in LOST):  # to the JVM; in it
+            raise InputError(f"of Spark, {PROCESS_LOST}") from error
         raise InputError(f"Spark could not finish: {printable(error, 200)}") from error
     return [row["answer"] for row in sorted(rows, key=lambda row: row["number"])]
+
+
+def _silence_py4j() -> None:
+    """Keep py4j, which logs as itself and as the root, from printing tracebacks of what is told in a line."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    logging.root.addFilter(_not_of_py4j)
+
+
+def _not_of_py4j(message: logging.LogRecord) -> bool:
+    return "py4j" not in Path(message.pathname).parts
+
+
+@contextmanager
+def _stderr_in(file: int) -> Iterator[None]:
+    """Give the JVM that is started here, whose workers have it too, a file as its stderr."""
+    before = os.dup(2)
+    try:
+        os.dup2(file, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
+def _of_java(messages: IO[bytes]) -> str:
+    """The first error that a JVM wrote, "" if none."""
+    messages.seek(0)
+    lines = messages.read().decode(errors="replace").splitlines()
+    return next((f" ({printable(line, 120)})" for line in lines if "Error" in line), "")
 
 
 def _java() -> bool:

@@ -6,8 +6,10 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import sys
 import tarfile
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,6 +33,10 @@ needs_spark = pytest.mark.skipif(
     not (spark._java() and importlib.util.find_spec("pyspark") and importlib.util.find_spec("pyarrow")),
     reason="Spark needs Java, pyspark and pyarrow, which are not all installed",
 )
+
+
+class CutOff(BaseException):
+    pass
 
 
 @pytest.fixture
@@ -90,10 +96,13 @@ def test_a_drawn_folder_that_was_cut_off_goes_on_and_one_that_is_whole_is_left(d
     monkeypatch.setattr(drawing, "LARGE_SIDE", 200)
     monkeypatch.setattr(jpegs, "usable_cores", lambda: 1)
     lost, kept = data / "train" / "class_001" / "000001.jpg", data / "train" / "class_002" / "000002.jpg"
-    (data / jpegs.MADE).unlink()
+    (data / jpegs.MADE).rename(data / jpegs.BEGUN)
     lost.unlink()
     kept.write_bytes(b"kept")
+    with pytest.raises(InputError, match=r"holds other pictures.*96"):
+        jpegs.drawn_folder(data, images=10, classes=2)
     jpegs.drawn_folder(data, images=96, classes=4)
+    assert not (data / jpegs.BEGUN).exists()
     assert lost.read_bytes() == (drawn / lost.relative_to(data)).read_bytes()
     assert kept.read_bytes() == b"kept"
     lost.unlink()
@@ -101,6 +110,27 @@ def test_a_drawn_folder_that_was_cut_off_goes_on_and_one_that_is_whole_is_left(d
     assert not lost.exists()
     with pytest.raises(InputError, match="holds other pictures"):
         jpegs.drawn_folder(data, images=97, classes=4)
+    (data / jpegs.MADE).unlink()
+    with pytest.raises(InputError, match="was not drawn by this program"):
+        jpegs.drawn_folder(data, images=96, classes=4)
+
+
+def test_the_settings_of_a_drawing_are_kept_from_its_start(tmp_path, monkeypatch):
+    def cut(*_):
+        raise CutOff
+
+    monkeypatch.setattr(jpegs, "on_all_cores", cut)
+    for _ in range(2):
+        with pytest.raises(CutOff):
+            jpegs.drawn_folder(tmp_path / "out", images=30, classes=3)
+    with pytest.raises(InputError, match=r"holds other pictures.*'seed': 0"):
+        jpegs.drawn_folder(tmp_path / "out", images=30, classes=3, seed=5)
+
+
+def test_a_killed_process_of_the_pool_is_one_line(monkeypatch):
+    monkeypatch.setattr(jpegs, "usable_cores", lambda: 2)
+    with pytest.raises(InputError, match=r"a process was ended.*memory.*the same command goes on"):
+        jpegs.on_all_cores(signal.raise_signal, [signal.SIGKILL] * 4, at_a_time=1)
 
 
 def test_labels_are_the_sorted_class_folders(drawn):
@@ -126,6 +156,26 @@ def test_corrupt_jpegs_are_named_counted_and_left_out(data, capsys):
     assert "000001.jpg: image file is truncated" in printed
     assert "000009.jpg: a PNG file, not a JPEG" in printed
     assert "3 of 96 JPEGs" in printed
+
+
+def test_a_link_to_nothing_is_a_corrupt_jpeg_and_a_hidden_folder_is_no_class(data):
+    listing = jpegs.listed(data)
+    link = data / "train" / "class_001" / "000000.jpg"
+    link.symlink_to(data / "nothing.jpg")
+    shutil.copytree(data / "train" / "class_000", data / "train" / ".ipynb_checkpoints")
+    again = jpegs.listed(data)
+    assert (again.classes, again.files, again.labels) == (listing.classes, listing.files, listing.labels)
+    assert again.corrupt == {"class_001/000000.jpg": "[Errno 2] No such file or directory: the file"}
+    shutil.copy(data / "train" / listing.files[0], data / "nothing.jpg")
+    assert len(jpegs.listed(data)) == len(listing) + 1
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff"])
+def test_jpegs_are_checked_again_where_what_is_kept_of_a_check_is_damaged(data, content):
+    listing = jpegs.listed(data)
+    (data / ".train-checked.json").write_bytes(content)
+    assert jpegs.listed(data) == listing
+    assert json.loads((data / ".train-checked.json").read_text())["files"] == listing.digest
 
 
 def test_files_are_decoded_for_the_check_once_and_again_only_if_one_changed(data):
@@ -310,11 +360,51 @@ def test_a_master_that_spark_does_not_know_is_refused_in_one_line(drawn, run_her
     assert_refused(done, "--master locl[2]")
 
 
+SPARK = """
+import os, signal, sys, time
+from common.errors import one_line_errors
+from labs.scale.spark import spark_engine
+
+def answer(item):
+    if item == "kill the worker":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == "interrupt":
+        os.kill(PROGRAM, signal.SIGINT)
+        time.sleep(30)
+    return item.upper()
+
+PROGRAM = os.getpid()
+with one_line_errors(), spark_engine("local[2]") as engine:
+    print(engine(answer, ["a", "b"], 1), flush=True)
+    engine(answer, ["a", sys.argv[1]], 1)
+"""
+
+
+@needs_spark
+@pytest.mark.parametrize(
+    ("what", "code", "line"),
+    [
+        ("kill the worker", 2, f"-c: of Spark, {jpegs.PROCESS_LOST}\n"),
+        ("interrupt", 130, "-c: interrupted; every run that was complete is kept\n"),
+    ],
+)
+def test_spark_ends_in_one_line(what, code, line):
+    done = run_program("-c", SPARK, what, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    assert (done.returncode, done.stderr, done.stdout) == (code, line, "['A', 'B']\n")
+
+
+@needs_spark
+def test_java_that_does_not_start_is_one_line_with_its_reason(drawn, tmp_path):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho first\necho 'java.lang.LinkageError: too old' >&2\nexit 1\n")
+    java.chmod(0o755)
+    program = ROOT / "labs" / "scale" / "preprocess.py"
+    done = run_program(program, "--data", drawn, "--out", tmp_path, JAVA_HOME=tmp_path)
+    assert_refused(done, "Spark did not start with --master local[*]", "java.lang.LinkageError: too old")
+
+
 # Pipelines
-
-
-class Captured(BaseException):
-    pass
 
 
 @pytest.fixture
@@ -329,12 +419,12 @@ def loader_of(drawn, monkeypatch, tmp_path):
 
         def run_step(file, args, loader, train_step):
             got.append(loader)
-            raise Captured
+            raise CutOff
 
         monkeypatch.setattr(module, "run_step", run_step)
         words = ["--data", drawn, "--batch-size", "6", "--image-size", "32", "--workers", workers, "--device", "cpu"]
         monkeypatch.setattr(sys, "argv", list(map(str, [name, *words, "--seed", "5", "--logdir", tmp_path])))
-        with pytest.raises(Captured):
+        with pytest.raises(CutOff):
             module.main()
         return got[0]
 
@@ -412,6 +502,33 @@ def test_images_are_resized_again_if_they_changed_and_else_only_once(data, capsy
     again = resized.resized_once(jpegs.listed(data), 16)
     assert "resizing 96 JPEGs" in capsys.readouterr().out
     assert decoding.pixels(again.path(5))[8, 8].tolist() == pytest.approx([254, 0, 0], abs=2)
+
+
+def test_resizing_that_was_cut_off_goes_on_unless_a_jpeg_has_changed_since(data, monkeypatch):
+    listing = jpegs.listed(data)
+    small, index = replace(listing, root=data / "resized-16px" / "train"), 5
+
+    def cut(function, jobs):
+        function(jobs[index])
+        raise CutOff
+
+    def cut_off():
+        with monkeypatch.context() as patch:
+            patch.setattr(resized, "on_all_cores", cut)
+            with pytest.raises(CutOff):
+                resized.resized_once(listing, 16)
+        return os.stat(small.path(index)).st_mtime_ns
+
+    before = cut_off()
+    assert not os.path.exists(small.path(0))
+    resized.resized_once(listing, 16)
+    assert os.path.exists(small.path(0)) and os.stat(small.path(index)).st_mtime_ns == before
+
+    shutil.rmtree(data / "resized-16px")
+    cut_off()
+    Image.new("RGB", (90, 80), (255, 0, 0)).save(listing.path(index))
+    again = resized.resized_once(jpegs.listed(data), 16)
+    assert decoding.pixels(again.path(index))[8, 8].tolist() == pytest.approx([254, 0, 0], abs=2)
 
 
 def test_files_decoded_as_on_a_gpu_are_those_of_the_cpu(drawn):

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -36,6 +37,17 @@ from common.errors import one_line_errors
 from labs.scale.launch import launch
 with one_line_errors():
     launch(Path({program!r}), sys.argv[1:], processes=2, restarts=1)
+"""
+
+
+JOINED = """
+import time
+import torch
+from labs.scale.ranks import joined
+with joined(torch.device("cpu")):
+    print("joined", flush=True)
+    time.sleep(30)
+    print("went on")
 """
 
 
@@ -185,6 +197,17 @@ def test_a_process_that_is_killed_is_told_in_one_line_and_all_is_as_before(tmp_p
         "the others were stopped"
     )
     assert (dict(os.environ), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent is gone")
+def test_a_rank_ends_when_what_launched_it_is_killed():
+    starts = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    own = {"TORCHELASTIC_RUN_ID": ranks.LAUNCHED, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", starts, JOINED]
+    with subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout.readline() == "joined\n"
+        parent.kill()
+        assert parent.stdout.read() == ""  # to its end, which is when the rank has ended
 
 
 def failure(code, message=None):

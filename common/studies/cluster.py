@@ -30,7 +30,7 @@ from common.options import whole_number
 from common.record import writing
 from common.run import progress
 from common.studies import isolated
-from common.studies.extras import imported
+from common.studies.extras import imported, stderr_into
 from common.studies.isolated import REASON_LENGTH
 
 KINDS = ("local", "slurm")
@@ -216,7 +216,8 @@ def _free(cluster: Cluster, running: int) -> int:
 def _submitted(executor: Any, function: Callable[..., Any], batch: Sequence[int], values: Sequence[Any]) -> dict:
     """{index: job}."""
     try:
-        with _project_on_path(), _messages_into(Path(executor.folder) / "messages.log"):
+        path = Path(executor.folder) / "messages.log"  # submitit's are tracebacks where they end
+        with _project_on_path(), open(path, "ab") as messages, stderr_into(messages.fileno()):
             return dict(zip(batch, executor.map_array(function, values), strict=True))
     except Exception as error:  # submitit's own, of whatever sbatch printed
         lines = [line for line in str(error).splitlines() if line.strip()]
@@ -234,19 +235,6 @@ def _project_on_path() -> Iterator[None]:
     finally:
         del os.environ["PYTHONPATH"]
         os.environ.update({"PYTHONPATH": before} if before is not None else {})
-
-
-@contextmanager
-def _messages_into(path: Path) -> Iterator[None]:
-    """Write stderr, also that of processes that are started, to a file: submitit's are tracebacks where they end."""
-    before = os.dup(2)
-    try:
-        with open(path, "ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 def _called(function: Callable[[Any], Any], value: Any) -> Any:

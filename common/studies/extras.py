@@ -1,8 +1,11 @@
-"""Packages that only some labs need: imported where they are used, and one line where one is missing.
+"""Packages that only some labs need: imported where they are used, one line where one is missing, and kept quiet.
 
 Imports no more than `common.errors`, so that a lab's programs can use it.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -29,3 +32,18 @@ def imported(module: str, lab: str | None, what: str) -> Any:
         package = PACKAGES.get(name, name)
         or_all = f", or all that this lab needs: pip install -r labs/{lab}/requirements.txt" if lab else ""
         raise InputError(f"{what} needs {package}, which is not installed: pip install {package}{or_all}") from error
+
+
+@contextmanager
+def stderr_into(file: int) -> Iterator[None]:
+    """Write stderr, also that of processes that are started meanwhile, into a file, given by its descriptor.
+
+    For packages that print tracebacks where this project has a line.
+    """
+    before = os.dup(2)
+    try:
+        os.dup2(file, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)

@@ -121,6 +121,8 @@ def image_folder(data: Path) -> Path:
     """The folder of JPEGs that --data means: it, where it holds train/; drawn at the first time where it is the
     default. Raises InputError for another folder without train/.
     """
+    if (data / BEGUN).exists() and not (data / MADE).exists():
+        raise InputError(f"the pictures in {data} are not all drawn: python labs/scale/jpegs.py --out {data} goes on")
     if (data / "train").is_dir():
         return data
     if data.resolve() != ROOT / "data":

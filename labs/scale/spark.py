@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from common.errors import InputError, printable
 from common.machine import ROOT
-from common.studies.extras import imported
+from common.studies.extras import imported, stderr_into
 from labs.scale.jpegs import PROCESS_LOST, Engine
 
 MASTERS = r"local(\[[\w*,]+\])?$|yarn$|(spark|k8s)://."
@@ -58,7 +58,7 @@ def spark_engine(master: str) -> Iterator[Engine]:
         builder = builder.config(name, value)
     with tempfile.TemporaryFile() as messages:
         try:
-            with _stderr_in(messages.fileno()):
+            with stderr_into(messages.fileno()):  # that of the JVM and its workers, too
                 session = builder.getOrCreate()
         except Exception as error:  # of the launcher, of py4j, of the JVM
             reason = printable(error, 200) + _of_java(messages)
@@ -102,18 +102,6 @@ def _silence_py4j() -> None:
 
 def _not_of_py4j(message: logging.LogRecord) -> bool:
     return "py4j" not in Path(message.pathname).parts
-
-
-@contextmanager
-def _stderr_in(file: int) -> Iterator[None]:
-    """Give the JVM that is started here, whose workers have it too, a file as its stderr."""
-    before = os.dup(2)
-    try:
-        os.dup2(file, 2)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 def _of_java(messages: IO[bytes]) -> str:

@@ -383,6 +383,7 @@ def on_slurm(slurm_of_two_nodes, tmp_path, monkeypatch):
     return Cluster("slurm", tmp_path / "jobs", minutes=5)
 
 
+@pytest.mark.slurm
 @needs_slurm
 @needs_submitit
 @pytest.mark.xdist_group("slurm")
@@ -397,6 +398,7 @@ def test_a_slurm_array_answers_and_says_why_jobs_have_none(on_slurm, options, pr
         next(answers(Cluster("slurm", on_slurm.folder, partition="none"), ("python",), values, 60))
 
 
+@pytest.mark.slurm
 @needs_slurm
 @needs_submitit
 @pytest.mark.xdist_group("slurm")
@@ -404,6 +406,7 @@ def test_a_studys_grid_is_a_slurm_array_and_goes_on_after_a_cut(on_slurm, option
     grid(options, program, on_slurm)
 
 
+@pytest.mark.slurm
 @needs_slurm
 @needs_submitit
 @pytest.mark.xdist_group("slurm")
@@ -417,6 +420,7 @@ def test_a_job_that_slurm_would_never_start_is_told_and_cancelled(on_slurm):
     assert subprocess.run(["squeue", "--me", "--noheader"], capture_output=True).stdout == b""
 
 
+@pytest.mark.slurm
 @needs_slurm
 @needs_submitit
 @pytest.mark.xdist_group("slurm")
@@ -438,6 +442,7 @@ def test_torchrun_joins_the_processes_of_two_nodes(on_slurm, tmp_path):
     assert {name for _, name in ranks[0]} == {"node1", "node2"}
 
 
+@pytest.mark.slurm
 @needs_slurm
 @needs_submitit
 @pytest.mark.xdist_group("slurm")
@@ -449,6 +454,7 @@ def test_an_interrupted_program_leaves_no_job_in_slurms_queue(on_slurm, tmp_path
     assert still_there(pids) == []
 
 
+@pytest.mark.slurm
 @needs_slurm
 @needs_submitit
 @pytest.mark.xdist_group("slurm")

@@ -329,6 +329,16 @@ def test_preprocessing_names_and_counts_corrupt_jpegs(data, tmp_path, run_here):
     assert list(shards.check(tmp_path / "out" / "train").corrupt) == ["class_002/000006.jpg"]
 
 
+def test_pictures_that_are_not_all_drawn_are_no_data(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / jpegs.BEGUN).write_text("{}")
+    with pytest.raises(InputError, match="not all drawn"):
+        jpegs.image_folder(tmp_path)
+    (tmp_path / jpegs.MADE).write_text("{}")  # a cut between the two
+    assert jpegs.image_folder(tmp_path) == tmp_path
+
+
+@pytest.mark.spark
 @needs_spark
 def test_spark_makes_the_same_shards_as_processes(data, packed, tmp_path):
     (data / "train" / "class_001" / "000001.jpg").write_bytes(b"")
@@ -354,6 +364,7 @@ def test_without_java_or_pyspark_there_is_one_line(drawn, tmp_path, run_here, mo
     assert_refused(run_here(program, "--data", drawn), "apt-get install default-jre-headless", "--engine processes")
 
 
+@pytest.mark.spark
 @needs_spark
 def test_a_master_that_spark_does_not_know_is_refused_in_one_line(drawn, run_here):
     done = run_here(ROOT / "labs" / "scale" / "preprocess.py", "--data", drawn, "--master", "locl[2]")
@@ -380,6 +391,7 @@ with one_line_errors(), spark_engine("local[2]") as engine:
 """
 
 
+@pytest.mark.spark
 @needs_spark
 @pytest.mark.parametrize(
     ("what", "code", "line"),
@@ -393,6 +405,7 @@ def test_spark_ends_in_one_line(what, code, line):
     assert (done.returncode, done.stderr, done.stdout) == (code, line, "['A', 'B']\n")
 
 
+@pytest.mark.spark
 @needs_spark
 def test_java_that_does_not_start_is_one_line_with_its_reason(drawn, tmp_path):
     java = tmp_path / "bin" / "java"

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from support import ROOT, assert_refused, run_program, still_there
+from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
 
 from common.errors import InputError
 from common.options import StepOptions
@@ -326,12 +326,12 @@ def ended_by(number, tmp_path, kind):
     waits = ["python", "-c", f"import os, time; {pid}; time.sleep(600)"]
     own = [sys.executable, ROOT / "labs" / "scale" / "slurm.py", "--logdir", tmp_path / "jobs"]
     command = [*own, "--cluster", kind, "--array", "2", "--at-a-time", "2", "--", *waits]
-    with subprocess.Popen(command) as program:
-        while len(pids := [path.read_text() for path in tmp_path.glob("pid.?")]) < 2 or not all(pids):
-            assert program.poll() is None
-            time.sleep(0.05)
-        program.send_signal(number)
-    return program.returncode, [int(pid) for pid in pids]
+    program = subprocess.Popen(command, preexec_fn=listen_to_ctrl_c)
+    while len(pids := [path.read_text() for path in tmp_path.glob("pid.?")]) < 2 or not all(pids):
+        assert program.poll() is None
+        time.sleep(0.05)
+    program.send_signal(number)
+    return program.wait(60), [int(pid) for pid in pids]
 
 
 @needs_submitit

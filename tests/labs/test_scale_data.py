@@ -385,6 +385,7 @@ def answer(item):
     return item.upper()
 
 PROGRAM = os.getpid()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
 with one_line_errors(), spark_engine("local[2]") as engine:
     print(engine(answer, ["a", "b"], 1), flush=True)
     engine(answer, ["a", sys.argv[1]], 1)

@@ -217,12 +217,25 @@ def _submitted(executor: Any, function: Callable[..., Any], batch: Sequence[int]
     """{index: job}."""
     try:
         path = Path(executor.folder) / "messages.log"  # submitit's are tracebacks where they end
-        with _project_on_path(), open(path, "ab") as messages, stderr_into(messages.fileno()):
+        with _project_on_path(), _heeding_ctrl_c(), open(path, "ab") as messages, stderr_into(messages.fileno()):
             return dict(zip(batch, executor.map_array(function, values), strict=True))
     except Exception as error:  # submitit's own, of whatever sbatch printed
         lines = [line for line in str(error).splitlines() if line.strip()]
         reason = lines[-1] if lines else type(error).__name__
         raise InputError(f"jobs could not be submitted: {printable(reason, 200)}") from error
+
+
+@contextmanager
+def _heeding_ctrl_c() -> Iterator[None]:
+    """Jobs heed SIGINT, by which submitit cancels those of this machine, even where this program ignores it."""
+    main = threading.current_thread() is threading.main_thread()
+    ignored = main and signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as a shell's background jobs do
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL) if ignored else None
+    try:
+        yield
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -56,14 +56,16 @@ def spark_engine(master: str) -> Iterator[Engine]:
     builder = sql.SparkSession.builder.master(master).appName("preprocess")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    with tempfile.TemporaryFile() as messages:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryFile() as messages,
+        stderr_into(messages.fileno()),  # that of the JVM, its workers and pyspark's threads
+    ):
         try:
-            with stderr_into(messages.fileno()):  # that of the JVM and its workers, too
-                session = builder.getOrCreate()
+            session = builder.getOrCreate()
         except Exception as error:  # of the launcher, of py4j, of the JVM
             reason = printable(error, 200) + _of_java(messages)
             raise InputError(f"Spark did not start with --master {master}: {reason}") from error
-    with tempfile.TemporaryDirectory() as folder:
         try:
             session.sparkContext.addPyFile(str(_code(Path(folder))))
             yield lambda function, items, at_a_time: _answers(session, function, items, at_a_time)

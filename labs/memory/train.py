@@ -10,8 +10,6 @@ the same random numbers. Parts of a step are NVTX ranges, for Nsight Systems:
 """
 
 import argparse
-import csv
-import io
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +27,8 @@ from common.errors import InputError, is_out_of_memory, one_line_errors, printab
 from common.failures import what_fits
 from common.machine import ROOT
 from common.options import PRECISIONS, OneLineParser, folder, whole_number
-from common.record import check_writable, write_whole, writing
+from common.record import check_writable, writing
+from common.studies.checkpoints import CHECKPOINT, write, write_table
 from labs.memory.data import real_data
 from labs.memory.model import DEFAULTS, ResNeXt, resnext
 from labs.memory.recompute import statistics_once
@@ -41,7 +40,6 @@ from torch.utils.data import DataLoader, Dataset
 
 PRECISION = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 DTYPES = {name: dtype for dtype, name in PRECISION.items()}
-CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
 TEST_BATCH = 256
 
 
@@ -222,25 +220,7 @@ def resume(training: Training, state: dict[str, Any], folder: Path) -> None:
             "--logdir"
         ) from error
     if training.epochs:
-        write_table(folder, training)
-
-
-def write(folder: Path, training: Training) -> None:
-    """Write the checkpoint, then the table, each whole or not at all: a kill loses the running epoch only."""
-    content = io.BytesIO()
-    torch.save(training.state(), content)
-    write_whole(folder / CHECKPOINT, content.getvalue())
-    write_table(folder, training)
-
-
-def write_table(folder: Path, training: Training) -> None:
-    """Write the table of a training with one epoch at least, whole or not at all."""
-    table = io.StringIO()
-    rows = [asdict(epoch) for epoch in training.epochs]
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(folder / TABLE, table.getvalue())
+        write_table(folder, training.epochs)
 
 
 def run(training: Training, test_set: Dataset, epochs: int, on_epoch: Callable[[Epoch], None]) -> None:
@@ -326,7 +306,7 @@ def main() -> None:
     with SummaryWriter(str(args.logdir), purge_step=len(training.epochs) + 1) as events:
 
         def keep(epoch: Epoch) -> None:
-            write(args.logdir, training)
+            write(args.logdir, training.state(), training.epochs)
             values = asdict(epoch)
             for tag in ("loss", "train_accuracy", "test_accuracy", "seconds"):
                 events.add_scalar(tag, values[tag], epoch.epoch)

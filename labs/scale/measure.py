@@ -20,9 +20,10 @@ from common import record
 from common.device import synchronize
 from common.errors import InputError, printable
 from common.options import StepOptions
+from common.studies import checkpoints
 from common.studies.lab import serve
 from common.studies.programs import Program, program, timed, timed_with_loader
-from labs.scale import scaling, sweep, train
+from labs.scale import scaling, sweep
 from labs.scale.batches import bytes_on_disk, delivered, per_cpu_second
 from labs.scale.gpu import decoded_batch
 from labs.scale.jpegs import Engine, image_folder, listed, on_all_cores
@@ -212,7 +213,7 @@ def trained(options: StepOptions, processes: int, epochs: int, seed: int) -> lis
         "--processes", processes, "--epochs", epochs, "--logdir", folder,
     ]  # fmt: skip
     _run(HERE / "train.py", words)
-    with open(folder / train.TABLE, newline="") as table:
+    with open(folder / checkpoints.TABLE, newline="") as table:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
 
 

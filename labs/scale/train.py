@@ -11,7 +11,6 @@ epoch; so does the same command, on as many processes or others.
 """
 
 import argparse
-import csv
 import io
 import os
 import sys
@@ -27,7 +26,8 @@ from common.errors import InputError, is_out_of_memory, one_line_errors, printab
 from common.failures import as_input_error
 from common.machine import keep_freed_memory, usable_cores
 from common.options import OneLineParser, StepOptions, add_step_options, resolved, whole_number
-from common.record import check_writable, write_whole, writing
+from common.record import check_writable, writing
+from common.studies.checkpoints import CHECKPOINT, write, write_table
 from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, normalised
 from labs.scale.launch import launch
 from labs.scale.model import DEFAULTS, mobilenet
@@ -36,7 +36,6 @@ from labs.scale.training import DTYPES, STATEFUL, Epoch, Settings, Training
 
 import torch
 
-CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
 ANOTHER = "move it away to begin anew, or use another --logdir"
 PRECISION = {dtype: name for name, dtype in DTYPES.items()}
 EPOCHS, LR = 20, 0.05
@@ -84,26 +83,8 @@ def resume(training: Training, path: Path) -> None:
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # what torch's loading raises
         raise damaged(path, error) from error
     if training.rank == 0 and training.epochs:
-        write_table(path.with_name(TABLE), training)  # as a kill may have left it a row short
+        write_table(path.parent, training.epochs)  # as a kill may have left it a row short
     print(f"goes on after epoch {len(training.epochs)}", flush=True)
-
-
-def write(folder: Path, training: Training) -> None:
-    """Write the checkpoint, then the table, each whole or not at all: a kill loses the running epoch only."""
-    content = io.BytesIO()
-    torch.save(training.state(), content)
-    write_whole(folder / CHECKPOINT, content.getvalue())
-    write_table(folder / TABLE, training)
-
-
-def write_table(path: Path, training: Training) -> None:
-    """Write the table of a training with one epoch at least, whole or not at all."""
-    table = io.StringIO()
-    rows = [asdict(epoch) for epoch in training.epochs]
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(path, table.getvalue())
 
 
 def fit(training: Training, folder: Path) -> None:
@@ -117,7 +98,7 @@ def fit(training: Training, folder: Path) -> None:
     while len(training.epochs) < training.settings.epochs:
         epoch = training.epoch()
         if events:
-            write(folder, training)
+            write(folder, training.state(), training.epochs)
             show(epoch, events)
     if events:
         events.close()

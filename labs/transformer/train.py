@@ -10,8 +10,6 @@ than memory is trained in parts with --auto-batch: see auto_batch.py.
 """
 
 import argparse
-import csv
-import io
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.errors import InputError, one_line_errors, printable
 from common.options import OneLineParser, StepOptions, add_step_options, resolved, whole_number
-from common.record import check_writable, write_json, write_whole, writing
+from common.record import check_writable, write_json, writing
+from common.studies.checkpoints import CHECKPOINT, write, write_table
 from common.studies.extras import imported
 from labs.transformer.bag_of_words import bags_of_words
 from labs.transformer.model import DEFAULTS, max_tokens
@@ -32,7 +31,7 @@ from labs.transformer.training import BATCHES, DTYPES, STATEFUL, Epoch, Settings
 
 import torch
 
-CHECKPOINT, TABLE, TEST = "checkpoint.pt", "epochs.csv", "test.json"
+TEST = "test.json"
 ANOTHER = "move it away to begin anew, or use another --logdir"
 PRECISION = {dtype: name for name, dtype in DTYPES.items()}
 EPOCHS = 8
@@ -93,26 +92,8 @@ def resume(training: Training, path: Path) -> None:
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # what torch's loading raises
         raise damaged(path, error) from error
     if training.epochs:
-        write_table(path.with_name(TABLE), training)  # as a kill may have left it a row short
+        write_table(path.parent, training.epochs)  # as a kill may have left it a row short
     print(f"goes on after epoch {len(training.epochs)}")
-
-
-def write(folder: Path, training: Training) -> None:
-    """Write the checkpoint, then the table, each whole or not at all: a kill loses the running epoch only."""
-    content = io.BytesIO()
-    torch.save(training.state(), content)
-    write_whole(folder / CHECKPOINT, content.getvalue())
-    write_table(folder / TABLE, training)
-
-
-def write_table(path: Path, training: Training) -> None:
-    """Write the table of a training with one epoch at least, whole or not at all."""
-    table = io.StringIO()
-    rows = [asdict(epoch) for epoch in training.epochs]
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_whole(path, table.getvalue())
 
 
 def options(words: list[str] | None = None) -> tuple[StepOptions, argparse.Namespace]:
@@ -184,7 +165,7 @@ def main() -> None:
     with SummaryWriter(str(steps.logdir), purge_step=len(training.epochs) + 1) as events:
         while len(training.epochs) < settings.epochs:
             epoch = training.epoch()
-            write(steps.logdir, training)
+            write(steps.logdir, training.state(), training.epochs)
             show(epoch, events)
         accuracies = test(training)
         for name, accuracy in accuracies.items():

@@ -23,7 +23,7 @@ from common.errors import InputError
 from common.options import StepOptions
 from common.record import write_json
 from common.run.timing import Plan
-from common.studies import programs
+from common.studies import checkpoints, programs
 from common.studies.lab import Measuring, NotMeasured, read
 from labs.scale import audit, batches, jpegs, measure, order, published, scaling, study, sweep, tables, train, training
 from labs.scale.measure import EACH, ENGINES, LAST, NEVER, PIPELINES, SHARDS
@@ -651,7 +651,7 @@ def test_a_training_is_that_of_the_program_and_its_reason_is_the_programs(option
         assert not args.logdir.exists()
         if not ended.returncode:
             args.logdir.mkdir(parents=True)
-            with open(args.logdir / train.TABLE, "w", newline="") as table:
+            with open(args.logdir / checkpoints.TABLE, "w", newline="") as table:
                 csv.writer(table).writerows([["epoch", "top1"], ["1", "0.25"], ["2", "0.5"]])
         return ended
 

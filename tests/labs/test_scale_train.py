@@ -27,6 +27,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from common.errors import InputError
 from common.machine import usable_cores
 from common.options import StepOptions
+from common.studies import checkpoints
 from labs.scale import launch, node, one_rank, ranks, scaling, train, training
 
 RANKS = Path(scale_ranks.__file__)
@@ -148,7 +149,7 @@ def test_an_epoch_trains_on_each_image_once_in_an_order_of_its_own(alone):
 
 
 def rows(folder):
-    with open(folder / train.TABLE, newline="") as file:
+    with open(folder / checkpoints.TABLE, newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -280,7 +281,7 @@ def test_it_writes_a_table_scalars_and_weights_and_goes_on(run, tmp_path):
     assert state["epochs"] == [
         pytest.approx({name: float(value) for name, value in row.items()}) for row in rows(folder)
     ]
-    (folder / train.TABLE).unlink()
+    (folder / checkpoints.TABLE).unlink()
     done = run()
     assert "goes on after epoch 1" in done.out
     assert len(rows(folder)) == 1

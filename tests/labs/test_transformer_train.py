@@ -150,8 +150,8 @@ def test_after_a_kill_it_goes_on_with_the_parts_that_fit(run, tmp_path, monkeypa
         patched.setattr(train, "test", None)  # fails once training is over
         real = train.write
 
-        def killed(folder, of):
-            real(folder, of)
+        def killed(*of):
+            real(*of)
             raise KeyboardInterrupt
 
         patched.setattr(train, "write", killed)

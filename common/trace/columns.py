@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from common.trace.intervals import Cover
 from common.trace.ordered import distinct
+from common.trace.recording import Recording
 from common.trace.source import PARTIAL
 
 if TYPE_CHECKING:  # it imports this module
@@ -89,6 +90,7 @@ class Trace(Struct, dict=True):
     threads: (process, thread) as text. properties: `deviceProperties` by device id. rank: of the process, or None.
     warnings: problems of the file that affect the numbers, one line each. hip: whether the header names HIP's version.
     accelerator: of which kind, such as "MTIA", the trace holds device work that is not read; "" for none.
+    recording: what `walkthrough trace` wrote beside the events; None for any other trace.
     """
 
     file: Path
@@ -109,6 +111,7 @@ class Trace(Struct, dict=True):
     warnings: list[str]
     hip: bool = False
     accelerator: str = ""
+    recording: Recording | None = None
 
     @property
     def partial(self) -> bool:

@@ -24,6 +24,7 @@ class Header(msgspec.Struct, kw_only=True):
     deviceProperties: object = None
     distributedInfo: object = None
     hip_runtime_version: object = None
+    walkthrough: object = None
 
 
 class _Rest(Header, kw_only=True):

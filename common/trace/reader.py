@@ -13,6 +13,7 @@ from common.errors import InputError
 from common.trace import decode, source
 from common.trace.columns import MemoryEvents, Spans, Trace
 from common.trace.event import Args, Event, Number
+from common.trace.recording import recording
 
 OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
 MEMORY, PYTHON = "memory", "python"
@@ -189,6 +190,7 @@ class _Columns:
             warnings=warnings,
             hip=header.get("hip_runtime_version") is not None,
             accelerator=self.accelerator,
+            recording=recording(header),
         )
 
 

@@ -24,6 +24,8 @@ COMMANDS = {
     "tour": "common.ladder.tour",
     "compare": "common.ladder.command",
     "explain": "common.explain.command",
+    "trace": "common.attach.trace_command",
+    "time": "common.attach.time_command",
     "record": "common.reference.command",
     "limit": "common.studies.limit",
     "ablate": "common.studies.ablation",

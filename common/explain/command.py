@@ -80,6 +80,12 @@ def _explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
     return _explain_trace(args, trace_at(path))
 
 
+def explain_traces(args: argparse.Namespace, traces: dict[int | None, Path]) -> int:
+    """Explain the traces of one training, by rank: one by itself, several as ranks. Raises InputError."""
+    ranks = {rank: path for rank, path in traces.items() if rank is not None}
+    return _explain_ranks(args, ranks) if len(ranks) > 1 else _explain_trace(args, next(iter(traces.values())))
+
+
 def trace_at(path: Path) -> Path:
     """The trace file at a path: the path itself, or the newest trace in a run's folder. InputError if there is none."""
     if not path.is_dir():

@@ -1,0 +1,18 @@
+"""DistributedDataParallel over gloo, as torchrun starts it."""
+
+import parts
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+network = torch.nn.parallel.DistributedDataParallel(parts.model())
+batches = parts.batches()
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for number in range(40):
+    parts.loss(network, *next(batches)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if number % 5 == 4 and dist.get_rank() == 0:  # one rank alone evaluates
+        network.eval()
+        network.train()
+dist.destroy_process_group()

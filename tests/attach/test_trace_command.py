@@ -1,0 +1,335 @@
+"""`trace`: small trainings of every style, unchanged, by the command line; and what it says where there is nothing."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
+
+from common.attach.launch import Outcome, why_nothing
+from common.trace.source import traces_in
+
+pytestmark = pytest.mark.xdist_group("trace")  # the programs of every style run once
+PROGRAMS = Path(__file__).parent / "programs"
+STYLES = ["plain", "accumulate", "gan", "scaler", "closure", "functional", "compiled", "without_loader"]
+STYLES += ["short_epochs", "own_profiler", "late_profiler", "in_thread", "swallows", "raises", "vanishes", "few"]
+STYLES += ["abandoned"]
+WARMUP = 4
+
+
+def trace(*words, cwd=None, **environment):
+    return run_program("-m", "common", "trace", *words, cwd=cwd, PYTHONPATH=ROOT, **environment)
+
+
+def contents(path):
+    with gzip.open(path) as file:
+        return json.load(file)
+
+
+def step_marks(content):
+    """{number: whether the mark was closed} of the steps in a trace."""
+    marks = [event for event in content["traceEvents"] if str(event.get("name")).startswith("ProfilerStep#")]
+    return {int(event["name"].partition("#")[2]): event["args"].get("finished", True) for event in marks}
+
+
+@pytest.fixture(scope="module")
+def styles(tmp_path_factory):
+    """{style: (exit code of the program, trace or None)}, and the command's finished process as "command"."""
+    folder = tmp_path_factory.mktemp("styles")
+    finished = trace("--warmup", WARMUP, "--out", folder, "--", sys.executable, PROGRAMS / "several.py", *STYLES)
+    by_process = {path.name.split(".")[0].rpartition("_")[2]: path for path in traces_in(folder)}
+    rows = [line.split() for line in finished.stdout.splitlines()]
+    ended = {row[0]: row[1:] for row in rows if len(row) == 3 and row[0] in STYLES}
+    assert set(ended) == set(STYLES), finished.stdout + finished.stderr
+    result = {
+        name: (int(code), contents(by_process[process]) if process in by_process else None)
+        for name, (process, code) in ended.items()
+    }
+    return result | {"command": finished, "folder": folder}
+
+
+TRACED = [name for name in STYLES if name not in ("own_profiler", "late_profiler", "vanishes", "few", "raises")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("style", TRACED)
+def test_three_whole_steps_of_every_style_are_traced(styles, style):
+    _, content = styles[style]
+    marks = step_marks(content)
+    assert len(marks) == 3
+    assert all(marks.values())
+    written = content["walkthrough"]
+    assert len(written["untraced_step_ms"]) >= WARMUP - 1
+    assert all(ms > 0 for ms in written["untraced_step_ms"])
+    assert written["cores"] >= 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("style", "name", "backwards"),
+    [
+        ("plain", "SGD", 1),
+        ("accumulate", "AdamW", 8),
+        ("gan", "RMSprop", 4),
+        ("scaler", "SGD", 1),
+        ("closure", "Careful", 1),
+        ("compiled", "SGD", 1),
+        ("abandoned", "SGD", 1),
+    ],
+)
+def test_the_optimizer_that_steps_least_marks_the_steps(styles, style, name, backwards):
+    written = styles[style][1]["walkthrough"]
+    assert [optimizer["name"] for optimizer in written["optimizers"] if optimizer["lead"]] == [name]
+    assert written["mark"] == "optimizer"
+    assert written["backwards_per_step"] == backwards
+    assert written["samples_per_step"] == 4 * backwards
+
+
+@pytest.mark.long
+def test_a_step_that_the_scaler_skips_is_a_step(styles):
+    written = styles["scaler"][1]["walkthrough"]
+    assert written["skipped"] == 1  # each third one, of three
+
+
+@pytest.mark.long
+def test_without_an_optimizer_backward_passes_mark_the_steps(styles):
+    written = styles["functional"][1]["walkthrough"]
+    assert (written["mark"], written["optimizers"], written["backwards_per_step"]) == ("backward", [], 1)
+
+
+@pytest.mark.long
+def test_the_window_moves_past_an_evaluation(styles):
+    written = styles["without_loader"][1]["walkthrough"]
+    assert written["moved"] == 1
+    assert written["happenings"] == []
+    assert written["loaders"] == []
+    assert written["samples_per_step"] is None
+
+
+@pytest.mark.long
+def test_epochs_shorter_than_the_window_are_named(styles):
+    written = styles["short_epochs"][1]["walkthrough"]
+    happened = {(item["step"], item["what"]) for item in written["happenings"]}
+    if written["moved"]:  # epochs of two steps: a new one in half of the warm-up's steps is the usual case
+        assert happened
+    assert written["loaders"][0]["batches"] == 2
+
+
+@pytest.mark.long
+def test_nothing_of_the_hook_is_inside_the_optimizers_mark(styles):
+    events = styles["plain"][1]["traceEvents"]
+    steps = [event for event in events if str(event.get("name")).startswith("Optimizer.step#SGD.step")]
+    marks = sorted(
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if str(event.get("name")).startswith("ProfilerStep#")
+    )
+    assert len(steps) == 3
+    for event, (begin, end) in zip(sorted(steps, key=lambda event: event["ts"]), marks, strict=True):
+        assert begin <= event["ts"]
+        assert event["ts"] + event["dur"] <= end
+
+
+@pytest.mark.long
+def test_what_was_whole_before_an_exception_is_a_trace(styles):
+    code, content = styles["raises"]
+    assert code == 1
+    assert step_marks(content) == {1: True, 2: True, 3: False}
+    assert content["walkthrough"]["backwards_per_step"] == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("style", "code"), [("vanishes", 5), ("few", 0), ("own_profiler", 0), ("late_profiler", 0)])
+def test_no_half_trace_is_written(styles, style, code):
+    assert styles[style] == (code, None)
+
+
+@pytest.mark.long
+def test_a_program_that_catches_everything_goes_on_to_its_end(styles):
+    assert styles["swallows"][0] == 0
+
+
+@pytest.mark.long
+def test_nothing_else_is_left_in_the_folder(styles):
+    assert all(path.name.endswith(".pt.trace.json.gz") for path in styles["folder"].iterdir())
+
+
+@pytest.mark.long
+def test_the_last_line_says_how_it_ended(styles):
+    last = styles["command"].stderr.splitlines()[-1]
+    assert styles["command"].returncode == 0
+    assert "traced 2 steps of 13 processes" in last
+    assert "exit code is 0" in last
+
+
+def test_one_program_is_traced_explained_and_ended(tmp_path):
+    finished = trace("--warmup", 3, "--", PROGRAMS / "plain.py", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    folder = tmp_path / "logs" / "plain"
+    assert len(traces_in(folder)) == 1
+    assert "What to do" in finished.stdout
+    last = finished.stderr.splitlines()[-1]
+    assert last.startswith("walkthrough trace: traced 3 steps into logs/plain; the program ended after them")
+
+
+@pytest.mark.long
+def test_each_rank_that_torchrun_starts_writes_its_trace(tmp_path):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    finished = trace("--warmup", 3, "--out", tmp_path / "out", "--", *torchrun, PROGRAMS / "ddp.py")
+    assert finished.returncode == 0, finished.stderr
+    found = [contents(path) for path in traces_in(tmp_path / "out")]
+    assert sorted(content["distributedInfo"]["rank"] for content in found) == [0, 1]
+    assert [sorted(step_marks(content)) for content in found] == [[1, 2, 3]] * 2
+    assert "2 ranks;" in finished.stdout
+
+
+@pytest.mark.long
+def test_processes_that_the_program_spawns_are_traced_with_workers_of_each_kind(tmp_path):
+    both = f"{sys.executable} {PROGRAMS / 'spawned.py'} {tmp_path} && {sys.executable} {PROGRAMS / 'workers.py'}"
+    script = tmp_path / "train.sh"
+    script.write_text(both, encoding="utf-8")
+    finished = trace("--warmup", 3, "--go-on", "--out", tmp_path / "out", "--", "sh", script)
+    assert finished.returncode == 0, finished.stderr
+    assert "all have ended" in finished.stdout
+    assert len(traces_in(tmp_path / "out")) == 3
+    assert "went on to its end" in finished.stderr.splitlines()[-1]
+
+
+FOREVER = """
+import sys
+sys.path.insert(0, {programs!r})
+import parts, torch
+network, batches = parts.model(), parts.batches()
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+number = 0
+while True:
+    parts.loss(network, *next(batches)).backward()
+    optimizer.step()
+    number += 1
+    if number == {at}:
+        print("there", flush=True)
+        torch.randn(10).sum()
+        import time
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("at", "number", "code", "words"),
+    [
+        (2, signal.SIGINT, 130, "not traced: it ended"),
+        (7, signal.SIGINT, 0, "traced 2 steps"),  # 4 of warm-up, 1 of the profiler's, 2 whole ones
+        (7, signal.SIGTERM, 0, "traced 2 steps"),
+    ],
+)
+def test_a_signal_ends_the_program_and_keeps_what_is_whole(tmp_path, at, number, code, words):
+    script = tmp_path / "forever.py"
+    script.write_text(FOREVER.format(programs=str(PROGRAMS), at=at), encoding="utf-8")
+    command = [sys.executable, "-m", "common", "trace", "--warmup", "4", "--out", "out", "--", sys.executable, script]
+    process = subprocess.Popen(
+        list(map(str, command)),
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=listen_to_ctrl_c,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "there\n"
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=120)
+    assert not still_there([process.pid])
+    last = errors.splitlines()[-1]
+    assert words in last, errors
+    assert process.returncode == code, errors
+    assert bool(traces_in(tmp_path / "out") if (tmp_path / "out").exists() else []) == (at == 7)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["true"], 2, "no Python process of it could be attached to"),
+        (["sh", "-c", "exit 3"], 3, "no Python process of it could be attached to"),
+        ([sys.executable, "-I", "-c", "pass"], 2, "without the options -I, -E or -S"),
+        ([sys.executable, "-c", "print('mine')"], 2, "imported torch"),
+        ([sys.executable, "-c", "import torch, sys; sys.exit(7)"], 7, "no optimizer stepped"),
+        ([sys.executable, PROGRAMS / "few.py"], 2, "after 3 training steps"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_line_with_the_commands_exit_code(tmp_path, words, code, message):
+    finished = trace("--out", "out", "--", *words, cwd=tmp_path)
+    assert finished.returncode == code
+    assert finished.stderr.count("\n") == 1
+    assert message in finished.stderr
+    assert "the command's exit code is" in finished.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--"], "no command given"),
+        (["--", "no-such-command"], "no-such-command: no such command"),
+        (["--", "nowhere.py"], "nowhere.py: no such file"),
+        (["--out", "/proc/nowhere", "--", "true"], "cannot write /proc/nowhere"),
+        (["--steps", "0", "--", "true"], "not a whole number from 1"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_refused_in_one_line(tmp_path, words, message):
+    assert_refused(trace(*words, cwd=tmp_path), message)
+
+
+def test_a_command_without_a_training_step_is_ended_in_time(tmp_path):
+    from common.attach.launch import run_attached
+
+    settings = {"mode": "trace", "go_on": False, "warmup": 1, "mark": "auto", "out": str(tmp_path)}
+    outcome = run_attached(["sleep", "600"], settings, tmp_path, wait_s=1.5)
+    assert outcome.code == -signal.SIGTERM
+    assert outcome.exit_code == 143
+    assert why_nothing(outcome, 1).startswith("no training step has ended in 0.025 minutes")
+
+
+def test_the_trace_that_does_not_fit_is_said_and_not_left_behind(tmp_path):
+    """RLIMIT_FSIZE refuses larger files, as a full disk would."""
+    script = tmp_path / "limited.py"
+    text = "import resource, signal, sys, runpy\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    text += "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
+    text += f"sys.path.insert(0, {str(PROGRAMS)!r})\nrunpy.run_path({str(PROGRAMS / 'plain.py')!r})\n"
+    script.write_text(text, encoding="utf-8")
+    finished = trace("--warmup", 3, "--out", "out", "--", sys.executable, script, cwd=tmp_path)
+    assert finished.returncode == 2
+    assert "not traced: cannot write the trace to" in finished.stderr.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_sitecustomize_that_was_there_still_runs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('the other one')", encoding="utf-8")
+    code = "import sys; print('walkthrough_hook' in str(sys.path))"
+    finished = run_program(
+        "-m",
+        "common",
+        "trace",
+        "--out",
+        tmp_path / "out",
+        "--",
+        sys.executable,
+        "-c",
+        code,
+        PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}",
+    )
+    assert "the other one" in finished.stdout
+    assert "False" in finished.stdout
+
+
+@pytest.mark.parametrize("state", ["measuring", "stepping", "torch", "python"])
+def test_every_way_not_to_be_traced_has_its_words(state):
+    words = why_nothing(Outcome(0, [{"state": state, "pid": 1}]), 10)
+    assert words == words.strip()
+    assert "\n" not in words

@@ -17,6 +17,7 @@ from common.trace.idle import Idle, longest_stall
 from common.trace.nature import Nature
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
+from common.trace.units import time_text
 
 WORTHWHILE = 0.02  # of the step: less is not worth a change
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
@@ -93,11 +94,6 @@ def _remaining(advice: Advice) -> float:
 def step_time(steps: Steps, share: float) -> str:
     """That share of the mean step as text, such as "1.23 s", "4.5 ms", "678 us"."""
     return time_text(share * steps.mean_us)
-
-
-def time_text(us: float) -> str:
-    """µs in a suitable unit."""
-    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"
 
 
 def stalled(steps: Steps, idle: Sequence[Idle]) -> float:

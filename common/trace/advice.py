@@ -137,10 +137,10 @@ def verdict(
         first = f"{most if gains[0] else 'to try first, the gain unknown'}: {advice[0].title}"
     if not len(trace.kernels):
         share = (parts["cpu_exec"] + parts["runtime"]) / total
-        bound = f"{share:.0%} of the step is operators on the CPU"
+        bound = f"{share:.0%} of {one_step} is operators on the CPU"
         unseen = "there is a GPU, and nothing of it is recorded; " if trace.properties else ""
         if (waiting := parts["dataloader"] / total) > share:
-            bound = f"{waiting:.0%} of the step waits for the DataLoader"
+            bound = f"{waiting:.0%} of {one_step} waits for the DataLoader"
         if advice and (share < 0.5 or _remaining(advice[0]) <= COMPUTE_BOUND):
             return f"{unseen}{bound}; {first}"
         if not advice and share < 0.5:

@@ -48,7 +48,7 @@ def reasons(
     begins_epoch = _begins_epoch(trace, start, end) if longer else []
     for index in longer:
         excess = float(duration[index]) - usual
-        if _saving_us(trace, start[index], end[index]) >= MOST * excess:
+        if _saving_us(trace, float(start[index]), float(end[index])) >= MOST * excess:
             found[index].add(CHECKPOINT)
         if evaluates[index]:
             found[index].add(EVALUATION)

@@ -41,8 +41,8 @@ def is_loading(name: str) -> bool:
 def step_marks(trace: Trace) -> Marks:
     """The `Marks` of a trace: of one thread, and no two at the same time.
 
-    A step that was not over when the profiler stopped (`"finished": false`, which Kineto has written since 2024) is left
-    out, unless it is the only one. What is left out is said in `Trace.warnings`.
+    A step that was not over when the profiler stopped (today's Kineto writes `"finished": false`) is left out, unless
+    no other is marked. What is left out is said in `Trace.warnings`.
     """
     marks = [spans.where(trace.named(spans, is_step)) for spans in (trace.operators, trace.annotations)]
     name, start, end, thread = (
@@ -60,8 +60,8 @@ def step_marks(trace: Trace) -> Marks:
         trace.warnings.append(f"{len(threads)} threads mark steps: those with the most marks are used")
         mask &= thread == threads[np.argmax(count)]
     whole = bool((mask & finished).any())
-    if whole and (left_out := int((mask & ~finished).sum())):
-        trace.warnings.append(f"{left_out} of the steps was not over when the profiler stopped: it is left out")
+    for number in name[mask & ~finished & whole].tolist():
+        trace.warnings.append(f"{trace.names[number]} was not over when the profiler stopped: it is left out")
         mask &= finished
     rows = sorted(set(zip(start[mask].tolist(), end[mask].tolist(), name[mask].tolist(), strict=True)))
     used = _one_series([(begin, stop, trace.names[number].split("#", 1)[1]) for begin, stop, number in rows])

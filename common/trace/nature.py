@@ -167,8 +167,8 @@ def _unusable(steps: Steps) -> str:
     """One sentence on steps that stand for no others; steps: the typical ones."""
     if not steps.whole:
         return (
-            "the trace holds no whole step: the one that it marks was not over when the profiler stopped. Record again, "
-            "and stop only after profiler.step() has been called for each step of the schedule"
+            "the trace holds no whole step: what it marks was not over when the profiler stopped. Record again, and "
+            "stop the profiler only after profiler.step() has ended each step of its schedule"
         )
     if is_undecided(steps):
         first, second = (time_text(us) for us in steps.duration.tolist())

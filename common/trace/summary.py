@@ -35,12 +35,13 @@ from common.trace.steps import Steps
 from common.trace.typical import Outlier
 
 
-class PerStep(Struct, frozen=True):
-    """What is shown per step, of some of the steps; the fields are those of `Summary`."""
+class OfSteps(Struct, frozen=True):
+    """The numbers of some of the steps; the fields are those of `Summary`."""
 
     idle: list[idle.Idle]
     communication: Communication | None
     kinds: dict[str, float]
+    in_steps: tables.Tables
     step_bytes: float
 
 
@@ -76,7 +77,7 @@ class Summary(Struct, frozen=True):
     combined: list[Combination]
     findings: list[Finding]
     verdict: str
-    usual: PerStep
+    usual: OfSteps
 
     @property
     def matrix_units(self) -> str:
@@ -164,8 +165,8 @@ def summarize(path: str | Path | Chunks) -> Summary:
     parts = phases(trace, traced_steps)
     costs = bottlenecks.bottlenecks(trace, usual, parts, devices, usual_waits, tensor, usual_collectives, what)
     odd = typical.outliers(trace, traced_steps, waits)
-    per_step = _per_step(trace, traced_steps, waits, collectives)
-    usual_per_step = per_step if usual is traced_steps else _per_step(trace, usual, usual_waits, usual_collectives)
+    of_all = _of_steps(trace, traced_steps, waits, collectives, whole)
+    of_usual = of_all if usual is traced_steps else _of_steps(trace, usual, usual_waits, usual_collectives, whole)
     found, combined, worth = [], [], advice.ranked(costs)
     if len(trace.kernels) and not trace.partial and not what.unusable:
         look = Look(trace, usual, parts, usual_waits, usual_collectives, what, odd, traced_steps)
@@ -184,10 +185,10 @@ def summarize(path: str | Path | Chunks) -> Summary:
         tensor_cores=tensor,
         kernels=whole.kernels,
         operators=whole.operators,
-        kinds=per_step.kinds,
+        kinds=of_all.kinds,
         copies=whole.copies,
-        in_steps=tables.tables(trace, traced_steps) if traced_steps.marked else whole,
-        step_bytes=per_step.step_bytes,
+        in_steps=of_all.in_steps,
+        step_bytes=of_all.step_bytes,
         memory=memory.memory(trace),
         idle=waits,
         communication=collectives,
@@ -197,13 +198,24 @@ def summarize(path: str | Path | Chunks) -> Summary:
         combined=combined,
         findings=found,
         verdict=advice.verdict(trace, usual, worth, tensor, usual_waits, what, "a typical step" if odd else "the step"),
-        usual=usual_per_step,
+        usual=of_usual,
     )
 
 
-def _per_step(trace: Trace, steps: Steps, waits: list[idle.Idle], collectives: Communication | None) -> PerStep:
-    every_kind = kinds.kinds_us(trace, steps) if len(trace.kernels) else {}
-    return PerStep(waits, collectives, every_kind, copies.step_bytes(trace, steps))
+def _of_steps(
+    trace: Trace,
+    steps: Steps,
+    waits: list[idle.Idle],
+    collectives: Communication | None,
+    whole: tables.Tables,
+) -> OfSteps:
+    return OfSteps(
+        idle=waits,
+        communication=collectives,
+        kinds=kinds.kinds_us(trace, steps) if len(trace.kernels) else {},
+        in_steps=tables.tables(trace, steps) if steps.marked else whole,
+        step_bytes=copies.step_bytes(trace, steps),
+    )
 
 
 def _divided(times: dict[str, float], count: int) -> dict[str, float]:

@@ -75,9 +75,8 @@ def _explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
         training = source.of_training(traces)
         left_out = len(traces) - len(training)
         if left_out:
-            _warn(
-                f"{path} holds traces of training and of other work: {left_out} by their names of the latter left out"
-            )
+            count = f"{left_out} trace{'s' * (left_out > 1)}"
+            _warn(f"{path}: traces of training are shown, by their names; {count} of other stages are left out")
         ranks = ranks_in(path)
         if len(ranks) > 1:
             return _explain_ranks(args, ranks)

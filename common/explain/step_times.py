@@ -48,6 +48,7 @@ def step_lengths(summary: Summary) -> str:
         count = "no step marks, so the whole trace counts as one step"
     elif not steps.whole:
         count = f"no whole step: step {_first_to_last(steps.names)} was not over when the profiler stopped"
+        return f"{count}; {time_text(steps.mean_us)} of it recorded"
     if is_undecided(typical):
         return f"{count}; {_both(typical)}"
     if not summary.outliers:
@@ -62,7 +63,7 @@ def print_breakdown(summary: Summary, to: Console) -> None:
     if is_undecided(typical):
         _print_both(typical, to)
         return
-    title = "Mean step"
+    title = "Mean step" if typical.whole else "What is recorded of a step"
     if summary.outliers:
         title = f"Typical step ({len(typical.names)} of {len(summary.steps.names)})"
     parts, total = typical.mean_breakdown_us, max(typical.mean_us, 1e-9)

@@ -129,7 +129,7 @@ class Summary(Struct, frozen=True):
                 ],
                 "findings": [finding.as_json() for finding in self.findings],
                 "kinds": self.kinds,
-                "outliers": [{**asdict(outlier), "doing": outlier.doing} for outlier in self.outliers],
+                "outliers": [outlier.as_json() for outlier in self.outliers],
                 "recording": None if self.trace.recording is None else msgspec.to_builtins(self.trace.recording),
             }
         )

@@ -4,6 +4,7 @@ One step with a gap of its own (a checkpoint, a garbage collection, another prog
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -30,8 +31,8 @@ class Outlier(Struct, frozen=True):
     role: that whose time exceeds its median most, and by how much. gap_us, cause: the longest stretch inside the step
     in which a GPU ran no kernel, and mostly why; 0.0 and "" without a GPU. reasons: what it does besides training, see
     `happenings`. wait_us, usual_wait_us: of a step that begins an epoch, how long it waits for its first batch, and how
-    long the median typical step waits for its DataLoader. workers: whether processes load, and "kept" or "anew" where
-    the recording tells whether an epoch keeps those of the one before.
+    long the median typical step waits for its DataLoader. workers: "" where no processes load; "kept" or "anew" where
+    the recording tells whether an epoch keeps those of the one before, else "yes".
     """
 
     name: str
@@ -45,6 +46,11 @@ class Outlier(Struct, frozen=True):
     wait_us: float = 0.0
     usual_wait_us: float = 0.0
     workers: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """What `explain --json` shows: names, times in µs, and what the step does besides training."""
+        fields = ("name", "us", "excess_us", "role", "role_us", "gap_us", "cause", "wait_us", "usual_wait_us")
+        return {name: getattr(self, name) for name in fields} | {"reasons": list(self.reasons)}
 
     @property
     def doing(self) -> str:
@@ -117,10 +123,11 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
 
 def _workers(trace: Trace) -> str:
     """Whether the worker processes of a trace are kept from epoch to epoch: see `Outlier.workers`."""
-    recorded = [loader for loader in (trace.recording.loaders if trace.recording else ()) if loader.num_workers]
-    if not recorded:
+    loaders = trace.recording.loaders if trace.recording else []
+    kept = {loader.persistent_workers for loader in loaders if loader.num_workers}
+    if len(kept) != 1:  # of several loaders, which one begins anew is not known
         return "yes"
-    return "kept" if all(loader.persistent_workers for loader in recorded) else "anew"
+    return "kept" if kept.pop() else "anew"
 
 
 def _has_reason(steps: Steps) -> np.ndarray:

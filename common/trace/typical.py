@@ -74,15 +74,15 @@ def is_outlier(steps: Steps) -> np.ndarray:
     deviation is exceeded by at most half of the steps, and five times of it by fewer: without reasons, less than half
     of the steps are outliers, and none of two. A step that is long because it waits for the DataLoader is none, unless
     it begins an epoch: with worker processes one step in so many waits for all, and is what a faster loader improves.
-    Beside one or two usual steps, those with a reason are far if they take `MANIFOLD` times as long.
+    Beside one or two usual steps, only steps with a reason are outliers.
     """
     duration, known = steps.duration, _has_reason(steps)
     usual = duration[_usual(steps)]
     middle = float(median(usual))
-    if len(usual) < FEWEST:
-        return known & (duration > MANIFOLD * middle)
     spread = _SIGMA * float(median(np.abs(usual - middle)))
     far = duration - middle > max(FAR * spread, LEAST * middle)
+    if len(usual) < FEWEST:
+        return far & known
     return far & (known | (_excess(steps).argmax(axis=0) != ROLES.index("dataloader")))
 
 

@@ -210,6 +210,14 @@ def test_of_two_steps_the_one_with_a_reason_is_the_odd_one(summary):
     assert result.advice != []
 
 
+def test_a_short_evaluation_in_one_of_three_steps_is_kept_apart(summary):
+    loop = Loop().train()
+    loop.train(after=lambda: loop.evaluate(batches=1)).train()
+    result = summary(loop)
+    assert [outlier.us for outlier in result.outliers] == [1005]
+    assert result.typical.mean_us == 700
+
+
 def test_of_two_steps_that_differ_manifold_without_a_reason_nothing_is_advised(summary):
     loop = Loop().train()
 

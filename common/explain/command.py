@@ -71,12 +71,17 @@ def _explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
     if runs:
         return explain_runs(runs, path, args.json, args.markdown, args.max_size)
     if path.is_dir():
+        traces = source.traces_in(path)
+        training = source.of_training(traces)
+        left_out = len(traces) - len(training)
+        if left_out:
+            count = f"{left_out} trace{'s' * (left_out > 1)}"
+            _warn(f"{path}: traces of training are shown, by their names; {count} of other stages are left out")
         ranks = ranks_in(path)
         if len(ranks) > 1:
             return _explain_ranks(args, ranks)
-        count = len(source.traces_in(path))
-        if count > 1:
-            _warn(f"{path} holds {count} traces, which name no ranks: this is the newest")
+        if len(training) > 1:
+            _warn(f"{path} holds {len(training)} traces, which name no ranks: this is the newest")
     return _explain_trace(args, trace_at(path))
 
 
@@ -87,7 +92,7 @@ def explain_traces(args: argparse.Namespace, traces: dict[int | None, Path]) -> 
 
 
 def trace_at(path: Path) -> Path:
-    """The trace file at a path: the path itself, or the newest trace in a run's folder. InputError if there is none."""
+    """The trace file at a path: the path itself, or the newest trace of training in a folder. InputError if none."""
     if not path.is_dir():
         if not path.exists():
             raise InputError(f"{path} does not exist: name a trace, or a folder with one; `make tour` fills logs/")
@@ -97,14 +102,14 @@ def trace_at(path: Path) -> Path:
         below = sorted({trace.parent.name for trace in path.glob("*/*.trace.json*")})
         fix = f"; its folders do: {', '.join(below[:6])}" if below else " (*.pt.trace.json.gz): `make tour` makes some"
         raise InputError(f"{path} holds no trace itself{fix}")
-    return traces[0]
+    return source.of_training(traces)[0]
 
 
 def ranks_in(folder: Path) -> dict[int, Path]:
-    """The newest trace of each rank in a folder, by rank; {} if the traces name no ranks."""
+    """The newest trace of training of each rank in a folder, by rank; {} if the traces name no ranks."""
     from common.trace import reader
 
-    traces = source.traces_in(folder)
+    traces = source.of_training(source.traces_in(folder))
     ranks: dict[int, Path] = {}
     if len(traces) > 1:
         for path in traces:

@@ -1,45 +1,21 @@
 """The text of `explain` for one trace. Names from a trace pass through `printable`: none can control the terminal."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from common.errors import printable
+from common.explain.recorded import print_recording
+from common.explain.step_times import print_breakdown, print_outliers, step_lengths
 from common.explain.terminal import bare_table, headed_table, share_text, size_text, time_text
 from common.trace.advice import MOST, gain_text
 from common.trace.idle import CAUSES, stalls
 from common.trace.kernel_name import short_name
 from common.trace.memory import CPU
-from common.trace.steps import ROLES, Steps
 from common.trace.summary import Summary
+from common.trace.typical import is_undecided
 
-MARKS = {  # letter and colour: without colour, the letters keep the bar readable
-    "kernel": ("K", "green"),
-    "memcpy": ("C", "yellow"),
-    "memset": ("S", "bright_yellow"),
-    "communication": ("N", "magenta"),
-    "runtime": ("R", "cyan"),
-    "dataloader": ("D", "red"),
-    "cpu_exec": ("E", "blue"),
-    "other": (".", "bright_black"),
-}
-ROLE_MEANING = {
-    "kernel": "a GPU kernel runs",
-    "memcpy": "the GPU only copies",
-    "memset": "the GPU only sets memory",
-    "communication": "only a marked collective; NCCL's kernels count as kernel",
-    "runtime": "the GPU is idle, the CPU in a CUDA or HIP call",
-    "dataloader": "the loop waits for its next batch",
-    "cpu_exec": "the CPU runs operators",
-    "other": "nothing recorded: Python, most likely",
-}
-WITHOUT_GPU = {
-    "communication": "a marked collective, and nothing else",
-    "runtime": "the CPU is in a call of the runtime",
-}
 CAUSE_MEANING = {
     "copy": "copying, or inside a call that copies",
     "queued": "work is launched already: the GPU waits for itself",
@@ -49,25 +25,21 @@ CAUSE_MEANING = {
     "launch": "launch-bound: the CPU runs operators and launches",
     "other": "Python, or nothing recorded",
 }
-BAR_WIDTH = 64  # columns
 TOP_NAMES = 8  # rows of kernels or operators
 TOP_ALLOCATIONS = 4  # rows per device
 
 
 def print_summary(summary: Summary, to: Console, full_names: bool = False) -> None:
-    """A first look at one trace: the mean step by role, the GPUs, why they wait, and what to do.
+    """A first look at one trace: the typical step by role, the GPUs, why they wait, and what to do.
 
     full_names: print the kernels' names whole, however long.
     """
-    steps = summary.steps
-    count = f"{len(steps.names)} step{'s' * (len(steps.names) > 1)} ({_first_to_last(steps.names)})"
-    if not steps.marked:
-        count = "no step marks, so the whole trace counts as one step"
     to.print(Text(printable(summary.trace.file.name, 200), "bold"))
-    length = f"{time_text(steps.mean_us)}{_per_step(summary)}{_range(steps)}"
-    to.print(f"{device_names(summary)}; {count}; {length}\n", markup=False)
-    _print_breakdown(steps, to, bool(summary.gpus))
-    _print_outliers(summary, to)
+    to.print(f"{device_names(summary)}; {step_lengths(summary)}", markup=False)
+    print_recording(summary, to)
+    to.print()
+    print_breakdown(summary, to)
+    print_outliers(summary.outliers, to)
     _print_gpus(summary, to)
     _print_idle(summary, to)
     _print_kernels(summary, to, full_names)
@@ -89,35 +61,6 @@ def device_names(summary: Summary) -> str:
     if summary.trace.partial:
         return "no event of a GPU in what is left of the file"
     return "no event of a GPU" if summary.trace.properties or nature.is_blind else "CPU only"
-
-
-def _print_breakdown(steps: Steps, to: Console, has_gpu: bool) -> None:
-    parts, total = steps.mean_breakdown_us, max(steps.mean_us, 1e-9)
-    to.print(Text("Mean step", "bold"))
-    bar, column = Text("  "), 0.0
-    for role in ROLES:
-        begin, column = round(column), column + parts[role] / total * BAR_WIDTH
-        letter, colour = MARKS[role]
-        bar.append(letter * (round(column) - begin), f"{colour} reverse")
-    to.print(bar)
-    table = bare_table("left", "left", "right", "right", "left")
-    for role in ROLES:
-        if time_text(parts[role]) != time_text(0.0):
-            letter, colour = MARKS[role]
-            meaning = ROLE_MEANING[role] if has_gpu else WITHOUT_GPU.get(role, ROLE_MEANING[role])
-            letter = Text(f"  {letter}", f"{colour} bold")
-            table.add_row(letter, role, time_text(parts[role]), f"{parts[role] / total:.1%}", meaning)
-    to.print(table)
-
-
-def _print_outliers(summary: Summary, to: Console) -> None:
-    """The steps that are far longer than the others, why, and that the advice leaves them out."""
-    for step in summary.outliers:
-        text = f"step {printable(step.name, 20)} takes {time_text(step.us)}, {time_text(step.excess_us)} more than the "
-        text += f"median, the largest part of it {step.role}"
-        if step.gap_us > 0:
-            text += f"; its longest time without a kernel is {time_text(step.gap_us)}, mostly {step.cause}"
-        to.print(Padding(Text(f"{text}. The advice leaves it out.", "yellow"), (0, 0, 0, 2), expand=False))
 
 
 def _print_gpus(summary: Summary, to: Console) -> None:
@@ -143,8 +86,8 @@ def _print_gpus(summary: Summary, to: Console) -> None:
     legend = "busy: a kernel runs. SMs and occupancy are estimates. "
     legend += f"{summary.matrix_units}: of the time of operators' and CUDA graphs' kernels."
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
-    if collectives := summary.communication:
-        count = len(summary.steps.names)
+    if collectives := summary.usual.communication:
+        count = _count(summary)
         total, hidden = time_text(collectives.us / count), time_text(collectives.hidden_us / count)
         text = f"collectives: {total}{_per_step(summary)}, {hidden} of it overlapped by other kernels"
         text += f" ({collectives.count} in {_steps(summary)}); TensorBoard counts them as kernels"
@@ -152,8 +95,8 @@ def _print_gpus(summary: Summary, to: Console) -> None:
 
 
 def _print_idle(summary: Summary, to: Console) -> None:
-    count = len(summary.steps.names)
-    for idle in summary.idle:
+    count = _count(summary)
+    for idle in summary.usual.idle:
         if idle.total_us <= 0:
             continue
         waits = time_text(idle.total_us / count)
@@ -176,29 +119,29 @@ def _print_idle(summary: Summary, to: Console) -> None:
 
 
 def _print_operators(summary: Summary, to: Console) -> None:
-    if not summary.in_steps.operators:
+    if not summary.usual.in_steps.operators:
         return
-    total = sum(operator.us for operator in summary.in_steps.operators)
+    total = sum(operator.us for operator in summary.usual.in_steps.operators)
     to.print(Text(f"\nOperators on the CPU, self time: {time_text(total)} in {_steps(summary)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "name")
-    for operator in summary.in_steps.operators[:TOP_NAMES]:
+    for operator in summary.usual.in_steps.operators[:TOP_NAMES]:
         cells = time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
         table.add_row(*cells, time_text(operator.us / operator.count), printable(operator.name, max(30, to.width - 42)))
     to.print(table)
 
 
 def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
-    if not summary.in_steps.kernels:
+    if not summary.usual.in_steps.kernels:
         return
-    total = sum(kernel.us for kernel in summary.in_steps.kernels)
-    count = sum(kernel.count for kernel in summary.in_steps.kernels)
+    total = sum(kernel.us for kernel in summary.usual.in_steps.kernels)
+    count = sum(kernel.count for kernel in summary.usual.in_steps.kernels)
     to.print(Text(f"\nKernels: {count} in {_steps(summary)}, {time_text(total)}", "bold"))
     table = headed_table(
         "time", "share", "count", "mean", "".join(word[0] for word in summary.matrix_units.upper().split()), "name"
     )
     answers = {True: "yes", False: "no", None: "?"}
     width = max(30, to.width - 46)
-    for kernel in summary.in_steps.kernels[:TOP_NAMES]:
+    for kernel in summary.usual.in_steps.kernels[:TOP_NAMES]:
         mean = time_text(kernel.us / kernel.count)
         cells = time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
         name = printable(kernel.name) if full_names else short_name(kernel.name, width)
@@ -207,8 +150,11 @@ def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
 
 
 def _print_kinds(summary: Summary, to: Console) -> None:
-    total = sum(summary.kinds.values())
-    shown = [f"{kind} {time_text(us)} ({us / total:.1%})" for kind, us in summary.kinds.items() if us >= 0.0005 * total]
+    per_step = summary.usual.kinds
+    total, scale = sum(per_step.values()), len(summary.typical.names) / _count(summary)
+    shown = [
+        f"{kind} {time_text(us * scale)} ({us / total:.1%})" for kind, us in per_step.items() if us >= 0.0005 * total
+    ]
     if shown:
         to.print(Text(f"\nKernels by kind{',' * summary.steps.marked}{_per_step(summary)}", "bold"))
         to.print(Padding(Text(", ".join(shown)), (0, 0, 0, 2), expand=False))
@@ -217,7 +163,7 @@ def _print_kinds(summary: Summary, to: Console) -> None:
 def _print_transfers(summary: Summary, to: Console) -> None:
     lines = []
     for name, label in (("h2d", "to the GPU"), ("d2h", "from it"), ("d2d", "within the GPU")):
-        copies = summary.in_steps.copies[name]
+        copies = summary.usual.in_steps.copies[name]
         if copies.count:
             speed = copies.gigabytes_per_second
             kinds = [
@@ -230,7 +176,8 @@ def _print_transfers(summary: Summary, to: Console) -> None:
             text += f", {speed:.1f} GB/s" if speed else ""
             lines.append(text + (f"; {', '.join(kinds)}" if kinds else ""))
     if lines:
-        to_gpu = f"; {size_text(summary.step_bytes)}{_per_step(summary)} to the GPU" if summary.step_bytes else ""
+        size = summary.usual.step_bytes * len(summary.typical.names) / _count(summary)
+        to_gpu = f"; {size_text(size)}{_per_step(summary)} to the GPU" if size else ""
         to.print(Text(f"\nCopies{to_gpu}", "bold"))
         for line in lines:
             to.print(line)
@@ -263,9 +210,9 @@ def _print_advice(summary: Summary, to: Console) -> None:
         line = Text.assemble(f"{number}. ", (advice.title, "bold green"), f": {gain_text(advice)}{script}")
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{advice.why}."), (0, 0, 0, 5), expand=False))
-    if summary.outliers and summary.advice:
-        typical = f"the {len(summary.typical.names)} typical steps"
-        text = f"Advice and what stands out are of {typical}; the tables are of {_steps(summary)}."
+    if summary.outliers:
+        whole = "the GPUs' shares and the memory are" if summary.gpus else "the memory is"
+        text = f"Of {_steps(summary)}; only {whole} of all {len(summary.steps.names)}."
         to.print(Padding(Text(text, "dim"), (0, 0, 0, 2), expand=False))
     numbers = {advice.title: str(number) for number, advice in enumerate(summary.advice, start=1)}
     together = [
@@ -311,23 +258,19 @@ def _print_findings(summary: Summary, to: Console) -> None:
         to.print(Padding(Text(f"{finding.do}.", "green"), (0, 0, 0, 5), expand=False))
 
 
-def _first_to_last(names: Sequence[str]) -> str:
-    shown = [printable(name, 20) for name in names]
-    return shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}"
-
-
-def _range(steps: Steps) -> str:
-    """The shortest, the median and the longest step, if they differ by more than 5 %; else ""."""
-    low, high = (min(steps.duration), max(steps.duration)) if len(steps.duration) else (0, 0)
-    median = f"; median {time_text(steps.median_us)}" if len(steps.duration) > 2 else ""
-    return f" ({time_text(low)} to {time_text(high)}{median})" if high > 1.05 * low else ""
+def _count(summary: Summary) -> int:
+    """Over how many steps times are divided; see `_per_step`."""
+    return 1 if is_undecided(summary.typical) else len(summary.typical.names)
 
 
 def _per_step(summary: Summary) -> str:
-    """After a mean over the steps; nothing where the whole trace counts as one."""
-    return " per step" if summary.steps.marked else ""
+    """After a time divided by `_count`; nothing where the whole trace counts as one step."""
+    if is_undecided(summary.typical):
+        return f" in {_steps(summary)}"
+    typical = "typical " if summary.outliers else ""
+    return f" per {typical}step" if summary.steps.marked else ""
 
 
 def _steps(summary: Summary) -> str:
-    count = len(summary.steps.names)
-    return f"{count} steps" if count > 1 else "one step" if summary.steps.marked else "the whole trace"
+    count, word = len(summary.typical.names), "typical step" if summary.outliers else "step"
+    return f"{count} {word}s" if count > 1 else f"one {word}" if summary.steps.marked else "the whole trace"

@@ -17,6 +17,7 @@ from common.trace.idle import Idle, longest_stall
 from common.trace.nature import Nature
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
+from common.trace.units import time_text
 
 WORTHWHILE = 0.02  # of the step: less is not worth a change
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
@@ -95,11 +96,6 @@ def step_time(steps: Steps, share: float) -> str:
     return time_text(share * steps.mean_us)
 
 
-def time_text(us: float) -> str:
-    """µs in a suitable unit."""
-    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"
-
-
 def stalled(steps: Steps, idle: Sequence[Idle]) -> float:
     """The share of the steps' time in which the GPUs wait for themselves (`queued`); 0.0 where that is little."""
     total, count = max(float(steps.duration.sum()), 1e-9), max(len(idle), 1)
@@ -141,10 +137,10 @@ def verdict(
         first = f"{most if gains[0] else 'to try first, the gain unknown'}: {advice[0].title}"
     if not len(trace.kernels):
         share = (parts["cpu_exec"] + parts["runtime"]) / total
-        bound = f"{share:.0%} of the step is operators on the CPU"
+        bound = f"{share:.0%} of {one_step} is operators on the CPU"
         unseen = "there is a GPU, and nothing of it is recorded; " if trace.properties else ""
         if (waiting := parts["dataloader"] / total) > share:
-            bound = f"{waiting:.0%} of the step waits for the DataLoader"
+            bound = f"{waiting:.0%} of {one_step} waits for the DataLoader"
         if advice and (share < 0.5 or _remaining(advice[0]) <= COMPUTE_BOUND):
             return f"{unseen}{bound}; {first}"
         if not advice and share < 0.5:

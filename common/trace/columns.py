@@ -24,7 +24,8 @@ class Spans(Struct):
     start, end: µs since `Trace.origin`, float64. name: index into `Trace.names`. thread: index into `Trace.threads`.
     external, correlation: int64 ids, -1 for none. device, bytes, blocks_per_sm, occupancy: float64, NaN where not
     recorded; empty for anything but device work. inputs: index into `Trace.inputs`, -1 where not kept; empty for
-    anything but operators.
+    anything but operators. finished: False where the profiler stopped before it ended; empty for anything but
+    annotations.
     """
 
     start: np.ndarray
@@ -38,6 +39,7 @@ class Spans(Struct):
     blocks_per_sm: np.ndarray = field(default_factory=lambda: np.empty(0))
     occupancy: np.ndarray = field(default_factory=lambda: np.empty(0))
     inputs: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    finished: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
 
     def __len__(self) -> int:
         return len(self.start)

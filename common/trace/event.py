@@ -38,9 +38,10 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
     device_id: Number = None
     shapes: msgspec.Raw = msgspec.Raw()  # JSON, read for few operators
     types: msgspec.Raw = msgspec.Raw()
+    finished: msgspec.Raw = msgspec.Raw()  # `false` in a mark that was open when the profiler stopped
 
 
-NUMBERS = tuple(name for name in Args.__struct_fields__ if name not in ("shapes", "types"))
+NUMBERS = tuple(name for name in Args.__struct_fields__ if name not in ("shapes", "types", "finished"))
 
 
 class Event(msgspec.Struct, gc=False):

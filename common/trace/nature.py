@@ -16,6 +16,8 @@ from common.trace.operators import graph_launched, launches
 from common.trace.ordered import distinct
 from common.trace.phases import COMPILED
 from common.trace.steps import Steps, is_step
+from common.trace.typical import is_undecided
+from common.trace.units import time_text
 
 FEWEST = 10  # kernels, or operators: one training step of a single linear layer has more
 WORKING = 0.05  # of the time: those that fill so much are evidence, however few they are
@@ -47,7 +49,8 @@ class Nature(Struct, frozen=True):
     launches kernels, or runs operators that only a GPU has) and no kernel is recorded. accelerator: see `Trace`; ""
     where kernels of a GPU are recorded. work: "kernel", or "operator" where no kernel is recorded; count: how many of
     them. busy: the share of the steps' time that they fill. recorded: the share of the operators that the trace holds;
-    1.0 unless it is a sample of them.
+    1.0 unless it is a sample of them. unusable: one sentence on why no step of the trace stands for the program's, ""
+    where they do.
     """
 
     training: bool | None
@@ -64,6 +67,7 @@ class Nature(Struct, frozen=True):
     count: int
     busy: float
     recorded: float
+    unusable: str = ""
 
     @property
     def is_capture(self) -> bool:
@@ -103,6 +107,8 @@ class Nature(Struct, frozen=True):
                 "the program works on a GPU, but no kernel is recorded, so the times are those of the CPU, of launches "
                 "and of waits: record with ProfilerActivity.CUDA, and with no other profiler on that GPU"
             )
+        if self.unusable:
+            return self.unusable
         if self.is_startup:
             return (
                 f"a start-up, not a step: {self.setting_up:.0%} of the time goes into allocating GPU memory, loading "
@@ -153,7 +159,24 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
         count=len(kernels) or len(own),
         busy=working,
         recorded=_recorded(operators.external),
+        unusable=_unusable(steps),
     )
+
+
+def _unusable(steps: Steps) -> str:
+    """One sentence on steps that stand for no others; steps: the typical ones."""
+    if not steps.whole:
+        return (
+            "the trace holds no whole step: what it marks was not over when the profiler stopped. Record again, and "
+            "stop the profiler only after profiler.step() has ended each step of its schedule"
+        )
+    if is_undecided(steps):
+        first, second = (time_text(us) for us in steps.duration.tolist())
+        return (
+            f"two steps of very different length, {first} and {second}, and nothing in the trace tells which is the "
+            "usual one: trace more steps"
+        )
+    return ""
 
 
 def _recorded(ids: np.ndarray) -> float:

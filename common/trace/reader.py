@@ -136,6 +136,8 @@ class _Columns:
                     self.inputs[bytes(arg.shapes), bytes(arg.types)] if event.name in SHAPED else -1
                     for event, arg in zip(events, args, strict=True)
                 ]
+            if kind == ANNOTATION:
+                columns["finished"] = np.array([bytes(arg.finished) != b"false" for arg in args], bool)
             if kind in (KERNEL, COPY, SET):
                 for name in NUMBERS:
                     columns[name] = _numbers(list(map(attrgetter(name), args)))

@@ -4,7 +4,7 @@ import queue
 import re
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import BinaryIO
@@ -20,6 +20,8 @@ MAX_SIZE = 4 * 2**30  # bytes of JSON: four times the largest trace worth openin
 CHUNK_SIZE = 2 * 2**20  # bytes of JSON yielded at a time
 PARTIAL = "what is whole is used, the rest is missing"  # the end of a warning about missing events
 CHUNKS_AHEAD = 4  # chunks decompressed before they are needed
+TRAINING = {"fit", "train", "training"}  # words in a trace's name
+NOT_TRAINING = {"validate", "validation", "val", "test", "predict", "eval", "evaluate", "evaluation", "inference"}
 SUFFIXES = (".json", ".json.gz")
 
 
@@ -41,6 +43,18 @@ def traces_in(folder: str | Path) -> list[Path]:
     named = [path for path in files if path.name.endswith(tuple(f".trace{suffix}" for suffix in SUFFIXES))]
     others = [path for path in files if path.name not in ("result.json", "record.json")]  # a run's own files
     return sorted(named or others, key=age, reverse=True)
+
+
+def of_training(traces: Sequence[Path]) -> list[Path]:
+    """Those whose names say that they are of training, where others are of a validation, a test or a prediction.
+
+    Lightning's profiler writes `fit-….pt.trace.json`, `test-….pt.trace.json` and so on into one folder. All traces
+    where no name says either.
+    """
+    words = {path: set(re.split(r"[^a-z]+", path.name.lower())) for path in traces}
+    training = [path for path in traces if words[path] & TRAINING]
+    others = any(words[path] & NOT_TRAINING for path in traces if path not in training)
+    return training if training and others else list(traces)
 
 
 class Chunks:

@@ -8,7 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 from common.trace.columns import Spans, Trace
+from common.trace.happenings import reasons
 from common.trace.intervals import Cover, shares
+from common.trace.marks import is_loading, is_step, step_marks
+from common.trace.marks import is_mark as is_mark  # others import all three from here
 from common.trace.operators import launches
 from common.trace.ordered import median
 
@@ -29,7 +32,8 @@ class Steps(Struct, frozen=True):
     cpu_start, cpu_end: µs, float64 [steps]: its mark, so when the CPU ran it. Where the CPU is ahead of the GPU, start
     is later than cpu_start, or even than cpu_end.
     breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
-    marked: False if the trace marks no steps and counts as one.
+    marked: False if the trace marks no steps and counts as one. whole: see `marks.Marks`. reasons: what each step does
+    besides training, see `happenings`; [] where that is not asked.
     """
 
     names: list[str]
@@ -39,6 +43,8 @@ class Steps(Struct, frozen=True):
     cpu_end: np.ndarray
     breakdown: np.ndarray
     marked: bool
+    whole: bool = True
+    reasons: list[tuple[str, ...]] = []
 
     def where(self, mask: np.ndarray) -> "Steps":
         """The steps that a boolean mask selects."""
@@ -50,6 +56,8 @@ class Steps(Struct, frozen=True):
             self.cpu_end[mask],
             self.breakdown[:, mask],
             self.marked,
+            self.whole,
+            [reason for reason, selected in zip(self.reasons, mask.tolist(), strict=False) if selected],
         )
 
     @property
@@ -73,22 +81,6 @@ class Steps(Struct, frozen=True):
         return dict(zip(ROLES, self.breakdown.mean(axis=1).tolist(), strict=True))
 
 
-def is_step(name: str) -> bool:
-    """True for the mark of a training step."""
-    return name.startswith("ProfilerStep#")
-
-
-def is_mark(name: str) -> bool:
-    """True for what marks a step or an optimizer's call, and is in part Python."""
-    return is_step(name) or name.startswith("Optimizer.")
-
-
-def is_loading(name: str) -> bool:
-    """True for the mark around the training loop's wait for its DataLoader's next batch."""
-    loader = name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
-    return loader or name.startswith("enumerate(DataPipe)#")
-
-
 def steps(trace: Trace) -> Steps:
     """The `Steps` of a trace.
 
@@ -98,12 +90,13 @@ def steps(trace: Trace) -> Steps:
     the profiler missed part of their device work: all that launched none, and then one that launched less than 80 % of
     what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
     """
-    names, cpu_start, cpu_end, marked = _marks(trace)
-    start, end, launched = _with_device_work(trace, cpu_start, cpu_end)
+    marks = step_marks(trace)
+    start, end, launched = _with_device_work(trace, marks.start, marks.end)
     count = _complete(launched)
-    start, end = start[:count], end[:count]
+    start, end, cpu_start, cpu_end = start[:count], end[:count], marks.start[:count], marks.end[:count]
     breakdown = shares([*roles(trace), Cover(start, end)], start, end)
-    return Steps(names[:count], start, end, cpu_start[:count], cpu_end[:count], breakdown, marked)
+    names, why = marks.names[:count], reasons(trace, marks.names[:count], cpu_start, cpu_end, end - start)
+    return Steps(names, start, end, cpu_start, cpu_end, breakdown, marks.marked, marks.whole, why)
 
 
 def of_steps(trace: Trace, steps: Steps, work: Spans) -> np.ndarray:
@@ -157,32 +150,6 @@ def roles(trace: Trace) -> list[Cover]:
         operators.cover(loading),
         operators.cover(working),
     ]
-
-
-def _marks(trace: Trace) -> tuple[list[str], np.ndarray, np.ndarray, bool]:
-    """Steps as the trace marks them: names, starts, ends, and whether there are marks at all."""
-    marks = [spans.where(trace.named(spans, is_step)) for spans in (trace.operators, trace.annotations)]
-    name, start, end, thread = (
-        np.concatenate([getattr(spans, column) for spans in marks]) for column in ("name", "start", "end", "thread")
-    )
-    if len(start):
-        device_threads = [spans.thread for spans in (trace.kernels, trace.copies, trace.sets)]
-        mask = ~np.isin(thread, np.concatenate(device_threads))  # marks in a device's row repeat the CPU's
-        if not mask.any():
-            mask[:] = True
-        threads, count = np.unique(thread[mask], return_counts=True)
-        if len(threads) > 1:
-            trace.warnings.append(f"{len(threads)} threads mark steps: those with the most marks are used")
-            mask &= thread == threads[np.argmax(count)]
-        rows = sorted(set(zip(start[mask].tolist(), end[mask].tolist(), name[mask].tolist(), strict=True)))
-        starts, ends, numbers = zip(*rows, strict=True)
-        return [trace.names[number].split("#", 1)[1] for number in numbers], np.array(starts), np.array(ends), True
-    tables = (trace.runtime, trace.annotations, trace.kernels, trace.copies, trace.sets)
-    whole = [trace.operators] if len(trace.operators) else [table for table in tables if len(table)]
-    if not whole:  # memory events alone
-        return ["0"], trace.memory.time[:1], trace.memory.time[-1:], False
-    first, last = min(table.start.min() for table in whole), max(table.end.max() for table in whole)
-    return ["0"], np.array([first]), np.array([last]), False
 
 
 def _with_device_work(

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -34,13 +35,24 @@ from common.trace.steps import Steps
 from common.trace.typical import Outlier
 
 
+class OfSteps(Struct, frozen=True):
+    """The numbers of some of the steps; the fields are those of `Summary`."""
+
+    idle: list[idle.Idle]
+    communication: Communication | None
+    kinds: dict[str, float]
+    in_steps: tables.Tables
+    step_bytes: float
+
+
 class Summary(Struct, frozen=True):
     """The numbers of one trace; see the classes of the fields.
 
     kernels, operators, copies: see `Tables`, over the whole trace; in_steps: over its steps. kinds: {kind of kernel: µs
     per step}, see `kinds.kinds_us`. step_bytes: bytes that a mean step copies to the device. outliers: the steps that
     take far longer than the others; nature, bottlenecks, findings and verdict are computed from the steps without
-    them, `typical`, and everything else from all. advice: the bottlenecks worth treating, the largest gain first.
+    them, `typical`, and everything else from all, but for `usual`, which has what it is named after, of the typical
+    ones. advice: the bottlenecks worth treating, the largest gain first.
     combined: pieces of advice followed together. findings: see `findings`; [] for a trace without a GPU.
     """
 
@@ -65,6 +77,7 @@ class Summary(Struct, frozen=True):
     combined: list[Combination]
     findings: list[Finding]
     verdict: str
+    usual: OfSteps
 
     @property
     def matrix_units(self) -> str:
@@ -116,6 +129,8 @@ class Summary(Struct, frozen=True):
                 ],
                 "findings": [finding.as_json() for finding in self.findings],
                 "kinds": self.kinds,
+                "outliers": [outlier.as_json() for outlier in self.outliers],
+                "recording": None if self.trace.recording is None else msgspec.to_builtins(self.trace.recording),
             }
         )
 
@@ -149,9 +164,11 @@ def summarize(path: str | Path | Chunks) -> Summary:
     what = nature.nature(trace, usual, usual_waits)
     parts = phases(trace, traced_steps)
     costs = bottlenecks.bottlenecks(trace, usual, parts, devices, usual_waits, tensor, usual_collectives, what)
-    odd = typical.outliers(traced_steps, waits)
+    odd = typical.outliers(trace, traced_steps, waits)
+    of_all = _of_steps(trace, traced_steps, waits, collectives, whole)
+    of_usual = of_all if usual is traced_steps else _of_steps(trace, usual, usual_waits, usual_collectives, whole)
     found, combined, worth = [], [], advice.ranked(costs)
-    if len(trace.kernels) and not trace.partial:
+    if len(trace.kernels) and not trace.partial and not what.unusable:
         look = Look(trace, usual, parts, usual_waits, usual_collectives, what, odd, traced_steps)
         estimates = Estimates(look, tensor, ~typical.is_outlier(traced_steps))
         costs = estimates.advice(costs)
@@ -168,10 +185,10 @@ def summarize(path: str | Path | Chunks) -> Summary:
         tensor_cores=tensor,
         kernels=whole.kernels,
         operators=whole.operators,
-        kinds=kinds.kinds_us(trace, traced_steps) if len(trace.kernels) else {},
+        kinds=of_all.kinds,
         copies=whole.copies,
-        in_steps=tables.tables(trace, traced_steps) if traced_steps.marked else whole,
-        step_bytes=copies.step_bytes(trace, traced_steps),
+        in_steps=of_all.in_steps,
+        step_bytes=of_all.step_bytes,
         memory=memory.memory(trace),
         idle=waits,
         communication=collectives,
@@ -181,6 +198,23 @@ def summarize(path: str | Path | Chunks) -> Summary:
         combined=combined,
         findings=found,
         verdict=advice.verdict(trace, usual, worth, tensor, usual_waits, what, "a typical step" if odd else "the step"),
+        usual=of_usual,
+    )
+
+
+def _of_steps(
+    trace: Trace,
+    steps: Steps,
+    waits: list[idle.Idle],
+    collectives: Communication | None,
+    whole: tables.Tables,
+) -> OfSteps:
+    return OfSteps(
+        idle=waits,
+        communication=collectives,
+        kinds=kinds.kinds_us(trace, steps) if len(trace.kernels) else {},
+        in_steps=tables.tables(trace, steps) if steps.marked else whole,
+        step_bytes=copies.step_bytes(trace, steps),
     )
 
 

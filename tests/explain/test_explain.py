@@ -212,8 +212,14 @@ def test_a_step_that_is_far_longer_is_named_and_tables_count_the_steps(run, tmp_
         builder.launch("k", begin + 5, 5, begin + 15, 185)
     out = run(builder.write(tmp_path / "made.json"))[1]
     assert "step 3 takes 900.0 us, 700.0 us more than the median, the largest part of it other" in out
-    assert "Kernels: 3 in 3 steps, 555.0 us" in out
-    assert "median 200.0 us)" in out
+    assert "3 steps (1 to 3); 200.0 us per typical step; 1 step far longer: 900.0 us" in out
+    assert "Typical step (2 of 3)" in out
+    assert "Kernels: 2 in 2 typical steps, 370.0 us" in out
+    assert "GPU 0 runs no kernel for 15.0 us per typical step" in out
+    assert "Of 2 typical steps; only the GPUs' shares and the memory are of all 3." in out
+    result = json.loads(run(tmp_path / "made.json", "--json")[1])
+    assert result["kernels"]["count"] == 4  # the fixed interface is of the whole trace
+    assert result["steps"]["mean_us"] == pytest.approx(1300 / 3)
 
 
 def test_a_gpu_that_waits_for_itself_is_told_before_any_advice(run, tmp_path):

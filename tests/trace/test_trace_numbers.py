@@ -613,7 +613,7 @@ def test_the_json_is_the_fixed_interface(summary):
     result = json.loads(json.dumps(summary(two_steps()).as_json(), allow_nan=False))
     assert list(result) == [
         "file", "steps", "gpus", "kernels", "eligible_kernel_share", "copies", "memory", "advice", "together",
-        "verdict", "warnings", "idle", "findings", "kinds",
+        "verdict", "warnings", "idle", "findings", "kinds", "outliers", "recording",
     ]  # fmt: skip
     assert list(result["steps"]) == ["count", "names", "mean_us", "breakdown_us"]
     assert list(result["gpus"][0]) == [

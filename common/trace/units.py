@@ -1,0 +1,6 @@
+"""Numbers with their units, as texts."""
+
+
+def time_text(us: float) -> str:
+    """µs in a suitable unit."""
+    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.0f} us"

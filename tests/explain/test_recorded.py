@@ -1,0 +1,164 @@
+"""What `explain` says of steps that differ, of what `walkthrough trace` recorded, and of folders of several stages."""
+
+import json
+
+import pytest
+from support.trace_builder import TraceBuilder, two_steps
+
+from common.__main__ import main
+
+
+@pytest.fixture
+def run(capsys):
+    """run(*words): standard output and error of `explain` with these words, which it must be able to use."""
+
+    def command(*words):
+        with pytest.raises(SystemExit) as exited:
+            main(["explain", *map(str, words)])
+        assert exited.value.code == 0
+        return capsys.readouterr()
+
+    return command
+
+
+RECORDING = {
+    "schema": 1,
+    "untraced_step_ms": [0.5, 0.4, 0.6],
+    "cores": 8,
+    "mark": "optimizer",
+    "backwards_per_step": 8.0,
+    "skipped": 1,
+    "samples_per_step": 256,
+    "moved": 2,
+    "optimizers": [{"name": "AdamW", "steps": 2, "lead": True}],
+    "loaders": [
+        {"batch_size": 32, "num_workers": 4, "persistent_workers": True, "pin_memory": True, "prefetch_factor": 2},
+        {"batch_size": None, "num_workers": 0},
+    ],
+    "happenings": [],
+}
+
+
+def test_what_was_recorded_beside_the_events_stands_after_the_header(run, tmp_path):
+    builder = two_steps()
+    builder.header["walkthrough"] = RECORDING
+    path = builder.write(tmp_path / "made.json")
+    lines = run(path).out.splitlines()
+    assert [line.strip() for line in lines[2:6]] == [
+        "untraced: median 500.0 us per step over the 3 steps before tracing; a traced step takes 2.00x as long",
+        "steps: marked by AdamW.step; 8 backward passes per step: gradients are accumulated; GradScaler skipped the "
+        "optimizer in 1 of 2; tracing began anew 2 times, because of an evaluation or a new epoch; 8 CPU cores",
+        "data: 256 samples per step; DataLoader(batch_size=32, num_workers=4, persistent_workers=True, "
+        "pin_memory=True, prefetch_factor=2); DataLoader(num_workers=0, pin_memory=False)",
+        "",
+    ]
+    recording = json.loads(run(path, "--json").out)["recording"]
+    assert recording["loaders"][0]["num_workers"] == 4
+    assert recording["untraced_step_ms"] == [0.5, 0.4, 0.6]
+
+
+def test_of_what_is_not_recorded_nothing_is_said(run, tmp_path):
+    builder = two_steps()
+    out = run(builder.write(tmp_path / "made.json")).out
+    assert "untraced" not in out
+    assert json.loads(run(tmp_path / "made.json", "--json").out)["recording"] is None
+    builder.header["walkthrough"] = {"mark": "back\x1b[31mward", "optimizers": "none", "loaders": [3]}
+    lines = run(builder.write(tmp_path / "made.json")).out.splitlines()
+    assert lines[2].strip() == "steps: marked by the back\ufffd[31mward"
+    assert lines[3] == ""
+
+
+def test_one_untraced_step_is_no_median(run, tmp_path):
+    builder = two_steps()
+    builder.header["walkthrough"] = {"untraced_step_ms": [2.0]}
+    out = run(builder.write(tmp_path / "made.json")).out
+    assert "untraced: 2.0 ms in the one step before tracing; a traced step takes 0.50x as long" in out
+
+
+def epochs(builder):
+    """Three steps of 1 ms; before the second one the DataLoader ends, and its workers start for 100 ms."""
+    loader, begin = "_MultiProcessingDataLoaderIter", 0
+    for number in range(3):
+        at = begin
+        if number == 1:
+            builder.loading(at, 50, loader)
+            at += 100_000
+        builder.loading(at, 100, loader)
+        builder.op("aten::mm", at + 100, 900)
+        builder.step(number, begin, at + 1000 - begin)
+        begin = at + 1000
+    return builder
+
+
+def test_a_new_epoch_is_named_with_its_wait_beside_the_usual_one(run, tmp_path):
+    out = run(epochs(TraceBuilder(devices=())).write(tmp_path / "made.json")).out
+    assert "3 steps (0 to 2); 1.0 ms per typical step; 1 step far longer: 101.0 ms" in out
+    assert (
+        "step 1 begins a new epoch and waits 100.1 ms for its first batch; the other steps' median wait is 100.0 us: "
+        "the worker processes start anew in each epoch, unless persistent_workers=True keeps them"
+    ) in out
+    assert "34.3 ms" not in out  # the mean of all three
+    assert "90% of a typical step is operators on the CPU" in out
+
+
+def test_two_steps_of_very_different_length_stand_side_by_side_without_a_mean(run, tmp_path):
+    builder = TraceBuilder()
+    for number, begin, length in ((1, 0, 1000), (2, 1000, 9000)):
+        builder.step(number, begin, length)
+        builder.launch("k", begin + 5, 5, begin + 15, 300)
+    out = run(builder.write(tmp_path / "made.json")).out
+    assert "step 1 takes 1.0 ms and step 2 takes 9.0 ms" in out
+    assert "Two steps of very different length: no mean, and no advice" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["K", "kernel", "300.0", "us", "300.0", "us"] in rows
+    assert "GPU 0 runs no kernel for 9.4 ms in 2 steps; meanwhile" in out
+    assert "5.0 ms" not in out
+    assert "per step" not in out
+    assert "at most" not in out
+    assert "trace more steps" in out
+
+
+def test_a_trace_without_a_whole_step_says_so_and_advises_nothing(run, tmp_path):
+    builder = TraceBuilder(devices=())
+    builder.op("aten::mm", 0, 900)
+    builder.step(3, 0, 1000)["args"]["finished"] = False
+    out = run(builder.write(tmp_path / "made.json")).out
+    assert "no whole step: step 3 was not over when the profiler stopped; 1.0 ms of it recorded" in out
+    assert "What to do: the trace holds no whole step" in out
+    assert "at most" not in out
+
+
+def test_of_a_folder_of_several_stages_the_newest_trace_of_training_is_shown(run, tmp_path):
+    names = ("fit-a.1700000000000", "fit-a.1700000000001", "validate-a.1700000000002", "test-a.1700000000003")
+    for name in names:
+        two_steps().write(tmp_path / f"{name}.pt.trace.json")
+    printed = run(tmp_path)
+    assert printed.out.startswith("fit-a.1700000000001.pt.trace.json")
+    left_out, newest = printed.err.splitlines()
+    assert "traces of training" in left_out and "2 traces of other stages" in left_out
+    assert "2 traces" in newest and "newest" in newest
+
+
+def test_ranks_of_training_are_not_mixed_with_those_of_a_test(run, tmp_path):
+    for stage, stamp, length in (("fit", 1, 1000), ("test", 2, 5000)):
+        for rank in range(2):
+            builder = TraceBuilder(rank=rank)
+            builder.step(1, 0, length)
+            builder.launch("k", 0, 1, 100, 300)
+            builder.write(tmp_path / f"{stage}-{rank}.170000000000{stamp}.pt.trace.json")
+    printed = run(tmp_path)
+    assert "2 ranks" in printed.out
+    assert "5.0 ms" not in printed.out
+    assert "training" in printed.err
+    result = json.loads(run(tmp_path, "--json").out)
+    assert result["mean_step_us"]["max"] == 1000
+
+
+def test_names_of_one_stage_alone_choose_nothing(run, tmp_path):
+    for name in ("test-a.1700000000000", "predict-a.1700000000001"):
+        two_steps().write(tmp_path / f"{name}.pt.trace.json")
+    assert run(tmp_path).out.startswith("predict-a")
+    (tmp_path / "other").mkdir()
+    for name in ("outfit.1700000000001", "latest.1700000000000"):
+        two_steps().write(tmp_path / "other" / f"{name}.pt.trace.json")
+    assert run(tmp_path / "other").out.startswith("outfit")  # the newest: neither name holds such a word

@@ -7,7 +7,7 @@ import numpy as np
 
 from common.trace.advice import WORTHWHILE, Advice, bounded, step_time
 from common.trace.columns import Trace
-from common.trace.communication import Communication, is_collective
+from common.trace.communication import Communication, is_collective, ways_to_communicate_less
 from common.trace.copies import direction, step_bytes
 from common.trace.gpus import Gpu, mean_of_known
 from common.trace.idle import CAUSES, Idle
@@ -313,11 +313,7 @@ def _setting_up(steps: Steps, share: float) -> Advice:
 def _communicating(steps: Steps, communication: Communication | None, nature: Nature) -> Advice:
     share = communication.exposed_us / max(float(steps.duration.sum()), 1e-9) if communication else 0.0
     alone = f"collectives run {step_time(steps, share)} of a step with nothing beside them"
-    how = "larger buckets, or fewer of them (accumulate gradients)"
-    if communication and communication.exchanges:
-        how = "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
-    elif nature.training is False:
-        how = "products fused with their collectives, or fewer GPUs for each answer"
+    how = ways_to_communicate_less(communication, nature.training)
     why = f"{alone}; compare the ranks first, since waiting for the slowest is part of it; then {how}"
     return bounded(None, "overlap communication", why, share)
 

@@ -117,8 +117,8 @@ def _loading(trace: Trace, steps: Steps, phases: Phases) -> list[Advice]:
         return [Advice(step, title, why, waiting, None)]
     why = "worker processes load already; more of them would take cores from the training"
     loading = _without_effect(step, title, why)
-    workers = max((loader.num_workers for loader in trace.recording.loaders), default=0) if trace.recording else 0
-    if not cores or not workers or cores <= workers + 1:
+    workers = trace.recording.workers if trace.recording else 0
+    if not workers or not cores or cores <= workers + 1:
         return [loading]
     why = (
         f"although {workers} worker process{'es load' if workers > 1 else ' loads'}, each step waits "

@@ -426,6 +426,21 @@ def test_workers_that_load_already_are_not_advised_again_but_more_of_them(summar
     assert (more.step, more.predicted_gain) == (None, pytest.approx(1000 / 600))
 
 
+def test_workers_on_all_cores_are_no_reason_for_more_of_them(summary):
+    def titles(cores, workers):
+        builder = recorded(gpu_step([(500, 510, 490)]), cores, workers)
+        builder.loading(0, 400, WORKERS)
+        return {advice.title: advice for advice in summary(builder).advice}
+
+    assert "load in more processes" in titles(8, 4)
+    few = titles(2, 4)
+    assert "load in more processes" not in few
+    less = few["do less for each batch"]
+    assert less.share_of_step == pytest.approx(0.4)
+    assert (less.predicted_gain, less.estimated_gain) == (None, None)
+    assert "4 worker processes load, and this process may use 2 cores" in less.why
+
+
 def test_what_no_trace_shows_has_no_bound(summary):
     result = summary(two_steps())
     for step in ("12_cudnn_benchmark", "16_data_parallel"):

@@ -120,10 +120,11 @@ def ranks_in(folder: Path) -> dict[int, Path]:
 
 
 def role_changes(before: "Summary", after: "Summary") -> list[tuple[str, float, float]]:
-    """(role, before, after) in µs of the mean step, the largest change first."""
+    """(role, before, after) in µs of the mean typical step, the largest change first."""
     from common.trace.steps import ROLES
 
-    changes = [(role, before.steps.mean_breakdown_us[role], after.steps.mean_breakdown_us[role]) for role in ROLES]
+    old, new = before.typical.mean_breakdown_us, after.typical.mean_breakdown_us
+    changes = [(role, old[role], new[role]) for role in ROLES]
     return sorted(changes, key=lambda change: -abs(change[2] - change[1]))
 
 
@@ -179,16 +180,18 @@ def _explain_change(args: argparse.Namespace) -> int:
     return 0
 
 
-def _batch_size(summary: "Summary") -> int | None:
-    """Images per step, from the result in the trace's folder; None for traces that this project did not record."""
+def _batch_size(summary: "Summary") -> float | None:
+    """Samples per step, as the trace says or the result in its folder; None where neither does."""
     from common import record
 
-    trace = summary.trace.file
+    trace = summary.trace
+    if trace.recording and trace.recording.samples_per_step:
+        return trace.recording.samples_per_step
     try:
-        result = record.read_result(trace.parent / record.FILE)
+        result = record.read_result(trace.file.parent / record.FILE)
     except InputError:
         return None
-    return result.batch_size if result.trace == trace.name else None
+    return result.batch_size if result.trace == trace.file.name else None
 
 
 def _explain_ranks(args: argparse.Namespace, ranks: dict[int, Path]) -> int:

@@ -9,8 +9,12 @@ from rich.text import Text
 from common.errors import printable
 from common.explain.terminal import headed_table, share_text, size_text, time_text
 from common.explain.view import device_names
+from common.trace.communication import ways_to_communicate_less
 from common.trace.gpus import mean_of_known
 from common.trace.summary import Summary
+
+_UNDER_THE_PROFILER = "tracing and the machine's load are in these times; `walkthrough time` measures the speed"
+WAITING = 0.05  # of the step: ranks that wait for another so long are worth a line
 
 
 def print_change(
@@ -18,11 +22,11 @@ def print_change(
     after: Summary,
     changes: Sequence[tuple[str, float, float]],
     to: Console,
-    batch_sizes: tuple[int | None, int | None] = (None, None),
+    batch_sizes: tuple[float | None, float | None] = (None, None),
 ) -> None:
     """Two traces side by side: first the step times by role, then the numbers of both.
 
-    changes: (role, before, after) in µs. batch_sizes: images per step, where known.
+    changes: (role, before, after) in µs. batch_sizes: samples per step, where known.
     """
     for label, summary in (("before", before), ("after", after)):
         text = f"{printable(str(summary.trace.file), 200)} ({device_names(summary)})"
@@ -35,9 +39,10 @@ def print_change(
         to.print(Text("one of them ran on a GPU, the other on a CPU: two machines, not a change", "yellow"))
     elif names[0] != names[1]:
         to.print(Text("two different GPUs: the difference is not only a change of the program", "yellow"))
-    old, new = before.steps.mean_us, after.steps.mean_us
-    speed = "" if partial else f": {_speed(old, new, *batch_sizes)}"
-    to.print(f"\nmean step: {time_text(old)} before, {time_text(new)} after{speed}\n")
+    old, new = before.typical.mean_us, after.typical.mean_us
+    speed = "" if partial else f": {_speed(old, new, *batch_sizes)}, under the profiler"
+    to.print(f"\nmean step: {time_text(old)} before, {time_text(new)} after{speed}")
+    to.print(f"{_UNDER_THE_PROFILER}\n")
     table = headed_table("", "before", "after", "change")
     for name, was, now in changes:
         if was or now:
@@ -52,14 +57,14 @@ def print_change(
     to.print(Text(f"\nNow: {after.verdict}", "bold"))
 
 
-def _speed(old: float, new: float, old_batch: int | None, new_batch: int | None) -> str:
-    """How many times faster: in images/s if the batch sizes are known, else in steps/s."""
+def _speed(old: float, new: float, old_batch: float | None, new_batch: float | None) -> str:
+    """How many times faster: in samples/s if the batch sizes are known, else in steps/s."""
     if old <= 0 or new <= 0:
         return "no time to compare"
     if old_batch and new_batch:
-        images = f", with {old_batch} images per step before and {new_batch} after" if old_batch != new_batch else ""
-        return f"{old / new * new_batch / old_batch:.2f}x the images/s{images}, under the profiler"
-    return f"{old / new:.2f}x the steps/s, under the profiler"
+        sizes = f", with {old_batch:.4g} per step before and {new_batch:.4g} after" if old_batch != new_batch else ""
+        return f"{old / new * new_batch / old_batch:.2f}x the samples/s{sizes}"
+    return f"{old / new:.2f}x the steps/s"
 
 
 def _kernels_per_step(summary: Summary) -> float:
@@ -96,14 +101,82 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
         )
     to.print(table)
     times = {rank: summary.steps.mean_us for rank, summary in summaries.items()}
+    straggler = _straggler(summaries)
     slowest, fastest = max(times, key=lambda rank: times[rank]), min(times, key=lambda rank: times[rank])
     spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
     difference = f"rank {slowest} takes {spread:.1%} longer per step than rank {fastest}"
     if spread < 0.005:
         difference = "their steps take the same time to within 0.5 %"
     to.print(f"\n{len(times)} ranks; {difference}")
-    to.print(f"rank {slowest}: {summaries[slowest].verdict}; `explain` its trace to see more", markup=False)
+    first = slowest if straggler is None else straggler
+    to.print(f"rank {first}: {printable(summaries[first].verdict)}; `explain` its trace to see more", markup=False)
+    if advice := _communication_advice(summaries, straggler):
+        to.print(Text.assemble("\n", ("overlap communication", "bold green"), f": {advice}"))
     to.print(Text("A rank that others wait for shows little time in collectives; those that wait show much.", "dim"))
+
+
+def _exposed_us(summary: Summary) -> float:
+    """µs of a mean step in which only communication runs."""
+    return summary.communication.exposed_us / len(summary.steps.names) if summary.communication else 0.0
+
+
+def _straggler(summaries: dict[int, Summary]) -> int | None:
+    """The rank that the others wait for in collectives; None if there is none.
+
+    It is less in collectives than any other, and what others wait longer than it is `WAITING` of a step or more.
+    """
+    times = {
+        rank: summary.communication.us / len(summary.steps.names)
+        for rank, summary in summaries.items()
+        if summary.communication
+    }
+    if len(times) < 2:
+        return None
+    least = min(times, key=lambda rank: times[rank])
+    return least if _waiting_us(summaries, least) >= WAITING * summaries[least].steps.mean_us else None
+
+
+def _waiting_us(summaries: dict[int, Summary], straggler: int) -> float:
+    """µs of a step that the other ranks, on average, spend more in exposed collectives than that one."""
+    waits = [_exposed_us(summary) for rank, summary in summaries.items() if rank != straggler]
+    return sum(waits) / len(waits) - _exposed_us(summaries[straggler])
+
+
+def _communication_advice(summaries: dict[int, Summary], straggler: int | None) -> str:
+    """What to do about the ranks' exposed collectives: of the rank that others wait for, then of all; "" if little."""
+    sentences = []
+    if straggler is not None:
+        waiting = _waiting_us(summaries, straggler)
+        share = waiting / max(summaries[straggler].steps.mean_us, 1e-9)
+        others = [summary for rank, summary in summaries.items() if rank != straggler]
+        longer = _longer_role(summaries[straggler], others)
+        sentences.append(f"the others wait {time_text(waiting)} of a step ({share:.0%}) for rank {straggler}{longer}")
+    plain = min(summaries.values(), key=_exposed_us)
+    share = _exposed_us(plain) / max(plain.steps.mean_us, 1e-9)
+    if share >= WAITING:
+        exposed = f"on every rank collectives run at least {time_text(_exposed_us(plain))} of a step ({share:.0%}) with"
+        ways = ways_to_communicate_less(plain.communication, plain.nature.training)
+        sentences.append(f"{exposed} nothing beside them: {ways}")
+    return "; ".join(sentences)
+
+
+def _longer_role(summary: Summary, others: Sequence[Summary]) -> str:
+    """The role that takes longest beyond what it takes on the other ranks, in words; "" if none does."""
+    work, other_work = _work_us(summary), [_work_us(other) for other in others]
+    excess = {role: us - sum(other[role] for other in other_work) / len(others) for role, us in work.items()}
+    role = max(excess, key=lambda name: excess[name])
+    return f', which has {time_text(excess[role])} more of "{role}"' if excess[role] > 0 else ""
+
+
+def _work_us(summary: Summary) -> dict[str, float]:
+    """µs of the mean step by role, without what only communicates, with what runs while collectives do."""
+    parts = dict(summary.steps.mean_breakdown_us)
+    del parts["communication"]
+    if summary.gpus:
+        parts["kernel"] -= _exposed_us(summary)  # NCCL's kernels are of that role
+    elif summary.communication:
+        parts["cpu_exec"] += summary.communication.hidden_us / len(summary.steps.names)
+    return parts
 
 
 def _or_dash(value: Any, text: Callable[[Any], str]) -> str:

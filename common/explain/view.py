@@ -223,6 +223,9 @@ def _print_advice(summary: Summary, to: Console) -> None:
         to.print(Text(f"  Together: {'; '.join(together)}", "bold"))
     if summary.gpus and summary.advice:
         to.print(Padding(Text(_advice_legend(summary), "dim"), (0, 0, 0, 2), expand=False))
+    elif any(advice.estimated_gain is advice.predicted_gain is None for advice in summary.advice):
+        text = "Gain unknown: `walkthrough time -- COMMAND --versus COMMAND` measures it."
+        to.print(Padding(Text(text, "dim"), (0, 0, 0, 2), expand=False))
 
 
 def _advice_legend(summary: Summary) -> str:

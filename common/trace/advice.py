@@ -15,6 +15,7 @@ from msgspec import Struct
 from common.trace.columns import Trace
 from common.trace.idle import Idle, longest_stall
 from common.trace.nature import Nature
+from common.trace.python import between_operators
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
 from common.trace.units import time_text
@@ -136,10 +137,14 @@ def verdict(
         most = "the most to gain" if gains[0] >= max(gains) else "to do first"
         first = f"{most if gains[0] else 'to try first, the gain unknown'}: {advice[0].title}"
     if not len(trace.kernels):
-        share = (parts["cpu_exec"] + parts["runtime"]) / total
+        waiting, exchanging = parts["dataloader"] / total, parts["communication"] / total
+        python = float(between_operators(trace, steps).total) / max(float(steps.duration.sum()), 1e-9)
+        share = max(0.0, 1 - waiting - exchanging - python)  # also what a closure in Optimizer.step does
         bound = f"{share:.0%} of {one_step} is operators on the CPU"
         unseen = "there is a GPU, and nothing of it is recorded; " if trace.properties else ""
-        if (waiting := parts["dataloader"] / total) > share:
+        if exchanging > max(share, waiting):
+            bound = f"for {exchanging:.0%} of {one_step} a collective runs"
+        elif waiting > share:
             bound = f"{waiting:.0%} of {one_step} waits for the DataLoader"
         if advice and (share < 0.5 or _remaining(advice[0]) <= COMPUTE_BOUND):
             return f"{unseen}{bound}; {first}"

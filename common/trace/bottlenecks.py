@@ -34,4 +34,4 @@ def bottlenecks(
         return []
     if len(trace.kernels):
         return costs_on_gpu(trace, steps, phases, gpus, idle, tensor_cores, communication, nature)
-    return costs_on_cpu(steps, phases, nature)
+    return costs_on_cpu(trace, steps, phases, communication, nature)

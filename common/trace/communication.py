@@ -1,25 +1,34 @@
-"""Collectives between GPUs, and how much of their time other kernels hide.
+"""Collectives between the ranks of a training, and how much of their time other work hides.
 
-The plugin has no such number: it counts today's NCCL kernels as ordinary kernels (see `steps.roles`).
+Between GPUs: kernels, which other kernels hide. The plugin has no such number: it counts today's NCCL kernels as
+ordinary kernels (see `steps.roles`). Between CPUs: gloo's marks, on threads of its own, which operators hide.
 """
 
 import re
 
+import numpy as np
 from msgspec import Struct
 
-from common.trace.columns import Trace
+from common.trace.columns import Spans, Trace
 from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE, kind
-from common.trace.steps import Steps, of_steps
+from common.trace.steps import Steps, is_mark, of_steps
 
 _EXCHANGE = re.compile("send_?recv|all_?to_?all")
+_EXCHANGE_ON_CPU = re.compile("gloo:(send|recv|all_to_all)")
+_ON_CPU = re.compile("gloo:")
+# What runs around collectives and waits for them: it computes nothing itself, and hides nothing.
+_AROUND = re.compile(
+    r"gloo:|_?c10d|record_param_comms|autograd::engine::evaluate_function|torch::autograd::AccumulateGrad"
+    r"|(Distributed|FullySharded)?DataParallel\.forward"
+)
 
 
 class Communication(Struct, frozen=True):
-    """The kernels of collectives, NCCL's and others.
+    """The kernels of collectives, NCCL's and others; in a trace without kernels gloo's marks on the CPU.
 
-    count: in the steps. µs over all steps; hidden_us: while other kernels ran too. exchanges: whether most of their
-    time is of all-to-all and the like, which no bucket joins; NCCL calls those SendRecv.
+    count: in the steps. µs over all steps; hidden_us: while other kernels (on the CPU: operators) ran too. exchanges:
+    whether most of their time is of all-to-all and the like, which no bucket joins; NCCL calls those SendRecv.
     """
 
     count: int
@@ -29,7 +38,7 @@ class Communication(Struct, frozen=True):
 
     @property
     def exposed_us(self) -> float:
-        """µs in which only communication ran."""
+        """µs in which only communication ran; waiting for other ranks is part of it."""
         return self.us - self.hidden_us
 
 
@@ -45,6 +54,8 @@ def is_exchange(name: str) -> bool:
 
 def communication(trace: Trace, steps: Steps) -> Communication | None:
     """The `Communication` of a trace, or None where no collective ran."""
+    if not len(trace.kernels):
+        return _on_cpu(trace, steps)
     collective = trace.named(trace.kernels, is_collective)
     if not collective.any():
         return None
@@ -59,3 +70,47 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
     time = trace.kernels.duration
     exchanges = time[exchanging].sum() > time[collective].sum() / 2
     return Communication(count, float(total.sum()), float(hidden.sum()), bool(exchanges))
+
+
+def marked_collectives(trace: Trace) -> Cover:
+    """When a collective of gloo runs, by its marks."""
+    return trace.operators.cover(_of_gloo(trace, trace.operators)) | trace.annotations.cover(
+        _of_gloo(trace, trace.annotations)
+    )
+
+
+def exposed_on_cpu(trace: Trace) -> Cover:
+    """When a collective of gloo runs, and no operator of this process does."""
+    operators, collectives = trace.operators, marked_collectives(trace)
+    around = trace.named(operators, lambda name: is_mark(name) or _AROUND.match(name))
+    return operators.cover(~around).gaps(collectives.start, collectives.end)
+
+
+def ways_to_communicate_less(communication: Communication | None, training: bool | None) -> str:
+    """What to do about collectives that nothing hides, after a look at the ranks."""
+    if communication and communication.exchanges:
+        return "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
+    if training is False:
+        return "products fused with their collectives, or fewer ranks for each answer"
+    return (
+        "fewer collectives per sample (DDP's no_sync() while gradients are accumulated, or a bigger batch per rank), "
+        "fewer bytes (bf16_compress_hook), or another size of bucket (bucket_cap_mb: larger if they are many, smaller "
+        "if they begin late)"
+    )
+
+
+def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
+    marks = [spans.where(_of_gloo(trace, spans)) for spans in (trace.operators, trace.annotations)]
+    if not any(len(spans) for spans in marks):
+        return None
+    inside = Cover(steps.cpu_start, steps.cpu_end)
+    count = sum(int(inside.holds(spans.start).sum()) for spans in marks)
+    total = float(marked_collectives(trace).within(steps.start, steps.end).sum())
+    exposed = float(exposed_on_cpu(trace).within(steps.start, steps.end).sum())
+    time = sum(float(spans.duration.sum()) for spans in marks)
+    exchanging = [spans.duration[trace.named(spans, _EXCHANGE_ON_CPU.match)].sum() for spans in marks]
+    return Communication(count, total, total - exposed, bool(sum(exchanging) > time / 2))
+
+
+def _of_gloo(trace: Trace, spans: Spans) -> np.ndarray:
+    return trace.named(spans, _ON_CPU.match)

@@ -12,6 +12,7 @@ import numpy as np
 from common.trace.columns import Trace
 from common.trace.intervals import Cover
 from common.trace.operators import launched_in, launches
+from common.trace.optimizer import optimizer_calls
 from common.trace.steps import Steps
 
 MATRIX, CONVOLUTION, ATTENTION = "matrix product", "convolution", "attention"
@@ -121,13 +122,13 @@ def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
 
     Of each kernel the time within the steps, not between them, over the number of steps; kernels that overlap, on one
     GPU or several, count in full. Elementwise kernels, reductions and copies that `Optimizer.step` launches count as
-    the optimizer's.
+    the optimizer's, without those of a closure.
     """
     kernels, number = trace.kernels, kind_numbers(trace)
     time = Cover(steps.start, steps.end).within(kernels.start, kernels.end)
-    stepping = trace.named(trace.operators, lambda name: name.startswith("Optimizer.step"))
-    if stepping.any():
-        launched = launched_in(trace, launches(trace, kernels), trace.operators.cover(stepping))
+    stepping = optimizer_calls(trace).own
+    if len(stepping.start):
+        launched = launched_in(trace, launches(trace, kernels), stepping)
         number[launched & np.isin(number, [KINDS.index(name) for name in _OPTIMIZERS])] = KINDS.index(OPTIMIZER)
     total = np.bincount(number, weights=time, minlength=len(KINDS)) / max(len(steps.names), 1)
     rows = [(name, float(us)) for name, us in zip(KINDS, total.tolist(), strict=True) if us > 0]

@@ -7,7 +7,7 @@ import numpy as np
 
 from common.trace.advice import WORTHWHILE, Advice, bounded, step_time
 from common.trace.columns import Trace
-from common.trace.communication import Communication, is_collective
+from common.trace.communication import Communication, is_collective, ways_to_communicate_less
 from common.trace.copies import direction, step_bytes
 from common.trace.gpus import Gpu, mean_of_known
 from common.trace.idle import CAUSES, Idle
@@ -42,7 +42,7 @@ def costs_on_gpu(
     return [
         _mixed_precision(trace, steps, tensor_cores),
         _launching(trace, steps, gpus, waits_for_launches, nature),
-        *_loading(steps, phases, _waits(idle, "dataloader", steps)),
+        *_loading(trace, steps, phases, _waits(idle, "dataloader", steps)),
         *_copying(trace, steps, phases, idle, nature),
         *_less_loading(trace, steps, phases, idle, nature),
         _layout_conversions(trace, steps),
@@ -64,17 +64,22 @@ def _waits(idle: Sequence[Idle], cause: str, steps: Steps) -> float:
     return float(np.mean([gpu.causes_us[cause] for gpu in idle]) / total) if idle and total > 0 else 0.0
 
 
-def _loading(steps: Steps, phases: Phases, share: float) -> list[Advice]:
-    """Waits for the DataLoader: for processes, and where these load already, for more of them."""
+def _loading(trace: Trace, steps: Steps, phases: Phases, share: float) -> list[Advice]:
+    """Waits for the DataLoader: for processes, and where these load already, for more of them if cores are left."""
     step, wait = "04_multiprocess_loading", step_time(steps, share)
     if not phases.workers:
         why = f"each step waits {wait} for the DataLoader, which does its work in the main process"
         return [bounded(step, "load in processes", why, share)]
     why = f"although worker processes load, each step still waits {wait} for its batch: more workers, or less to do"
-    return [
-        Advice(step, "load in processes", "worker processes load already", 0.0, 1.0),
-        bounded(None, "load in more processes", why, share),
-    ]
+    more = bounded(None, "load in more processes", why, share)
+    if trace.recording and not trace.recording.has_cores_left:
+        workers, cores = trace.recording.workers, trace.recording.cores
+        why = (
+            f"each step waits {wait} for its batch, although {workers} worker processes load, and this process may use "
+            f"{cores} cores: more of them would share those. Prepare the data once, before training, or on the GPU"
+        )
+        more = Advice(None, "do less for each batch", why, share, None)
+    return [Advice(step, "load in processes", "worker processes load already", 0.0, 1.0), more]
 
 
 def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> Advice:
@@ -313,11 +318,7 @@ def _setting_up(steps: Steps, share: float) -> Advice:
 def _communicating(steps: Steps, communication: Communication | None, nature: Nature) -> Advice:
     share = communication.exposed_us / max(float(steps.duration.sum()), 1e-9) if communication else 0.0
     alone = f"collectives run {step_time(steps, share)} of a step with nothing beside them"
-    how = "larger buckets, or fewer of them (accumulate gradients)"
-    if communication and communication.exchanges:
-        how = "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
-    elif nature.training is False:
-        how = "products fused with their collectives, or fewer GPUs for each answer"
+    how = ways_to_communicate_less(communication, nature.training)
     why = f"{alone}; compare the ranks first, since waiting for the slowest is part of it; then {how}"
     return bounded(None, "overlap communication", why, share)
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from common.trace.columns import Spans, Trace
 from common.trace.intervals import Cover
+from common.trace.optimizer import optimizer_calls
 from common.trace.ordered import distinct
 from common.trace.steps import Steps, is_loading, is_step
 from common.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE
@@ -29,7 +30,8 @@ class Phases(Struct, frozen=True):
     preparing: the operators that convert and normalise a batch before the model begins. normalises, resizes: whether
     that is done there. model: from the first convolution, matrix product or compiled code of a step to the end of the
     step. products: convolutions, where it `convolves`, and matrix products. loss: the loss and its derivative.
-    optimizer: calls of `Optimizer.step`. per_step: those, and `zero_grad`. fused: whether the optimizer is.
+    optimizer: calls of `Optimizer.step`, without the closures that they wrap (`OptimizerCalls`). per_step: those, and
+    `zero_grad`. fused: whether the optimizer is.
     """
 
     loading: Cover
@@ -69,6 +71,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
 
     scaling, shifting = (trace.named(operators, pattern.fullmatch) for pattern in (_SCALING, _SHIFTING))
     preparing = before & trace.named(operators, _CONVERTING.fullmatch)
+    calls = optimizer_calls(trace)
     return Phases(
         loading=loading,
         workers=_any(trace, operators.where(waits), "MultiProcessing"),
@@ -81,8 +84,8 @@ def phases(trace: Trace, steps: Steps) -> Phases:
         products=operators.cover(products),
         convolves=bool((products & trace.named(operators, lambda name: "conv" in name.lower())).any()),
         loss=operators.cover(trace.named(operators, _LOSS.search) & outside),
-        optimizer=operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.step"))),
-        per_step=operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer."))),
+        optimizer=calls.own,
+        per_step=calls.per_step,
         fused=bool(trace.named(operators, _FUSED.fullmatch).any()),
     )
 

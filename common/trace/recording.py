@@ -70,6 +70,16 @@ class Recording(Struct, frozen=True):
         """The median step before tracing, µs; None where none was timed."""
         return float(median(np.array(self.untraced_step_ms))) * 1e3 if self.untraced_step_ms else None
 
+    @property
+    def workers(self) -> int:
+        """The worker processes of the loader that has most of them."""
+        return max((loader.num_workers for loader in self.loaders), default=0)
+
+    @property
+    def has_cores_left(self) -> bool:
+        """False where the loader's workers and the training process use all cores, as far as that is known."""
+        return not self.cores or not self.workers or self.cores > self.workers + 1
+
 
 def recording(header: dict[str, Any]) -> Recording | None:
     """The `Recording` in a trace's header; None for a trace that is not of `walkthrough trace`."""

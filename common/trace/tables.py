@@ -7,6 +7,7 @@ from common.trace.columns import Trace
 from common.trace.copies import Copies, copies
 from common.trace.intervals import Cover
 from common.trace.operators import Nesting
+from common.trace.optimizer import optimizer_calls
 from common.trace.steps import Steps, is_loading, is_step, of_steps
 from common.trace.tensor_cores import uses_tensor_cores
 
@@ -65,6 +66,7 @@ def _kernels(trace: Trace, mask: np.ndarray) -> list[Kernel]:
 
 def _operators(trace: Trace, mask: np.ndarray) -> list[Operator]:
     kept = ~trace.named(trace.operators, lambda name: is_step(name) or is_loading(name))
+    kept &= ~optimizer_calls(trace).wrapping  # their time is the model's, and Python's
     operators = trace.operators.where(kept)
     own_us = Nesting(operators).own_time()
     return [Operator(*row) for row in _by_name(trace, operators.name[mask[kept]], own_us[mask[kept]])]

@@ -16,6 +16,7 @@ from msgspec import Struct
 from common.trace.columns import Trace
 from common.trace.kinds import COLLECTIVE, COPY, ELEMENTWISE, NORMALISATION, OPTIMIZER, REDUCTION, kind
 from common.trace.operators import graph_launched, launched_in, launches, launching_operators
+from common.trace.optimizer import optimizer_calls
 from common.trace.ordered import distinct
 
 # Matrix products and convolutions without matrix cores, by name.
@@ -236,8 +237,7 @@ def tensor_cores(
     fp32_matrix = in_innermost & full & (trace.named(kernels, _AMD_FP32.search) if amd else ordinary)
     tf32_matrix = in_innermost & full & sure & trace.named(kernels, _TF32.search)
     fp32_other = full & ~sure & ~fp32_matrix & trace.named(kernels, _halves_under_autocast)
-    stepping = operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.")))
-    fp32_other &= ~launched_in(trace, call, stepping)
+    fp32_other &= ~launched_in(trace, call, optimizer_calls(trace).per_step)
     return TensorCores(share, unknown, able_share, fp32_matrix, tf32_matrix, fp32_other)
 
 

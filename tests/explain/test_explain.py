@@ -157,7 +157,8 @@ def test_before_and_after_show_what_changed(run, tmp_path):
     after.write(tmp_path / "after.json")
     code, out, _ = run(before, tmp_path / "after.json")
     assert code == 0
-    assert "1.0 ms before, 500.0 us after: 2.00x the steps/s" in out
+    assert "1.0 ms before, 500.0 us after: 2.00x the steps/s, under the profiler\n" in out
+    assert "tracing and the machine's load are in these times; `walkthrough time` measures the speed" in out
     first = next(line for line in out.splitlines() if "-" in line and "us" in line and line.split()[0].isalpha())
     assert first.split()[0] == "dataloader"
     code, out, _ = run(before, tmp_path / "after.json", "--json")
@@ -180,6 +181,42 @@ def test_ranks_have_a_row_each_and_their_spread(run, tmp_path):
     result = json.loads(run(tmp_path, "--json")[1])
     assert [row["rank"] for row in result["ranks"]] == [0, 1]
     assert result["mean_step_us"] == {"min": 1000, "mean": 1050, "max": 1100}
+
+
+def ranks_of_gloo(folder, *collectives):
+    """A trace per rank of steps of 1000 µs: (start, duration) of its collective, between other work and an update."""
+    for rank, (start, duration) in enumerate(collectives):
+        builder = TraceBuilder(devices=(), rank=rank)
+        for begin in (0, 1000):
+            builder.step(begin, begin, 1000)
+            builder.op("aten::mm", begin, 300)
+            builder.op("autograd::engine::evaluate_function: MmBackward0", begin, 1)
+            builder.add("annotation", "gloo:all_reduce", begin + start, duration, tid=5)
+            builder.op("aten::add_", begin + 900, 100)
+        builder.write(folder / f"host_{rank}.1700000000{rank}00.pt.trace.json")
+    return folder
+
+
+def test_ranks_on_cpus_have_one_advice_on_the_rank_that_others_wait_for(run, tmp_path):
+    code, out, _ = run(ranks_of_gloo(tmp_path, (300, 600), (700, 200)))
+    assert code == 0
+    rows = [line.split() for line in out.splitlines()]
+    assert ["0", "-", "1.0", "ms", "0.0", "us", "-", "600.0", "us", "600.0", "us"] in [row[:11] for row in rows]
+    text = " ".join(out.split())
+    assert 'the others wait 400.0 us of a step (40%) for rank 1, which has 400.0 us more of "other"' in text
+    assert "on every rank collectives run at least 200.0 us of a step (20%) with nothing beside them: fewer" in text
+    assert "no_sync()" in text and "rank 1: 40% of the step is operators" in text
+
+
+def test_ranks_that_take_as_long_in_collectives_wait_for_none(run, tmp_path):
+    text = " ".join(run(ranks_of_gloo(tmp_path, (300, 600), (310, 590)))[1].split())
+    assert "the others wait" not in text
+    assert "overlap communication: on every rank collectives run at least 590.0 us of a step (59%)" in text
+
+
+def test_ranks_that_hide_their_collectives_get_no_advice_on_them(run, tmp_path):
+    text = " ".join(run(ranks_of_gloo(tmp_path, (0, 300), (0, 300)))[1].split())
+    assert "overlap communication" not in text
 
 
 def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(run, tmp_path):
@@ -386,7 +423,7 @@ def test_steps_of_this_project_are_compared_by_their_images(run, tmp_path):
         two_steps().write(write_run(tmp_path, result) / result.trace)
     code, out, _ = run(tmp_path / "00_baseline", tmp_path / "02_bigger_batch")
     assert code == 0
-    assert "4.00x the images/s, with 32 images per step before and 128 after" in out
+    assert "4.00x the samples/s, with 32 per step before and 128 after" in out
 
 
 def test_several_traces_without_ranks_are_counted(run, tmp_path):

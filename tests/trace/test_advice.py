@@ -132,7 +132,8 @@ def test_images_converted_one_by_one_are_to_be_loaded_as_uint8(summary):
     converting = advised(result, "03_reduced_h2d_copy")
     assert converting.share_of_step == pytest.approx(5 * (100 - 42) / 1000 + 0.002)  # the last pause is short
     assert converting.predicted_gain is None
-    assert advised(result, "04_multiprocess_loading").predicted_gain == pytest.approx(1000 / 500)
+    loading = advised(result, "04_multiprocess_loading")
+    assert (loading.share_of_step, loading.predicted_gain) == (pytest.approx(0.5), None)
     assert [advice.step for advice in result.advice[:2]] == ["04_multiprocess_loading", "03_reduced_h2d_copy"]
     for step in ("07_small_images", "08_on_device_data"):  # first load in processes
         assert (advised(result, step).share_of_step, advised(result, step).predicted_gain) == (0, None)
@@ -240,6 +241,123 @@ def test_a_cpu_that_only_computes_is_called_compute_bound(summary):
     assert summary(cpu_step(*STEP)).verdict.endswith("the most to gain: compile normalisation and loss")
 
 
+def recorded(builder, cores, workers):
+    """The same, as `walkthrough trace` records it on so many cores with a loader of so many workers."""
+    builder.header["walkthrough"] = {"cores": cores, "loaders": [{"num_workers": workers}]}
+    return builder
+
+
+def test_on_a_cpu_loading_in_processes_has_no_bound_and_names_the_cores(summary):
+    advice = summary(loaded_images(5)).advice[0]
+    assert (advice.step, advice.share_of_step) == ("04_multiprocess_loading", pytest.approx(0.5))
+    assert advice.predicted_gain is None
+    assert "waits 500 us" in advice.why and "Measure it with walkthrough time" in advice.why
+    assert "may use" not in advice.why
+    assert "(this process may use 2 cores)" in summary(recorded(loaded_images(5), 2, 0)).advice[0].why
+    assert "(this process may use 1 core)" in summary(recorded(loaded_images(5), 1, 0)).advice[0].why
+
+
+@pytest.mark.parametrize(("cores", "workers", "more"), [(8, 2, True), (3, 2, False), (2, 8, False), (8, 0, False)])
+def test_more_workers_on_a_cpu_are_advised_where_cores_are_left_and_have_no_bound(summary, cores, workers, more):
+    result = summary(recorded(loaded_images(0, loader=WORKERS), cores, workers))
+    advice = [item for item in result.advice if item.title == "load in more processes"]
+    assert [item.predicted_gain for item in advice] == [None] * more
+    assert all("this process may use 8 cores" in item.why and "2 worker processes" in item.why for item in advice)
+
+
+CLOSURE = (  # the optimizer's call wraps all: Python until 400, the model until 700, the update until 900, and Python
+    ("Optimizer.step#Adam.step", 0, 1000),
+    ("aten::mm", 400, 100),
+    ("autograd::engine::evaluate_function: MmBackward0", 500, 200),
+    ("aten::mm", 510, 180),
+    ("aten::addcdiv_", 700, 200),
+)
+
+
+def test_an_optimizer_that_wraps_a_closure_is_what_follows_its_backward_pass(summary):
+    result = summary(cpu_step(*CLOSURE, length=1000))
+    assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.3)
+    assert result.steps.mean_breakdown_us["cpu_exec"] == 1000  # as the plugin counts it
+    assert [(operator.name, operator.us) for operator in result.in_steps.operators[:2]] == [
+        ("aten::mm", 280), ("aten::addcdiv_", 200)
+    ]  # fmt: skip
+    assert result.verdict.startswith("60% of the step is operators on the CPU; the most to gain: find the Python")
+    python = result.advice[0]
+    assert (python.title, python.share_of_step) == ("find the Python between operators", pytest.approx(0.4))
+    assert "mostly in long pauses, which may be your own loader or preprocessing" in python.why
+    assert "walkthrough trace --stacks" in python.why
+    assert advised(result, "02_bigger_batch").share_of_step == pytest.approx(0.3)  # without the pause
+
+
+def test_an_optimizer_that_multiplies_matrices_itself_wraps_no_closure(summary):
+    rows = (("aten::mm", 0, 500), ("Optimizer.step#Muon.step", 500, 400), ("aten::mm", 500, 300))
+    result = summary(cpu_step(*rows))
+    assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.4)
+    assert "Optimizer.step#Muon.step" in [operator.name for operator in result.in_steps.operators]
+
+
+def test_a_closure_that_runs_twice_ends_with_its_last_backward_pass(summary):
+    rows = [(name, start / 2 + half, us / 2) for half in (0, 500) for name, start, us in CLOSURE[1:]]
+    result = summary(cpu_step(CLOSURE[0], *rows))
+    assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.15)
+    compiling = advised(result, "13_compile")  # from 200 on: no products, no optimizer, no pause
+    assert compiling.share_of_step == pytest.approx((800 - 2 * 140 - 150 - 250) / 1000)
+
+
+def test_python_functions_between_a_cpus_operators_are_named(summary):
+    builder = cpu_step(("aten::mm", 0, 500))
+    builder.add("python_function", "train.py(10): main", 0, 1000)
+    builder.add("python_function", "data.py(77): augment", 550, 400)
+    builder.add("python_function", "threading.py(1): wait", 0, 1000, tid=9)  # of another thread
+    advice = summary(builder).advice[0]
+    assert advice.title == "find the Python between operators"
+    assert advice.predicted_gain == pytest.approx(2)
+    assert advice.why.endswith("innermost functions: data.py(77): augment 400 us; train.py(10): main 100 us")
+
+
+def test_little_python_and_python_in_short_pauses_is_no_loader(summary):
+    assert "find the Python between operators" not in [
+        advice.title for advice in summary(cpu_step(("aten::mm", 0, 950))).advice
+    ]
+    short = summary(cpu_step(*[("aten::mm", start, 50) for start in range(0, 1000, 100)]))
+    python = next(item for item in short.advice if item.title == "find the Python between operators")
+    assert python.share_of_step == pytest.approx(0.5)
+    assert "loader" not in python.why
+    assert advised(short, "02_bigger_batch").share_of_step == pytest.approx(0.5)
+
+
+def gloo_step(*collectives, waits=()):
+    """1000 µs on a CPU that trains until 500 and updates from 900 on. collectives: (name, start, duration)."""
+    builder = cpu_step(("aten::mm", 0, 500), ("aten::add_", 900, 100), *waits)
+    for name, start, duration in collectives:
+        builder.add("annotation", name, start, duration, tid=5)
+    return builder
+
+
+def test_collectives_of_gloo_are_exposed_where_no_operator_runs(summary):
+    around = (
+        ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 500, 400),
+        ("c10d::allreduce_", 500, 50),
+    )
+    result = summary(gloo_step(("gloo:all_reduce", 300, 300), ("gloo:all_reduce", 600, 250), waits=around))
+    assert (result.communication.count, result.communication.us) == (2, 550)
+    assert (result.communication.hidden_us, result.communication.exposed_us) == (200, 350)
+    advice = result.advice[0]
+    assert (advice.title, advice.share_of_step) == ("overlap communication", pytest.approx(0.35))
+    assert "2 collectives per step, 275 us on average" in advice.why
+    assert all(word in advice.why for word in ("slowest rank", "no_sync", "bucket_cap_mb", "bigger batch", "bf16"))
+    assert result.verdict.startswith("for 55% of the step a collective runs; the most to gain: overlap communication")
+    assert advised(result, "13_compile").share_of_step == pytest.approx(0.15)  # the update, and 850 to 900
+    assert "overlap communication" not in [item.title for item in summary(gloo_step()).bottlenecks]
+    assert summary(gloo_step()).communication is None
+
+
+def test_a_barrier_that_operators_hide_is_no_advice(summary):
+    result = summary(gloo_step(("gloo:barrier", 100, 300)))
+    assert result.communication.exposed_us == 0
+    assert "overlap communication" not in [item.title for item in result.advice]
+
+
 # On a GPU.
 
 
@@ -250,6 +368,19 @@ def test_kernels_of_the_optimizer_and_waits_inside_it_are_what_fusing_removes(su
     assert advice.share_of_step == pytest.approx((38 + 30 + 12 + 20) / 1000)
     fused = summary(gpu_step(kernels, *rows, ("aten::_fused_sgd_", 805, 90)))
     assert advised(fused, "11_fused_optimizer").predicted_gain == 1
+
+
+def test_kernels_of_a_closure_are_not_the_optimizers(summary):
+    kernels = [(10, 12, 688), (810, 812, 38), (860, 870, 30)]  # the last one is launched after the backward pass
+    rows = (
+        ("Optimizer.step#Adam.step", 0, 1000),
+        ("aten::conv2d", 0, 100),
+        ("autograd::engine::evaluate_function: ConvolutionBackward0", 800, 50),
+    )
+    result = summary(gpu_step(kernels, *rows))
+    advice = advised(result, "11_fused_optimizer")
+    assert advice.share_of_step == pytest.approx((30 + 20 + 100) / 1000)
+    assert result.kinds["optimizer"] == pytest.approx(30)
 
 
 def test_kernels_that_normalise_before_the_model_or_compute_the_loss_can_be_compiled_with_it(summary):
@@ -293,6 +424,21 @@ def test_workers_that_load_already_are_not_advised_again_but_more_of_them(summar
     assert advised(result, "04_multiprocess_loading").predicted_gain == 1
     more = next(advice for advice in result.advice if advice.title == "load in more processes")
     assert (more.step, more.predicted_gain) == (None, pytest.approx(1000 / 600))
+
+
+def test_workers_on_all_cores_are_no_reason_for_more_of_them(summary):
+    def titles(cores, workers):
+        builder = recorded(gpu_step([(500, 510, 490)]), cores, workers)
+        builder.loading(0, 400, WORKERS)
+        return {advice.title: advice for advice in summary(builder).advice}
+
+    assert "load in more processes" in titles(8, 4)
+    few = titles(2, 4)
+    assert "load in more processes" not in few
+    less = few["do less for each batch"]
+    assert less.share_of_step == pytest.approx(0.4)
+    assert (less.predicted_gain, less.estimated_gain) == (None, None)
+    assert "4 worker processes load, and this process may use 2 cores" in less.why
 
 
 def test_what_no_trace_shows_has_no_bound(summary):

@@ -12,8 +12,9 @@ from common.trace.idle import CAUSES, LAUNCH_LATENCY, Idle, longest_stall
 from common.trace.intervals import Cover
 from common.trace.kernel_name import short_name
 from common.trace.kinds import COLLECTIVE, MATRIX
-from common.trace.operators import Nesting, launches
+from common.trace.operators import launches
 from common.trace.ordered import distinct
+from common.trace.python import innermost_functions, stepping_thread
 from common.trace.steps import Steps, is_mark, is_step, of_steps
 
 MANY_KERNELS = 50  # of an optimizer's step: a fused one has a few
@@ -28,7 +29,6 @@ _PREPARES_INPUT = re.compile(  # reading, decoding and transforming images, vide
     r"image_transforms|image_processing|feature_extraction|video_processing|tokenization|torchvision/(transforms|io)"
     r"|read_(video|image)|decode_(jpeg|image|video)|imread|PIL/|cv2|albumentations|librosa"
 )
-_ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
 def unfused_optimizer(look: Look) -> Finding | None:
@@ -67,7 +67,7 @@ def host_python(look: Look) -> Finding | None:
 
 def _functions(look: Look) -> Finding | None:
     """The innermost Python functions that run while the GPU is idle and no operator or call runs."""
-    trace, python = look.trace, look.trace.python
+    trace = look.trace
     marks = trace.named(trace.operators, lambda name: is_mark(name) or name.startswith("enumerate(Data"))
     working = trace.operators.cover(~marks) | trace.runtime.cover()
     pending = Cover()
@@ -78,27 +78,10 @@ def _functions(look: Look) -> Finding | None:
     us = free.total / look.step_count
     if not look.worthwhile(us):
         return None
-    near = np.flatnonzero(free.within(python.start, python.end) > 0)
-    if not len(near):
-        return None
-    functions = python.where(near)
     launching = trace.runtime.thread[look.call[look.call >= 0]]
-    main = int(np.bincount(launching).argmax()) if len(launching) else int(functions.thread[0])
-    thread = np.where((functions.thread == main).any(), main, functions.thread[0])
-    # Between two edges of Python functions the innermost one does not change.
-    edges = distinct(np.concatenate([functions.start, functions.end, free.start, free.end]))
-    low, high = edges[:-1], edges[1:]
-    inside = free.holds((low + high) / 2)
-    low, high = low[inside], high[inside]
-    innermost = Nesting(functions).innermost(np.full(len(low), int(thread)), (low + high) / 2)
-    known = innermost >= 0
-    times = np.bincount(functions.name[innermost[known]], weights=(high - low)[known], minlength=1)
-    order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS]
-    named = [
-        f"{_ADDRESS.sub('', trace.names[number])} {time_text(float(times[number]) / look.step_count)}"
-        for number in order
-        if times[number] > 0
-    ]
+    main = int(np.bincount(launching).argmax()) if len(launching) else stepping_thread(trace)
+    functions = innermost_functions(trace, free, main)[:TOP_FUNCTIONS]
+    named = [f"{name} {time_text(function_us / look.step_count)}" for name, function_us in functions]
     if not named:
         return None
     why = f"neither the GPU nor an operator works; the innermost functions: {'; '.join(named)}"

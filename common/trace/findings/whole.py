@@ -88,13 +88,17 @@ def outlier_steps(look: Look) -> Finding | None:
     longest = f"step {worst.name}"
     if len(look.outliers) > 1:
         longest = f"steps {names}; the longest, {longest},"
+    doing = f", and {worst.doing}" if worst.doing else ""
+    do = "see in the Trace view what happens there: a garbage collection, a larger batch, another program"
+    if doing:
+        do = worst.remedy or "see how often it does; to trace training alone, trace other steps"
     steps, far = look.all_steps, is_outlier(look.all_steps)
     return Finding(
         "outlier_steps",
         "steps that take far longer than the others",
         f"{longest} takes {time_text(worst.excess_us)} more than the median step, {time_text(worst.role_us)} of it "
-        f"{worst.role}{gap}. Other findings and advice leave them out",
+        f"{worst.role}{gap}{doing}. Other findings and advice leave them out",
         sum(step.excess_us for step in look.outliers) / len(steps.names),
-        "see in the Trace view what happens there: a checkpoint, a garbage collection, a larger batch, another program",
+        do,
         when=Cover(steps.start[far], steps.end[far]),
     )

@@ -11,13 +11,14 @@ from common.ladder.published import RELATIVE
 
 COMMON = sorted((ROOT / "common").glob("**/*.py"))
 LABS = sorted((ROOT / "labs").glob("**/*.py"))
-PACKAGES = ("run", "trace", "explain", "ladder", "studies", "reference", "board", "course")
+PACKAGES = ("run", "trace", "explain", "attach", "ladder", "studies", "reference", "board", "course")
 BELOW = {  # which rooms of common a room may import; "flat": the modules that a program imports
     "trace": {"trace"},
     "flat": {"flat", "run"},
     "run": {"flat", "run"},
     "explain": {"explain", "trace", "flat", "run"},
     "ladder": {"ladder", "explain", "trace", "flat", "run"},
+    "attach": {"attach", "ladder", "explain", "trace", "flat", "run"},
     "studies": {"studies", "ladder", "explain", "trace", "flat", "run"},
     "reference": {"reference", "studies", "ladder", "explain", "trace", "flat", "run"},
     "board": {"board", "ladder", "explain", "trace", "flat", "run"},
@@ -50,7 +51,7 @@ def room(parts):
 
 def test_common_shows_about_twenty_names():
     names = [path for path in (ROOT / "common").iterdir() if path.name != "__pycache__"]
-    assert len(names) <= 22
+    assert len(names) <= 23
     assert {path.name for path in names if path.is_dir()} == set(PACKAGES)
 
 
@@ -80,6 +81,15 @@ def test_the_trace_engine_needs_msgspec_and_numpy_only():
         outside = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
         may_be_missing = {"isal"} if path.name == "source.py" else set()
         assert outside - may_be_missing <= {"msgspec", "numpy", "common"}, path.name
+
+
+def test_what_runs_inside_another_program_imports_the_standard_library_and_its_torch_only():
+    site = sorted((ROOT / "common" / "attach" / "site").rglob("*.py"))
+    assert len(site) > 5
+    for path in site:
+        own = {"report", "task", "timing", "tracing", "watch"}  # relative imports
+        outside = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names) - own
+        assert outside <= {"torch"}, path.name
 
 
 STANDARD_LIBRARY_ONLY = ["record", "machine", "errors", "options", "run/folder", "run/not_run", "run/privacy"]

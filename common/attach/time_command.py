@@ -190,7 +190,7 @@ def _print(texts: dict[str, str], runs: dict[str, list[Run]], result: dict[str, 
             text += f", {items[0].processes} processes"
         if happened := _happened(items):
             text += "; in its timed steps " + ", ".join(f"{name} {count} times" for name, count in happened.items())
-        print(f"{text}   {printable(texts[label], 100)}")
+        print(f"{text}\n   {printable(texts[label])}")
     shown = Ratio(**{name: result["ratio"][name] for name in ("ratio", "low", "high", "rounds")})
     unit = "samples/s" if result["per"] == "sample" else "steps/s"
     of = f"{rounds} rounds" if rounds > 1 else "one round: how runs vary is not in the interval"

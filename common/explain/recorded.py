@@ -37,11 +37,12 @@ def _untraced(summary: Summary, recording: Recording) -> str:
 
 def _steps(summary: Summary, recording: Recording) -> str:
     lead = next((optimizer.name for optimizer in recording.optimizers if optimizer.lead), "")
-    by = f"{printable(lead, 40)}.step" if lead else f"the {printable(recording.mark, 40)}"
+    by = f"{printable(lead, 40)}.step" if lead else "the backward pass"
     parts = [f"steps: marked by {by}"]
     backwards = recording.backwards_per_step or 0
     if backwards > 1:
-        parts.append(f"{backwards:g} backward passes per step: gradients are accumulated")
+        several = f" of {len(recording.optimizers)} optimizers" if len(recording.optimizers) > 1 else ""
+        parts.append(f"{backwards:g} backward passes per step{several or ': gradients are accumulated'}")
     if recording.skipped:
         count = len(summary.steps.names)
         parts.append(f"GradScaler skipped the optimizer in {recording.skipped} of {count}")

@@ -223,8 +223,9 @@ def _print_advice(summary: Summary, to: Console) -> None:
         to.print(Text(f"  Together: {'; '.join(together)}", "bold"))
     if summary.gpus and summary.advice:
         to.print(Padding(Text(_advice_legend(summary), "dim"), (0, 0, 0, 2), expand=False))
-    elif any(advice.estimated_gain is advice.predicted_gain is None for advice in summary.advice):
-        text = "Gain unknown: `walkthrough time -- COMMAND --versus COMMAND` measures it."
+    elif summary.advice:
+        text = "at most: with that cost gone, and all else as it is; what replaces it costs too, and may cost more. "
+        text += "`walkthrough time -- COMMAND --versus COMMAND` measures what a change gains."
         to.print(Padding(Text(text, "dim"), (0, 0, 0, 2), expand=False))
 
 

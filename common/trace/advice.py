@@ -135,7 +135,8 @@ def verdict(
     if advice:
         gains = [item.estimated_gain or item.predicted_gain or 0.0 for item in advice]
         most = "the most to gain" if gains[0] >= max(gains) else "to do first"
-        first = f"{most if gains[0] else 'to try first, the gain unknown'}: {advice[0].title}"
+        at_best = "" if len(trace.kernels) else "at best "  # on a CPU, what replaces a cost may cost more
+        first = f"{at_best + most if gains[0] else 'to try first, the gain unknown'}: {advice[0].title}"
     if not len(trace.kernels):
         waiting, exchanging = parts["dataloader"] / total, parts["communication"] / total
         python = float(between_operators(trace, steps).total) / max(float(steps.duration.sum()), 1e-9)

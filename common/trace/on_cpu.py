@@ -17,6 +17,7 @@ from common.trace.steps import Steps
 MUCH_PYTHON = 0.1  # of the step: calling operators takes less in most programs
 TOP_FUNCTIONS = 3
 _CORES = "Workers need cores, which the training uses too"
+LESS = "do less for each batch"
 _NO_IMAGES = "no operator of this trace works on images"
 _NOTHING_COPIED = "no GPU in this trace: nothing is copied to a device"
 
@@ -34,7 +35,7 @@ def costs_on_cpu(
         *_loading(trace, steps, phases),
         _without_effect("05_pinned_memory", "pinned memory", _NOTHING_COPIED),
         _without_effect("06_prefetch_stream", "copy the next batch early", _NOTHING_COPIED),
-        *_less_loading(steps, phases, nature, python),
+        *_less_loading(trace, steps, phases, nature, python),
         Advice(
             "09_channels_last", "channels last", "which layout suits a CPU's convolutions, no trace shows", 0.0, None
         ),
@@ -132,7 +133,7 @@ def _of_cores(cores: int | None) -> str:
     return f" (this process may use {cores} core{'s' * (cores > 1)})" if cores else ""
 
 
-def _less_loading(steps: Steps, phases: Phases, nature: Nature, python: Cover) -> list[Advice]:
+def _less_loading(trace: Trace, steps: Steps, phases: Phases, nature: Nature, python: Cover) -> list[Advice]:
     """Less work for the workers: the operators of the training, too, then have more of the cores."""
     small, on_device = (
         ("07_small_images", "resize batches, not images"),
@@ -151,6 +152,12 @@ def _less_loading(steps: Steps, phases: Phases, nature: Nature, python: Cover) -
         f"although worker processes load, a step waits {step_time(steps, waiting)} for its batch, and they take cores "
         "from the training; how much that slows it down, its trace does not show"
     )
+    if trace.recording:  # of any program: what its workers do is not known
+        share = waiting if trace.recording.has_cores_left else concerned
+        less = (
+            f"{both}. Do what can be done once before training, and what can be done for a batch at once after loading"
+        )
+        return [_without_effect(*small, "what the workers do is not known"), Advice(None, LESS, less, share, None)]
     fewer = Advice(
         *on_device, f"{both}. Small data fits in memory, from where a batch is picked at once", concerned, None
     )

@@ -62,9 +62,9 @@ def test_of_what_is_not_recorded_nothing_is_said(run, tmp_path):
     out = run(builder.write(tmp_path / "made.json")).out
     assert "untraced" not in out
     assert json.loads(run(tmp_path / "made.json", "--json").out)["recording"] is None
-    builder.header["walkthrough"] = {"mark": "back\x1b[31mward", "optimizers": "none", "loaders": [3]}
+    builder.header["walkthrough"] = {"optimizers": [{"name": "A\x1b[31mdam", "lead": True}], "loaders": [3]}
     lines = run(builder.write(tmp_path / "made.json")).out.splitlines()
-    assert lines[2].strip() == "steps: marked by the back\ufffd[31mward"
+    assert lines[2].strip() == "steps: marked by A\ufffd[31mdam.step"
     assert lines[3] == ""
 
 

@@ -129,6 +129,7 @@ def _attach_to_optimizers(torch: Any, attached: Attached, compiling: Callable[[]
 
     def patch_step_function(self: Any) -> None:
         plain(self)
+        attached.watch.constructed.add(id(self))
         if not getattr(type(self).step, "walkthrough", False):
             type(self).step = _marking(type(self).step, attached, compiling)
 

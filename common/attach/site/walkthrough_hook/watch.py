@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 NEW_EPOCH, EVALUATION, CHECKPOINT = "new epoch", "evaluation", "checkpoint"
+PATIENCE = 3  # times the warm-up, for an optimizer that has not stepped yet
 BACKWARDS_WITHOUT_OPTIMIZER = 4  # times the warm-up: then backward passes mark the steps
 
 
@@ -23,10 +24,10 @@ class Marker:
     def count(self) -> int:
         return len(self.times)
 
-    def is_alive(self, position: int) -> bool:
-        """Whether it goes on: it has not been silent for more than twice its longest pause so far."""
+    def is_alive(self, position: int, warmup: int) -> bool:
+        """Whether it goes on: it has not been silent for the warm-up, or for twice its longest pause so far."""
         pauses = [b - a for a, b in zip(self.positions, self.positions[1:])] or self.positions
-        return position - self.positions[-1] <= 2 * max(pauses)
+        return position - self.positions[-1] <= max(2 * max(pauses), warmup)
 
 
 class Loader:
@@ -52,6 +53,7 @@ class Watch:
     def __init__(self, warmup: int, mark: str, task: Any, report: Any) -> None:
         self.warmup, self.mark, self.task, self.report = warmup, mark, task, report
         self.markers: dict[Any, Marker] = {}
+        self.constructed: set[Any] = set()  # the keys of optimizers
         self.loaders: dict[int, Loader] = {}
         self.position = self.backwards = self.skipped = 0
         self.lead: Marker | None = None
@@ -135,7 +137,8 @@ class Watch:
                 return
             self._count_loaders()
             most = max(other.count for other in self.markers.values())
-            if marker.count < self.warmup and most < 10 * self.warmup:
+            waits_for_another = self.constructed - set(self.markers) and most < PATIENCE * self.warmup
+            if waits_for_another or marker.count < self.warmup:
                 self._note()
                 return
             self.begun, self.warmed = True, marker.count
@@ -168,7 +171,7 @@ class Watch:
         self.happened = []
 
     def _leading(self) -> Marker:
-        alive = [marker for marker in self.markers.values() if marker.is_alive(self.position)]
+        alive = [marker for marker in self.markers.values() if marker.is_alive(self.position, self.warmup)]
         return min(alive or self.markers.values(), key=lambda marker: (marker.count, -marker.positions[-1]))
 
 

@@ -1,0 +1,149 @@
+"""Which marker leads, and what counts as usual: by hand-made orders of steps, without torch."""
+
+import sys
+
+import pytest
+from support import ROOT
+
+sys.path.insert(0, str(ROOT / "common" / "attach" / "site"))
+
+from walkthrough_hook.watch import EVALUATION, NEW_EPOCH, Watch, batch_size
+
+
+class Quiet:
+    """A report and a task that only count."""
+
+    def __init__(self):
+        self.done, self.begun, self.steps, self.unusual = False, 0, 0, []
+
+    def update(self, **_):
+        pass
+
+    def begin(self, _):
+        self.begun += 1
+
+    def step(self, watch):
+        self.steps += 1
+        self.unusual.append(watch.unusual())
+
+
+def run(order, warmup=4):
+    quiet = Quiet()
+    watch = Watch(warmup, "auto", quiet, quiet)
+    for name in order:
+        watch.stepped(name, name)
+    return watch, quiet
+
+
+@pytest.mark.parametrize(
+    ("order", "leads", "begun_after"),
+    [
+        ("a" * 10, "a", 4),
+        ("ab" * 10, "b", 8),  # of two that step equally often, the last in a step
+        ("aaab" * 10, "b", 16),
+        ("b" + "aaaab" * 10, "b", 16),
+        ("bbb" + "a" * 20, "a", 8),  # b has been silent for longer than it ever was between steps
+        (["a"] * 3 + ["b"] + ["a"] * 20, "a", 13),  # b may step every fourth time, until it does not
+    ],
+)
+def test_the_marker_that_steps_least_and_still_does_leads(order, leads, begun_after):
+    watch, quiet = run(order)
+    assert watch.lead.name == leads
+    assert quiet.begun == 1
+    assert len(order) - begun_after >= quiet.steps
+    early, _ = run(list(order)[: begun_after - 1])
+    assert not early.begun
+
+
+def test_an_optimizer_that_is_there_is_waited_for():
+    for constructed, leads in ((set(), "a"), ({"a", "b"}, "b")):
+        quiet = Quiet()
+        watch = Watch(4, "auto", quiet, quiet)
+        watch.constructed = constructed
+        for name in "aaaaaaab" * 8:
+            watch.stepped(name, name)
+        assert watch.lead.name == leads
+    assert quiet.begun == 1
+
+
+class Loader:
+    def __init__(self, batch_size, length):
+        self.batch_size, self.length, self.num_workers, self.persistent_workers = batch_size, length, 2, True
+
+    def __len__(self):
+        return self.length
+
+
+def epoch(watch, loader, steps, size=8):
+    watch.began(loader)
+    for _ in range(steps):
+        watch.batch(id(loader), size)
+        watch.stepped("a", "Adam")
+
+
+def test_a_new_epoch_is_told_from_an_evaluation_by_who_yielded_in_most_steps():
+    quiet = Quiet()
+    watch = Watch(3, "auto", quiet, quiet)
+    train, valid = Loader(8, 6), Loader(32, 40)
+    epoch(watch, train, 6)
+    watch.began(valid)
+    for _ in range(40):
+        watch.batch(id(valid), 32)
+    epoch(watch, train, 2)
+    assert quiet.unusual[3] == [EVALUATION, NEW_EPOCH]
+    assert watch.samples() == 8 * 8
+    assert [row["epochs"] for row in watch.loader_settings()] == [2]
+    assert watch.loader_settings()[0]["persistent_workers"] is True
+
+
+def test_a_loader_that_is_made_anew_in_each_epoch_trains():
+    quiet = Quiet()
+    watch = Watch(3, "auto", quiet, quiet)
+    loaders = [Loader(8, 5) for _ in range(3)]
+    for loader in loaders:
+        epoch(watch, loader, 5)
+    assert quiet.unusual[2] == [NEW_EPOCH]
+    assert watch.samples() == 15 * 8
+
+
+def test_what_every_step_does_is_usual():
+    quiet = Quiet()
+    watch = Watch(4, "auto", quiet, quiet)
+    for _ in range(8):
+        watch.happens(EVALUATION)
+        watch.stepped("a", "Adam")
+    assert quiet.unusual == [[]] * 4
+
+
+def test_backward_passes_mark_only_where_no_optimizer_steps():
+    quiet = Quiet()
+    watch = Watch(2, "auto", quiet, quiet)
+    for _ in range(20):
+        watch.backward()
+    assert list(watch.markers) == ["backward"]
+    both = Watch(2, "auto", quiet := Quiet(), quiet)
+    for _ in range(20):
+        both.backward()
+        both.stepped("a", "Adam")
+    assert list(both.markers) == ["a"]
+
+
+class Shaped:
+    def __init__(self, *shape):
+        self.shape = shape
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (Shaped(4, 3), 4),
+        ([Shaped(5, 3), Shaped(5)], 5),
+        ({"ids": Shaped(6, 9), "mask": Shaped(6, 9)}, 6),
+        (("text", [Shaped(7)]), 7),
+        (Shaped(), None),
+        ("text", None),
+        ([], None),
+    ],
+)
+def test_a_batchs_size_is_its_first_tensors_length(batch, size):
+    assert batch_size(batch) == size

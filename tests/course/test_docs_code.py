@@ -34,7 +34,7 @@ def explained(path):
 @pytest.fixture(scope="module")
 def parts():
     """The page's blocks by what they are for."""
-    names = ("setup", "timing", "trace", "ranks", "wrapped")
+    names = ("setup", "timing", "trace", "loop", "ranks", "wrapped")
     assert len(BLOCKS) == len(names), "a block was added to the page or removed: name here what it is for"
     return dict(zip(names, BLOCKS, strict=True))
 
@@ -45,7 +45,7 @@ def test_the_ten_lines_are_ten_lines(parts):
 
 
 def test_the_page_is_a_program_that_prints_its_speed_and_records_three_steps(parts, tmp_path):
-    program = write_program(tmp_path, parts["setup"], parts["timing"], parts["trace"])
+    program = write_program(tmp_path, parts["setup"], parts["timing"], parts["trace"], parts["loop"])
     finished = run_program(program, cwd=tmp_path, **ON_A_CPU)
     assert finished.returncode == 0, finished.stderr
     assert re.fullmatch(r"\d+ images/s \(windows \d+ to \d+\)", finished.stdout.strip())
@@ -56,6 +56,25 @@ def test_the_page_is_a_program_that_prints_its_speed_and_records_three_steps(par
     assert summary["steps"]["names"] == ["2", "3", "4"]
     assert summary["steps"]["breakdown_us"]["dataloader"] > 0
     assert summary["memory"]["peak_allocated_bytes"] > 0
+    assert explained(tmp_path / "logs" / "after")["steps"]["names"] == ["11", "12", "13"]
+
+
+def test_the_commands_of_the_page_are_commands_and_have_its_options():
+    lines = re.findall(r"^    (walkthrough .+?)(?: {2,}#.*)?$", PAGE, re.MULTILINE)
+    assert {shlex.split(line)[1] for line in lines} == {"trace", "time", "explain"}
+    for line in lines:
+        assert _parser().parse_args(shlex.split(line)[1:])
+    parser = _parser()
+    for option in re.findall(r"^\| (`--.+?`) \|", PAGE, re.MULTILINE):
+        words = option.replace("`", "").replace(",", "").split()
+        assert parser.parse_args(["trace", *words, "--", "true"])
+
+
+def test_the_callbacks_of_the_page_are_there():
+    from common import callbacks
+
+    (names,) = re.findall(r"from common\.callbacks import (.+)", PAGE)
+    assert all(hasattr(callbacks, name) for name in names.split(", "))
 
 
 def test_the_profiler_tab_reads_the_name_of_the_trace():

@@ -14,7 +14,7 @@ from common.__main__ import main
 
 PROGRAM = ROOT / "steps" / "16_data_parallel.py"
 WORDS = "--quick --device cpu --batch-size 8".split()
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("two processes")]
 
 
 def torchrun(*command):

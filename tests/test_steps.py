@@ -197,7 +197,7 @@ def train(captured):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.thorough)])
 def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompiled, tmp_path, precision):
     """Same seed and batch size: the steps see the same images in the same order, so their losses must agree."""
     if precision == "bf16" and not cpu_bf16_hardware():
@@ -220,9 +220,14 @@ COMPILED_RTOL = {"fp32": 1e-4, "bf16": 1e-2}
 
 @pytest.mark.parametrize(
     ("compiled", "precision"),
-    [("13_compile", "fp32"), ("13_compile", "bf16"), ("14_compile_loss", "fp32"), ("14_compile_loss", "bf16"),
-     ("15_cuda_graphs", "fp32")],
-)  # fmt: skip
+    [
+        pytest.param("13_compile", "fp32", marks=pytest.mark.thorough),
+        ("13_compile", "bf16"),
+        ("14_compile_loss", "fp32"),
+        pytest.param("14_compile_loss", "bf16", marks=pytest.mark.thorough),
+        ("15_cuda_graphs", "fp32"),
+    ],
+)
 def test_what_is_compiled_gives_the_same_losses(capture_step, tmp_path, precision, compiled):
     """For real, so it takes a while."""
     if precision == "bf16" and not cpu_bf16_hardware():
@@ -265,7 +270,7 @@ def test_step_13_compiles_for_real(tmp_path):
     assert b"Torch-Compiled Region" in trace
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.thorough)])
 def test_from_step_10_on_no_training_step_waits_for_a_value(capture_step, uncompiled, tmp_path, precision):
     waits = {}
     for name in NAMES[1:]:
@@ -300,7 +305,7 @@ def test_channels_last_images_hold_the_same_values(capture_step, tmp_path):
     assert layouts == [False, True]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.thorough)])
 def test_reduced_precision_learns_as_the_baseline_does(capture_step, tmp_path, precision):
     baseline = train(capture_step("00_baseline", "--data", str(tmp_path)))
     amp = train(capture_step("01_amp", "--data", str(tmp_path), "--precision", precision))
@@ -310,7 +315,7 @@ def test_reduced_precision_learns_as_the_baseline_does(capture_step, tmp_path, p
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough), "forkserver"])
 def test_workers_start_under_every_start_method(method, tmp_path):
     """As the platform's default would be: Linux forks up to Python 3.13, macOS and Windows spawn."""
     (tmp_path / "sitecustomize.py").write_text(

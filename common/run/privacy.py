@@ -21,19 +21,22 @@ _TOP = "home|Users|root|tmp|mnt|media|var|etc|usr|opt|srv|run|proc|dev|data|work
 _VARIABLE = r"(?:HOME|USER|USERNAME|LOGNAME|HOSTNAME|PWD|OLDPWD|PATH|SHELL|MAIL|(?:SSH|AWS|CONDA|SLURM|XDG)_\w+"
 _VARIABLE += r"|VIRTUAL_ENV|LD_LIBRARY_PATH|PYTHONPATH|\w*(?:TOKEN|SECRET|PASSWORD|API_KEY))"
 
+_HOME = r"~[\w.-]*[/\\]\w"
+
 _PATTERNS = {
     "an absolute path": re.compile(
         rf"{_BEGIN}/(?:[\w.+~@-]+/[\w.+~@-]|(?:{_TOP})(?![\w-]))"  # /word/word, or a folder that every system has
         r"|file:/|(?<![A-Za-z0-9])[A-Za-z]:[\\/]+[\w.~$-]"  # C:\Users
         r"|\\\\[\w.?-]+\\[\w$.-]"  # \\server\share
-        rf"|{_BEGIN}~[\w.-]*[/\\]\w"
+        rf"|{_BEGIN}{_HOME}"
     ),
     "an address": re.compile(r"[\w.+-]{1,64}@[A-Za-z][\w.-]*"),  # a bound, else a long text takes for ever
     "an environment variable": re.compile(rf"(?<![\w.]){_VARIABLE}=\S"),
 }
-_IN_BYTES = _PATTERNS | {
-    "an address": re.compile(r"[\w.+-]{1,64}@[A-Za-z][\w-]{0,63}\.[A-Za-z]{2}")
-}  # numbers look like a@b
+_IN_BYTES = _PATTERNS | {  # eight bytes of a number look like a@b, or like ~c-d\\5
+    "an absolute path": re.compile(_PATTERNS["an absolute path"].pattern.replace(_HOME, rf"{_HOME}\w\w")),
+    "an address": re.compile(r"[\w.+-]{1,64}@[A-Za-z][\w-]{0,63}\.[A-Za-z]{2}"),
+}
 _KEYS = re.compile(rf"(?i:host_?name|user_?name)|{_VARIABLE}")
 _TEXT_IN_BYTES = re.compile(rb"[\x20-\x7e]{6,}")
 

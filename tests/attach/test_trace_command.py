@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("trace")  # the programs of every style run
 PROGRAMS = Path(__file__).parent / "programs"
 STYLES = ["plain", "accumulate", "gan", "scaler", "closure", "functional", "compiled", "without_loader"]
 STYLES += ["short_epochs", "own_profiler", "late_profiler", "in_thread", "swallows", "raises", "vanishes", "few"]
-STYLES += ["abandoned"]
+STYLES += ["abandoned", "compiled_step"]
 WARMUP = 4
 
 
@@ -79,6 +79,7 @@ def test_three_whole_steps_of_every_style_are_traced(styles, style):
         ("scaler", "SGD", 1),
         ("closure", "Careful", 1),
         ("compiled", "SGD", 1),
+        ("compiled_step", "SGD", 1),
         ("abandoned", "SGD", 1),
     ],
 )
@@ -163,7 +164,7 @@ def test_nothing_else_is_left_in_the_folder(styles):
 def test_the_last_line_says_how_it_ended(styles):
     last = styles["command"].stderr.splitlines()[-1]
     assert styles["command"].returncode == 0
-    assert "traced 2 steps of 13 processes" in last
+    assert f"traced 2 steps of {len(TRACED) + 1} processes" in last
     assert "exit code is 0" in last
 
 

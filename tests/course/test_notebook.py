@@ -52,6 +52,7 @@ def test_the_notebook_is_committed_executed_and_holds_nothing_of_the_machine_it_
 
 
 @pytest.mark.long
+@pytest.mark.thorough
 def test_the_notebook_runs_from_scratch(tmp_path, monkeypatch):
     monkeypatch.setenv("WALKTHROUGH_LOGS", str(tmp_path / "logs"))
     monkeypatch.setitem(os.environ, "HTTPS_PROXY", "http://127.0.0.1:9")  # a request to the internet fails at once

@@ -59,6 +59,9 @@ def alone():
         yield
 
 
+pytestmark = pytest.mark.xdist_group("scale ranks")  # two processes train once
+
+
 @pytest.fixture(scope="module")
 def jpegs(tmp_path_factory):
     """A folder of 18 training and 4 validation JPEGs of 3 classes."""

@@ -159,6 +159,7 @@ def test_a_ladder_is_recorded_and_packed_with_few_packages_whatever_is_cut_off(
 
 
 @pytest.mark.long
+@pytest.mark.thorough
 def test_the_studies_are_measured_with_few_packages_and_read_where_all_are(there, cut_off, tmp_path):
     logdir = tmp_path / "studies"
     small = ["--quick", "--device", "cpu", "--image-size", "32", "--data", str(tmp_path), "--logdir", str(logdir)]

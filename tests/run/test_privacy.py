@@ -55,6 +55,19 @@ def test_names_of_kernels_operators_and_platforms_are_not_private(value):
     assert privacy.private_texts(value) == []
 
 
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (b"\x00\x01~C-Fl2\\5\x02", False),
+        (b"\x00a@b.c1\x02", False),
+        (b"\x00~jo/data\x02", True),
+        (b"\x00/home/jo\x02", True),
+    ],
+)
+def test_numbers_in_bytes_are_no_paths_and_no_addresses(content, found):
+    assert bool(privacy.private_texts(content)) == found
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_no_file_of_this_project_names_the_machine_it_was_made_on(path):
     """The stacks in `cpu_stacks` name files without folders, and those of torch by their place in it."""

@@ -622,6 +622,7 @@ def test_the_batch_size_follows_from_the_device(in_process, few_modes, tmp_path,
     assert [path.name for path in Path(tmp_path).iterdir()] == [FILE]
 
 
+@pytest.mark.thorough
 def test_a_call_that_was_cut_off_loses_no_process_that_was_done(in_process, few_modes, tmp_path, monkeypatch):
     measured, log = measure.measured, []
 

@@ -1,4 +1,4 @@
-"""The optimizer's step is compiled, so that nothing of it is seen; and the model."""
+"""The model is compiled, the optimizer is not."""
 
 import parts
 import torch

@@ -157,9 +157,11 @@ def _marking(step: Callable[..., Any], attached: Attached, compiling: Callable[[
     `__wrapped__`, by which torch.compile would remove it.
     """
 
+    plain = getattr(step, "__wrapped__", step)  # without the profiler's mark: what torch.compile would put in its place
+
     def marking(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compiling():
-            return step(self, *args, **kwargs)
+            return plain(self, *args, **kwargs)
         key = (threading.get_ident(), id(self))
         if key in attached.inside:  # a subclass's step calls its base class's
             return step(self, *args, **kwargs)

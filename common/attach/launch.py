@@ -5,12 +5,13 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +21,7 @@ from common.errors import InputError
 SITE = Path(__file__).resolve().parent / "site"
 VARIABLE = "WALKTHROUGH_HOOK"
 POLL = 0.2  # s
+PARTING = 5.0  # s
 GRACE = 60.0  # s from the last process's report that it is done to the end of the command
 
 Report = dict[str, Any]
@@ -97,6 +99,8 @@ def run_attached(
         raise InputError(f"{words[0]} cannot be run: {error.strerror}") from error
     with _signals_passed_to(child):
         stopped = _wait(child, reports, settings["go_on"], wait_s)
+    if stopped:
+        _end_processes(reports)
     return Outcome(child.returncode, read_reports(reports), stopped)
 
 
@@ -157,6 +161,27 @@ def _wait(child: subprocess.Popen, reports: Path, goes_on: bool, wait_s: float) 
             if now - done_since > GRACE:
                 stopped = f"the program did not end in {GRACE:.0f} s after its last measured step"
                 child.terminate()
+
+
+def _end_processes(reports: Path) -> None:
+    """End the command's Python processes on this machine that outlived it: SIGTERM, and SIGKILL after `PARTING` s."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + PARTING
+        for report in read_reports(reports):
+            if _is_of(report, reports):
+                with suppress(ProcessLookupError):
+                    os.kill(report["pid"], number)
+        while any(_is_of(report, reports) for report in read_reports(reports)) and time.monotonic() < end:
+            time.sleep(POLL)
+
+
+def _is_of(report: Report, reports: Path) -> bool:
+    """Whether the process that wrote a report runs on this machine: its environment names the folder. Linux."""
+    try:
+        variables = Path(f"/proc/{report['pid']}/environ").read_bytes()
+    except OSError:
+        return False
+    return report.get("host") == socket.gethostname() and os.fsencode(str(reports)) in variables
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
 
-from common.attach.launch import Outcome, why_nothing
+from common.attach.launch import Outcome, run_attached, why_nothing
 from common.trace.source import traces_in
 
 pytestmark = pytest.mark.xdist_group("trace")  # the programs of every style run once
@@ -288,13 +288,20 @@ def test_a_command_that_cannot_be_started_is_refused_in_one_line(tmp_path, words
 
 
 def test_a_command_without_a_training_step_is_ended_in_time(tmp_path):
-    from common.attach.launch import run_attached
-
     settings = {"mode": "trace", "go_on": False, "warmup": 1, "mark": "auto", "out": str(tmp_path)}
     outcome = run_attached(["sleep", "600"], settings, tmp_path, wait_s=1.5)
     assert outcome.code == -signal.SIGTERM
     assert outcome.exit_code == 143
     assert why_nothing(outcome, 1).startswith("no training step has ended in 0.025 minutes")
+
+
+def test_a_command_that_is_ended_leaves_no_process_behind(tmp_path):
+    child = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, {str(tmp_path / 'pid')!r}])"
+    settings = {"mode": "trace", "go_on": False, "warmup": 1, "mark": "auto", "out": str(tmp_path)}
+    outcome = run_attached([sys.executable, "-c", parent], settings, tmp_path, wait_s=5)
+    assert outcome.stopped
+    assert not still_there([int((tmp_path / "pid").read_text())], seconds=0)
 
 
 def test_the_trace_that_does_not_fit_is_said_and_not_left_behind(tmp_path):

@@ -16,8 +16,9 @@ class Report:
     """
 
     def __init__(self, folder: str) -> None:
-        self.path = os.path.join(folder, f"{socket.gethostname()}.{os.getpid()}.json")
-        self.values: dict[str, object] = {"pid": os.getpid(), "state": "python", "python": sys.version.split()[0]}
+        host, pid = socket.gethostname(), os.getpid()
+        self.path = os.path.join(folder, f"{host}.{pid}.json")
+        self.values: dict[str, object] = {"host": host, "pid": pid, "state": "python", "python": sys.version.split()[0]}
 
     def update(self, **values: object) -> None:
         """Add values and write the file. A report that cannot be written is left out."""

@@ -22,7 +22,7 @@ SITE = Path(__file__).resolve().parent / "site"
 VARIABLE = "WALKTHROUGH_HOOK"
 POLL = 0.2  # s
 PARTING = 5.0  # s
-GRACE = 60.0  # s from the last process's report that it is done to the end of the command
+GRACE = 60.0  # s from the last process's report to the end of the command
 
 Report = dict[str, Any]
 
@@ -31,12 +31,13 @@ Report = dict[str, Any]
 class Outcome:
     """How a command ended. code: its exit code, negative for a signal. reports: of its Python processes.
 
-    stopped: why it was ended from outside, "" where it ended by itself.
+    stopped: why it was ended from here, "" where it was not. signalled: whether Ctrl-C or SIGTERM came meanwhile.
     """
 
     code: int
     reports: list[Report]
     stopped: str = ""
+    signalled: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -47,7 +48,8 @@ class Outcome:
     def ended(self) -> str:
         """How it ended, in words."""
         if self.code < 0:
-            return f"the command was ended by {signal.Signals(-self.code).name}"
+            names = {number.value: number.name for number in signal.Signals}
+            return f"the command was ended by {names.get(-self.code, f'signal {-self.code}')}"
         return f"the command's exit code is {self.code}"
 
     def in_state(self, *states: str) -> list[Report]:
@@ -75,7 +77,7 @@ def command_words(words: Sequence[str]) -> list[str]:
 @contextmanager
 def reports_folder(parent: Path | None = None) -> Iterator[Path]:
     """A folder for the reports of processes, removed at the end. parent: where; else the system's temporary folder."""
-    folder = Path(tempfile.mkdtemp(prefix=".walkthrough-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=".walkthrough-", dir=parent)).resolve()  # the program may change its folder
     try:
         yield folder
     finally:
@@ -88,7 +90,7 @@ def run_attached(
     """Run a command, attached, to its end.
 
     settings: for the processes, see `site/walkthrough_hook`. reports: their folder. wait_s: end a command in which no
-    training step has ended after so long, or none begun to be measured so long after that. output: where stdout and
+    training step has ended after so long. output: where stdout and
     stderr go, else through. Ctrl-C and SIGTERM are passed to the command. Raises InputError where it cannot be started.
     """
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
@@ -97,11 +99,11 @@ def run_attached(
         child = subprocess.Popen(words, env=variables, stdout=output, stderr=output)
     except OSError as error:
         raise InputError(f"{words[0]} cannot be run: {error.strerror}") from error
-    with _signals_passed_to(child):
+    with _signals_passed_to(child) as signals:
         stopped = _wait(child, reports, settings["go_on"], wait_s)
-    if stopped:
-        _end_processes(reports)
-    return Outcome(child.returncode, read_reports(reports), stopped)
+        if stopped or signals:
+            _end_processes(reports)
+    return Outcome(child.returncode, read_reports(reports), stopped, bool(signals))
 
 
 def read_reports(folder: Path) -> list[Report]:
@@ -139,7 +141,7 @@ def why_nothing(outcome: Outcome, warmup: int) -> str:
 
 def _wait(child: subprocess.Popen, reports: Path, goes_on: bool, wait_s: float) -> str:
     """Wait for the command's end. Returns why it was ended from here, or ""."""
-    begin, looked, done_since, stopped = time.monotonic(), 0.0, None, ""
+    begin, looked, stopped = time.monotonic(), 0.0, ""
     while True:
         try:
             child.wait(POLL)
@@ -147,7 +149,11 @@ def _wait(child: subprocess.Popen, reports: Path, goes_on: bool, wait_s: float) 
         except subprocess.TimeoutExpired:
             pass
         now = time.monotonic()
-        if stopped or now - looked < 1.0:
+        if stopped:
+            if now - looked > PARTING:
+                child.kill()
+            continue
+        if now - looked < 1.0:
             continue
         looked = now
         states = {report["state"] for report in read_reports(reports)}
@@ -156,19 +162,18 @@ def _wait(child: subprocess.Popen, reports: Path, goes_on: bool, wait_s: float) 
             minutes = f"{wait_s / 60:.3g} minute{'s' * (wait_s != 60)}"
             stopped = f"no training step has ended in {minutes}; --wait gives it more"
             child.terminate()
-        if states & {"done"} and not states & {"stepping", "measuring"} and not goes_on:
-            done_since = done_since or now
-            if now - done_since > GRACE:
-                stopped = f"the program did not end in {GRACE:.0f} s after its last measured step"
-                child.terminate()
+        waiting = states & {"done"} and not states & {"stepping", "measuring"} and not goes_on
+        if waiting and time.time() - max(path.stat().st_mtime for path in reports.glob("*.json")) > GRACE:
+            stopped = f"the program did not end in {GRACE:.0f} s after its last measured step"
+            child.terminate()
 
 
 def _end_processes(reports: Path) -> None:
-    """End the command's Python processes on this machine that outlived it: SIGTERM, and SIGKILL after `PARTING` s."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    """End the command's Python processes on this machine that outlive it: after `PARTING` s SIGTERM, then SIGKILL."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + PARTING
         for report in read_reports(reports):
-            if _is_of(report, reports):
+            if number and _is_of(report, reports):
                 with suppress(ProcessLookupError):
                     os.kill(report["pid"], number)
         while any(_is_of(report, reports) for report in read_reports(reports)) and time.monotonic() < end:
@@ -181,20 +186,23 @@ def _is_of(report: Report, reports: Path) -> bool:
         variables = Path(f"/proc/{report['pid']}/environ").read_bytes()
     except OSError:
         return False
-    return report.get("host") == socket.gethostname() and os.fsencode(str(reports)) in variables
+    named = json.dumps(str(reports))[1:-1].encode()  # as the settings hold it
+    return report.get("host") == socket.gethostname() and named in variables
 
 
 @contextmanager
-def _signals_passed_to(child: subprocess.Popen) -> Iterator[None]:
-    """Pass SIGTERM on, and Ctrl-C unless the terminal gives it to the command as well; then wait for its end here."""
+def _signals_passed_to(child: subprocess.Popen) -> Iterator[list[int]]:
+    """Pass SIGTERM on, and Ctrl-C unless the terminal gives it to the command as well; yields those that came."""
+    came: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
+        came.append(number)
         if child.poll() is None and not (number == signal.SIGINT and _in_foreground()):
             child.send_signal(number)
 
     old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield came
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import shlex
 import statistics
 import sys
 import tempfile
@@ -35,7 +37,7 @@ class Run:
 
     @property
     def steps_per_second(self) -> float:
-        """Over all windows together: what begins an epoch, or evaluates, is part of it."""
+        """Over all windows together: what begins an epoch is part of it."""
         return sum(self.steps) / sum(self.seconds)
 
     @property
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if words.count(VERSUS) != 1:
         raise InputError(f"two commands are needed, {VERSUS} between them: time -- COMMAND A {VERSUS} COMMAND B")
     middle = words.index(VERSUS)
-    texts = {"A": " ".join(words[:middle]), "B": " ".join(words[middle + 1 :])}
+    texts = {"A": shlex.join(words[:middle]), "B": shlex.join(words[middle + 1 :])}
     commands = {"A": command_words(words[:middle]), "B": command_words(words[middle + 1 :])}
     settings = {"mode": "time", "warmup": args.warmup, "mark": args.mark, "steps": args.steps, "go_on": False}
     runs: dict[str, list[Run]] = {"A": [], "B": []}
@@ -80,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         for label in ("A", "B") if number % 2 else ("B", "A"):  # neither is always the one that comes first
             outcome, text = _run(commands[label], settings, args.wait * 60)
             timed = outcome.in_state("done")
-            if not timed:
+            if not timed or outcome.signalled:
                 whole = min(map(len, runs.values()))
                 if whole:
                     _show(texts, {label: items[:whole] for label, items in runs.items()}, args.json)
@@ -88,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
                 print(text, end="", file=sys.stderr)
                 why = f"{label} was not timed in round {number}: {printable(_why(outcome, args.warmup, args.steps))}"
                 print(f"walkthrough time: {why}; {outcome.ended}", file=sys.stderr)
-                return outcome.exit_code or 2
-            runs[label].append(_from_reports(timed))
+                return outcome.exit_code or (130 if outcome.signalled else 2)
+            runs[label].append(_from_reports(timed, label))
         speeds = ", ".join(f"{label} {items[-1].steps_per_second:.4g} steps/s" for label, items in runs.items())
         print(f"round {number} of {args.rounds}: {speeds}", file=sys.stderr, flush=True)
     _show(texts, runs, args.json)
@@ -139,12 +141,14 @@ def _run(words: Sequence[str], settings: dict[str, Any], wait_s: float) -> tuple
     """One run of a command, and the end of its output."""
     with reports_folder() as reports, tempfile.TemporaryFile() as output:
         outcome = run_attached(words, settings, reports, wait_s, output)
-        output.seek(0)
+        output.seek(max(0, output.seek(0, os.SEEK_END) - TAIL * 1000))
         lines = output.read().decode(errors="replace").splitlines()[-TAIL:]
     return outcome, "".join(f"{printable(line)}\n" for line in lines)
 
 
 def _why(outcome: Outcome, warmup: int, steps: int) -> str:
+    if outcome.signalled:
+        return "interrupted"
     if measuring := outcome.in_state("measuring"):
         counts = [report["steps"] for report in measuring if report.get("steps")]
         if counts:
@@ -155,8 +159,11 @@ def _why(outcome: Outcome, warmup: int, steps: int) -> str:
     return why_nothing(outcome, warmup)
 
 
-def _from_reports(reports: Sequence[dict[str, Any]]) -> Run:
-    first = reports[0]
+def _from_reports(reports: Sequence[dict[str, Any]], label: str) -> Run:
+    """The run of one training, of one process or several ranks. Raises InputError where there are several trainings."""
+    first, ranks = reports[0], [report.get("rank") for report in reports]
+    if len(reports) > 1 and (None in ranks or len(set(ranks)) < len(ranks)):
+        raise InputError(f"{label} holds {len(reports)} trainings, in processes without ranks: time one of them")
     known = all(report["samples"] for report in reports)
     samples = (
         [sum(column) for column in zip(*(report["samples"] for report in reports), strict=True)] if known else None
@@ -181,11 +188,11 @@ def _print(texts: dict[str, str], runs: dict[str, list[Run]], result: dict[str, 
     """The two speeds, and their ratio with its interval."""
     rounds = result["rounds"]
     for label, items in runs.items():
-        steps = statistics.median(run.steps_per_second for run in items)
+        steps = statistics.geometric_mean(run.steps_per_second for run in items)  # whose ratio is that of the pairs
         text = f"{label}  {steps:.4g} steps/s"
         samples = [run.samples_per_second for run in items if run.samples_per_second]
         if len(samples) == len(items):
-            text += f", {statistics.median(samples):.4g} samples/s ({items[0].batch_size:.4g} per step)"
+            text += f", {statistics.geometric_mean(samples):.4g} samples/s ({items[0].batch_size:.4g} per step)"
         if items[0].processes > 1:
             text += f", {items[0].processes} processes"
         if happened := _happened(items):

@@ -1,6 +1,7 @@
 """`trace`: any training command under torch.profiler, without a change to it; then `explain`."""
 
 import argparse
+import os
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -26,7 +27,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", action="store_true", help="record every allocation too (larger, slower)")
     parser.add_argument("--go-on", action="store_true", help="let the program go on after the traced steps")
     parser.add_argument(
-        "--out", type=folder, metavar="DIR", help="where the traces go (default: logs/ and the program's name)"
+        "--out",
+        type=folder,
+        metavar="DIR",
+        help="where the traces go (default: a new folder logs/NAME or logs/NAME-2, of the program)",
     )
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND…", help="what starts the training")
 
@@ -58,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     """
     words = command_words(args.words)
     out = Path(args.out) if args.out else _new_folder(words)
-    made = not out.exists()
+    is_new = not out.exists()
     with record.writing(out):
         out.mkdir(parents=True, exist_ok=True)
         record.check_writable(out)
@@ -72,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             outcome = run_attached(words, settings, reports, args.wait * 60)
     traced = outcome.in_state("done")
     if not traced:
-        if made and not any(out.iterdir()):
+        if is_new and not any(out.iterdir()):
             out.rmdir()
         _last_line(f"not traced: {why_nothing(outcome, args.warmup)}; {outcome.ended}")
         return outcome.exit_code or 2
@@ -98,24 +102,35 @@ def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
     sys.stderr.flush()
     print(flush=True)
     try:
-        command.explain_traces(options, {report.get("rank"): out / report["trace"] for report in traced})
+        command.explain_traces(options, {report.get("rank"): out / report["trace"] for report in _one_training(traced)})
+        sys.stdout.flush()
     except InputError as error:
         print(printable(error), file=sys.stderr)
-    sys.stdout.flush()
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _one_training(traced: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The reports of one training: those of different ranks, else the first one."""
+    ranks = [report.get("rank") for report in traced]
+    return traced if None not in ranks and len(set(ranks)) == len(ranks) else traced[:1]
 
 
 def _result(out: Path, outcome: Outcome, traced: list[dict[str, Any]], earlier: int, warmup: int) -> str:
-    steps = min(report["traced"] for report in traced)
+    counts = sorted({report["traced"] for report in traced})
+    steps = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
     processes = f" of {len(traced)} processes" if len(traced) > 1 else ""
     how = "ended after them" if any(report.get("ended_by_us") for report in traced) else "went on to its end"
-    text = f"traced {steps} step{'s' * (steps != 1)}{processes} into {out}; the program {how}, {outcome.ended}"
+    text = f"traced {steps} step{'s' * (steps != '1')}{processes} into {out}; the program {how}, {outcome.ended}"
     if outcome.stopped:
         text += f" ({outcome.stopped})"
     if others := outcome.in_state("failed", "measuring", "stepping"):
         rest = replace(outcome, reports=others)
         text += f"; {len(others)} more not: {why_nothing(rest, warmup)}"
     if earlier:
-        text += f"; {earlier} earlier trace{'s' * (earlier != 1)} are in that folder too"
+        text += f"; that folder holds {earlier} earlier trace{'s' * (earlier != 1)} too"
+    if len(_one_training(traced)) < len(traced):
+        text += f"; explained is {traced[0]['trace']}, of the first of several trainings"
     return text
 
 

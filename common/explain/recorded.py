@@ -32,7 +32,8 @@ def _untraced(summary: Summary, recording: Recording) -> str:
         text = f"untraced: {time_text(untraced_us)} in the one step before tracing"
     if untraced_us <= 0 or not summary.steps.whole or is_undecided(summary.typical):
         return text
-    return f"{text}; a traced step takes {summary.typical.median_us / untraced_us:.2f}x as long"
+    longer = summary.typical.median_us / untraced_us
+    return f"{text}; a traced step takes {longer:.2f}x as long" if longer >= 1 else text
 
 
 def _steps(summary: Summary, recording: Recording) -> str:
@@ -42,13 +43,13 @@ def _steps(summary: Summary, recording: Recording) -> str:
     backwards = recording.backwards_per_step or 0
     if backwards > 1:
         several = f" of {len(recording.optimizers)} optimizers" if len(recording.optimizers) > 1 else ""
-        parts.append(f"{backwards:g} backward passes per step{several or ': gradients are accumulated'}")
+        parts.append(f"{backwards:g} backward passes per step{several or ', as where gradients are accumulated'}")
     if recording.skipped:
         count = len(summary.steps.names)
         parts.append(f"GradScaler skipped the optimizer in {recording.skipped} of {count}")
     if recording.moved:
         times = "once" if recording.moved == 1 else f"{recording.moved} times"
-        parts.append(f"tracing began anew {times}, because of an evaluation or a new epoch")
+        parts.append(f"tracing began anew {times}, because of what a step did besides training")
     if recording.cores:
         parts.append(f"{recording.cores} CPU core{'s' * (recording.cores > 1)}")
     return "; ".join(parts)
@@ -57,6 +58,9 @@ def _steps(summary: Summary, recording: Recording) -> str:
 def _batches(recording: Recording) -> str:
     samples = recording.samples_per_step
     parts = [f"{samples:g} samples per step"] if samples else []
+    if recording.steps_per_epoch and recording.epoch_begin_us > 0:
+        begin = time_text(recording.epoch_begin_us)
+        parts.append(f"{recording.steps_per_epoch} steps per epoch, the first of which takes {begin} longer")
     parts += map(_loader, recording.loaders[:MOST_LOADERS])
     if len(recording.loaders) > MOST_LOADERS:
         parts.append(f"{len(recording.loaders) - MOST_LOADERS} more")

@@ -41,7 +41,7 @@ def print_change(
         to.print(Text("two different GPUs: the difference is not only a change of the program", "yellow"))
     old, new = before.typical.mean_us, after.typical.mean_us
     speed = "" if partial else f": {_speed(old, new, *batch_sizes)}, under the profiler"
-    to.print(f"\nmean step: {time_text(old)} before, {time_text(new)} after{speed}")
+    to.print(f"\ntypical step: {time_text(old)} before, {time_text(new)} after{speed}")
     to.print(f"{_UNDER_THE_PROFILER}\n")
     table = headed_table("", "before", "after", "change")
     for name, was, now in changes:
@@ -85,9 +85,9 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
     """A row for each rank of one training, and the difference between the slowest and the fastest."""
     table = headed_table("rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "dataloader", "no kernel")
     for rank, summary in summaries.items():
-        steps, communication, count = summary.steps, summary.communication, len(summary.steps.names)
+        steps, communication, count = summary.typical, summary.usual.communication, len(summary.typical.names)
         parts = steps.mean_breakdown_us
-        waits = mean_of_known(idle.total_us / count for idle in summary.idle)
+        waits = mean_of_known(idle.total_us / count for idle in summary.usual.idle)
         table.add_row(
             str(rank),
             printable(", ".join(str(gpu.id) for gpu in summary.gpus) or "-"),
@@ -100,7 +100,7 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
             "-" if waits is None else time_text(waits),
         )
     to.print(table)
-    times = {rank: summary.steps.mean_us for rank, summary in summaries.items()}
+    times = {rank: summary.typical.mean_us for rank, summary in summaries.items()}
     straggler = _straggler(summaries)
     slowest, fastest = max(times, key=lambda rank: times[rank]), min(times, key=lambda rank: times[rank])
     spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
@@ -108,6 +108,11 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
     if spread < 0.005:
         difference = "their steps take the same time to within 0.5 %"
     to.print(f"\n{len(times)} ranks; {difference}")
+    for rank, summary in summaries.items():
+        for step in summary.outliers:
+            doing = f", {step.doing}" if step.doing else ""
+            text = f"rank {rank}, step {printable(step.name, 20)}{doing}: {time_text(step.us)}, and not in the table"
+            to.print(Text(text, "yellow"))
     first = slowest if straggler is None else straggler
     to.print(f"rank {first}: {printable(summaries[first].verdict)}; `explain` its trace to see more", markup=False)
     if advice := _communication_advice(summaries, straggler):
@@ -117,7 +122,7 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
 
 def _exposed_us(summary: Summary) -> float:
     """µs of a mean step in which only communication runs."""
-    return summary.communication.exposed_us / len(summary.steps.names) if summary.communication else 0.0
+    return summary.usual.communication.exposed_us / len(summary.typical.names) if summary.usual.communication else 0.0
 
 
 def _straggler(summaries: dict[int, Summary]) -> int | None:
@@ -126,14 +131,14 @@ def _straggler(summaries: dict[int, Summary]) -> int | None:
     It is less in collectives than any other, and what others wait longer than it is `WAITING` of a step or more.
     """
     times = {
-        rank: summary.communication.us / len(summary.steps.names)
+        rank: summary.usual.communication.us / len(summary.typical.names)
         for rank, summary in summaries.items()
-        if summary.communication
+        if summary.usual.communication
     }
     if len(times) < 2:
         return None
     least = min(times, key=lambda rank: times[rank])
-    return least if _waiting_us(summaries, least) >= WAITING * summaries[least].steps.mean_us else None
+    return least if _waiting_us(summaries, least) >= WAITING * summaries[least].typical.mean_us else None
 
 
 def _waiting_us(summaries: dict[int, Summary], straggler: int) -> float:
@@ -147,15 +152,15 @@ def _communication_advice(summaries: dict[int, Summary], straggler: int | None) 
     sentences = []
     if straggler is not None:
         waiting = _waiting_us(summaries, straggler)
-        share = waiting / max(summaries[straggler].steps.mean_us, 1e-9)
+        share = waiting / max(summaries[straggler].typical.mean_us, 1e-9)
         others = [summary for rank, summary in summaries.items() if rank != straggler]
         longer = _longer_role(summaries[straggler], others)
         sentences.append(f"the others wait {time_text(waiting)} of a step ({share:.0%}) for rank {straggler}{longer}")
     plain = min(summaries.values(), key=_exposed_us)
-    share = _exposed_us(plain) / max(plain.steps.mean_us, 1e-9)
+    share = _exposed_us(plain) / max(plain.typical.mean_us, 1e-9)
     if share >= WAITING:
         exposed = f"on every rank collectives run at least {time_text(_exposed_us(plain))} of a step ({share:.0%}) with"
-        ways = ways_to_communicate_less(plain.communication, plain.nature.training)
+        ways = ways_to_communicate_less(plain.usual.communication, plain.nature.training)
         sentences.append(f"{exposed} nothing beside them: {ways}")
     return "; ".join(sentences)
 
@@ -170,12 +175,12 @@ def _longer_role(summary: Summary, others: Sequence[Summary]) -> str:
 
 def _work_us(summary: Summary) -> dict[str, float]:
     """µs of the mean step by role, without what only communicates, with what runs while collectives do."""
-    parts = dict(summary.steps.mean_breakdown_us)
+    parts = dict(summary.typical.mean_breakdown_us)
     del parts["communication"]
     if summary.gpus:
         parts["kernel"] -= _exposed_us(summary)  # NCCL's kernels are of that role
-    elif summary.communication:
-        parts["cpu_exec"] += summary.communication.hidden_us / len(summary.steps.names)
+    elif summary.usual.communication:
+        parts["cpu_exec"] += summary.usual.communication.hidden_us / len(summary.typical.names)
     return parts
 
 

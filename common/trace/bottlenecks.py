@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from common.trace.advice import Advice
+from common.trace.advice import Advice, bounded, time_text
 from common.trace.columns import Trace
 from common.trace.communication import Communication
 from common.trace.gpus import Gpu
@@ -33,5 +33,24 @@ def bottlenecks(
     if trace.partial or not nature.has_steps:
         return []
     if len(trace.kernels):
-        return costs_on_gpu(trace, steps, phases, gpus, idle, tensor_cores, communication, nature)
-    return costs_on_cpu(trace, steps, phases, communication, nature)
+        costs = costs_on_gpu(trace, steps, phases, gpus, idle, tensor_cores, communication, nature)
+    else:
+        costs = costs_on_cpu(trace, steps, phases, communication, nature)
+    return costs + _starting_workers(trace)
+
+
+def _starting_workers(trace: Trace) -> list[Advice]:
+    """Worker processes that start anew in each epoch: its share is of an epoch's time, as the program itself saw it."""
+    recording = trace.recording
+    if recording is None or not recording.untraced_us or not recording.steps_per_epoch:
+        return []
+    if not any(loader.num_workers and not loader.persistent_workers for loader in recording.loaders):
+        return []
+    longer = recording.epoch_begin_us
+    share = longer / (longer + recording.steps_per_epoch * recording.untraced_us)
+    why = (
+        f"an epoch has {recording.steps_per_epoch} steps, and its first takes {time_text(longer)} longer than another, "
+        f"{share:.0%} of the epoch: the worker processes start anew. persistent_workers=True keeps them; where little "
+        "is done for each batch, num_workers=0 needs none"
+    )
+    return [bounded(None, "keep the worker processes", why, share)]

@@ -113,13 +113,14 @@ def _loading(trace: Trace, steps: Steps, phases: Phases) -> list[Advice]:
         why = (
             f"each step waits {step_time(steps, waiting)} for the DataLoader, which does its work in the training "
             f"process. {_CORES}{_of_cores(cores)}, so a step may even take longer. Measure it with walkthrough time: "
-            "this command versus the same with num_workers=2"
+            "this command versus the same with num_workers=2. Or do less for each batch"
+            f"{_functions_of_loading(trace, phases)}"
         )
         return [Advice(step, title, why, waiting, None)]
     why = "worker processes load already; more of them would take cores from the training"
     loading = _without_effect(step, title, why)
     workers = trace.recording.workers if trace.recording else 0
-    if not workers or not cores or cores <= workers + 1:
+    if not workers or not cores or not trace.recording or not trace.recording.has_cores_left:
         return [loading]
     why = (
         f"although {workers} worker process{'es load' if workers > 1 else ' loads'}, each step waits "
@@ -127,6 +128,13 @@ def _loading(trace: Trace, steps: Steps, phases: Phases) -> list[Advice]:
         "more. Measure it with walkthrough time: this command versus the same with more of them"
     )
     return [loading, Advice(None, "load in more processes", why, waiting, None)]
+
+
+def _functions_of_loading(trace: Trace, phases: Phases) -> str:
+    """The innermost Python functions while the loop waits for its DataLoader, where the trace has stacks; else ""."""
+    functions = innermost_functions(trace, phases.loading, stepping_thread(trace))[:3]
+    total = max(phases.loading.total, 1e-9)
+    return f": {'; '.join(f'{name} {us / total:.0%} of that' for name, us in functions)}" if functions else ""
 
 
 def _of_cores(cores: int | None) -> str:
@@ -153,11 +161,10 @@ def _less_loading(trace: Trace, steps: Steps, phases: Phases, nature: Nature, py
         "from the training; how much that slows it down, its trace does not show"
     )
     if trace.recording:  # of any program: what its workers do is not known
-        share = waiting if trace.recording.has_cores_left else concerned
         less = (
             f"{both}. Do what can be done once before training, and what can be done for a batch at once after loading"
         )
-        return [_without_effect(*small, "what the workers do is not known"), Advice(None, LESS, less, share, None)]
+        return [_without_effect(*small, "what the workers do is not known"), Advice(None, LESS, less, waiting, None)]
     fewer = Advice(
         *on_device, f"{both}. Small data fits in memory, from where a batch is picked at once", concerned, None
     )

@@ -13,6 +13,7 @@ from common.trace.ordered import distinct
 from common.trace.steps import Steps, is_mark, is_step
 
 PAUSE = 200.0  # µs: to call an operator takes far less, also while stacks are recorded
+_MODULE = re.compile(r"\(\d+\): <module>$")  # its line is that at which recording began
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
@@ -63,4 +64,8 @@ def innermost_functions(trace: Trace, free: Cover, thread: int) -> list[tuple[st
     known = innermost >= 0
     times = np.bincount(functions.name[innermost[known]], weights=(high - low)[known], minlength=1)
     order = np.argsort(-times, kind="stable").tolist()
-    return [(_ADDRESS.sub("", trace.names[number]), float(times[number])) for number in order if times[number] > 0]
+    return [
+        (_MODULE.sub(": <module>", _ADDRESS.sub("", trace.names[number])), float(times[number]))
+        for number in order
+        if times[number] > 0
+    ]

@@ -24,18 +24,13 @@ class Optimizer(Struct, frozen=True):
 
 
 class Loader(Struct, frozen=True):
-    """A DataLoader of the program, as it was constructed. batches: its length, None where it has none.
-
-    epochs: how often it was begun, up to the end of the traced steps.
-    """
+    """A DataLoader that the program trains on, as it was constructed."""
 
     batch_size: int | None = None
     num_workers: int = 0
     persistent_workers: bool = False
     pin_memory: bool = False
     prefetch_factor: int | None = None
-    batches: int | None = None
-    epochs: int = 1
 
 
 class Happening(Struct, frozen=True):
@@ -48,14 +43,19 @@ class Happening(Struct, frozen=True):
 class Recording(Struct, frozen=True):
     """What the program itself knew when the trace was recorded.
 
-    untraced_step_ms: of steps before tracing began, in order. cores: that the process may use. backwards_per_step:
-    backward passes per traced step, more than 1 where gradients are accumulated. skipped: traced steps whose optimizer
-    GradScaler did not run. samples_per_step: of the DataLoader's batches; None without one. moved: how often tracing
-    began anew because of an evaluation or a new epoch. happenings: of the traced steps.
+    untraced_step_ms: of steps before tracing began, in order. steps_per_epoch: None where no second epoch began.
+    epoch_step_ms: of steps that began an epoch, traced or not, without an evaluation before it. cores: that the process
+    may use. processes: of the training, on the same machine. backwards_per_step: backward passes per traced step, more
+    than 1 where gradients are accumulated. skipped: traced steps whose optimizer GradScaler did not run. samples_per_step: of
+    the DataLoader's batches; None without one. moved: how often tracing began anew because of an evaluation or a new
+    epoch. happenings: of the traced steps.
     """
 
     untraced_step_ms: list[float] = []
+    steps_per_epoch: int | None = None
+    epoch_step_ms: list[float] = []
     cores: int | None = None
+    processes: int = 1
     mark: str = "optimizer"
     backwards_per_step: float | None = None
     skipped: int = 0
@@ -71,6 +71,13 @@ class Recording(Struct, frozen=True):
         return float(median(np.array(self.untraced_step_ms))) * 1e3 if self.untraced_step_ms else None
 
     @property
+    def epoch_begin_us(self) -> float:
+        """µs that the median step that begins an epoch takes longer than the median step; 0.0 where that is unknown."""
+        if not self.epoch_step_ms or self.untraced_us is None:
+            return 0.0
+        return max(0.0, float(median(np.array(self.epoch_step_ms))) * 1e3 - self.untraced_us)
+
+    @property
     def workers(self) -> int:
         """The worker processes of the loader that has most of them."""
         return max((loader.num_workers for loader in self.loaders), default=0)
@@ -78,7 +85,7 @@ class Recording(Struct, frozen=True):
     @property
     def has_cores_left(self) -> bool:
         """False where the loader's workers and the training process use all cores, as far as that is known."""
-        return not self.cores or not self.workers or self.cores > self.workers + 1
+        return not self.cores or not self.workers or self.cores > (self.workers + 1) * self.processes
 
 
 def recording(header: dict[str, Any]) -> Recording | None:

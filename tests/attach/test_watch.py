@@ -7,20 +7,23 @@ from support import ROOT
 
 sys.path.insert(0, str(ROOT / "common" / "attach" / "site"))
 
-from walkthrough_hook.watch import EVALUATION, NEW_EPOCH, Watch, batch_size
+from walkthrough_hook.watch import EVALUATION, NEW_EPOCH, Watch, batch_size, marker_key
 
 
 class Quiet:
     """A report and a task that only count."""
 
     def __init__(self):
-        self.done, self.begun, self.steps, self.unusual = False, 0, 0, []
+        self.done, self.begun, self.steps, self.restarted, self.unusual = False, 0, 0, 0, []
 
     def update(self, **_):
         pass
 
     def begin(self, _):
         self.begun += 1
+
+    def restart(self):
+        self.restarted += 1
 
     def step(self, watch):
         self.steps += 1
@@ -55,53 +58,76 @@ def test_the_marker_that_steps_least_and_still_does_leads(order, leads, begun_af
     assert not early.begun
 
 
+class Optimizer:
+    """Its parameter is its name: strings of one letter are the same objects."""
+
+    def __init__(self, name):
+        self.param_groups = [{"params": [name]}]
+
+
 def test_an_optimizer_that_is_there_is_waited_for():
     for constructed, leads in ((set(), "a"), ({"a", "b"}, "b")):
         quiet = Quiet()
         watch = Watch(4, "auto", quiet, quiet)
-        watch.constructed = constructed
+        watch.constructed = [Optimizer(name) for name in constructed]
         for name in "aaaaaaab" * 8:
-            watch.stepped(name, name)
+            watch.stepped(marker_key(Optimizer(name)), name)
         assert watch.lead.name == leads
     assert quiet.begun == 1
 
 
+def test_a_leader_that_falls_silent_is_replaced():
+    watch, quiet = run("a" * 6 + "b" * 20)
+    assert watch.lead.name == "b"
+    assert quiet.restarted == 1
+    assert quiet.steps >= 10
+
+
+class Data:
+    """A weak reference to it is possible."""
+
+
 class Loader:
-    def __init__(self, batch_size, length):
-        self.batch_size, self.length, self.num_workers, self.persistent_workers = batch_size, length, 2, True
+    def __init__(self, batch_size, dataset):
+        self.batch_size, self.dataset, self.num_workers, self.persistent_workers = batch_size, dataset, 2, True
 
     def __len__(self):
-        return self.length
+        raise AssertionError("the program's own code must not run")
+
+
+class Shaped:
+    def __init__(self, *shape):
+        self.shape = shape
 
 
 def epoch(watch, loader, steps, size=8):
     watch.began(loader)
     for _ in range(steps):
-        watch.batch(id(loader), size)
+        watch.batch(watch.entry(loader), Shaped(size))
         watch.stepped("a", "Adam")
 
 
 def test_a_new_epoch_is_told_from_an_evaluation_by_who_yielded_in_most_steps():
     quiet = Quiet()
     watch = Watch(3, "auto", quiet, quiet)
-    train, valid = Loader(8, 6), Loader(32, 40)
+    train, valid = Loader(8, Data()), Loader(32, Data())
     epoch(watch, train, 6)
     watch.began(valid)
     for _ in range(40):
-        watch.batch(id(valid), 32)
+        watch.batch(watch.entry(valid), Shaped(32))
     epoch(watch, train, 2)
     assert quiet.unusual[3] == [EVALUATION, NEW_EPOCH]
     assert watch.samples() == 8 * 8
-    assert [row["epochs"] for row in watch.loader_settings()] == [2]
+    assert len(watch.loader_settings()) == 1
     assert watch.loader_settings()[0]["persistent_workers"] is True
 
 
 def test_a_loader_that_is_made_anew_in_each_epoch_trains():
     quiet = Quiet()
     watch = Watch(3, "auto", quiet, quiet)
-    loaders = [Loader(8, 5) for _ in range(3)]
-    for loader in loaders:
-        epoch(watch, loader, 5)
+    data = Data()
+    for _ in range(3):
+        epoch(watch, Loader(8, data), 5)
     assert quiet.unusual[2] == [NEW_EPOCH]
     assert watch.samples() == 15 * 8
 
@@ -128,18 +154,13 @@ def test_backward_passes_mark_only_where_no_optimizer_steps():
     assert list(both.markers) == ["a"]
 
 
-class Shaped:
-    def __init__(self, *shape):
-        self.shape = shape
-
-
 @pytest.mark.parametrize(
     ("batch", "size"),
     [
         (Shaped(4, 3), 4),
         ([Shaped(5, 3), Shaped(5)], 5),
         ({"ids": Shaped(6, 9), "mask": Shaped(6, 9)}, 6),
-        (("text", [Shaped(7)]), 7),
+        (("text", [Shaped(7)]), None),  # a list of images, say
         (Shaped(), None),
         ("text", None),
         ([], None),
@@ -147,3 +168,14 @@ class Shaped:
 )
 def test_a_batchs_size_is_its_first_tensors_length(batch, size):
     assert batch_size(batch) == size
+
+
+def test_the_steps_of_an_epoch_and_what_its_begin_takes_are_known(monkeypatch):
+    quiet = Quiet()
+    watch = Watch(3, "auto", quiet, quiet)
+    data = Data()
+    for _ in range(3):
+        epoch(watch, Loader(8, data), 6)
+    assert watch.steps_per_epoch() == 6
+    assert len(watch.epoch_step_ms) == 2
+    assert all(ms >= 0 for ms in watch.epoch_step_ms)

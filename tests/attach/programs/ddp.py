@@ -3,6 +3,7 @@
 import parts
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before a group is made: else gloo's threads outlive it
 
 dist.init_process_group("gloo")
 network = torch.nn.parallel.DistributedDataParallel(parts.model())

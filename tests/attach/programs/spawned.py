@@ -4,6 +4,7 @@ import sys
 
 import parts
 import torch
+import torch.distributed.nn.functional  # before a group is made: else gloo's threads outlive it
 
 
 def train(rank, folder):

@@ -17,7 +17,7 @@ from typing import Any
 from .report import Report
 from .timing import Timing
 from .tracing import Tracing
-from .watch import CHECKPOINT, EVALUATION, Watch, batch_size
+from .watch import CHECKPOINT, EVALUATION, Watch, marker_key
 
 
 class Attached:
@@ -26,6 +26,7 @@ class Attached:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.inside: set[tuple[int, int]] = set()  # (thread, optimizer): whose step runs
+        self.in_backward: Callable[[], bool] = lambda: False
         self.start()
 
     def start(self) -> None:
@@ -45,7 +46,8 @@ class Attached:
             atexit.register(self.end)
             if "multiprocessing.util" in sys.modules:  # forked processes end without atexit
                 sys.modules["multiprocessing.util"].Finalize(None, self.end, exitpriority=100)
-        self.guarded(self.watch.stepped, id(optimizer), type(optimizer).__name__)
+        if not self.in_backward():  # an optimizer may step in a hook of the backward pass: no profiler starts there
+            self.guarded(self.watch.stepped, marker_key(optimizer), type(optimizer).__name__)
 
     def guarded(self, call: Callable[..., object], *args: Any) -> None:
         """Call something of ours. Its exceptions end our task, not the program; SystemExit is meant to."""
@@ -53,7 +55,8 @@ class Attached:
             call(*args)
         except Exception as error:
             self.watch.task.done = True
-            self.watch.report.update(state="failed", reason=f"{type(error).__name__}: {error}")
+            if self.watch.report.state != "done":
+                self.watch.report.update(state="failed", reason=f"{type(error).__name__}: {error}")
 
     def end(self) -> None:
         """The program ends."""
@@ -79,15 +82,23 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
     def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
         self.then = dict(then)
+        self.looking: set[str] = set()
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
-        then = self.then.pop(fullname, None)
-        spec = importlib.util.find_spec(fullname) if then else None
-        if then is None or spec is None or spec.loader is None:
+        then = self.then.get(fullname)
+        if then is None or fullname in self.looking:
+            return None
+        self.looking.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)  # by the finders after this one
+        finally:
+            self.looking.discard(fullname)
+        if spec is None or spec.loader is None:
             return None
         plain = spec.loader.exec_module
 
-        def exec_module(module: Any) -> None:
+        def exec_module(module: Any) -> None:  # not before: others only ask whether torch is there
+            self.then.pop(fullname, None)
             plain(module)
             try:
                 then(module)
@@ -101,23 +112,38 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 def _attach_to_torch(torch: Any, attached: Attached) -> None:
     attached.watch.report.update(state="torch", torch=str(torch.__version__))
     compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else lambda: False
+    task_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+    attached.in_backward = lambda: task_id() != -1
     if attached.settings["mark"] != "backward":
         _attach_to_optimizers(torch, attached, compiling)
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         result = plain_backward(*args, **kwargs)
-        if not compiling():
+        if not compiling() and not attached.in_backward():  # one inside another: reentrant checkpointing
             attached.guarded(attached.watch.backward)
         return result
 
     plain_backward = torch.autograd.backward
     torch.autograd.backward = functools.wraps(plain_backward)(backward)
-    _before(torch.nn.Module, "eval", lambda *_: attached.watch.happens(EVALUATION))
-    _before(torch, "save", lambda *_: attached.watch.happens(CHECKPOINT))
-    _before(torch.serialization, "save", lambda *_: attached.watch.happens(CHECKPOINT))
-    profile = torch.profiler.profile
-    _before(profile, "start", lambda profiler, *_: attached.guarded(attached.watch.task.foreign_profiler, profiler))
-    _before(profile, "stop", lambda profiler, *_: attached.watch.task.foreign_profiler_ends(profiler))
+
+    def happens(what: str) -> Callable[..., None]:
+        return lambda *_: None if compiling() else attached.guarded(attached.watch.happens, what)
+
+    def begins(profiler: Any, *_: Any) -> None:
+        attached.guarded(attached.watch.task.foreign_profiler, profiler)
+
+    def ends(profiler: Any, *_: Any) -> None:
+        attached.guarded(attached.watch.task.foreign_profiler_ends, profiler)
+
+    _before(torch.nn.Module, "eval", happens(EVALUATION))
+    for module in (torch, torch.serialization):
+        _before(module, "save", happens(CHECKPOINT))
+    for profiler_class in {torch.profiler.profile, *torch.profiler.profile.__bases__}:  # with a schedule, or without
+        if profiler_class is not object:
+            _before(profiler_class, "start", begins)
+            _before(profiler_class, "stop", ends)
+    _before(torch.autograd.profiler.profile, "__enter__", begins)
+    _before(torch.autograd.profiler.profile, "__exit__", ends)
 
 
 def _attach_to_optimizers(torch: Any, attached: Attached, compiling: Callable[[], bool]) -> None:
@@ -129,7 +155,7 @@ def _attach_to_optimizers(torch: Any, attached: Attached, compiling: Callable[[]
 
     def patch_step_function(self: Any) -> None:
         plain(self)
-        attached.watch.constructed.add(id(self))
+        attached.watch.constructed.add(self)
         if not getattr(type(self).step, "walkthrough", False):
             type(self).step = _marking(type(self).step, attached, compiling)
 
@@ -138,10 +164,10 @@ def _attach_to_optimizers(torch: Any, attached: Attached, compiling: Callable[[]
     plain_step = scaler_class.step
 
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        marker = attached.watch.markers.get(id(optimizer))
+        marker = attached.watch.markers.get(marker_key(optimizer))
         count = marker.count if marker else 0
         result = plain_step(self, optimizer, *args, **kwargs)
-        marker = attached.watch.markers.get(id(optimizer))
+        marker = attached.watch.markers.get(marker_key(optimizer))
         if marker is not None and marker.count == count and self.is_enabled():  # skipped: infinite gradients
             attached.watch.skipped += 1
             attached.stepped(optimizer)
@@ -183,17 +209,17 @@ def _marking(step: Callable[..., Any], attached: Attached, compiling: Callable[[
 
 
 def _attach_to_loaders(module: Any, attached: Attached) -> None:
-    _before(module.DataLoader, "__iter__", lambda loader, *_: attached.watch.began(loader))
+    _before(module.DataLoader, "__iter__", lambda loader, *_: attached.guarded(attached.watch.began, loader))
     iterator_class = module._BaseDataLoaderIter
     plain_init, plain_next = iterator_class.__init__, iterator_class.__next__
 
     def init(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        self._walkthrough_loader = id(loader)
+        self._walkthrough_loader = attached.watch.entry(loader)  # the DataLoader itself may be gone by the first batch
         plain_init(self, loader, *args, **kwargs)
 
     def next_batch(self: Any) -> Any:
         batch = plain_next(self)
-        attached.guarded(attached.watch.batch, getattr(self, "_walkthrough_loader", 0), batch_size(batch))
+        attached.guarded(attached.watch.batch, self._walkthrough_loader, batch)
         return batch
 
     iterator_class.__init__ = functools.wraps(plain_init)(init)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -36,18 +37,23 @@ class Task:
             self.done = True
             return
         self.report.update(ended_by_us=True)
-        sys.stdout.flush()
+        with contextlib.suppress(Exception):  # it may be closed, or None
+            sys.stdout.flush()
         if threading.current_thread() is threading.main_thread():
             raise SystemExit(0)
         self.done = True
         heeds = callable(signal.getsignal(signal.SIGINT))
         os.kill(os.getpid(), signal.SIGINT if heeds else signal.SIGTERM)
+        raise SystemExit(0)  # ends this thread
 
     def fail(self, reason: str) -> None:
         """Measure no more, for a reason that the user is told, and end the program."""
         self.running = False
         self.report.update(state="failed", reason=reason)
         self.end_program()
+
+    def restart(self) -> None:
+        """Another marker marks the steps from now on."""
 
     def foreign_profiler(self, profiler: Any) -> None:
         """The program starts a profiler of its own."""

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-import warnings
 from typing import Any
 
 from .task import Task, rank, usable_cores, world_size
@@ -41,7 +40,7 @@ class Tracing(Task):
         self.moved = self.left = self.traced = 0
         self.happenings: list[dict[str, str]] = []
         self.at_begin = self.at_end = _counts(None)
-        self._old_handler: Any = None
+        self._handler: Any = None
         self._discard = False
 
     def begin(self, watch: Watch) -> None:
@@ -76,9 +75,7 @@ class Tracing(Task):
         self.report.update(state="measuring")
         self.running = True
         self._catch_sigterm()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.profiler.start()
+        self.profiler.start()
 
     def step(self, watch: Watch) -> None:
         """A training step has ended."""
@@ -120,6 +117,10 @@ class Tracing(Task):
                 self._stop(discard=True)
         elif self.report.state == "stepping":
             self.report.update(steps=watch.lead.count if watch.lead else 0)
+
+    def restart(self) -> None:
+        if self.running:
+            self._stop(discard=True)
 
     def foreign_profiler(self, profiler: Any) -> None:
         """The program starts a profiler: both cannot record."""
@@ -178,7 +179,10 @@ class Tracing(Task):
         backwards, skipped, samples = (after - before for before, after in zip(self.at_begin, self.at_end))
         return {
             "untraced_step_ms": [round(ms, 3) for ms in watch.untraced_ms()],
+            "steps_per_epoch": watch.steps_per_epoch(),
+            "epoch_step_ms": [round(ms, 3) for ms in watch.epoch_step_ms],
             "cores": usable_cores(),
+            "processes": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
             "mark": "backward" if "backward" in watch.markers else "optimizer",
             "backwards_per_step": backwards / steps,
             "skipped": skipped,
@@ -197,12 +201,14 @@ class Tracing(Task):
         """Let SIGTERM end the program by SystemExit while it is traced, so that what there is is written."""
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._old_handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+            self._handler = lambda *_: sys.exit(143)
+            signal.signal(signal.SIGTERM, self._handler)
 
     def _restore_sigterm(self) -> None:
-        if self._old_handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._old_handler)
-            self._old_handler = None
+        main = threading.current_thread() is threading.main_thread()
+        if main and self._handler is not None and signal.getsignal(signal.SIGTERM) is self._handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._handler = None
 
 
 def _counts(watch: Watch | None) -> tuple[int, int, int]:

@@ -46,9 +46,9 @@ class Recording(Struct, frozen=True):
     untraced_step_ms: of steps before tracing began, in order. steps_per_epoch: None where no second epoch began.
     epoch_step_ms: of steps that began an epoch, traced or not, without an evaluation before it. cores: that the process
     may use. processes: of the training, on the same machine. backwards_per_step: backward passes per traced step, more
-    than 1 where gradients are accumulated. skipped: traced steps whose optimizer GradScaler did not run. samples_per_step: of
-    the DataLoader's batches; None without one. moved: how often tracing began anew because of an evaluation or a new
-    epoch. happenings: of the traced steps.
+    than 1 where gradients are accumulated. skipped: traced steps whose optimizer GradScaler did not run.
+    samples_per_step: of the DataLoader's batches; None without one. moved: how often tracing began anew because of an
+    evaluation or a new epoch. happenings: of the traced steps.
     """
 
     untraced_step_ms: list[float] = []

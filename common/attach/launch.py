@@ -90,8 +90,8 @@ def run_attached(
     """Run a command, attached, to its end.
 
     settings: for the processes, see `site/walkthrough_hook`. reports: their folder. wait_s: end a command in which no
-    training step has ended after so long. output: where stdout and
-    stderr go, else through. Ctrl-C and SIGTERM are passed to the command. Raises InputError where it cannot be started.
+    training step has ended after so long. output: where stdout and stderr go, else through. Ctrl-C and SIGTERM are
+    passed to the command. Raises InputError where it cannot be started.
     """
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
     variables = {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps({**settings, "reports": str(reports)})}

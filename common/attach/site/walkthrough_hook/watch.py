@@ -65,12 +65,11 @@ class Loader:
 class Watch:
     """Counts what a training does in this process, and calls its task at the end of each step after the warm-up.
 
-    A leading marker that is silent for long is given up: another one leads, and the task begins anew.
+    The leading marker marks the steps: of several optimizers the one that steps least, of those the last in a step. One
+    that falls silent is given up: another leads, and the task begins anew.
 
-    The leading marker marks the steps: of several optimizers the one that steps least, of those the last in a step.
-    task: `begin(watch)` once the warm-up is over, `step(watch)` at the end of each step from then on, `end(watch)` when
-    the program ends before the task is done; `restart()` where another marker leads from now on;
-    `done`: that it needs no more steps.
+    task: `begin(watch)` once the warm-up is over, `step(watch)` at the end of each step from then on, `restart()` where
+    another marker leads, `end(watch)` when the program ends before the task is done; `done`: it needs no more steps.
     """
 
     def __init__(self, warmup: int, mark: str, task: Any, report: Any) -> None:
@@ -167,7 +166,7 @@ class Watch:
         return self.trained_samples if self.trained_samples and self.sized else None
 
     def loader_settings(self) -> list[dict[str, Any]]:
-        """Of each DataLoader that the program trains on: its settings, and how often it was begun."""
+        """How each DataLoader that the program trains on was constructed."""
         unique = {tuple(loader.settings.items()): loader.settings for loader in self._training_loaders()}
         return list(unique.values())
 

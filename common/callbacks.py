@@ -7,8 +7,6 @@
 should record a trace in every run, or of chosen steps. The frameworks are imported only when a callback is made.
 """
 
-import platform
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trac
 
 from common.errors import InputError
 from common.run import ranks
+from common.run.folder import host_name
 
 
 class StepProfiler:
@@ -34,8 +33,7 @@ class StepProfiler:
 
     def start(self) -> None:
         """Before the first step; the processes of a training must know their ranks by then."""
-        host = re.sub(r"[^A-Za-z0-9_-]+", "-", platform.node()) or "host"
-        worker = f"{host}_{ranks.rank()}"
+        worker = f"{host_name()}_{ranks.rank()}"
         self.profiler = profile(
             activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available(),
             schedule=schedule(wait=self.skip, warmup=1, active=self.steps, repeat=1),

@@ -117,6 +117,12 @@ def read_reports(folder: Path) -> list[Report]:
     return reports
 
 
+def is_one_training(reports: Sequence[Report]) -> bool:
+    """Whether these are of one process, or of the ranks of one training."""
+    ranks = [report.get("rank") for report in reports]
+    return len(reports) == 1 or (None not in ranks and len(set(ranks)) == len(ranks))
+
+
 def why_nothing(outcome: Outcome, warmup: int) -> str:
     """Why no process was measured, and what to do, in one line."""
     if failed := outcome.in_state("failed"):

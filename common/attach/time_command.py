@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from common.attach.launch import Outcome, command_words, reports_folder, run_attached, why_nothing
+from common.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
 from common.attach.trace_command import add_common_options
 from common.errors import InputError, printable
 from common.ladder.statistics import Ratio, of_pairs, of_windows
@@ -161,8 +161,8 @@ def _why(outcome: Outcome, warmup: int, steps: int) -> str:
 
 def _from_reports(reports: Sequence[dict[str, Any]], label: str) -> Run:
     """The run of one training, of one process or several ranks. Raises InputError where there are several trainings."""
-    first, ranks = reports[0], [report.get("rank") for report in reports]
-    if len(reports) > 1 and (None in ranks or len(set(ranks)) < len(ranks)):
+    first = reports[0]
+    if not is_one_training(reports):
         raise InputError(f"{label} holds {len(reports)} trainings, in processes without ranks: time one of them")
     known = all(report["samples"] for report in reports)
     samples = (

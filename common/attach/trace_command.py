@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common import record
-from common.attach.launch import Outcome, command_words, reports_folder, run_attached, why_nothing
+from common.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
 from common.errors import InputError, printable
 from common.options import folder, whole_number
 from common.trace import source
@@ -102,18 +102,13 @@ def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
     sys.stderr.flush()
     print(flush=True)
     try:
-        command.explain_traces(options, {report.get("rank"): out / report["trace"] for report in _one_training(traced)})
+        shown = traced if is_one_training(traced) else traced[:1]
+        command.explain_traces(options, {report.get("rank"): out / report["trace"] for report in shown})
         sys.stdout.flush()
     except InputError as error:
         print(printable(error), file=sys.stderr)
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _one_training(traced: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The reports of one training: those of different ranks, else the first one."""
-    ranks = [report.get("rank") for report in traced]
-    return traced if None not in ranks and len(set(ranks)) == len(ranks) else traced[:1]
 
 
 def _result(out: Path, outcome: Outcome, traced: list[dict[str, Any]], earlier: int, warmup: int) -> str:
@@ -129,7 +124,7 @@ def _result(out: Path, outcome: Outcome, traced: list[dict[str, Any]], earlier: 
         text += f"; {len(others)} more not: {why_nothing(rest, warmup)}"
     if earlier:
         text += f"; that folder holds {earlier} earlier trace{'s' * (earlier != 1)} too"
-    if len(_one_training(traced)) < len(traced):
+    if not is_one_training(traced):
         text += f"; explained is {traced[0]['trace']}, of the first of several trainings"
     return text
 

@@ -49,10 +49,14 @@ def own_folder(logdir: Path, step: str) -> Iterator[tuple[Path, Path]]:
             shutil.rmtree(staging, ignore_errors=True)
 
 
+def host_name() -> str:
+    """This machine's name, in characters that the profiler plugin accepts in a file name."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", platform.node()) or "host"
+
+
 def stamp(suffix: str = "") -> str:
-    """`<host><suffix>.<ms>`, the host's name in characters that the profiler plugin accepts in a file name."""
-    host = re.sub(r"[^A-Za-z0-9_-]+", "-", platform.node()) or "host"
-    return f"{host}{suffix}.{time.time_ns() // 1_000_000}"
+    """`<host><suffix>.<ms>`, the begin of a trace's file name."""
+    return f"{host_name()}{suffix}.{time.time_ns() // 1_000_000}"
 
 
 def add_trace(folder: Path, packed: Path, name: str) -> None:

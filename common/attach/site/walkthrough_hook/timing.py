@@ -75,7 +75,7 @@ class Timing(Task):
             self._begin_window(watch)
             return
         self.running = False
-        self._report(watch)
+        self._report()
         self.end_program()
 
     def end(self, watch: Watch) -> None:
@@ -85,7 +85,7 @@ class Timing(Task):
     def _begin_window(self, watch: Watch) -> None:
         self.begun, self.count, self.in_window = _now(watch), 0, []
 
-    def _report(self, watch: Watch) -> None:
+    def _report(self) -> None:
         samples = [window.samples for window in self.windows]
         self.report.update(
             state="done",
@@ -94,7 +94,6 @@ class Timing(Task):
             seconds=[window.seconds for window in self.windows],
             samples=samples if all(samples) else None,
             happenings=self.happenings,
-            optimizer=watch.lead.name if watch.lead else None,
         )
 
 

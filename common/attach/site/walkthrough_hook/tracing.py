@@ -165,7 +165,7 @@ class Tracing(Task):
             reason = getattr(error, "strerror", None) or str(error)
             self.report.update(state="failed", reason=f"cannot write the trace to {out}: {reason}")
         else:
-            self.report.update(state="done", trace=name, traced=max(self.traced, 1), rank=worker, moved=self.moved)
+            self.report.update(state="done", trace=name, traced=max(self.traced, 1), rank=worker)
         finally:
             for path in glob.glob(os.path.join(glob.escape(out), f".{stamp}.*")):  # Kineto's own, too
                 os.unlink(path)

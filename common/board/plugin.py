@@ -26,13 +26,10 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 log = logging.getLogger("walkthrough")
-PAGE = {
-    "/index.js": "application/javascript",
-    "/page.html": "text/html",
-    "/page.css": "text/css",
-    "/page.js": "application/javascript",
-    "/views.js": "application/javascript",
-    "/timeline.js": "application/javascript",
+PAGE = {  # the tab's own files: {route: content type}
+    f"/{file.name}": offline.CONTENT_TYPES[file.suffix]
+    for file in sorted(offline.STATIC.iterdir())
+    if file.name not in offline.OWN_FILES
 }
 READ_AHEAD = 40  # runs whose traces are read before the page asks for them
 A_DAY = 24 * 3600  # s

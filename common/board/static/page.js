@@ -1,6 +1,9 @@
 // The Walkthrough tab: which page is shown, where its data comes from, light or dark.
-// Names come out of strangers' traces: they reach the page as text only (see `h` in views.js), never as HTML.
-import {compare, ladder, step, timeline} from "./views.js";
+// Names come out of strangers' traces: they reach the page as text only (see `h` in elements.js), never as HTML.
+import {compare} from "./compare.js";
+import {ladder} from "./ladder.js";
+import {step} from "./step.js";
+import {timeline} from "./timeline_page.js";
 
 const PAGES = {ladder: ["Ladder", ladder], step: ["Step", step], compare: ["Compare", compare], timeline: ["Timeline", timeline]};
 const POLL = 700; // ms until the server is asked again for what it is still reading

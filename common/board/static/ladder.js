@@ -1,0 +1,135 @@
+// The ladder: images/s of every step, relative to the baseline, and its step time by activity.
+import {ROLES, bytes, chart, choice, h, ink, note, plain, ratioText, section, share, table, time, withTraces} from "./elements.js";
+
+export async function ladder(site) {
+  const {ladders, original} = await site.ladders();
+  const page = h("div", {});
+  if (!ladders.length) {
+    page.append(h("h1", {}, "Runs"), withTraces(site).length ? runsTable(site) : note("No run is in the log folder yet."));
+    page.append(...problems(site));
+    return page;
+  }
+  for (const shown of ladders) {
+    page.append(h("h1", {}, shown.title), h("p", {}, h("b", {}, shown.summary)), h("div", {class: "grid"},
+      section("Images/s", speedChart(site, shown),
+        note("The median of the timed windows, without a profiler; the whiskers are the range of the windows.")),
+      section("Relative to the baseline", relativeChart(site, shown, original),
+        note(shown.intervals), comparable(shown, original)
+          ? note(`Orange: the course's original ladder, on a ${original.device}, one run per step, no interval published.`) : null),
+      breakdowns(site, shown),
+      h("section", {class: "wide"}, h("h2", {}, "The steps"), ladderTable(site, shown))));
+  }
+  const others = site.runs.filter((run) => run.traces.length && !run.step);
+  if (others.length) {
+    page.append(h("h1", {}, "Other runs"), runsTable({...site, runs: others}));
+  }
+  page.append(...problems(site));
+  return page;
+}
+
+function problems(site) {
+  return site.runs.filter((run) => run.problem).map((run) => h("p", {class: "bad"}, run.problem));
+}
+
+// A click on a row's bar opens that step.
+function opensSteps(site, host, rows) {
+  host.drawn.then(() => host.on("plotly_click", (event) => site.go("step", {run: rows[event.points[0].pointNumber].run})));
+  return host;
+}
+
+function speedChart(site, {rows}) {
+  const speeds = rows.map((row) => row.samples_per_second.median);
+  return opensSteps(site, chart(site, [{
+    type: "bar", x: rows.map((row) => plain(row.step)), y: speeds, marker: {color: "#0072B2"},
+    error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row, at) => row.high - speeds[at]),
+      arrayminus: rows.map((row, at) => speeds[at] - row.low)},
+    hovertemplate: "%{x}<br>%{y:.1f} images/s<extra></extra>",
+  }], {label: "Images/s of each step", yaxis: {rangemode: "tozero"}}), rows);
+}
+
+// The published ladder stands only beside one of its own model.
+function comparable({rows}, original) {
+  return rows.some((row) => row.model === original.model && row.step in original.relative);
+}
+
+function relativeChart(site, {rows, ...shown}, original) {
+  const steps = rows.map((row) => plain(row.step));
+  const published = {type: "bar", name: original.device, x: steps, y: rows.map((row) => original.relative[row.step] ?? null),
+    marker: {color: "#E69F00"}, hovertemplate: `%{x}<br>%{y:.2f}x<extra>${plain(original.device)}</extra>`};
+  return opensSteps(site, chart(site, [
+    {type: "bar", name: "here", x: steps, y: rows.map((row) => row.relative.ratio),
+      marker: {color: rows.map((row) => (row.relative.resolved ? "#0072B2" : "#999999"))},
+      customdata: rows.map((row) => row.relative.text), hovertemplate: "%{x}<br>%{customdata}<extra>here</extra>",
+      error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row) => row.relative.high - row.relative.ratio),
+        arrayminus: rows.map((row) => row.relative.ratio - row.relative.low)}},
+    ...(comparable({rows, ...shown}, original) ? [published] : []),
+  ], {label: "Throughput relative to the baseline", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: "x"}}), rows);
+}
+
+// A stacked bar for each step: ms per step, or µs per image. Bars appear as the traces are read; a failure is shown.
+function breakdowns(site, {rows}) {
+  const digests = []; // [row, digest], in the order of the rows
+  let unit = "step";
+  const container = h("div", {}, note("reading the traces …"));
+  const draw = () => {
+    const scale = unit === "image" ? ([row]) => 1 / row.batch_size : () => 1e-3;
+    const shortUnit = unit === "image" ? "µs" : "ms";
+    const bars = Object.entries(ROLES).map(([role, [colour]]) => ({
+      type: "bar", orientation: "h", name: role, marker: {color: colour},
+      y: digests.map(([row]) => plain(row.step)), x: digests.map((pair) => pair[1].steps.breakdown_us[role] * scale(pair)),
+      hovertemplate: `%{y}<br>${role}: %{x:.1f} ${shortUnit}<extra></extra>`,
+    })).filter((bar) => bar.x.some((value) => value > 0));
+    container.replaceChildren(opensSteps(site, chart(site, bars, {label: "Step time by activity", barmode: "stack",
+      xaxis: {title: {text: unit === "image" ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed"}}), digests.map(([row]) => row)));
+  };
+  const panel = h("section", {class: "wide"}, h("h2", {}, "Step time by activity, from the trace"),
+    h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
+      choice("in", [["step", "ms per step"], ["image", "µs per image"]], "step", (chosen) => {
+        unit = chosen;
+        draw();
+      })), container,
+    note("The profiler slows the program, its CPU side most: compare the proportions here, and read the speed from the windows above."));
+  for (const row of rows.filter((candidate) => candidate.has_trace)) {
+    site.digest(row.run).then((digest) => {
+      if (site.alive() && digest.steps) {
+        digests.push([row, digest]);
+        digests.sort((one, other) => rows.indexOf(one[0]) - rows.indexOf(other[0]));
+        draw();
+      }
+    }).catch((error) => panel.append(h("p", {class: "bad"}, `${row.step}: ${error.message}`)));
+  }
+  return panel;
+}
+
+function ladderTable(site, {rows}) {
+  const link = (row) => (row.has_trace
+    ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step);
+  const predicted = rows.some((row) => row.gpu_bytes_predicted); // by `python -m common fit`, for the step on a GPU
+  return table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">windows", ">peak memory",
+    ...(predicted ? [">on a GPU, predicted"] : []), "notes"],
+    rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain), ratioText(row.relative),
+      `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, bytes(row.peak_memory_bytes.allocated),
+      ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : []), row.notes.join("; ")]));
+}
+
+// The runs with their main figures, which come as the traces are read.
+function runsTable(site) {
+  const rows = withTraces(site).map((run) => {
+    const open = h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, run.name);
+    const cells = [0, 1, 2, 3, 4].map(() => h("span", {class: "quiet"}, "…"));
+    site.digest(run.key).then((digest) => {
+      if (digest.steps) {
+        const gpu = digest.gpus[0];
+        const texts = [gpu?.name ?? (digest.has_gpu ? "GPU" : "CPU only"), time(digest.steps.mean_us), share(gpu?.utilization),
+          share(gpu?.tensor_core_share), digest.verdict];
+        cells.forEach((cell, at) => cell.replaceWith(texts[at]));
+        if (digest.matrix_units === "Matrix cores") {
+          runs.querySelectorAll("th")[4].textContent = digest.matrix_units;
+        }
+      }
+    }).catch((error) => cells.forEach((cell, at) => cell.replaceWith(at === 4 ? error.message : "")));
+    return [open, ...cells];
+  });
+  const runs = table(["run", "device", ">step time", ">GPU busy", ">Tensor Cores", "verdict"], rows);
+  return runs;
+}

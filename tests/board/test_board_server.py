@@ -59,7 +59,10 @@ def test_both_tabs_are_there(board):
 
 def test_the_profiler_loads_every_run_and_logs_the_broken_one(board):
     assert board.runs_loaded() == [run for run in RUNS if run != "broken"]
-    assert "run broken: w.pt.trace.json.gz cannot be read" in board.text()
+    assert "broken/w.pt.trace.json.gz cannot be read and is left out" in board.text()
+    (failure,) = board.json(f"{PROFILER}/failures")["failures"]
+    assert (failure["run"], failure["file"]) == ("broken", "w.pt.trace.json.gz")
+    assert "decompressed" in failure["reason"]
 
 
 def test_every_run_is_listed_the_broken_one_too(board):

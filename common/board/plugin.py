@@ -13,7 +13,7 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
-from common.board import offline
+from common.board import hosts, offline
 from common.board.runs import Run, Runs, roots_of
 from common.board.store import Kind, Store
 from common.errors import InputError, printable
@@ -49,7 +49,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
     plugin_name = "walkthrough"
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        self.runs, self.store = Runs(roots_of(context)), Store()
+        self.runs, self.store, self.flags = Runs(roots_of(context)), Store(), context.flags
 
     def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
         """The WSGI app of each route."""
@@ -57,7 +57,8 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         data |= {"/digest": self._digest, "/lanes": self._lanes}
         apps = {route: _app(answer) for route, answer in data.items()}
         apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
-        return apps | {"/plotly.min.js": _app(_plotly)}
+        apps |= {"/plotly.min.js": _app(_plotly)}
+        return {route: hosts.guarded(app, self.flags) for route, app in apps.items()}
 
     def is_active(self) -> bool:
         """True where there is a run to show."""

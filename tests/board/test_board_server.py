@@ -24,7 +24,7 @@ from common.trace.summary import summarize
 pytest.importorskip("torch_tb_profiler")
 pytestmark = pytest.mark.xdist_group("tensorboard")  # one start for all of them
 RUNS = ["broken", "cpu", "cpu_stacks", "distributed", "gpu", "hostile", "ladder/00_baseline"]
-RUNS += ["ladder/04_multiprocess_loading", "odd [name] ünï", "of 2021"]
+RUNS += ["ladder/04_multiprocess_loading", "odd [name] ünï", "of 2021", "only kernels", "without events"]
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +231,15 @@ def test_posts_are_refused_and_json_is_not_sniffed(board):
     _, headers, _ = board.get(f"{WALKTHROUGH}/runs")
     assert headers["Content-Type"].startswith("application/json")
     assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_name_that_is_not_of_this_machine_is_refused(board):
+    for route in (f"{WALKTHROUGH}/runs", f"{WALKTHROUGH}/page.html", f"{PROFILER}/runs", f"{PROFILER}/index.html"):
+        status, _, body = board.get(route, Host="rebound.example:6006")
+        assert status == 403, route
+        assert b"WALKTHROUGH_HOSTS=rebound.example" in body
+        assert body.count(b"\n") == 1
+        assert board.get(route, Host="127.0.0.1:6006")[0] == 200
 
 
 @pytest.mark.parametrize(

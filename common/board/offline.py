@@ -87,8 +87,29 @@ INSTEAD_OF_IMPORT = """
     <meta http-equiv="Content-Security-Policy" content="connect-src 'none'; frame-src 'none'; form-action 'none'">
     <style>tr-ui-e-chrome-codesearch { display: none; }</style>
     <script src="custom_elements.js"></script>"""
+# A message may name a range of time, `from` and `to` in µs of the trace's clock, which the view then shows and marks.
 EMBEDDING_FIXES = {
-    "console.log(data)": 'if (event.origin !== window.location.origin || data.msg !== "data") return',
+    "console.log(data)": 'if (event.origin !== window.location.origin || data.msg !== "data") return; range = data',
+    "let model;\n": """let model;
+            let range = {};
+
+            function showRange(tries) {
+                const track = viewer.trackView;
+                if (!(range.from < range.to) || !track) return;
+                if (track.pollIfViewportAttachedInterval_ && tries) {  // it sets its own range once it is laid out
+                    setTimeout(showRange, 100, tries - 1);
+                    return;
+                }
+                const inModel = us => model.convertTimestampToModelTime('traceEventClock', us);
+                const [from, to] = [range.from, range.to].map(inModel);
+                const around = (to - from) * 0.1;
+                const transform = track.viewport.currentDisplayTransform.clone();
+                transform.xSetWorldBounds(from - around, to + around, track.modelTrackContainer_.canvas.width);
+                track.viewport.setDisplayTransformImmediately(transform);
+                track.viewport.interestRange.set(tr.b.math.Range.fromExplicitRange(from, to));
+            }
+""",
+    "viewer.viewTitle = name;": "viewer.viewTitle = name; showRange(100);",
     "postMessage({ msg: 'ready' }, '*')": "postMessage({ msg: 'ready' }, window.location.origin)",
 }
 # In trace_viewer_full.html: the place of an overlay's content, as today's shadow roots name it; a name from the trace

@@ -14,6 +14,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
 from common.board import hosts, offline
+from common.board.download import download
 from common.board.runs import Run, Runs, roots_of
 from common.board.store import Kind, Store
 from common.errors import InputError, printable
@@ -55,6 +56,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         """The WSGI app of each route."""
         data = {"/runs": self._runs, "/ladders": self._ladders, "/ratio": self._ratio}
         data |= {"/digest": self._digest, "/lanes": self._lanes}
+        data["/trace"] = self._trace
         apps = {route: _app(answer) for route, answer in data.items()}
         apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
         apps |= {"/plotly.min.js": _app(_plotly)}
@@ -132,6 +134,10 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
         """The same for the lanes of the timeline, see common/trace/lanes.py."""
         return self._answer_of_trace(request, "lanes")
+
+    def _trace(self, request: wrappers.Request) -> wrappers.Response:
+        """Arguments run, trace. The file itself."""
+        return download(request, self.runs.trace(request.args.get("run", ""), request.args.get("trace")))
 
     def _answer_of_trace(self, request: wrappers.Request, kind: Kind) -> "dict[str, Any] | wrappers.Response":
         path = self.runs.trace(request.args.get("run", ""), request.args.get("trace"))

@@ -183,10 +183,25 @@ def test_lanes_hold_the_events_of_the_steps(board):
     assert kernels["duration"] == [400, 400]
 
 
+def test_a_trace_can_be_downloaded_as_it_lies_there(board, logdir):
+    for run, content_type in (
+        ("gpu", "application/gzip"),
+        ("odd [name] ünï", "application/gzip"),
+        ("hostile", "application/json"),
+    ):
+        (path,) = (logdir / run).iterdir()
+        status, headers, body = board.get(f"{WALKTHROUGH}/trace?{urllib.parse.urlencode({'run': run})}")
+        assert (status, body) == (200, path.read_bytes())
+        assert headers["Content-Type"] == content_type
+        assert headers["Content-Disposition"] == f"attachment; filename*=UTF-8''{urllib.parse.quote(path.name)}"
+        assert headers["Content-Encoding"] is None
+
+
 @pytest.mark.parametrize(
     ("route", "status"),
     [
         ("digest", 404),
+        ("trace?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
         ("ratio?before=gpu&after=nowhere", 404),
         ("digest?run=nowhere", 404),
         ("digest?run=../../../../etc", 404),

@@ -67,3 +67,41 @@ def test_the_trace_view_shows_the_events_and_names_only_as_text(profiler, shot, 
     frame.wait_for_selector("canvas")
     assert frame.locator("img[src=x]").count() == 0
     shot(page, f"profiler-{run}-Trace")
+
+
+def test_the_trace_view_opens_at_a_place_of_the_timeline(tab, shot):
+    page = tab("trace", run="gpu", **{"from": 100, "to": 600})
+    assert page.locator("nav a", has_text="Trace").count() == 0
+    frame = page.wait_for_selector("iframe").content_frame()
+    frame.wait_for_function("document.querySelector('tr-ui-timeline-view')?.trackView?.viewport.interestRange.max > 0")
+    seen = frame.evaluate(
+        """() => {
+          const {model, trackView} = document.querySelector("tr-ui-timeline-view");
+          const {viewport} = trackView, width = trackView.modelTrackContainer_.canvas.width;
+          const clock = (ms) => (ms - model.timestampShiftToZeroAmount_) * 1000;
+          const {min, max} = viewport.interestRange, at = viewport.currentDisplayTransform;
+          return [min, max, at.xViewToWorld(0), at.xViewToWorld(width)].map(clock);
+        }"""
+    )
+    assert seen == pytest.approx([100, 600, 50, 650], abs=0.1)  # the first step begins at 0 of the trace's clock
+    assert page.get_by_role("link", name="download the trace").get_attribute("href") == "trace?run=gpu"
+    assert "noopener" in page.get_by_role("link", name="ui.perfetto.dev").get_attribute("rel")
+    shot(page, "trace-page")
+
+
+def test_the_begin_of_the_first_step_is_found_in_the_text_of_a_trace(tab):
+    page = tab("ladder")
+    found = page.evaluate(
+        """async () => {
+          const {begin} = await import("./trace_page.js");
+          const step = (ts, more) => ({name: "ProfilerStep#1", ph: "X", ts, dur: 5, cat: "user_annotation", ...more});
+          const text = (...traceEvents) => JSON.stringify({traceEvents});
+          return [
+            begin(text(step(70), step(30, {args: {a: {b: "}{"}}}), step(10, {cat: "gpu_user_annotation"}))),
+            begin(text({ph: "i", name: "ProfilerStep#1", ts: 1}, {ph: "X", cat: "cpu_op", name: "a", ts: 20, dur: 1})),
+            begin(text({args: {x: [{y: 1}]}, ...step(40)})),
+            begin(text()), begin("torn {"),
+          ];
+        }"""
+    )
+    assert found == [30, 20, 40, None, None]

@@ -83,7 +83,7 @@ def test_the_trace_view_opens_at_a_place_of_the_timeline(tab, shot):
           return [min, max, at.xViewToWorld(0), at.xViewToWorld(width)].map(clock);
         }"""
     )
-    assert seen == pytest.approx([100, 600, 50, 650], abs=0.1)  # the first step begins at 0 of the trace's clock
+    assert seen == pytest.approx([10_100, 10_600, 10_050, 10_650], abs=0.1)  # the first step begins at 10,000
     assert page.get_by_role("link", name="download the trace").get_attribute("href") == "trace?run=gpu"
     assert "noopener" in page.get_by_role("link", name="ui.perfetto.dev").get_attribute("rel")
     shot(page, "trace-page")

@@ -15,7 +15,7 @@ from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
 from support.trace_builder import two_steps
 
 from common import record
-from common.board import store
+from common.board import kept
 from common.ladder import gpu_memory
 from common.trace.kernel_name import short_name
 from common.trace.steps import ROLES
@@ -38,14 +38,13 @@ def board(logdir, tmp_path_factory):
         yield board
 
 
-def test_what_is_kept_of_a_trace_depends_on_all_code_that_reads_it(tmp_path, monkeypatch):
+def test_what_is_kept_of_a_trace_depends_on_all_code_that_reads_it(tmp_path):
     (tmp_path / "findings").mkdir()
     rule = tmp_path / "findings" / "rule.py"
     hashes = set()
-    monkeypatch.setattr(store, "CODE", tmp_path)
     for code in ("1", "2"):
         rule.write_text(code)
-        hashes.add(store._code_hash.__wrapped__())
+        hashes.add(kept.hash_of_code.__wrapped__((tmp_path,)))
     assert len(hashes) == 2
 
 
@@ -177,7 +176,7 @@ def test_lanes_hold_the_events_of_the_steps(board):
     lanes = board.tab_json("lanes", run="gpu")
     assert [step["name"] for step in lanes["steps"]] == ["3", "4"]
     kinds = {lane["kind"] for lane in lanes["lanes"]}
-    assert kinds == {"finding", "cpu", "loader", "runtime", "kernel", "copy"}
+    assert kinds == {"finding", "idle", "cpu", "loader", "runtime", "kernel", "copy"}
     kernels = next(lane for lane in lanes["lanes"] if lane["kind"] == "kernel")
     assert kernels["start"] == [330, 1330]
     assert kernels["duration"] == [400, 400]
@@ -208,6 +207,10 @@ def test_a_trace_can_be_downloaded_as_it_lies_there(board, logdir):
         ("digest?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
         ("digest?run=gpu&trace=/etc/passwd", 404),
         ("lanes?run=%00", 404),
+        ("lanes?run=gpu&first=-1", 404),
+        ("lanes?run=gpu&last=all", 404),
+        ("lanes?run=gpu&first=2&last=1", 404),
+        ("lanes?run=gpu&first=99999999999999999999", 404),
         ("nothing", 404),
         ("../../../etc/passwd", 404),
     ],

@@ -19,15 +19,11 @@ from pathlib import Path
 from statistics import median
 
 WITHOUT = """
-import importlib.metadata as metadata
-find = metadata.entry_points
-def entry_points(**wanted):
-    plugins_found = find(**wanted)
-    plugins = wanted.get("group") == "tensorboard_plugins"
-    return [plugin for plugin in plugins_found if plugin.name != "walkthrough"] if plugins else plugins_found
-metadata.entry_points = entry_points
 import sys
+from tensorboard import default
 from tensorboard.main import run_main
+find = default._iter_entry_points
+default._iter_entry_points = lambda group: [plugin for plugin in find(group) if plugin.name != "walkthrough"]
 if __name__ == "__main__":
     sys.exit(run_main())
 """

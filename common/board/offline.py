@@ -16,7 +16,13 @@ log = logging.getLogger("walkthrough")
 STATIC = Path(__file__).parent / "static"
 GOOGLE_CHARTS = '<script src="https://www.gstatic.com/charts/loader.js"></script>'  # all that index.html fetches
 NO_ICON = '<link rel="icon" href="data:,">'  # else the browser asks for one that is not there
-OWN_FILES = ("plotly.min.js", "google_charts.js", "custom_elements.js")  # what the patched pages load besides
+PAGE_SCRIPT = '<script src="profiler_page.js"></script>'
+OWN_FILES = (
+    "plotly.min.js",
+    "google_charts.js",
+    "custom_elements.js",
+    "profiler_page.js",
+)  # the patched pages load them
 CONTENT_TYPES = {".html": "text/html", ".js": "application/javascript", ".css": "text/css"}
 
 
@@ -63,12 +69,12 @@ def plotly_js() -> bytes | None:
 def charts_offline(html: str) -> str:
     """The plugin's index.html with plotly and our own Google Charts in place of the remote script.
 
-    Unchanged, with a warning, where plotly is not installed. Raises ValueError where the page loads no such script.
+    With a warning, and the remote script, where plotly is not installed. Raises ValueError where there is none.
     """
-    scripts = f'{NO_ICON}<script src="plotly.min.js"></script><script src="google_charts.js"></script>'
+    scripts = f'{NO_ICON}{PAGE_SCRIPT}<script src="plotly.min.js"></script><script src="google_charts.js"></script>'
     if plotly_js() is None:
         log.warning("plotly is not installed: the profiler's charts come from the internet (pip install plotly)")
-        return html
+        return html.replace(GOOGLE_CHARTS, f"{PAGE_SCRIPT}{GOOGLE_CHARTS}")
     if GOOGLE_CHARTS not in html:
         raise ValueError("torch-tb-profiler's index.html loads no Google Charts")
     return html.replace(GOOGLE_CHARTS, scripts)
@@ -81,8 +87,29 @@ INSTEAD_OF_IMPORT = """
     <meta http-equiv="Content-Security-Policy" content="connect-src 'none'; frame-src 'none'; form-action 'none'">
     <style>tr-ui-e-chrome-codesearch { display: none; }</style>
     <script src="custom_elements.js"></script>"""
+# A message may name a range of time, `from` and `to` in µs of the trace's clock, which the view then shows and marks.
 EMBEDDING_FIXES = {
-    "console.log(data)": 'if (event.origin !== window.location.origin || data.msg !== "data") return',
+    "console.log(data)": 'if (event.origin !== window.location.origin || data.msg !== "data") return; range = data',
+    "let model;\n": """let model;
+            let range = {};
+
+            function showRange(tries) {
+                const track = viewer.trackView;
+                if (!(range.from < range.to) || !track) return;
+                if (track.pollIfViewportAttachedInterval_ && tries) {  // it sets its own range once it is laid out
+                    setTimeout(showRange, 100, tries - 1);
+                    return;
+                }
+                const inModel = us => model.convertTimestampToModelTime('traceEventClock', us);
+                const [from, to] = [range.from, range.to].map(inModel);
+                const around = (to - from) * 0.1;
+                const transform = track.viewport.currentDisplayTransform.clone();
+                transform.xSetWorldBounds(from - around, to + around, track.modelTrackContainer_.canvas.width);
+                track.viewport.setDisplayTransformImmediately(transform);
+                track.viewport.interestRange.set(tr.b.math.Range.fromExplicitRange(from, to));
+            }
+""",
+    "viewer.viewTitle = name;": "viewer.viewTitle = name; showRange(100);",
     "postMessage({ msg: 'ready' }, '*')": "postMessage({ msg: 'ready' }, window.location.origin)",
 }
 # In trace_viewer_full.html: the place of an overlay's content, as today's shadow roots name it; a name from the trace

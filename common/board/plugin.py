@@ -13,9 +13,10 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
-from common.board import offline
+from common.board import hosts, offline
+from common.board.download import download
 from common.board.runs import Run, Runs, roots_of
-from common.board.store import Kind, Store
+from common.board.store import ANY_STEPS, Kind, Steps, Store
 from common.errors import InputError, printable
 from common.ladder import compare, gpu_memory, published, statistics
 from common.ladder.statistics import Rounds
@@ -49,15 +50,17 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
     plugin_name = "walkthrough"
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        self.runs, self.store = Runs(roots_of(context)), Store()
+        self.runs, self.store, self.flags = Runs(roots_of(context)), Store(), context.flags
 
     def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
         """The WSGI app of each route."""
         data = {"/runs": self._runs, "/ladders": self._ladders, "/ratio": self._ratio}
         data |= {"/digest": self._digest, "/lanes": self._lanes}
+        data["/trace"] = self._trace
         apps = {route: _app(answer) for route, answer in data.items()}
         apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
-        return apps | {"/plotly.min.js": _app(_plotly)}
+        apps |= {"/plotly.min.js": _app(_plotly)}
+        return {route: hosts.guarded(app, self.flags) for route, app in apps.items()}
 
     def is_active(self) -> bool:
         """True where there is a run to show."""
@@ -129,15 +132,33 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return self._answer_of_trace(request, "digest")
 
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
-        """The same for the lanes of the timeline, see common/trace/lanes.py."""
-        return self._answer_of_trace(request, "lanes")
+        """The same for the lanes of the timeline, see common/trace/timeline/lanes.py. Arguments first, last: steps."""
+        first, last = (_index(request.args.get(name), name) for name in ("first", "last"))
+        if last is not None and last < (first or 0):
+            raise InputError(f"last: step {last} is before step {first}")
+        return self._answer_of_trace(request, "lanes", (first, last))
 
-    def _answer_of_trace(self, request: wrappers.Request, kind: Kind) -> "dict[str, Any] | wrappers.Response":
+    def _trace(self, request: wrappers.Request) -> wrappers.Response:
+        """Arguments run, trace. The file itself."""
+        return download(request, self.runs.trace(request.args.get("run", ""), request.args.get("trace")))
+
+    def _answer_of_trace(
+        self, request: wrappers.Request, kind: Kind, steps: Steps = ANY_STEPS
+    ) -> "dict[str, Any] | wrappers.Response":
         path = self.runs.trace(request.args.get("run", ""), request.args.get("trace"))
-        state, answer = self.store.get(kind, path)
+        state, answer = self.store.get(kind, path, steps=steps)
         if state != "ready":
             return {"state": state, "reason": answer, "reading": self.store.reading}
         return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
+
+
+def _index(text: str | None, name: str) -> int | None:
+    """The index of a step that a request names, or None where it names none."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise InputError(f"{name}: {text[:20]} is no index of a step")
+    return int(text)
 
 
 def _fit_in(folder: Path) -> gpu_memory.Fit | None:

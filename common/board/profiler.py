@@ -1,19 +1,29 @@
 """Patches torch-tb-profiler in TensorBoard's process: pages that need no internet, a loader for today's traces."""
 
+import json
 import os
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.board import offline
-from common.board.runs import roots_of
+from common.board import hosts, offline
+from common.board.runs import REMOTE, roots_of
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from tensorboard.plugins.base_plugin import TBContext
+    from torch_tb_profiler.run import Run
+    from werkzeug import wrappers
+
+    from common.board.traces import Folder
 
 VERSION = "0.4.3"  # the last release, and the only one that is patched
+SEARCH_SECONDS = 3.0  # until the log folders are searched again
+SETTLE_SECONDS = 0.5  # the same, while a trace is being written
 
 
 class NotPatched(Exception):
@@ -31,13 +41,20 @@ def patch() -> None:
         raise NotPatched("it is not installed: no profiler tab") from error
     if installed != VERSION:
         raise NotPatched(f"version {installed} is installed, only {VERSION} can be patched")
-    from torch_tb_profiler import plugin, utils
+    from torch_tb_profiler import io, plugin
 
-    from common.board import loader
+    import common.board.loading
+    import common.board.parser  # noqa: F401  # it patches the parser
 
-    plugin.RunLoader = loader.RunLoader
-    _search_every_log_folder(plugin.TorchProfilerPlugin, utils.is_chrome_trace_file)
+    io.Cache.__init__ = _cache_init
+    _load_in_order(plugin.TorchProfilerPlugin)
     _serve_without_internet(plugin.TorchProfilerPlugin, Path(plugin.__file__).parent / "static")
+
+
+def _cache_init(self: Any, cache_dir: str | None = None) -> None:
+    """As the plugin's own, without the process that would share it with children."""
+    self._lock, self._manager = threading.Lock(), nullcontext()
+    self._cache_dict, self._cache_dir = {}, cache_dir
 
 
 def _serve_without_internet(plugin: Any, folder: Path) -> None:
@@ -45,7 +62,8 @@ def _serve_without_internet(plugin: Any, folder: Path) -> None:
 
     def get_plugin_apps(self: Any) -> dict[str, "WSGIApplication"]:
         apps = plugin_apps(self) | {f"/{name}": self.static_file_route for name in offline.OWN_FILES}
-        return {route: _read_only(app) for route, app in apps.items()}
+        apps["/failures"] = self.failures_route
+        return {route: hosts.guarded(_read_only(app), self.walkthrough_flags) for route, app in apps.items()}
 
     plugin.static_file_route, plugin.get_plugin_apps = offline.static_file_route(folder), get_plugin_apps
 
@@ -62,28 +80,80 @@ def _read_only(app: "WSGIApplication") -> "WSGIApplication":
     return answer
 
 
-def _search_every_log_folder(plugin: Any, is_trace: Callable[[str], object]) -> None:
-    """Make the plugin read --logdir_spec; unpatched, it searches TensorBoard's working directory instead."""
-    plugin_init, plugin_run_dirs, plugin_run_name = plugin.__init__, plugin._get_run_dirs, plugin._get_run_name
+def _load_in_order(plugin: Any) -> None:
+    """Let `Loading` read the runs, those of --logdir_spec too: unpatched, the plugin searches its working directory."""
+    from werkzeug import exceptions, wrappers
+
+    from common.board.loading import Loading, NotReadable, NotYet, Unknown
+
+    plugin_init = plugin.__init__
 
     def __init__(self: Any, context: "TBContext") -> None:
         spec = getattr(context.flags, "logdir_spec", "") if context.flags else ""
         self.walkthrough_roots = [(name, os.path.abspath(path)) for name, path in roots_of(context)] if spec else []
+        self.walkthrough_flags = context.flags
+        self.walkthrough_loading = Loading(
+            search=lambda: _folders(self),
+            local=lambda path: self._cache.get_remote_cache(path) if REMOTE.match(path) else path,
+            dropped=lambda: _forget(self),
+        )
         plugin_init(self, context)
 
-    def _get_run_dirs(self: Any) -> Iterator[str]:
-        if not self.walkthrough_roots:
-            yield from plugin_run_dirs(self)
-        for _, root in self.walkthrough_roots:
-            for folder, _, files in os.walk(root):
-                if any(is_trace(file) for file in files):
-                    yield folder
+    def _monitor_runs(self: Any) -> None:
+        while True:
+            begun, writing = time.monotonic(), False
+            try:
+                writing = self.walkthrough_loading.search()
+            except Exception:
+                offline.log.exception("the log folders cannot be searched")
+            took = time.monotonic() - begun
+            time.sleep(max(SETTLE_SECONDS if writing else SEARCH_SECONDS, 5 * took))
 
-    def _get_run_name(self: Any, run_dir: str) -> str:
-        for prefix, root in self.walkthrough_roots:
-            if Path(run_dir).is_relative_to(root):
-                below = os.path.relpath(run_dir, root)
-                return prefix if below == "." else f"{prefix}/{below}"
-        return plugin_run_name(self, run_dir)
+    def _get_run(self: Any, name: str) -> "Run":
+        try:
+            return self.walkthrough_loading.run(name)
+        except Unknown as error:
+            raise exceptions.NotFound(f"could not find the run {name}") from error
+        except (NotYet, NotReadable) as error:  # the page's fetch in static/profiler_page.js knows this answer
+            state = {"state": "reading" if isinstance(error, NotYet) else "failed"}
+            response = wrappers.Response(json.dumps(state), 202, content_type="application/json")
+            raise exceptions.HTTPException(response=response) from error
 
-    plugin.__init__, plugin._get_run_dirs, plugin._get_run_name = __init__, _get_run_dirs, _get_run_name
+    def runs_route(self: Any, request: "wrappers.Request") -> "wrappers.Response":
+        loading = self.walkthrough_loading
+        return self.respond_as_json({"runs": loading.names(), "loading": loading.loading})
+
+    def failures_route(self: Any, request: "wrappers.Request") -> "wrappers.Response":
+        """{"failures": [{run, file, reason}]}: the traces that cannot be read."""
+        return self.respond_as_json({"failures": self.walkthrough_loading.failures()})
+
+    def is_active(self: Any) -> bool:
+        return bool(self.walkthrough_loading.names() or self.walkthrough_loading.failures())
+
+    plugin.__init__, plugin._monitor_runs, plugin._receive_runs = __init__, _monitor_runs, lambda self: None
+    plugin._get_run, plugin.is_active = _get_run, is_active
+    plugin.runs_route = wrappers.Request.application(runs_route)  # pyright: ignore[reportArgumentType]
+    plugin.failures_route = wrappers.Request.application(failures_route)  # pyright: ignore[reportArgumentType]
+
+
+def _folders(plugin: Any) -> Iterator[tuple[str, "Folder"]]:
+    """(name of the run, its folder) of each run in the log folders."""
+    from common.board.traces import folders_below
+
+    for prefix, root in plugin.walkthrough_roots:
+        for folder in folders_below(root, VERSION):
+            below = os.path.relpath(folder.path, root)
+            yield prefix if below == "." else f"{prefix}/{below}", folder
+    if not plugin.walkthrough_roots:
+        for folder in folders_below(plugin.logdir, VERSION):
+            yield plugin._get_run_name(folder.path), folder
+
+
+def _forget(plugin: Any) -> None:
+    """Drop what the plugin keeps of runs that were replaced, and would keep for good."""
+    plugin.diff_run_cache.clear()
+    plugin.diff_run_flatten_cache.clear()
+    files, plugin._gpu_metrics_file_dict = list(plugin._gpu_metrics_file_dict.values()), {}
+    for file in files:
+        with suppress(OSError):
+            os.unlink(file)

@@ -1,5 +1,7 @@
 """One event of a trace: the fields that are read."""
 
+from typing import NamedTuple
+
 import msgspec
 
 Number = float | int | str | None
@@ -55,3 +57,20 @@ class Event(msgspec.Struct, gc=False):
     pid: Number = None
     tid: Number = None
     args: Args | None = None
+
+
+class Decoders(NamedTuple):
+    """From JSON to events, with their classes."""
+
+    event_type: type[Event]
+    args_type: type[Args]
+    event: msgspec.json.Decoder[Event]
+    events: msgspec.json.Decoder[list[Event]]
+
+
+def decoders(event: type[Event], args: type[Args]) -> Decoders:
+    """The `Decoders` to a class of events and that of their arguments."""
+    return Decoders(event, args, msgspec.json.Decoder(event), msgspec.json.Decoder(list[event]))
+
+
+PLAIN = decoders(Event, Args)

@@ -1,36 +1,175 @@
-"""The loading of runs: children that die, runs without a readable trace, runs side by side in the Diff view."""
+"""The loading of runs: children that die, files that change, what is kept, runs side by side in the Diff view."""
 
+import os
+import pickle
+import time
 import warnings
+from pathlib import Path
 
 import pytest
+from support.board import PATIENCE, only_kernels
 from support.trace_builder import TraceBuilder, two_steps
 
 pytest.importorskip("torch_tb_profiler")
+DYING = (str(Path(__file__).with_name("dying_reader.py")),)
+LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
 
 
-def load(folder):
-    """The run in a folder, by the loader whose children die."""
+def trace(path, builder=None, when=LONG_AGO):
+    """Write a trace that was last written to at `when`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (builder or two_steps()).write(path)
+    os.utime(path, (when, when))
+    return path
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """load(**options): the `Loading` of the runs in tmp_path/logs, searched once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
-        from dying_loader import DyingLoader
-        from torch_tb_profiler import io
+        from common.board.loading import Loading
+        from common.board.traces import folders_below
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    opened = []
 
-        return DyingLoader("run", str(folder), io.Cache(str(folder))).load()
+    def start(**options):
+        logs = str(tmp_path / "logs")
+        found = lambda: [(os.path.basename(folder.path), folder) for folder in folders_below(logs, "0.4.3")]  # noqa: E731
+        opened.append(Loading(found, cache=options.pop("cache", tmp_path / "cache"), **options))
+        opened[-1].search()
+        return opened[-1]
+
+    yield start
+    for loading in opened:
+        loading.close()
+
+
+def loaded(loading):
+    """Wait until nothing is left to read."""
+    ends = time.monotonic() + PATIENCE
+    while loading.loading:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return loading
 
 
 @pytest.mark.parametrize("worker", ["dies", "breaks"])
-def test_a_child_that_dies_is_not_waited_for_and_the_others_are_loaded(tmp_path, caplog, worker):
-    two_steps().write(tmp_path / f"{worker}.pt.trace.json")
-    two_steps().write(tmp_path / "lives.pt.trace.json")
-    run = load(tmp_path)
-    assert [name for name, _ in run.profiles] == ["lives"]
-    assert f"reading {worker}.pt.trace.json ended with exit code 9" in caplog.text
+def test_a_child_that_dies_is_not_waited_for_and_the_others_are_loaded(tmp_path, load, caplog, worker):
+    for name in ("lives", worker, "zz"):
+        trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
+    loading = loaded(load(program=DYING))
+    assert [name for name, _ in loading.run("run").profiles] == ["lives", "zz"]
+    (failure,) = loading.failures()
+    assert (failure["run"], failure["file"]) == ("run", f"{worker}.pt.trace.json")
+    assert "ended with exit code 9" in failure["reason"]
+    assert f"{worker}.pt.trace.json cannot be read and is left out" in caplog.text
 
 
-def test_a_run_without_one_readable_trace_is_an_error_that_names_it(tmp_path):
-    two_steps().write(tmp_path / "dies.pt.trace.json")
-    with pytest.raises(ValueError, match="no trace of run can be read"):
-        load(tmp_path)
+def test_a_run_without_one_readable_trace_is_not_offered(tmp_path, load):
+    from common.board.loading import NotReadable, Unknown
+
+    trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
+    loading = loaded(load(program=DYING))
+    assert loading.names() == []
+    with pytest.raises(NotReadable):
+        loading.run("run")
+    with pytest.raises(Unknown):
+        loading.run("another")
+
+
+def test_what_changes_is_read_again_also_after_a_failure_and_what_is_deleted_goes_away(tmp_path, load):
+    path = tmp_path / "logs" / "run" / "a.pt.trace.json"
+    whole = trace(path).read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    loading = loaded(load())
+    assert loading.names() == []
+    assert "not valid JSON" in loading.failures()[0]["reason"]
+    trace(path, when=LONG_AGO + 1)
+    loading.search()
+    assert loading.names() == ["run"]  # it can be asked for while it is read
+    assert [name for name, _ in loading.run("run", PATIENCE).profiles] == ["a"]
+    assert loading.failures() == []
+    trace(tmp_path / "logs" / "run" / "b.pt.trace.json")
+    loading.search()
+    assert [name for name, _ in loading.run("run").profiles] == ["a"]  # the old until the new is there
+    assert [name for name, _ in loaded(loading).run("run").profiles] == ["a", "b"]
+    path.unlink()
+    loading.search()
+    assert [name for name, _ in loading.run("run").profiles] == ["b"]
+    path.with_name("b.pt.trace.json").unlink()
+    loading.search()
+    assert loading.names() == []
+
+
+def test_a_file_that_is_being_written_is_no_failure(tmp_path, load):
+    path = tmp_path / "logs" / "run" / "a.pt.trace.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"traceEvents": [')
+    loading = load()
+    assert loading.search() or time.time() - path.stat().st_mtime >= 1  # on a machine that stood still
+    assert loaded(loading).names() == []
+    trace(path)
+    loading.search()
+    assert [name for name, _ in loading.run("run", PATIENCE).profiles] == ["a"]
+    assert loading.failures() == []
+
+
+def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp_path, load):
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loaded(load())
+    (kept,) = (tmp_path / "cache").glob("*.profile.gz")
+    assert kept.stat().st_mode & 0o077 == 0
+    second = load(program=("-c", "import sys; sys.exit('nobody needs a child')"))
+    assert not second.loading
+    assert [name for name, _ in second.run("run").profiles] == ["a"]
+    kept.write_bytes(kept.read_bytes()[:-20])
+    third = load()
+    assert [name for name, _ in third.run("run", PATIENCE).profiles] == ["a"]
+    kept.write_bytes(b"")
+    assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
+
+
+def test_the_run_that_is_asked_for_is_read_before_the_others(tmp_path, load):
+    from common.board.loading import NotYet
+
+    for number in range(30):
+        trace(tmp_path / "logs" / f"run{number:02}" / "a.pt.trace.json")
+    loading = load()
+    loading.close()  # nothing is read any more: the order alone counts
+    with pytest.raises(NotYet):
+        loading.run("run25", 0)
+    first = loading._runs[loading._urgent[0]].wanted[0]
+    assert first.path.endswith(os.path.join("run25", "a.pt.trace.json"))
+    assert len(loading.names()) == 30
+
+
+def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
+    from common.board.traces import folders_below
+
+    secret = trace(tmp_path / "elsewhere" / "secret.pt.trace.json")
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    (tmp_path / "logs" / "run" / "link.pt.trace.json").symlink_to(secret)
+    (tmp_path / "logs" / "linked").symlink_to(secret.parent)
+    (tmp_path / "also").symlink_to(tmp_path / "logs")
+    for root in ("logs", "also"):
+        (folder,) = folders_below(str(tmp_path / root), "0.4.3")
+        assert [trace.file for trace in folder.traces] == ["a.pt.trace.json"]
+
+
+def profiles(*builders, folder):
+    """The profiles of traces."""
+    paths = [builder.write(folder / f"{number}.json") for number, builder in enumerate(builders)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        from torch_tb_profiler.profiler.data import RunProfileData
+        from torch_tb_profiler.profiler.run_generator import RunGenerator
+
+        import common.board.parser  # noqa: F401  # it patches the plugin
+
+        data = [RunProfileData.parse("w", None, str(path), str(folder)) for path in paths]
+        return [RunGenerator("w", None, parsed).generate_run_profile() for parsed in data]
 
 
 def test_the_diff_view_pairs_operators_by_their_names(tmp_path):
@@ -38,17 +177,18 @@ def test_the_diff_view_pairs_operators_by_their_names(tmp_path):
     other.step(1, 0, 1000)
     other.op("aten::item", 0, 10)
     other.op("aten::only_here", 20, 10)
-    paths = [two_steps().write(tmp_path / "a.json"), other.write(tmp_path / "b.json")]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as above
-        from torch_tb_profiler.profiler.data import RunProfileData
-        from torch_tb_profiler.profiler.run_generator import RunGenerator
-
-        import common.board.loader  # noqa: F401  # it patches the plugin
-
-        data = [RunProfileData.parse("w", None, str(path), str(tmp_path)) for path in paths]
-        profiles = [RunGenerator("w", None, parsed).generate_run_profile() for parsed in data]
-    diff = profiles[0].compare_run(profiles[1]).get_diff_node_summary("0")
+    first, second = profiles(two_steps(), other, folder=tmp_path)
+    diff = first.compare_run(second).get_diff_node_summary("0")
     left, right = ([operator["name"] for operator in diff[side]["aggs"]] for side in ("left", "right"))
     assert left == right
     assert {"aten::item", "aten::only_here", "aten::cudnn_convolution"} <= set(left)
+
+
+def test_a_trace_without_operators_has_what_the_pages_need(tmp_path):
+    for profile in profiles(TraceBuilder(), only_kernels(), folder=tmp_path):
+        assert profile.operation_pie_by_name["host_self_time"]["rows"] == []
+        assert profile.operation_pie_by_name_input["host_total_time"]["title"] == "Host Total Time (us)"
+        (step,) = profile.overview["performance"]
+        assert 0 < step["value"] <= 150
+        assert profile.compare_run(profile).get_diff_node_summary("0")
+        assert pickle.loads(pickle.dumps(profile)).views == profile.views

@@ -15,7 +15,7 @@ from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
 from support.trace_builder import two_steps
 
 from common import record
-from common.board import store
+from common.board import kept
 from common.ladder import gpu_memory
 from common.trace.kernel_name import short_name
 from common.trace.steps import ROLES
@@ -24,7 +24,7 @@ from common.trace.summary import summarize
 pytest.importorskip("torch_tb_profiler")
 pytestmark = pytest.mark.xdist_group("tensorboard")  # one start for all of them
 RUNS = ["broken", "cpu", "cpu_stacks", "distributed", "gpu", "hostile", "ladder/00_baseline"]
-RUNS += ["ladder/04_multiprocess_loading", "odd [name] ünï", "of 2021"]
+RUNS += ["ladder/04_multiprocess_loading", "odd [name] ünï", "of 2021", "only kernels", "without events"]
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +38,13 @@ def board(logdir, tmp_path_factory):
         yield board
 
 
-def test_what_is_kept_of_a_trace_depends_on_all_code_that_reads_it(tmp_path, monkeypatch):
+def test_what_is_kept_of_a_trace_depends_on_all_code_that_reads_it(tmp_path):
     (tmp_path / "findings").mkdir()
     rule = tmp_path / "findings" / "rule.py"
     hashes = set()
-    monkeypatch.setattr(store, "CODE", tmp_path)
     for code in ("1", "2"):
         rule.write_text(code)
-        hashes.add(store._code_hash.__wrapped__())
+        hashes.add(kept.hash_of_code.__wrapped__((tmp_path,)))
     assert len(hashes) == 2
 
 
@@ -59,7 +58,10 @@ def test_both_tabs_are_there(board):
 
 def test_the_profiler_loads_every_run_and_logs_the_broken_one(board):
     assert board.runs_loaded() == [run for run in RUNS if run != "broken"]
-    assert "run broken: w.pt.trace.json.gz cannot be read" in board.text()
+    assert "broken/w.pt.trace.json.gz cannot be read and is left out" in board.text()
+    (failure,) = board.json(f"{PROFILER}/failures")["failures"]
+    assert (failure["run"], failure["file"]) == ("broken", "w.pt.trace.json.gz")
+    assert "decompressed" in failure["reason"]
 
 
 def test_every_run_is_listed_the_broken_one_too(board):
@@ -174,22 +176,41 @@ def test_lanes_hold_the_events_of_the_steps(board):
     lanes = board.tab_json("lanes", run="gpu")
     assert [step["name"] for step in lanes["steps"]] == ["3", "4"]
     kinds = {lane["kind"] for lane in lanes["lanes"]}
-    assert kinds == {"finding", "cpu", "loader", "runtime", "kernel", "copy"}
+    assert kinds == {"finding", "idle", "cpu", "loader", "runtime", "kernel", "copy"}
     kernels = next(lane for lane in lanes["lanes"] if lane["kind"] == "kernel")
     assert kernels["start"] == [330, 1330]
     assert kernels["duration"] == [400, 400]
+
+
+def test_a_trace_can_be_downloaded_as_it_lies_there(board, logdir):
+    for run, content_type in (
+        ("gpu", "application/gzip"),
+        ("odd [name] ünï", "application/gzip"),
+        ("hostile", "application/json"),
+    ):
+        (path,) = (logdir / run).iterdir()
+        status, headers, body = board.get(f"{WALKTHROUGH}/trace?{urllib.parse.urlencode({'run': run})}")
+        assert (status, body) == (200, path.read_bytes())
+        assert headers["Content-Type"] == content_type
+        assert headers["Content-Disposition"] == f"attachment; filename*=UTF-8''{urllib.parse.quote(path.name)}"
+        assert headers["Content-Encoding"] is None
 
 
 @pytest.mark.parametrize(
     ("route", "status"),
     [
         ("digest", 404),
+        ("trace?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
         ("ratio?before=gpu&after=nowhere", 404),
         ("digest?run=nowhere", 404),
         ("digest?run=../../../../etc", 404),
         ("digest?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
         ("digest?run=gpu&trace=/etc/passwd", 404),
         ("lanes?run=%00", 404),
+        ("lanes?run=gpu&first=-1", 404),
+        ("lanes?run=gpu&last=all", 404),
+        ("lanes?run=gpu&first=2&last=1", 404),
+        ("lanes?run=gpu&first=99999999999999999999", 404),
         ("nothing", 404),
         ("../../../etc/passwd", 404),
     ],
@@ -228,6 +249,15 @@ def test_posts_are_refused_and_json_is_not_sniffed(board):
     _, headers, _ = board.get(f"{WALKTHROUGH}/runs")
     assert headers["Content-Type"].startswith("application/json")
     assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_name_that_is_not_of_this_machine_is_refused(board):
+    for route in (f"{WALKTHROUGH}/runs", f"{WALKTHROUGH}/page.html", f"{PROFILER}/runs", f"{PROFILER}/index.html"):
+        status, _, body = board.get(route, Host="rebound.example:6006")
+        assert status == 403, route
+        assert b"WALKTHROUGH_HOSTS=rebound.example" in body
+        assert body.count(b"\n") == 1
+        assert board.get(route, Host="127.0.0.1:6006")[0] == 200
 
 
 @pytest.mark.parametrize(

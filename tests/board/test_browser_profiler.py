@@ -2,6 +2,8 @@
 
 import pytest
 
+from common.course.screenshots import choose
+
 
 @pytest.mark.parametrize(
     ("run", "view", "charts", "tables"),
@@ -30,6 +32,33 @@ def test_a_view_draws_its_charts_and_tables(profiler, shot, run, view, charts, t
     shot(page, f"profiler-{run}-{view}")
 
 
+@pytest.mark.parametrize("run", ["only kernels", "without events"])
+def test_a_trace_without_operators_has_every_view(profiler, shot, run):
+    page = profiler(run, "Operator")
+    page.wait_for_selector("text=Host Self Time")
+    shot(page, f"profiler-{run.replace(' ', '_')}-Operator")
+    page.locator("[role=button][aria-haspopup=listbox]").nth(1).click()
+    views = [option.strip() for option in page.get_by_role("option").all_inner_texts()]
+    page.keyboard.press("Escape")
+    assert views == ["Overview", "Operator", *(["GPU Kernel"] if run == "only kernels" else []), "Trace"]
+    for view, text in (("GPU Kernel", "text=Total Time (us)"), ("Overview", "text=Step Time Breakdown")):
+        if view in views:
+            choose(page, 1, view)
+            page.wait_for_selector(text)
+    choose(page, 1, "Trace")
+    page.wait_for_selector("iframe").content_frame().wait_for_selector("tr-ui-timeline-view")
+
+
+def test_a_trace_that_cannot_be_read_is_named_in_the_page(profiler, shot):
+    page = profiler("gpu", "Overview")
+    notice = page.wait_for_selector("#failures")
+    assert "One trace cannot be read" in notice.inner_text()
+    assert "broken, w.pt.trace.json.gz: damaged" in notice.inner_text()
+    shot(page, "profiler-failures")
+    page.get_by_role("button", name="hide").click()
+    assert page.locator("#failures").count() == 0
+
+
 @pytest.mark.parametrize("run", ["gpu", "hostile"])
 def test_the_trace_view_shows_the_events_and_names_only_as_text(profiler, shot, run):
     page = profiler(run, "Trace")
@@ -38,3 +67,41 @@ def test_the_trace_view_shows_the_events_and_names_only_as_text(profiler, shot, 
     frame.wait_for_selector("canvas")
     assert frame.locator("img[src=x]").count() == 0
     shot(page, f"profiler-{run}-Trace")
+
+
+def test_the_trace_view_opens_at_a_place_of_the_timeline(tab, shot):
+    page = tab("trace", run="gpu", **{"from": 100, "to": 600})
+    assert page.locator("nav a", has_text="Trace").count() == 0
+    frame = page.wait_for_selector("iframe").content_frame()
+    frame.wait_for_function("document.querySelector('tr-ui-timeline-view')?.trackView?.viewport.interestRange.max > 0")
+    seen = frame.evaluate(
+        """() => {
+          const {model, trackView} = document.querySelector("tr-ui-timeline-view");
+          const {viewport} = trackView, width = trackView.modelTrackContainer_.canvas.width;
+          const clock = (ms) => (ms - model.timestampShiftToZeroAmount_) * 1000;
+          const {min, max} = viewport.interestRange, at = viewport.currentDisplayTransform;
+          return [min, max, at.xViewToWorld(0), at.xViewToWorld(width)].map(clock);
+        }"""
+    )
+    assert seen == pytest.approx([10_100, 10_600, 10_050, 10_650], abs=0.1)  # the first step begins at 10,000
+    assert page.get_by_role("link", name="download the trace").get_attribute("href") == "trace?run=gpu"
+    assert "noopener" in page.get_by_role("link", name="ui.perfetto.dev").get_attribute("rel")
+    shot(page, "trace-page")
+
+
+def test_the_begin_of_the_first_step_is_found_in_the_text_of_a_trace(tab):
+    page = tab("ladder")
+    found = page.evaluate(
+        """async () => {
+          const {begin} = await import("./trace_page.js");
+          const step = (ts, more) => ({name: "ProfilerStep#1", ph: "X", ts, dur: 5, cat: "user_annotation", ...more});
+          const text = (...traceEvents) => JSON.stringify({traceEvents});
+          return [
+            begin(text(step(70), step(30, {args: {a: {b: "}{"}}}), step(10, {cat: "gpu_user_annotation"}))),
+            begin(text({ph: "i", name: "ProfilerStep#1", ts: 1}, {ph: "X", cat: "cpu_op", name: "a", ts: 20, dur: 1})),
+            begin(text({args: {x: [{y: 1}]}, ...step(40)})),
+            begin(text()), begin("torn {"),
+          ];
+        }"""
+    )
+    assert found == [30, 20, 40, None, None]

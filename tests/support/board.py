@@ -53,6 +53,15 @@ def distributed_traces():
     return traces
 
 
+def only_kernels():
+    """A trace without operators, as some profilers of GPUs write."""
+    builder = TraceBuilder()
+    for begin in (0, 100):
+        builder.launch("volta_sgemm_128x64_nn", begin, 1, begin + 10, 50)
+    builder.events = [event for event in builder.events if event["cat"] == "kernel"]
+    return builder
+
+
 def fill(logdir):
     """Runs of every kind in a log folder; returns it."""
     windows = {"00_baseline": 100.0, "04_multiprocess_loading": 120.0}
@@ -68,6 +77,8 @@ def fill(logdir):
         "of 2021": {"w.pt.trace.json": two_steps("2021")},
         "hostile": {"w.pt.trace.json": hostile_trace()},
         "distributed": distributed_traces(),
+        "only kernels": {"w.pt.trace.json": only_kernels()},
+        "without events": {"w.pt.trace.json": TraceBuilder()},
         "odd [name] ünï": {"w [1].pt.trace.json.gz": two_steps()},
     }
     for name, traces in runs.items():
@@ -120,9 +131,9 @@ class Board:
     def url(self, path):
         return f"{self.address}{path}"
 
-    def get(self, path, method="GET", body=None):
+    def get(self, path, method="GET", body=None, **headers):
         """(status, headers, body) of the answer to a request."""
-        request = urllib.request.Request(self.url(path), data=body, method=method)
+        request = urllib.request.Request(self.url(path), data=body, method=method, headers=headers)
         try:
             with _http.open(request, timeout=PATIENCE) as answer:
                 return answer.status, answer.headers, answer.read()

@@ -4,8 +4,9 @@ import {compare} from "./compare.js";
 import {ladder} from "./ladder.js";
 import {step} from "./step.js";
 import {timeline} from "./timeline_page.js";
+import {trace} from "./trace_page.js";
 
-const PAGES = {ladder: ["Ladder", ladder], step: ["Step", step], compare: ["Compare", compare], timeline: ["Timeline", timeline]};
+const PAGES = {ladder: ["Ladder", ladder], step: ["Step", step], compare: ["Compare", compare], timeline: ["Timeline", timeline], trace: [null, trace]}; // null: no link to it
 const POLL = 700; // ms until the server is asked again for what it is still reading
 const SILENT = "TensorBoard does not answer";
 const REFRESH = 10_000; // ms until new runs are looked for
@@ -155,7 +156,7 @@ function followTheme() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
 }
 
-for (const [page, [title]] of Object.entries(PAGES)) {
+for (const [page, [title]] of Object.entries(PAGES).filter(([, [title]]) => title)) {
   const link = document.createElement("a");
   link.href = `#${page}`;
   link.textContent = title;

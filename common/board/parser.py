@@ -1,136 +1,33 @@
-"""torch-tb-profiler's loader of runs, patched: it reads today's traces and does not wait for a child that has died.
+"""torch-tb-profiler's parser, patched by the import of this module: it reads today's traces.
 
-The plugin parses each trace in a new process ("spawn"). The child imports this module to find `RunLoader`, and that
-import patches the plugin's parser there too.
+A child process does so before it reads traces (see `reader`), and TensorBoard's process for the Diff view.
 """
 
 import gzip
-import logging
-import multiprocessing
-import os
 import re
+import sys
 import tempfile
-import threading
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from copy import copy
-from multiprocessing.context import SpawnContext
+from collections.abc import Iterable
 from typing import Any, ClassVar, cast
 
 import msgspec
 import numpy as np
-from torch_tb_profiler import consts, io
-from torch_tb_profiler.multiprocessing import get_start_method
-from torch_tb_profiler.profiler import data, event_parser, overall_parser, tensor_core, trace
-from torch_tb_profiler.profiler import loader as plugin_loader
+from torch_tb_profiler import io
+from torch_tb_profiler.profiler import data, event_parser, overall_parser, run_generator, tensor_core, trace
 from torch_tb_profiler.profiler.diffrun import contract
+from torch_tb_profiler.profiler.node import OperatorNode
 from torch_tb_profiler.profiler.range_utils import get_ranges_sum, intersection_ranges_lists, merge_ranges
-from torch_tb_profiler.run import Run, RunProfile
+from torch_tb_profiler.run import RunProfile
 
 from common.board.translation import COLLECTIVE, translated
 from common.trace.recovery import clean
 from common.trace.steps import COLLECTIVES, end_of_earlier_work
 from common.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 
-log = logging.getLogger("walkthrough")
-processes = cast(SpawnContext, multiprocessing.get_context(get_start_method()))  # the plugin's own choice: "spawn"
-_loading = threading.Semaphore(max(2, os.cpu_count() or 2))  # children at a time: each takes a core and much memory
-
 Range = tuple[int, int]  # begin and end, µs, typed as in the plugin; today's traces have floats
 DEVICE_WORK = (trace.EventTypes.KERNEL, trace.EventTypes.MEMCPY, trace.EventTypes.MEMSET)
-
-
-class RunLoader(plugin_loader.RunLoader):
-    """Loads one run: the plugin's own profiles, but the wait for a child ends when the child does."""
-
-    def load(self) -> Run:
-        """Parse every trace of the run, each in a child.
-
-        A trace that cannot be read is left out, with a warning; raises ValueError where none can be read.
-        """
-        run, distributed = Run(self.run_name, self.run_dir), Run(self.run_name, self.run_dir)
-        traces, failed = self._traces(), []
-        profiles: dict[str, tuple[Any, Any]] = {}
-
-        def parse(worker: str, span: int | None, path: str) -> None:
-            profiles[path] = self._parse_in_child(worker, span, path)
-
-        threads = [threading.Thread(target=parse, args=trace, daemon=True) for trace in traces]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for _, _, path in traces:
-            profile, distributed_profile = profiles.get(path, (None, None))
-            if profile is None:
-                failed.append(path)
-                continue
-            run.add_profile(profile)
-            if distributed_profile is not None:
-                distributed.add_profile(distributed_profile)
-        if failed:
-            log.warning("run %s: %s cannot be read and is left out", self.run_name, ", ".join(sorted(failed)))
-        if not run.profiles:
-            raise ValueError(f"no trace of {self.run_name} can be read")
-        for profile in self._process_spans(distributed) if distributed.profiles else []:
-            if profile is not None:
-                run.add_profile(profile)
-        return run
-
-    def _process_data(self, worker: str, span: int | None, path: str) -> None:
-        if hasattr(os, "nice"):
-            os.nice(10)  # in the child: the server, which answers a waiting reader, goes first
-        super()._process_data(worker, span, path)
-
-    def _traces(self) -> list[tuple[str, int | None, str]]:
-        """(worker, number of the span or None, file name) of each trace in the run's folder."""
-        names, spans = [], defaultdict(list)
-        for path in io.listdir(self.run_dir):
-            match = consts.WORKER_PATTERN.match(path)
-            if match and not io.isdir(io.join(self.run_dir, path)):
-                worker, span = match.group(1), match.group(2) and match.group(2)[1:]
-                names.append((worker, span, path))
-                if span is not None:
-                    spans[worker].append(span)
-        numbers = {
-            (worker, span): number for worker in spans for number, span in enumerate(sorted(spans[worker]), start=1)
-        }
-        return [(worker, numbers.get((worker, span)), path) for worker, span, path in names]
-
-    def _parse_in_child(self, worker: str, span: int | None, path: str) -> tuple[Any, Any]:
-        """(RunProfile, DistributedRunProfileData) of one trace, parsed by a child; (None, None) where that fails."""
-        with _loading:
-            if not _running():
-                return None, None
-            receiver, sender = processes.Pipe(duplex=False)
-            in_child = copy(self)
-            in_child.queue = _Queue(sender.send)
-            child = processes.Process(target=in_child._process_data, args=(worker, span, path), daemon=True)
-            child.start()
-            sender.close()  # so that the pipe ends when the child does, even in the middle of an answer
-            try:
-                while not receiver.poll(0.5):
-                    if not _running():
-                        child.terminate()
-                        return None, None
-                return receiver.recv()
-            except (EOFError, OSError):  # the child ended before its answer, or in the middle of it
-                child.join(5)
-                log.warning("run %s: reading %s ended with exit code %s", self.run_name, path, child.exitcode)
-                return None, None
-
-
-class _Queue:
-    """The queue into which a child puts its answer: one end of a pipe."""
-
-    def __init__(self, send: Callable[[Any], None]) -> None:
-        self.put = send
-
-
-def _running() -> bool:
-    """False while TensorBoard shuts down: then no child is started or waited for."""
-    return threading.main_thread().is_alive()
 
 
 class EventParser(event_parser.EventParser):
@@ -163,6 +60,15 @@ class EventParser(event_parser.EventParser):
             [(event.ts, event.ts + event.duration) for event in kernels if COLLECTIVE not in event.args]
         )
         return nodes
+
+    def parse_steps(self, events: Iterable[Any], comm_nodes: dict[int, Any]) -> None:
+        super().parse_steps(events, comm_nodes)
+        if (
+            self.steps[0][0] > self.steps[0][1]
+        ):  # no step and no operator: the step that stands for all is the recording
+            if self.global_start_ts > self.global_end_ts:
+                self.global_start_ts, self.global_end_ts = 0, 1
+            self.steps[0] = (self.global_start_ts, max(self.global_end_ts, self.global_start_ts + 1))
 
     def _find_device_steps(self, runtime_node_list: list[Any]) -> tuple[Any, list[Range], list[int]]:
         before, device_steps, launched = super()._find_device_steps(runtime_node_list)
@@ -262,6 +168,29 @@ def append_gpu_metrics(run: RunProfile, raw_data: bytes) -> bytes:
     return gzip.compress(raw_data[: opening.end()] + counters + raw_data[opening.end() :], 1)
 
 
+_plugin_generate_op_pie = run_generator.RunGenerator._generate_op_pie
+_plugin_generate_run_profile = run_generator.RunGenerator.generate_run_profile
+
+
+def generate_op_pie(self: run_generator.RunGenerator, group_by_input_shape: bool = False) -> dict[str, Any]:
+    """The charts of the Operator view. Those of the host are there without operators too: the page needs them."""
+    charts = _plugin_generate_op_pie(self, group_by_input_shape)
+    columns = [{"type": "string", "name": "name"}, {"type": "number", "name": "value"}]
+    for key, title in (("host_self_time", "Host Self Time (us)"), ("host_total_time", "Host Total Time (us)")):
+        charts[key] = charts[key] or {"title": title, "columns": columns, "rows": []}
+    return charts
+
+
+def generate_run_profile(self: run_generator.RunGenerator) -> RunProfile:
+    """The profile of a trace. Without operators their tree is a root alone, which the Diff view can compare."""
+    profile = _plugin_generate_run_profile(self)
+    if not profile.tid2tree:
+        kind, limits = trace.EventTypes.PYTHON, (-sys.maxsize - 1, sys.maxsize)
+        root = OperatorNode(name="CallTreeRoot", type=kind, tid=0, start_time=limits[0], end_time=limits[1])
+        profile.tid2tree = {0: root}
+    return profile
+
+
 _plugin_to_dict = contract.DiffStats.to_dict
 
 
@@ -286,6 +215,8 @@ def patch_parser() -> None:
         (data.RunProfileData, "_preprocess_file", staticmethod(preprocess_file)),
         (data, "EventParser", EventParser),
         (data, "OverallParser", OverallParser),
+        (run_generator.RunGenerator, "_generate_op_pie", generate_op_pie),
+        (run_generator.RunGenerator, "generate_run_profile", generate_run_profile),
         (contract.DiffStats, "to_dict", diff_to_dict),
         (RunProfile, "append_gpu_metrics", append_gpu_metrics),
         (tensor_core.TC_Allowlist, "__contains__", uses),

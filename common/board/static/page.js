@@ -26,7 +26,20 @@ function remember() {
 }
 
 function go(page, options = {}) {
-  location.hash = `${page}?${new URLSearchParams(options)}`;
+  location.hash = address(page, options);
+}
+
+function address(page, options) {
+  const given = Object.entries(options).filter(([, value]) => value !== null && value !== undefined);
+  return `#${page}?${new URLSearchParams(given)}`;
+}
+
+// Changes options of the address without a redraw and without a step in the browser's history; null removes an option.
+function stay(site, options) {
+  const {page, options: now} = place();
+  history.replaceState(history.state, "", address(page, {...now, ...options}));
+  site.options = place().options;
+  remember();
 }
 
 async function fetchJson(route, options = {}) {
@@ -72,6 +85,7 @@ async function show() {
   const view = document.getElementById("view");
   const site = {
     options, go,
+    stay: (changed) => current === shown && stay(site, changed),
     dark: document.documentElement.classList.contains("dark"),
     runs: [],
     ladders: () => fetchJson("ladders"),

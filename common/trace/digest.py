@@ -3,7 +3,6 @@
 Runs in a process of its own, so a server stays responsive and small while a large trace is read.
 """
 
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -24,12 +23,12 @@ from common.trace.places import longest_gap
 from common.trace.source import Chunks
 from common.trace.summary import Summary, summarize
 from common.trace.tables import Kernel
+from common.trace.units import micro_sign
 
 TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 500, 500, 12  # rows of the page's tables
 NAME_WIDTH = 100  # letters of a kernel's name; the page shows the whole one on demand
 MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
 MAX_STEPS = 1000  # whose times are sent one by one
-_MICROSECONDS = re.compile(r"(?<=\d) us\b")
 
 
 def digest(summary: Summary) -> dict[str, object]:
@@ -45,9 +44,9 @@ def digest(summary: Summary) -> dict[str, object]:
     rank = summary.trace.rank
     return {
         "file": summary.trace.file.name,
-        "warnings": [_sign(line) for line in summary.trace.warnings],
+        "warnings": [micro_sign(line) for line in summary.trace.warnings],
         "partial": summary.trace.partial,
-        "recorded": [_sign(line) for line in wording.recorded(summary)],
+        "recorded": [micro_sign(line) for line in wording.recorded(summary)],
         "samples_per_step": recording.samples_per_step if recording else None,
         "rank": None if rank is None else asdict(ranks.of(summary, rank)),
         "collectives": {} if rank is None else ranks.sequences(summary.trace, steps),
@@ -62,7 +61,7 @@ def digest(summary: Summary) -> dict[str, object]:
             "median_us": steps.median_us,
             "outliers": [
                 outlier.as_json()
-                | {"doing": outlier.doing, "remedy": outlier.remedy, "why": _sign(wording.why_outlier(outlier))}
+                | {"doing": outlier.doing, "remedy": outlier.remedy, "why": micro_sign(wording.why_outlier(outlier))}
                 for outlier in summary.outliers
             ],
         },
@@ -112,27 +111,22 @@ def digest(summary: Summary) -> dict[str, object]:
         "combined": [asdict(combination) for combination in summary.combined],
         "findings": [
             finding.as_json()
-            | {"why": _sign(finding.why), "do": _sign(finding.do), "marked": len(finding.when.start) > 0}
+            | {"why": micro_sign(finding.why), "do": micro_sign(finding.do), "marked": len(finding.when.start) > 0}
             for finding in summary.findings
         ],
         "predictions": {
             advice.step: asdict(advice) | {"gain": gain_text(advice)} for advice in summary.bottlenecks if advice.step
         },
-        "verdict": _sign(summary.verdict),
+        "verdict": micro_sign(summary.verdict),
     }
 
 
-def _sign(text: str) -> str:
-    """A text with "µs" for the "us" of a terminal."""
-    return _MICROSECONDS.sub(" µs", text)
-
-
-def _kernel(kernel: Kernel, count: int) -> dict[str, object]:
+def _kernel(kernel: Kernel, count: int) -> dict[str, Any]:
     row = asdict(kernel) | {"short": short_name(kernel.name, NAME_WIDTH)}
     return row | {"count": kernel.count / count, "us": kernel.us / count}
 
 
-def _copies(copies: Copies, count: int) -> dict[str, object]:
+def _copies(copies: Copies, count: int) -> dict[str, Any]:
     sums = {name: value / count for name, value in asdict(copies).items()}
     return sums | {"gigabytes_per_second": copies.gigabytes_per_second}
 
@@ -157,7 +151,7 @@ def _advice(summary: Summary, advice: Advice) -> dict[str, Any]:
         "end": round(place.end - origin, 3),
         "device": place.device,
     }
-    return asdict(advice) | {"why": _sign(advice.why), "gain": gain_text(advice), "gap": gap}
+    return asdict(advice) | {"why": micro_sign(advice.why), "gain": gain_text(advice), "gap": gap}
 
 
 def _memory(memory: Memory) -> dict[str, object]:

@@ -35,7 +35,7 @@ OVERLAP = "overlap communication"
 
 
 class Place(Struct, frozen=True):
-    """A stretch of time. start, end: µs since `Trace.origin`. device: the GPU that waits there, None where none does."""
+    """A stretch of time. start, end: µs since `Trace.origin`. device: the GPU that waits there, or None."""
 
     start: float
     end: float

@@ -1,5 +1,9 @@
 """Numbers with their units, as texts."""
 
+import re
+
+_MICROSECONDS = re.compile(r"(?<=\d) us\b")
+
 
 def time_text(us: float) -> str:
     """µs in a suitable unit."""
@@ -9,3 +13,8 @@ def time_text(us: float) -> str:
 def fine_time_text(us: float) -> str:
     """The same, with a tenth of a microsecond."""
     return f"{us:.1f} us" if abs(us) < 1e3 else time_text(us)
+
+
+def micro_sign(text: str) -> str:
+    """A text with "µs" for the "us" that terminals are given."""
+    return _MICROSECONDS.sub(" µs", text)

@@ -34,7 +34,7 @@ PAGE = {  # the tab's own files: {route: content type}
 READ_AHEAD = 40  # runs whose traces are read before the page asks for them
 A_DAY = 24 * 3600  # s
 RESULT_FIELDS = (
-    *("step", "model", "batch_size", "samples_per_second", "step_ms"),
+    *("step", "device_type", "model", "batch_size", "samples_per_second", "step_ms"),
     *("peak_memory_bytes", "batch_bytes", "notes"),
 )
 

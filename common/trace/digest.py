@@ -21,6 +21,7 @@ from common.trace.memory import Memory
 from common.trace.parts import parts_us
 from common.trace.places import longest_gap
 from common.trace.source import Chunks
+from common.trace.steps import ROLES
 from common.trace.summary import Summary, summarize
 from common.trace.tables import Kernel
 from common.trace.units import micro_sign
@@ -28,6 +29,7 @@ from common.trace.units import micro_sign
 TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 500, 500, 12  # rows of the page's tables
 NAME_WIDTH = 100  # letters of a kernel's name; the page shows the whole one on demand
 MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
+FEW_STEPS = 3  # fewer are shown one by one, where nobody can tell which is the usual one
 MAX_STEPS = 1000  # whose times are sent one by one
 
 
@@ -58,6 +60,7 @@ def digest(summary: Summary) -> dict[str, object]:
             "mean_us": steps.mean_us,
             "us": steps.duration[:MAX_STEPS].tolist(),
             "breakdown_us": steps.mean_breakdown_us,
+            "roles_us": dict(zip(ROLES, steps.breakdown.tolist(), strict=True)) if len(steps.names) < FEW_STEPS else {},
             "median_us": steps.median_us,
             "outliers": [
                 outlier.as_json()

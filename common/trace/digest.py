@@ -46,7 +46,7 @@ def digest(summary: Summary) -> dict[str, object]:
     rank = summary.trace.rank
     return {
         "file": summary.trace.file.name,
-        "warnings": [micro_sign(line) for line in summary.trace.warnings],
+        "warnings": [_warning(summary, line) for line in summary.trace.warnings],
         "partial": summary.trace.partial,
         "recorded": [micro_sign(line) for line in wording.recorded(summary)],
         "samples_per_step": recording.samples_per_step if recording else None,
@@ -118,10 +118,21 @@ def digest(summary: Summary) -> dict[str, object]:
             for finding in summary.findings
         ],
         "predictions": {
-            advice.step: asdict(advice) | {"gain": gain_text(advice)} for advice in summary.bottlenecks if advice.step
+            advice.step: {
+                "gain": gain_text(advice),
+                "predicted_gain": advice.predicted_gain,
+                "estimated_gain": advice.estimated_gain,
+            }
+            for advice in summary.bottlenecks
+            if advice.step
         },
         "verdict": micro_sign(summary.verdict),
     }
+
+
+def _warning(summary: Summary, line: str) -> str:
+    """A warning that names the file, not the folder that it lies in."""
+    return micro_sign(line.replace(str(summary.trace.file), summary.trace.file.name))
 
 
 def _kernel(kernel: Kernel, count: int) -> dict[str, Any]:

@@ -34,7 +34,8 @@ export async function compare(site) {
   const speed = await measured(site, before, after, old, now);
   page.append(...[speed, ...warnings(before, after, old, now)].filter(Boolean));
   page.append(h("div", {class: "grid"}, ...[
-    () => section("Mean step, under the profiler", changes(old, now)), () => section("Figures", figures(old, now)),
+    () => section(`${[old, now].some(({steps}) => steps.outliers.length) ? "Typical" : "Mean"} step, under the profiler`, changes(old, now)),
+    () => section(per(old) === per(now) ? `Figures ${per(old)}` : "Figures", figures(old, now)),
     () => changedNames(site, {before, after, old, now})].map(part)));
   return page;
 }
@@ -120,11 +121,10 @@ export function figures(old, now) {
     ["bytes to the GPU", ...cells((digest) => digest.step_bytes || null, bytes)],
     ["peak memory", ...cells((digest) => digest.memory[0]?.peak_allocated, bytes)],
   ];
-  const which = ["of", per(old), per(now)].map((text) => text.replace(/^in |^per (a )?/, ""));
   const device = (digest) => digest.gpus[0]?.name ?? (digest.gpus[0] ? `GPU ${digest.gpus[0].id}` : digest.has_gpu ? "GPU" : "CPU");
   return table(["", ">before", ">after"], [
     ["device", ...[old, now].map((digest) => (digest.gpus.length > 1 ? `${digest.gpus.length} × ${device(digest)}` : device(digest)))],
-    [`figures ${which[0]} a`, which[1], which[2]],
+    ...(per(old) === per(now) ? [] : [["figures are", per(old), per(now)]]),
     ...rows.filter((row) => row[1] !== "–" || row[2] !== "–")]);
 }
 

@@ -152,7 +152,7 @@ function runsTable(site) {
           h("span", {}, digest.verdict, ...digest.warnings.map((warning) => h("div", {class: "bad"}, warning)))];
         cells.forEach((cell, at) => cell.replaceWith(texts[at]));
         if (digest.matrix_units === "Matrix cores") {
-          runs.querySelectorAll("th")[4].textContent = digest.matrix_units;
+          runs.querySelectorAll("th")[4].textContent = "Tensor / Matrix cores";
         }
       }
     }).catch((error) => cells.forEach((cell, at) => cell.replaceWith(at === 4 ? h("span", {class: "bad"}, error.message) : "")));

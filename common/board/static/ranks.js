@@ -19,7 +19,7 @@ export async function ranks(site) {
     page.append(note("No trace of this run names its rank."));
     return page;
   }
-  page.append(verdict(answer), h("div", {class: "grid"}, section("Typical step of each rank", bars(site, run, answer)),
+  page.append(verdict(answer), h("div", {class: "grid"}, h("section", {class: "wide"}, h("h2", {}, "Typical step of each rank"), bars(site, run, answer)),
     h("section", {class: "wide"}, h("h2", {}, "The ranks, per typical step"), rows(site, run, answer),
       note(answer.no_waits ? `Waits for other ranks are not known: ${answer.no_waits}.`
         : "wait: how much longer its collectives last than those of the rank that comes to each of them last. By durations, since the "

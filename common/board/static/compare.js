@@ -1,5 +1,5 @@
 // Any two runs: what changed, per step and of the same steps as on the page Step.
-import {PARTS, ROLES, amount, bytes, choice, h, kernelName, note, part, partsOf, per, ratioText, section, share, swatch, table, time,
+import {PARTS, ROLES, amount, bytes, choice, goneText, h, kernelName, note, part, partsOf, per, ratioText, section, share, swatch, table, time,
   valueOrReason, withTraces} from "./elements.js";
 import {bigTable, timelineColumn} from "./tables.js";
 
@@ -27,6 +27,11 @@ export async function compare(site) {
   const go = (changed) => site.go("compare", {before: before.key, after: after.key, by: site.options.by, ...changed});
   const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
     choice("Before", names, before.key, (key) => go({before: key})), choice("After", names, after.key, (key) => go({after: key}))));
+  const gone = [site.options.before, site.options.after].filter((key) => key && !runs.some((run) => run.key === key));
+  if (gone.length) {
+    page.append(...gone.map((key) => h("p", {class: "bad failed"}, `This cannot be shown: ${goneText(key)}`)));
+    return page;
+  }
   const [old, now] = await Promise.all([before, after].map((run) => valueOrReason(page, site.digest(run.key))));
   if (!old?.steps || !now?.steps) {
     return page;

@@ -148,15 +148,23 @@ export function withTraces(site) {
   return site.runs.filter((run) => run.traces.length);
 }
 
-// The run in the address, else the first; with the form to choose the run, and its trace where it has several.
+export function goneText(key) {
+  return `the run ${key} is not here, or no longer`;
+}
+
+// The run in the address, else the first; with the form to choose the run, and its trace where it has several. Throws where
+// the run of the address is not there: another one is never shown in its place.
 export function chosenRun(site, page) {
   const runs = withTraces(site);
   if (!runs.length) {
     throw new Error("no run with a trace is in the log folder yet");
   }
-  const run = runs.find(({key}) => key === site.options.run) || runs[0];
+  const asked = site.options.run, run = asked ? runs.find(({key}) => key === asked) : runs[0];
   const form = h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-    choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go(page, {run: key})));
+    choice("Run", runs.map(({key, name}) => [key, name]), run?.key ?? "", (key) => site.go(page, {run: key})));
+  if (!run) {
+    throw Object.assign(new Error(goneText(asked)), {form});
+  }
   const trace = run.traces.includes(site.options.trace) ? site.options.trace : undefined;
   site.watch?.(run, trace);
   if (run.traces.length > 1) {

@@ -125,7 +125,7 @@ async function show(again = false) {
       line.textContent = `This cannot be shown: ${error.message}`;
       leave.splice(0).forEach((action) => action());
       view.dataset.page = page;
-      view.replaceChildren(line);
+      view.replaceChildren(...(error.form ? [error.form] : []), line);
       progress("");
     }
   }

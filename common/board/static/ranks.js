@@ -1,5 +1,5 @@
 // The ranks of one training side by side: which one the others wait for.
-import {PARTS, chart, choice, h, note, partsOf, section, table, time, valueOrReason} from "./elements.js";
+import {PARTS, chart, choice, goneText, h, note, partsOf, section, table, time, valueOrReason} from "./elements.js";
 
 export async function ranks(site) {
   const runs = site.runs.filter((run) => run.has_ranks);
@@ -10,6 +10,11 @@ export async function ranks(site) {
   site.watch(run);
   const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
     choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go("ranks", {run: key}))), h("h1", {}, run.name));
+  if (site.options.run && run.key !== site.options.run) {
+    const other = site.runs.some(({key}) => key === site.options.run);
+    page.append(h("p", {class: "quiet failed"}, other ? `The run ${site.options.run} has no traces of several ranks; this is another.`
+      : `This cannot be shown: ${goneText(site.options.run)}; this is another.`));
+  }
   const answer = await valueOrReason(page, site.ranks(run.key));
   if (!answer?.ranks) {
     return page;

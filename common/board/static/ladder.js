@@ -38,18 +38,22 @@ function windows({rows}) {
   return `${text("windows", "window")} of each step, ${text("rounds", "round")}`;
 }
 
-// Peak memory as measured, beside what `fit` predicts for a GPU; nothing where nothing is predicted.
+// Peak memory on a GPU as `fit` predicts it, beside what was measured if that was on a GPU: on a CPU the steps train another
+// model, and smaller images. Nothing where nothing is predicted.
 function memory(site, {rows, prediction}) {
   if (!rows.some((row) => row.gpu_bytes_predicted)) {
     return [];
   }
-  const steps = rows.map((row) => plain(row.step)), onCpu = rows.every((row) => row.device_type === "cpu");
-  const bars = [["measured here", rows.map((row) => row.peak_memory_bytes.allocated), "#0072B2"],
-    ["on a GPU, predicted", rows.map((row) => row.gpu_bytes_predicted), "#E69F00"]];
-  return [section("Peak memory", chart(site, bars.map(([name, values, colour]) => ({type: "bar", name, x: steps, marker: {color: colour},
-    y: values.map((size) => (size ? size / 1e6 : null)), hovertemplate: `%{x}<br>%{y:.0f} MB<extra>${name}</extra>`})),
-  {label: "Peak memory of each step, measured and predicted", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: " MB"}}),
-  note(`measured here: ${onCpu ? "the profiler's peak (weights not in it)" : "the GPU allocator's peak"}. ${prediction}`))];
+  const onGpu = rows.some((row) => row.device_type === "cuda");
+  const bars = [["predicted", rows.map((row) => row.gpu_bytes_predicted), "#E69F00"]];
+  if (onGpu) {
+    bars.unshift(["measured here", rows.map((row) => row.peak_memory_bytes.allocated), "#0072B2"]);
+  }
+  return [section(onGpu ? "Peak memory" : "Peak memory on a GPU, predicted", chart(site, bars.map(([name, values, colour]) => ({
+    type: "bar", name, x: rows.map((row) => plain(row.step)), marker: {color: colour}, y: values.map((size) => (size ? size / 1e6 : null)),
+    hovertemplate: `%{x}<br>%{y:.0f} MB<extra>${name}</extra>`})),
+  {label: "Peak memory of each step on a GPU", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: " MB"}}),
+  note(`${onGpu ? "Measured: the GPU allocator's peak. " : ""}${prediction}`))];
 }
 
 function problems(site) {
@@ -104,8 +108,10 @@ function breakdowns(site, {rows}) {
       y: digests.map(([row]) => plain(row.step)), x: digests.map((pair) => pair[1].typical.breakdown_us[role] * scale(pair)),
       hovertemplate: `%{y}<br>${role}: %{x:.1f} ${shortUnit}<extra></extra>`,
     })).filter((bar) => bar.x.some((value) => value > 0));
-    container.replaceChildren(opensSteps(site, chart(site, bars, {label: "Step time by activity", barmode: "stack",
-      xaxis: {title: {text: unit === "image" ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed"}}), digests.map(([row]) => row)));
+    const host = chart(site, bars, {label: "Step time by activity", barmode: "stack",
+      xaxis: {title: {text: unit === "image" ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed", dtick: 1}});
+    host.style.height = `${Math.max(300, 100 + 22 * digests.length)}px`; // a label beside every bar
+    container.replaceChildren(opensSteps(site, host, digests.map(([row]) => row)));
   };
   const panel = h("section", {class: "wide"}, h("h2", {}, "Step time by activity, from the trace"),
     h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
@@ -126,15 +132,22 @@ function breakdowns(site, {rows}) {
   return panel;
 }
 
+// Notes are numbered, and those of every step stand below the table once, as `compare` prints them.
 function ladderTable(site, {rows}) {
-  const link = (row) => (row.has_trace
-    ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step);
+  const notes = [...new Set(rows.flatMap((row) => row.notes))];
+  const everywhere = notes.filter((text) => rows.every((row) => row.notes.includes(text)));
+  const numbered = notes.filter((text) => !everywhere.includes(text));
+  const marks = (row) => numbered.flatMap((text, at) => (row.notes.includes(text) ? [at + 1] : [])).join(", ");
+  const link = (row) => h("span", {class: "step"}, row.has_trace
+    ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step,
+  h("span", {class: "quiet"}, marks(row) ? ` [${marks(row)}]` : ""));
   const predicted = rows.some((row) => row.gpu_bytes_predicted); // by `python -m common fit`, for the step on a GPU
-  return table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">range of windows", ">windows / rounds", ">peak memory",
-    ...(predicted ? [">on a GPU, predicted"] : []), "notes"],
-    rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain), ratioText(row.relative),
-      `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.windows} / ${row.rounds}`, bytes(row.peak_memory_bytes.allocated),
-      ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : []), row.notes.join("; ")]));
+  return h("div", {}, table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">range of windows", ">windows / rounds",
+    ">peak memory", ...(predicted ? [">on a GPU, predicted"] : [])],
+  rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain), ratioText(row.relative),
+    `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.windows} / ${row.rounds}`, bytes(row.peak_memory_bytes.allocated),
+    ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : [])])),
+  ...everywhere.map((text) => note(`All: ${text}.`)), ...numbered.map((text, at) => note(`[${at + 1}] ${text}`)));
 }
 
 // The runs with their main figures, which come as the traces are read.

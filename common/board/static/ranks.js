@@ -12,7 +12,7 @@ export async function ranks(site) {
     choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go("ranks", {run: key}))), h("h1", {}, run.name));
   if (site.options.run && run.key !== site.options.run) {
     const other = site.runs.some(({key}) => key === site.options.run);
-    page.append(h("p", {class: "quiet failed"}, other ? `The run ${site.options.run} has no traces of several ranks; this is another.`
+    page.append(h("p", {class: other ? "quiet" : "bad failed"}, other ? `The run ${site.options.run} has no traces of several ranks; this is another.`
       : `This cannot be shown: ${goneText(site.options.run)}; this is another.`));
   }
   const answer = await valueOrReason(page, site.ranks(run.key));

@@ -13,14 +13,14 @@ from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
-from common.board import hosts, offline
+from common.board import hosts, offline, ranks
 from common.board.download import download
 from common.board.runs import Run, Runs, roots_of
 from common.board.store import ANY_STEPS, Kind, Steps, Store
 from common.errors import InputError, printable
 from common.ladder import compare, gpu_memory, published, statistics
 from common.ladder.statistics import Rounds
-from common.ladder.summary import intervals, summary
+from common.ladder.summary import intervals, prediction, summary
 from common.record import Result
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PAGE = {  # the tab's own files: {route: content type}
 READ_AHEAD = 40  # runs whose traces are read before the page asks for them
 A_DAY = 24 * 3600  # s
 RESULT_FIELDS = (
-    *("step", "model", "batch_size", "samples_per_second", "step_ms"),
+    *("step", "device_type", "model", "batch_size", "samples_per_second", "step_ms"),
     *("peak_memory_bytes", "batch_bytes", "notes"),
 )
 
@@ -55,8 +55,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
     def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
         """The WSGI app of each route."""
         data = {"/runs": self._runs, "/ladders": self._ladders, "/ratio": self._ratio}
-        data |= {"/digest": self._digest, "/lanes": self._lanes}
-        data["/trace"] = self._trace
+        data |= {"/digest": self._digest, "/lanes": self._lanes, "/ranks": self._ranks, "/trace": self._trace}
         apps = {route: _app(answer) for route, answer in data.items()}
         apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
         apps |= {"/plotly.min.js": _app(_plotly)}
@@ -71,15 +70,20 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Walkthrough", disable_reload=True)
 
     def _runs(self, request: wrappers.Request) -> dict[str, Any]:
-        """{"runs": [{name, key, traces, step, problem}], "reading": n}. Starts to read the runs' traces."""
-        runs = self.runs.latest()
-        for name in [name for name, run in runs.items() if run.traces][:READ_AHEAD]:
-            self.store.get("digest", self.runs.trace(name), urgent=False)
+        """{"runs": [{name, key, traces, versions, has_ranks, step, problem}], "reading": n}. Reads the traces ahead.
+
+        versions: see `Run`; the page asks for them every few seconds, to notice a change.
+        """
+        runs = self.runs.latest(newest=True)
+        for run in [run for run in runs.values() if run.traces][:READ_AHEAD]:
+            self.store.get("digest", run.trace(), urgent=False)
         rows = [
             {
                 "name": printable(run.name),
                 "key": run.name,
                 "traces": list(run.traces),
+                "versions": run.versions,
+                "has_ranks": run.has_ranks,
                 "step": run.result and run.result.step,
                 "problem": run.problem and printable(run.problem),
             }
@@ -88,9 +92,10 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return {"runs": rows, "reading": self.store.reading}
 
     def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
-        """{"ladders": [{title, baseline, rows, summary, intervals}], "original": {device, model, relative}}.
+        """{"ladders": [{title, baseline, rows, …}], "original": {device, model, relative}, "problems": [text]}.
 
-        Each ladder in the log folders, as `compare --json` prints it, and the published one.
+        summary, intervals, prediction: texts of a ladder, as `compare` prints them. Each ladder in the log folders,
+        as `compare --json` prints it, and the published one.
         """
         results: dict[Path, list[Result]] = {}
         rounds: dict[Path, dict[str, Rounds]] = {}
@@ -100,16 +105,22 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
                 results.setdefault(run.folder.parent, []).append(run.result)
                 rounds.setdefault(run.folder.parent, {})[run.result.step] = run.rounds()
                 run_of_result[id(run.result)] = run
-        ladders = []
+        ladders, problems = [], []
         for folder, folder_results in results.items():
             fit = _fit_in(folder)
-            for ladder in compare.ladders(folder_results, rounds[folder]):
+            try:
+                compared = compare.ladders(folder_results, rounds[folder])
+            except InputError as error:
+                problems.append(f"{printable(folder.name)}: {printable(error)}")
+                continue
+            for ladder in compared:
                 rows = [_row(row, run_of_result[id(row.result)], fit) for row in ladder.rows]
                 base = ladder.baseline
                 title = f"{folder.name}: {base.model}, {base.size_label}, {base.data}, on {base.device}"
                 texts = {"summary": summary(ladder), "intervals": intervals(ladder)}
+                texts["prediction"] = prediction(ladder, fit) if fit else ""
                 ladders.append({"title": printable(title), "baseline": base.step, "rows": rows} | texts)
-        return {"ladders": ladders, "original": ORIGINAL}
+        return {"ladders": ladders, "original": ORIGINAL, "problems": problems}
 
     def _ratio(self, request: wrappers.Request) -> dict[str, Any]:
         """Arguments before, after: runs. {"ratio", "speeds": images/s, "batch_sizes": [before, after]}.
@@ -130,6 +141,10 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
     def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
         """Arguments run, trace. {"state": "ready", …}: see common/trace/digest.py; or "reading" or "failed"."""
         return self._answer_of_trace(request, "digest")
+
+    def _ranks(self, request: wrappers.Request) -> dict[str, Any]:
+        """Argument run. {"state": "ready", …}: see `ranks.compared`; "reading" while a rank's trace is read."""
+        return ranks.compared(self.runs.run(request.args.get("run", "")), self.store)
 
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
         """The same for the lanes of the timeline, see common/trace/timeline/lanes.py. Arguments first, last: steps."""
@@ -178,6 +193,8 @@ def _row(row: compare.Row, run: Run, fit: gpu_memory.Fit | None) -> dict[str, An
         "run": run.name,
         "low": low,
         "high": high,
+        "windows": sum(map(len, row.rounds.values())),
+        "rounds": len(row.rounds),
         "relative": _ratio(row.relative) if row.gain else asdict(row.relative) | {"resolved": True, "text": "1.00x"},
         "gain": row.gain and _ratio(row.gain),
         "has_trace": bool(run.traces),

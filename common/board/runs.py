@@ -1,14 +1,17 @@
 """Which runs lie in TensorBoard's log folders: folders that hold traces, or results of the walkthrough's steps."""
 
+import gzip
 import math
 import os
 import re
 import stat
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from tensorboard.plugins.base_plugin import TBContext
@@ -22,19 +25,38 @@ from common.trace import source
 MAX_FOLDERS = 20_000  # that are searched below a log folder
 RESCAN_SECONDS = 3.0  # until the folders are searched again
 FIRST_SCAN_SECONDS = 3.0  # that the first question waits for the first search
+SCAN_SECONDS = 0.5  # that a question for the newest waits for a search: most folders take less
+HEADER_BYTES = 2**18  # of a trace, in which its header names its rank
 MAX_RESULT_BYTES = 2**22  # of a result.json
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,1000}?"rank"\s*:\s*(\d+)')
 REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9.+-]+://")  # s3://, gs://: these are not read
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder. name: its path below the log folder, with "/". traces: files by name, the newest first."""
+    """One run folder. name: its path below the log folder, with "/". traces: files by name, the newest first.
+
+    versions: of each trace, another text whenever the file has changed. has_ranks: whether the headers of its traces
+    name more than one rank.
+    """
 
     name: str
     folder: Path
     traces: dict[str, Path]
     result: record.Result | None
     problem: str | None  # why its result cannot be read
+    versions: list[str]
+    has_ranks: bool
+
+    def trace(self, file: str | None = None) -> Path:
+        """The path of one of its traces: `file`, else that of its result, else the newest. InputError if none."""
+        if not self.traces:
+            raise InputError(f"run {self.name!r} holds no trace")
+        if file is None:
+            file = self.result.trace if self.result and self.result.trace in self.traces else next(iter(self.traces))
+        if file not in self.traces:
+            raise InputError(f"run {self.name!r} holds no trace {file!r}")
+        return self.traces[file]
 
     def rounds(self) -> Rounds:
         """The windows that the folder keeps round by round; {} where it keeps none, or none that can be read."""
@@ -58,23 +80,30 @@ class Runs:
         self.roots = [(name, Path(path).resolve()) for name, path in roots]
         self._lock, self._scanning, self._scanned_at = threading.Lock(), False, -math.inf
         self._runs: dict[str, Run] = {}
-        self._first_scan = threading.Event()
+        self._first_scan, self._scan_ended = threading.Event(), threading.Event()
 
-    def latest(self) -> dict[str, Run]:
-        """{name: Run}, by name, as the last search found them; the first call waits a little for the first search."""
+    def latest(self, newest: bool = False) -> dict[str, Run]:
+        """{name: Run}, by name (numbers in it as numbers), as the last search found them.
+
+        The first call waits a little for the first search. newest: wait a moment for a search that is under way, too.
+        """
         with self._lock:
             if not self._scanning and time.monotonic() - self._scanned_at >= RESCAN_SECONDS:
                 self._scanning = True
+                self._scan_ended.clear()
                 threading.Thread(target=self._rescan, name="walkthrough runs", daemon=True).start()
         self._first_scan.wait(FIRST_SCAN_SECONDS)
+        if newest:
+            self._scan_ended.wait(SCAN_SECONDS)
         return self._runs
 
     def _rescan(self) -> None:
         try:
-            self._runs = dict(sorted(self._scan()))
+            self._runs = dict(sorted(self._scan(), key=lambda named: natural(named[0])))
         finally:
             self._scanned_at, self._scanning = time.monotonic(), False
             self._first_scan.set()
+            self._scan_ended.set()
 
     def run(self, name: str) -> Run:
         """The `Run` of that name; raises InputError where there is none."""
@@ -88,14 +117,7 @@ class Runs:
 
         Raises InputError where there is no such run or trace.
         """
-        run = self.run(name)
-        if not run.traces:
-            raise InputError(f"run {name!r} holds no trace")
-        if file is None:
-            file = run.result.trace if run.result and run.result.trace in run.traces else next(iter(run.traces))
-        if file not in run.traces:
-            raise InputError(f"run {name!r} holds no trace {file!r}")
-        return run.traces[file]
+        return self.run(name).trace(file)
 
     def _scan(self) -> Iterator[tuple[str, Run]]:
         for prefix, root in self.roots:
@@ -123,6 +145,12 @@ def roots_of(context: TBContext) -> list[tuple[str, str]]:
     return roots
 
 
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names with the numbers in them as numbers: run2 before run10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part), part) if at % 2 else (1, 0, part) for at, part in enumerate(parts) if part]
+
+
 def _name(prefix: str, root: Path, folder: Path, several_roots: bool) -> str:
     below = folder.relative_to(root).as_posix()
     parts = [prefix] if several_roots and prefix else []
@@ -143,7 +171,25 @@ def _run(folder: Path, files: list[str], name: str) -> Run | None:
     if not traces and result is None and problem is None:
         return None
     newest_first = [path.name for path in source.traces_in(folder) if path.name in traces] if traces else []
-    return Run(name, folder, {file: folder / file for file in newest_first}, result, problem)
+    paths = {file: folder / file for file in newest_first}
+    status = [path.stat() for path in paths.values()]
+    versions = [f"{one.st_size} {one.st_mtime_ns}" for one in status]
+    training = source.of_training(list(paths.values())) if len(paths) > 1 else []
+    known = dict(zip(paths.values(), versions, strict=True))
+    ranks = {_rank(path, known[path]) for path in training} - {None}
+    return Run(name, folder, paths, result, problem, versions, len(ranks) > 1)
+
+
+@lru_cache(10_000)
+def _rank(path: Path, version: str) -> int | None:
+    """The rank that a trace's header names, as far as its begin shows; None where it names none. See `Run.versions`."""
+    with suppress(OSError, EOFError, zlib.error), path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        begin = gzip.GzipFile(fileobj=file).read(HEADER_BYTES) if packed else file.read(HEADER_BYTES)
+        found = _RANK.search(begin)
+        return int(found[1]) if found else None
+    return None
 
 
 def _is_file(path: Path, max_bytes: float = math.inf) -> bool:

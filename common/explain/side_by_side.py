@@ -9,12 +9,11 @@ from rich.text import Text
 from common.errors import printable
 from common.explain.terminal import headed_table, share_text, size_text, time_text
 from common.explain.view import device_names
-from common.trace.communication import ways_to_communicate_less
+from common.trace import ranks
 from common.trace.gpus import mean_of_known
 from common.trace.summary import Summary
 
 _UNDER_THE_PROFILER = "tracing and the machine's load are in these times; `walkthrough time` measures the speed"
-WAITING = 0.05  # of the step: ranks that wait for another so long are worth a line
 
 
 def print_change(
@@ -100,88 +99,19 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
             "-" if waits is None else time_text(waits),
         )
     to.print(table)
-    times = {rank: summary.typical.mean_us for rank, summary in summaries.items()}
-    straggler = _straggler(summaries)
-    slowest, fastest = max(times, key=lambda rank: times[rank]), min(times, key=lambda rank: times[rank])
-    spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
-    difference = f"rank {slowest} takes {spread:.1%} longer per step than rank {fastest}"
-    if spread < 0.005:
-        difference = "their steps take the same time to within 0.5 %"
-    to.print(f"\n{len(times)} ranks; {difference}")
+    compared = [ranks.of(summary, rank) for rank, summary in summaries.items()]
+    straggler = ranks.straggler(compared)
+    to.print(f"\n{len(compared)} ranks; {ranks.difference(compared)}")
     for rank, summary in summaries.items():
         for step in summary.outliers:
             doing = f", {step.doing}" if step.doing else ""
             text = f"rank {rank}, step {printable(step.name, 20)}{doing}: {time_text(step.us)}, and not in the table"
             to.print(Text(text, "yellow"))
-    first = slowest if straggler is None else straggler
+    first = (straggler or max(compared, key=lambda rank: rank.step_us)).rank
     to.print(f"rank {first}: {printable(summaries[first].verdict)}; `explain` its trace to see more", markup=False)
-    if advice := _communication_advice(summaries, straggler):
+    if advice := ranks.advice(compared):
         to.print(Text.assemble("\n", ("overlap communication", "bold green"), f": {advice}"))
     to.print(Text("A rank that others wait for shows little time in collectives; those that wait show much.", "dim"))
-
-
-def _exposed_us(summary: Summary) -> float:
-    """µs of a mean step in which only communication runs."""
-    return summary.usual.communication.exposed_us / len(summary.typical.names) if summary.usual.communication else 0.0
-
-
-def _straggler(summaries: dict[int, Summary]) -> int | None:
-    """The rank that the others wait for in collectives; None if there is none.
-
-    It is less in collectives than any other, and what others wait longer than it is `WAITING` of a step or more.
-    """
-    times = {
-        rank: summary.usual.communication.us / len(summary.typical.names)
-        for rank, summary in summaries.items()
-        if summary.usual.communication
-    }
-    if len(times) < 2:
-        return None
-    least = min(times, key=lambda rank: times[rank])
-    return least if _waiting_us(summaries, least) >= WAITING * summaries[least].typical.mean_us else None
-
-
-def _waiting_us(summaries: dict[int, Summary], straggler: int) -> float:
-    """µs of a step that the other ranks, on average, spend more in exposed collectives than that one."""
-    waits = [_exposed_us(summary) for rank, summary in summaries.items() if rank != straggler]
-    return sum(waits) / len(waits) - _exposed_us(summaries[straggler])
-
-
-def _communication_advice(summaries: dict[int, Summary], straggler: int | None) -> str:
-    """What to do about the ranks' exposed collectives: of the rank that others wait for, then of all; "" if little."""
-    sentences = []
-    if straggler is not None:
-        waiting = _waiting_us(summaries, straggler)
-        share = waiting / max(summaries[straggler].typical.mean_us, 1e-9)
-        others = [summary for rank, summary in summaries.items() if rank != straggler]
-        longer = _longer_role(summaries[straggler], others)
-        sentences.append(f"the others wait {time_text(waiting)} of a step ({share:.0%}) for rank {straggler}{longer}")
-    plain = min(summaries.values(), key=_exposed_us)
-    share = _exposed_us(plain) / max(plain.typical.mean_us, 1e-9)
-    if share >= WAITING:
-        exposed = f"on every rank collectives run at least {time_text(_exposed_us(plain))} of a step ({share:.0%}) with"
-        ways = ways_to_communicate_less(plain.usual.communication, plain.nature.training)
-        sentences.append(f"{exposed} nothing beside them: {ways}")
-    return "; ".join(sentences)
-
-
-def _longer_role(summary: Summary, others: Sequence[Summary]) -> str:
-    """The role that takes longest beyond what it takes on the other ranks, in words; "" if none does."""
-    work, other_work = _work_us(summary), [_work_us(other) for other in others]
-    excess = {role: us - sum(other[role] for other in other_work) / len(others) for role, us in work.items()}
-    role = max(excess, key=lambda name: excess[name])
-    return f', which has {time_text(excess[role])} more of "{role}"' if excess[role] > 0 else ""
-
-
-def _work_us(summary: Summary) -> dict[str, float]:
-    """µs of the mean step by role, without what only communicates, with what runs while collectives do."""
-    parts = dict(summary.typical.mean_breakdown_us)
-    del parts["communication"]
-    if summary.gpus:
-        parts["kernel"] -= _exposed_us(summary)  # NCCL's kernels are of that role
-    elif summary.usual.communication:
-        parts["cpu_exec"] += summary.usual.communication.hidden_us / len(summary.typical.names)
-    return parts
 
 
 def _or_dash(value: Any, text: Callable[[Any], str]) -> str:

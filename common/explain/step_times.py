@@ -8,10 +8,10 @@ from rich.text import Text
 
 from common.errors import printable
 from common.explain.terminal import bare_table, time_text
-from common.trace.recording import NEW_EPOCH
 from common.trace.steps import ROLES, Steps
 from common.trace.summary import Summary
 from common.trace.typical import Outlier, is_undecided
+from common.trace.wording import why_outlier
 
 MARKS = {  # letter and colour: without colour, the letters keep the bar readable
     "kernel": ("K", "green"),
@@ -87,23 +87,8 @@ def print_breakdown(summary: Summary, to: Console) -> None:
 def print_outliers(outliers: Sequence[Outlier], to: Console) -> None:
     """A line for each step that is far longer than the others: why, and that the advice leaves it out."""
     for step in outliers:
-        text = f"{_why(step)}. The advice leaves it out."
+        text = f"{why_outlier(step)}. The advice leaves it out."
         to.print(Padding(Text(text, "yellow"), (0, 0, 0, 2), expand=False))
-
-
-def _why(step: Outlier) -> str:
-    name = f"step {printable(step.name, 20)}"
-    longer = f"takes {time_text(step.us)}, {time_text(step.excess_us)} more than the median"
-    if step.reasons == (NEW_EPOCH,) and step.wait_us > 0:
-        text = f"{name} {step.doing} and waits {time_text(step.wait_us)} for its first batch; the other steps' median "
-        text += f"wait is {time_text(step.usual_wait_us)}"
-        return f"{text}: {step.remedy}" if step.remedy else text
-    if step.doing:
-        return f"{name} {step.doing}: it {longer}"
-    text = f"{name} {longer}, the largest part of it {step.role}"
-    if step.gap_us > 0:
-        text += f"; its longest time without a kernel is {time_text(step.gap_us)}, mostly {step.cause}"
-    return text
 
 
 def _left_out(summary: Summary) -> str:

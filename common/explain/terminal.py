@@ -9,6 +9,8 @@ from typing import IO, TextIO, cast
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from common.trace.units import fine_time_text
+
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines need not wrap
 
 
@@ -82,7 +84,7 @@ def share_text(value: float | None) -> str:
 
 def time_text(us: float) -> str:
     """µs in a suitable unit."""
-    return f"{us / 1e6:.2f} s" if us >= 1e6 else f"{us / 1e3:.1f} ms" if us >= 1e3 else f"{us:.1f} us"
+    return fine_time_text(us)
 
 
 def size_text(size: float) -> str:

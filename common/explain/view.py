@@ -9,12 +9,12 @@ from common.errors import printable
 from common.explain.recorded import print_recording
 from common.explain.step_times import print_breakdown, print_outliers, step_lengths
 from common.explain.terminal import bare_table, headed_table, share_text, size_text, time_text
+from common.trace import wording
 from common.trace.advice import MOST, gain_text
 from common.trace.idle import CAUSES, stalls
 from common.trace.kernel_name import short_name
 from common.trace.memory import CPU
 from common.trace.summary import Summary
-from common.trace.typical import is_undecided
 
 CAUSE_MEANING = {
     "copy": "copying, or inside a call that copies",
@@ -87,20 +87,20 @@ def _print_gpus(summary: Summary, to: Console) -> None:
     legend += f"{summary.matrix_units}: of the time of operators' and CUDA graphs' kernels."
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
     if collectives := summary.usual.communication:
-        count = _count(summary)
+        count = wording.count(summary)
         total, hidden = time_text(collectives.us / count), time_text(collectives.hidden_us / count)
-        text = f"collectives: {total}{_per_step(summary)}, {hidden} of it overlapped by other kernels"
-        text += f" ({collectives.count} in {_steps(summary)}); TensorBoard counts them as kernels"
+        text = f"collectives: {total}{wording.per_step(summary)}, {hidden} of it overlapped by other kernels"
+        text += f" ({collectives.count} in {wording.steps(summary)}); TensorBoard counts them as kernels"
         to.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
 
 def _print_idle(summary: Summary, to: Console) -> None:
-    count = _count(summary)
+    count = wording.count(summary)
     for idle in summary.usual.idle:
         if idle.total_us <= 0:
             continue
         waits = time_text(idle.total_us / count)
-        to.print(Text(f"\nGPU {idle.device} runs no kernel for {waits}{_per_step(summary)}; meanwhile", "bold"))
+        to.print(Text(f"\nGPU {idle.device} runs no kernel for {waits}{wording.per_step(summary)}; meanwhile", "bold"))
         table = bare_table("left", "right", "right", "left")
         for cause in CAUSES:
             us = idle.causes_us[cause]
@@ -110,7 +110,7 @@ def _print_idle(summary: Summary, to: Console) -> None:
         longest = int(np.argmax(idle.end - idle.start))
         cause = CAUSES[int(np.argmax(idle.by_gap[:, longest]))]
         length = idle.end[longest] - idle.start[longest]
-        gaps = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {_steps(summary)}"
+        gaps = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {wording.steps(summary)}"
         to.print(Text(f"  {gaps}; the longest is {time_text(length)}, mostly {cause}", "dim"))
         for stall in stalls(summary.trace, idle, 1) if idle.queued_share > 0.1 else ():
             call = printable(stall.call or "a call that the trace lacks", 40)
@@ -122,7 +122,7 @@ def _print_operators(summary: Summary, to: Console) -> None:
     if not summary.usual.in_steps.operators:
         return
     total = sum(operator.us for operator in summary.usual.in_steps.operators)
-    to.print(Text(f"\nOperators on the CPU, self time: {time_text(total)} in {_steps(summary)}", "bold"))
+    to.print(Text(f"\nOperators on the CPU, self time: {time_text(total)} in {wording.steps(summary)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "name")
     for operator in summary.usual.in_steps.operators[:TOP_NAMES]:
         cells = time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
@@ -135,7 +135,7 @@ def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
         return
     total = sum(kernel.us for kernel in summary.usual.in_steps.kernels)
     count = sum(kernel.count for kernel in summary.usual.in_steps.kernels)
-    to.print(Text(f"\nKernels: {count} in {_steps(summary)}, {time_text(total)}", "bold"))
+    to.print(Text(f"\nKernels: {count} in {wording.steps(summary)}, {time_text(total)}", "bold"))
     table = headed_table(
         "time", "share", "count", "mean", "".join(word[0] for word in summary.matrix_units.upper().split()), "name"
     )
@@ -151,12 +151,12 @@ def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
 
 def _print_kinds(summary: Summary, to: Console) -> None:
     per_step = summary.usual.kinds
-    total, scale = sum(per_step.values()), len(summary.typical.names) / _count(summary)
+    total, scale = sum(per_step.values()), len(summary.typical.names) / wording.count(summary)
     shown = [
         f"{kind} {time_text(us * scale)} ({us / total:.1%})" for kind, us in per_step.items() if us >= 0.0005 * total
     ]
     if shown:
-        to.print(Text(f"\nKernels by kind{',' * summary.steps.marked}{_per_step(summary)}", "bold"))
+        to.print(Text(f"\nKernels by kind{',' * summary.steps.marked}{wording.per_step(summary)}", "bold"))
         to.print(Padding(Text(", ".join(shown)), (0, 0, 0, 2), expand=False))
 
 
@@ -171,13 +171,13 @@ def _print_transfers(summary: Summary, to: Console) -> None:
                 for kind, size in (("pinned", copies.pinned_bytes), ("pageable", copies.pageable_bytes))
                 if size
             ]
-            text = f"  {label}: {copies.count} copies in {_steps(summary)}, "
+            text = f"  {label}: {copies.count} copies in {wording.steps(summary)}, "
             text += f"{size_text(copies.bytes)}, {time_text(copies.us)}"
             text += f", {speed:.1f} GB/s" if speed else ""
             lines.append(text + (f"; {', '.join(kinds)}" if kinds else ""))
     if lines:
-        size = summary.usual.step_bytes * len(summary.typical.names) / _count(summary)
-        to_gpu = f"; {size_text(size)}{_per_step(summary)} to the GPU" if size else ""
+        size = summary.usual.step_bytes * len(summary.typical.names) / wording.count(summary)
+        to_gpu = f"; {size_text(size)}{wording.per_step(summary)} to the GPU" if size else ""
         to.print(Text(f"\nCopies{to_gpu}", "bold"))
         for line in lines:
             to.print(line)
@@ -210,9 +210,7 @@ def _print_advice(summary: Summary, to: Console) -> None:
         line = Text.assemble(f"{number}. ", (advice.title, "bold green"), f": {gain_text(advice)}{script}")
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{advice.why}."), (0, 0, 0, 5), expand=False))
-    if summary.outliers:
-        whole = "the GPUs' shares and the memory are" if summary.gpus else "the memory is"
-        text = f"Of {_steps(summary)}; only {whole} of all {len(summary.steps.names)}."
+    if text := wording.of_which_steps(summary):
         to.print(Padding(Text(text, "dim"), (0, 0, 0, 2), expand=False))
     numbers = {advice.title: str(number) for number, advice in enumerate(summary.advice, start=1)}
     together = [
@@ -256,25 +254,9 @@ def _print_findings(summary: Summary, to: Console) -> None:
         gain = finding.estimated_gain or 0.0
         as_it_is = "" if finding.advice else ", the CPU as it is"
         without = f"; about {gain:.2f}x as fast without{as_it_is}" if 1.01 <= gain < MOST else ""
-        line = Text.assemble((finding.what, "bold"), f": {time_text(finding.us_per_step)}{_per_step(summary)}{without}")
+        line = Text.assemble(
+            (finding.what, "bold"), f": {time_text(finding.us_per_step)}{wording.per_step(summary)}{without}"
+        )
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{printable(finding.why, 600)}."), (0, 0, 0, 5), expand=False))
         to.print(Padding(Text(f"{finding.do}.", "green"), (0, 0, 0, 5), expand=False))
-
-
-def _count(summary: Summary) -> int:
-    """Over how many steps times are divided; see `_per_step`."""
-    return 1 if is_undecided(summary.typical) else len(summary.typical.names)
-
-
-def _per_step(summary: Summary) -> str:
-    """After a time divided by `_count`; nothing where the whole trace counts as one step."""
-    if is_undecided(summary.typical):
-        return f" in {_steps(summary)}"
-    typical = "typical " if summary.outliers else ""
-    return f" per {typical}step" if summary.steps.marked else ""
-
-
-def _steps(summary: Summary) -> str:
-    count, word = len(summary.typical.names), "typical step" if summary.outliers else "step"
-    return f"{count} {word}s" if count > 1 else f"one {word}" if summary.steps.marked else "the whole trace"

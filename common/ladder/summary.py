@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from common.errors import printable
 from common.ladder.compare import Ladder, Row, rounds_compared
+from common.ladder.gpu_memory import Fit
 from common.ladder.statistics import ratio
 
 
@@ -39,6 +40,16 @@ def summary(ladder: Ladder) -> str:
     return (
         f"{_top(ladder)}. Resolved against the step before: {len(gains) or 'none'} of {len(later)}"
         f"{f' ({which})' if which else ''}."
+    )
+
+
+def prediction(ladder: Ladder, fit: Fit) -> str:
+    """What the ladder's predicted GPU memory is, and where it is from."""
+    known = [prediction for row in ladder.rows if (prediction := fit.find(row.result.step))]
+    models = ", ".join(dict.fromkeys(printable(f"{one.model} at {one.image_size} px", 60) for one in known))
+    return (
+        f"GPU MB predicted: what the step would allocate at its peak on a GPU, where it trains {models}; predicted by "
+        "`fit`, not measured."
     )
 
 

@@ -26,7 +26,7 @@ from common.ladder.columns import (
 )
 from common.ladder.compare import GpuUse, Ladder, half_spread, is_first_step
 from common.ladder.gpu_memory import Fit
-from common.ladder.summary import intervals, summary
+from common.ladder.summary import intervals, prediction, summary
 from common.record import Result
 from common.run.not_run import NotRun
 
@@ -110,7 +110,7 @@ def _print_ladder(
         to.print(Text(f"{printable(not_run)}.", "yellow"))
     to.print(Text(_legend(ladder, groups, limit, matrix_units(used)), "dim"))
     if fit and PREDICTED in groups:
-        to.print(Text(_of_prediction(ladder, fit), "dim"))
+        to.print(Text(prediction(ladder, fit), "dim"))
 
 
 def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | None, units: str) -> str:
@@ -127,15 +127,6 @@ def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | 
         f"{_of_limit(limit) if limit else ''}{traced}"
         f"{original if beside_original(ladder) else ''}"
     ).rstrip()
-
-
-def _of_prediction(ladder: Ladder, fit: Fit) -> str:
-    known = [prediction for row in ladder.rows if (prediction := fit.find(row.result.step))]
-    models = ", ".join(dict.fromkeys(printable(f"{one.model} at {one.image_size} px", 60) for one in known))
-    return (
-        f"GPU MB predicted: what the step would allocate at its peak on a GPU, where it trains {models}; predicted by "
-        "`fit`, not measured."
-    )
 
 
 def _of_limit(limit: Limit) -> str:

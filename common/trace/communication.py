@@ -47,6 +47,11 @@ def is_collective(name: str) -> bool:
     return kind(name) == COLLECTIVE
 
 
+def is_gloo(name: str) -> bool:
+    """True for the mark of one of gloo's collectives, on the CPU."""
+    return _ON_CPU.match(name) is not None
+
+
 def is_exchange(name: str) -> bool:
     """True for a collective that exchanges what ranks computed of their batches: all-to-all, send and receive."""
     return is_collective(name) and _EXCHANGE.search(name.lower()) is not None

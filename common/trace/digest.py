@@ -6,72 +6,168 @@ Runs in a process of its own, so a server stays responsive and small while a lar
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
 from common.errors import InputError, one_line_errors
-from common.trace.advice import gain_text
+from common.trace import ranks, wording
+from common.trace.advice import Advice, gain_text
+from common.trace.by_operator import by_operator
+from common.trace.copies import Copies
 from common.trace.kernel_name import short_name
 from common.trace.memory import Memory, thinned
+from common.trace.parts import parts_us
+from common.trace.places import longest_gap
 from common.trace.source import Chunks
+from common.trace.steps import ROLES
 from common.trace.summary import Summary, summarize
+from common.trace.tables import Kernel
 from common.trace.timeline.lanes import lanes
+from common.trace.units import micro_sign
 
-TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 100, 50, 12  # rows of the page's tables
+TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 500, 500, 12  # rows of the page's tables
 NAME_WIDTH = 100  # letters of a kernel's name; the page shows the whole one on demand
 MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
+FEW_STEPS = 3  # fewer are shown one by one, where nobody can tell which is the usual one
+MAX_STEPS = 1000  # whose times are sent one by one
 
 
 def digest(summary: Summary) -> dict[str, object]:
-    """The numbers of a `Summary` that a page shows: plain types; times in µs, sizes in bytes, shares 0..1."""
-    steps, communication = summary.steps, summary.communication
+    """The numbers of a `Summary` that a page shows: plain types; times in µs, sizes in bytes, shares 0..1.
+
+    All but the GPUs' shares, the memory and "steps" are of the typical steps, as in `explain`; kernels, operators,
+    copies, kinds, idle, communication and parts per step ("per" says in words of which: `wording.per_step`).
+    """
+    steps, typical, usual = summary.steps, summary.typical, summary.usual
+    count, found = wording.count(summary), by_operator(summary.trace, summary.typical)
+    scale = len(typical.names) / count  # of what is per step already: see `wording.per_step`
+    kernels, recording = usual.in_steps.kernels, summary.trace.recording
+    rank = summary.trace.rank
     return {
         "file": summary.trace.file.name,
-        "warnings": summary.trace.warnings,
+        "warnings": [_warning(summary, line) for line in summary.trace.warnings],
         "partial": summary.trace.partial,
+        "recorded": [micro_sign(line) for line in wording.recorded(summary)],
+        "samples_per_step": recording.samples_per_step if recording else None,
+        "rank": None if rank is None else asdict(ranks.of(summary, rank)),
+        "collectives": {} if rank is None else ranks.sequences(summary.trace, steps),
         "steps": {
-            "names": steps.names,
+            "names": steps.names[:MAX_STEPS],
+            "count": len(steps.names),
             "marked": steps.marked,
+            "whole": steps.whole,
             "mean_us": steps.mean_us,
-            "us": steps.duration.tolist(),
+            "us": steps.duration[:MAX_STEPS].tolist(),
             "breakdown_us": steps.mean_breakdown_us,
+            "roles_us": dict(zip(ROLES, steps.breakdown.tolist(), strict=True)) if len(steps.names) < FEW_STEPS else {},
             "median_us": steps.median_us,
-            "outliers": [asdict(outlier) for outlier in summary.outliers],
+            "outliers": [
+                outlier.as_json()
+                | {"doing": outlier.doing, "remedy": outlier.remedy, "why": micro_sign(wording.why_outlier(outlier))}
+                for outlier in summary.outliers
+            ],
         },
+        "typical": {
+            "count": len(typical.names),
+            "mean_us": typical.mean_us,
+            "median_us": typical.median_us,
+            "least_us": float(typical.duration.min()),
+            "most_us": float(typical.duration.max()),
+            "breakdown_us": typical.mean_breakdown_us,
+            "parts_us": parts_us(summary.trace, typical),
+            "undecided": count < len(typical.names),
+        },
+        "per": wording.per_step(summary).strip(),
+        "of_steps": wording.steps(summary),
+        "of_which_steps": wording.of_which_steps(summary),
         "gpus": [asdict(gpu) | {"unsure": summary.tensor_cores.unknown.get(gpu.id, 0.0)} for gpu in summary.gpus],
         "has_gpu": bool(summary.gpus or summary.trace.properties or summary.nature.is_blind),
         "eligible_share": summary.tensor_cores.eligible_share,
-        "kernel_count": sum(kernel.count for kernel in summary.in_steps.kernels),
-        "kernel_us": sum(kernel.us for kernel in summary.in_steps.kernels),
-        "kernels": [
-            asdict(kernel) | {"short": short_name(kernel.name, NAME_WIDTH)}
-            for kernel in summary.in_steps.kernels[:TOP_KERNELS]
-        ],
-        "kinds": summary.kinds,
+        "kernel_count": sum(kernel.count for kernel in kernels) / count,
+        "kernel_us": sum(kernel.us for kernel in kernels) / count,
+        "kernel_names": len(kernels),
+        "kernels": [_kernel(kernel, count) for kernel in kernels[:TOP_KERNELS]],
+        "kinds": {kind: us * scale for kind, us in usual.kinds.items()},
         "matrix_units": summary.matrix_units,
-        "operator_us": sum(operator.us for operator in summary.in_steps.operators),
-        "operators": [asdict(operator) for operator in summary.in_steps.operators[:TOP_OPERATORS]],
-        "copies": {
-            name: asdict(copies) | {"gigabytes_per_second": copies.gigabytes_per_second}
-            for name, copies in summary.in_steps.copies.items()
-        },
-        "step_bytes": summary.step_bytes,
+        "operator_us": sum(operator.us for operator in found) * scale,
+        "operator_names": len(found),
+        "operators": [
+            {"name": row.name, "count": row.count * scale, "us": row.us * scale, "device_us": row.device_us * scale}
+            for row in found[:TOP_OPERATORS]
+        ],
+        "copies": {name: _copies(copies, count) for name, copies in usual.in_steps.copies.items()},
+        "step_bytes": usual.step_bytes * scale,
         "memory": [_memory(device) for device in summary.memory],
         "idle": [
-            {"device": idle.device, "total_us": idle.total_us, "causes_us": idle.causes_us, "gaps": len(idle.start)}
-            for idle in summary.idle
+            {
+                "device": idle.device,
+                "us": idle.total_us / count,
+                "causes_us": {cause: us / count for cause, us in idle.causes_us.items()},
+                "gaps": len(idle.start),
+                "longest_us": float((idle.end - idle.start).max(initial=0.0)),
+            }
+            for idle in usual.idle
         ],
-        "communication": asdict(communication) if communication else None,
-        "advice": [asdict(advice) | {"gain": gain_text(advice)} for advice in summary.advice],
+        "communication": _communication(summary, count),
+        "advice": [_advice(summary, advice) for advice in summary.advice],
         "combined": [asdict(combination) for combination in summary.combined],
-        "findings": [finding.as_json() | {"marked": len(finding.when.start) > 0} for finding in summary.findings],
+        "findings": [
+            finding.as_json()
+            | {"why": micro_sign(finding.why), "do": micro_sign(finding.do), "marked": len(finding.when.start) > 0}
+            for finding in summary.findings
+        ],
         "predictions": {
-            advice.step: asdict(advice) | {"gain": gain_text(advice)} for advice in summary.bottlenecks if advice.step
+            advice.step: {
+                "gain": gain_text(advice),
+                "predicted_gain": advice.predicted_gain,
+                "estimated_gain": advice.estimated_gain,
+            }
+            for advice in summary.bottlenecks
+            if advice.step
         },
-        "verdict": summary.verdict,
+        "verdict": micro_sign(summary.verdict),
     }
+
+
+def _warning(summary: Summary, line: str) -> str:
+    """A warning that names the file, not the folder that it lies in."""
+    return micro_sign(line.replace(str(summary.trace.file), summary.trace.file.name))
+
+
+def _kernel(kernel: Kernel, count: int) -> dict[str, Any]:
+    row = asdict(kernel) | {"short": short_name(kernel.name, NAME_WIDTH)}
+    return row | {"count": kernel.count / count, "us": kernel.us / count}
+
+
+def _copies(copies: Copies, count: int) -> dict[str, Any]:
+    sums = {name: value / count for name, value in asdict(copies).items()}
+    return sums | {"gigabytes_per_second": copies.gigabytes_per_second}
+
+
+def _communication(summary: Summary, count: int) -> dict[str, object] | None:
+    found = summary.usual.communication
+    if found is None:
+        return None
+    return {
+        "count": found.count / count,
+        "us": found.us / count,
+        "exposed_us": found.exposed_us / count,
+        "hidden_us": found.hidden_us / count,
+    }
+
+
+def _advice(summary: Summary, advice: Advice) -> dict[str, Any]:
+    """An `Advice` with its gain in words and its gap, in the times of `lanes`."""
+    place, origin = longest_gap(summary, advice), float(summary.steps.cpu_start[0])
+    gap = place and {
+        "start": round(place.start - origin, 3),
+        "end": round(place.end - origin, 3),
+        "device": place.device,
+    }
+    return asdict(advice) | {"why": micro_sign(advice.why), "gain": gain_text(advice), "gap": gap}
 
 
 def _memory(memory: Memory) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """The real `tensorboard` command on runs of every kind: what its tabs answer over HTTP."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -11,11 +10,12 @@ from dataclasses import asdict
 
 import pytest
 from support import ROOT
-from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
+from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tensorboard
 from support.trace_builder import two_steps
 
 from common import record
 from common.board import kept
+from common.board.runs import Runs
 from common.ladder import gpu_memory
 from common.trace.kernel_name import short_name
 from common.trace.steps import ROLES
@@ -211,6 +211,7 @@ def test_a_trace_can_be_downloaded_as_it_lies_there(board, logdir):
         ("lanes?run=gpu&last=all", 404),
         ("lanes?run=gpu&first=2&last=1", 404),
         ("lanes?run=gpu&first=99999999999999999999", 404),
+        ("ranks?run=../gpu", 404),
         ("nothing", 404),
         ("../../../etc/passwd", 404),
     ],
@@ -243,7 +244,10 @@ def test_links_are_not_followed(board, logdir, tmp_path):
 
 
 def test_posts_are_refused_and_json_is_not_sniffed(board):
-    ours = [f"{WALKTHROUGH}/{route}" for route in ("runs", "ladders", "digest?run=gpu", "page.html", "plotly.min.js")]
+    ours = [
+        f"{WALKTHROUGH}/{route}"
+        for route in ("runs", "ladders", "digest?run=gpu", "ranks?run=gpu", "page.html", "plotly.min.js")
+    ]
     for route in [*ours, f"{PROFILER}/runs", f"{PROFILER}/index.html"]:
         assert board.get(route, method="POST", body=b"{}")[0] == 405, route
     _, headers, _ = board.get(f"{WALKTHROUGH}/runs")
@@ -296,24 +300,107 @@ def test_answers_are_cached_and_nothing_is_written_next_to_the_traces(board, log
     board.until(lambda: list(cache.glob("*.json.gz")), "the cached answer")  # written after the answer is given
 
 
-def test_many_clients_get_the_same_answer(board):
+def test_many_clients_get_the_same_answers(board):
     board.digest("gpu")
-    answers, problems = set(), []
+    board.tab_json("lanes", run="gpu")
+    board.tab_json("ranks", run="distributed")
+    routes = [
+        "runs",
+        "ladders",
+        "ratio?before=gpu&after=cpu",
+        "digest?run=gpu",
+        "lanes?run=gpu",
+        "ranks?run=distributed",
+    ]
+    routes += ["page.html", "page.js"]
+    answers, problems = {route: set() for route in routes}, []
 
-    def ask():
+    def ask(first):
         try:
-            for _ in range(25):
-                answers.add(json.dumps(board.json(f"{WALKTHROUGH}/digest?run=gpu"), sort_keys=True))
+            for number in range(24):
+                route = routes[(first + number) % len(routes)]
+                status, _, body = board.get(f"{WALKTHROUGH}/{route}")
+                assert status == 200, body
+                answers[route].add(body)
         except Exception as error:
             problems.append(error)
 
-    clients = [threading.Thread(target=ask) for _ in range(8)]
+    clients = [threading.Thread(target=ask, args=(first,)) for first in range(8)]
     for client in clients:
         client.start()
     for client in clients:
         client.join()
     assert not problems
-    assert len(answers) == 1
+    assert [len(answers[route]) for route in routes[1:]] == [1] * (len(routes) - 1)  # "runs" says how many are read
+
+
+def test_the_ranks_of_a_run_side_by_side(board):
+    runs = board.json(f"{WALKTHROUGH}/runs")["runs"]
+    assert [run["name"] for run in runs if run["has_ranks"]] == ["distributed"]
+    answer = board.tab_json("ranks", run="distributed")
+    assert (answer["problems"], answer["no_waits"]) == ([], "")
+    early, late = answer["ranks"]
+    assert (early["rank"], early["trace"]) == (0, "host0_100.1700000000000.pt.trace.json")
+    assert (early["exposed_us"], early["hidden_us"], early["wait_us"]) == (900, 1100, 0)
+    assert (late["exposed_us"], late["hidden_us"], late["wait_us"]) == (1400, 1100, 500)
+    assert late["parts_us"]["exposed"] == 1400
+    assert answer["straggler"] == 0
+    assert "the others wait 500.0 µs of a step (6%) for rank 0" in answer["advice"]
+
+
+def test_ranks_whose_traces_cannot_be_compared_are_named(board, logdir):
+    folder = logdir / "zz_ranks"
+    folder.mkdir()
+    try:
+        for rank, trace in enumerate(distributed_traces().values()):
+            trace.write(folder / f"rank{rank}.pt.trace.json")
+        (folder / "rank2.pt.trace.json").write_bytes(b"{")
+        two_steps().write(folder / "one.pt.trace.json")
+        board.until(lambda: "zz_ranks" in {run["key"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}, "it")
+        answer = board.tab_json("ranks", run="zz_ranks")
+        assert [row["rank"] for row in answer["ranks"]] == [0, 1]
+        assert sorted(problem.partition(" is left out")[0] for problem in answer["problems"]) == [
+            "one.pt.trace.json",
+            "rank2.pt.trace.json",
+        ]
+    finally:
+        shutil.rmtree(folder)
+    assert board.tab_json("ranks", run="gpu")["ranks"] == []
+
+
+def test_a_trace_is_read_again_once_it_has_changed(board, logdir):
+    folder = logdir / "zz_half"
+    folder.mkdir()
+    path = folder / "w.pt.trace.json"
+
+    def listed():
+        return {run["key"]: run["versions"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}.get("zz_half")
+
+    try:
+        path.write_text("{")
+        before = board.until(listed, "the run")
+        assert board.digest("zz_half")["state"] == "failed"
+        builder = two_steps()
+        whole = builder.write(folder / "later").read_bytes()
+        path.write_bytes(whole[: len(whole) * 3 // 4])
+        board.until(lambda: listed() != before, "another version")
+        assert "cut off" in board.digest("zz_half")["warnings"][0]
+        assert board.digest("zz_half")["warnings"][0].startswith("w.pt.trace.json")
+        path.write_bytes(whole)
+        digest = board.until(lambda: (found := board.digest("zz_half")) and not found["partial"] and found, "the whole")
+        assert digest["warnings"] == []
+    finally:
+        shutil.rmtree(folder)
+    board.until(lambda: listed() is None, "its end")
+
+
+def test_runs_are_in_natural_order(tmp_path):
+    names = ["run10", "run2", "run1", "b/2", "b/10", "100", "20"]
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        two_steps().write(tmp_path / name / "w.pt.trace.json")
+    found = Runs([("", str(tmp_path))]).latest()
+    assert list(found) == ["20", "100", "b/2", "b/10", "run1", "run2", "run10"]
 
 
 def test_several_log_folders(tmp_path):

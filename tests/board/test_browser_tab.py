@@ -1,8 +1,37 @@
 """The Walkthrough tab in a browser: every page, light and dark, without internet, with hostile names."""
 
+import shutil
+from pathlib import Path
+from urllib.parse import parse_qs
+
 import pytest
-from support.board import HOSTILE
+from support.board import HOSTILE, WALKTHROUGH
 from support.browser import BOTH, wait_for_charts
+from support.trace_builder import two_steps
+
+EDGES = pytest.mark.parametrize("look", [("light", 900), ("dark", 2560)], indirect=True, ids=lambda look: str(look[1]))
+
+
+def address(page):
+    """The page that is open, and its options."""
+    name, _, query = page.evaluate("location.hash").removeprefix("#").partition("?")
+    return name, {key: values[0] for key, values in parse_qs(query).items()}
+
+
+@pytest.fixture
+def later(board):
+    """later(name): the path of a trace in a new run of the log folder; the run is gone after the test."""
+    folders = []
+
+    def run(name):
+        folder = Path(str(board.log).removesuffix(".log")) / name
+        folder.mkdir()
+        folders.append(folder)
+        return folder / "w.pt.trace.json"
+
+    yield run
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @BOTH
@@ -71,6 +100,152 @@ def test_compare(tab, shot):
     page.wait_for_function("!document.querySelector('main').innerText.includes('two machines')")
     wait_for_charts(page)
     shot(page, "compare")
+
+
+def test_compare_and_step_have_the_same_figures(tab):
+    page = tab("compare", before="gpu", after="distributed")
+    row = page.locator("tr", has_text="communication alone").inner_text().split("\t")
+    assert row[1] == "–"
+    kernels = page.locator("tr", has=page.locator("td", has_text="kernels")).first.inner_text().split("\t")
+    assert kernels[1:] == ["1", "2"]
+    page = tab("step", run="distributed")
+    assert row[2] in page.locator(".cards").inner_text()
+    assert "Kernels per step: 2," in page.locator("main").inner_text()
+
+
+def test_two_different_gpus_are_no_fair_pair(tab):
+    page = tab("compare", before="gpu", after="hostile")
+    assert "Two different GPUs (Tesla V100; <img" in page.locator("main").inner_text()
+
+
+def test_names_are_compared_by_kernel_kind_and_operator_and_what_is_new_is_marked(tab):
+    page = tab("compare", before="gpu", after="distributed")
+    names = page.locator("section", has_text="What changed most")
+    rows = names.locator("tbody tr")
+    assert "new" in rows.first.inner_text() and "sm80_xmma_gemm_bf16bf16" in rows.first.inner_text()
+    assert "gone" in names.locator("tr", has_text="volta_scudnn").inner_text()
+    names.locator("select").select_option("kind")
+    assert "collective" in names.inner_text()
+    assert address(page)[1]["by"] == "kind"
+    names.locator("select").select_option("operator")
+    assert "gone" in names.locator("tr", has_text="aten::cudnn_convolution").inner_text()
+    page.reload()
+    page.wait_for_selector("text=aten::cudnn_convolution")
+
+
+def test_communication_is_apart_from_computing(tab):
+    page = tab("step", run="distributed")
+    step = page.locator("section", has_text="Mean step").first
+    for name in ("compute", "overlapped", "exposed"):
+        assert step.locator("tr", has_text=name).count() >= 1
+    assert "As the profiler plugin defines it" in step.inner_text()
+    assert "As the profiler plugin" not in tab("step", run="gpu").locator("main").inner_text()
+
+
+@BOTH
+def test_the_ranks_of_a_run(tab, shot):
+    page = tab("ladder")
+    page.locator("#tabs a", has_text="Ranks").click()
+    page.wait_for_selector("text=The ranks, per typical step")
+    rows = page.locator("tbody tr")
+    assert "the others wait for it" in rows.nth(0).inner_text()
+    assert "500.0 µs" in rows.nth(1).inner_text()
+    assert "the others wait 500.0 µs of a step (6%) for rank 0" in page.locator(".verdict").inner_text()
+    wait_for_charts(page)
+    shot(page, "ranks")
+    rows.nth(1).locator("button", has_text="rank 1").click()
+    page.wait_for_selector("text=Mean step")
+    name, options = address(page)
+    assert (name, options["trace"].partition("_")[0]) == ("step", "host1")
+    page.locator("button", has_text="its ranks side by side").click()
+    page.locator("button", has_text="beside rank 0").click()
+    page.wait_for_selector("canvas")
+    name, options = address(page)
+    assert (name, options["beside"].partition("_")[0]) == ("timeline", "host1")
+
+
+def test_a_table_is_sorted_and_filtered_by_keyboard(tab):
+    page = tab("step", run="cpu")
+    table = page.locator("section", has_text="Operators on the CPU").last
+    header = table.locator("th", has_text="name")
+    header.locator("button").focus()
+    page.keyboard.press("Enter")
+    assert header.get_attribute("aria-sort") == "ascending"
+    first = table.locator("td.name").first.inner_text()
+    assert table.locator("td.name").count() == 30
+    page.keyboard.press("Enter")
+    assert header.get_attribute("aria-sort") == "descending"
+    table.locator("button", has_text="show all").click()
+    assert table.locator("td.name").count() > 30
+    assert table.locator("td.name").last.inner_text() == first
+    table.locator("input").fill("CONV")
+    shown = table.locator("td.name").all_inner_texts()
+    assert 0 < len(shown) < 30
+    assert all("conv" in name.lower() for name in shown)
+
+
+def test_a_row_and_a_piece_of_advice_lead_to_the_timeline(tab):
+    page = tab("step", run="gpu")
+    page.locator("li", has_text="load in processes").locator("button", has_text="longest gap: 330.0 µs").click()
+    page.wait_for_selector("canvas")
+    name, options = address(page)
+    assert (name, options["run"], options["at"]) == ("timeline", "gpu", "idle 0@0")
+    assert float(options["from"]) < 0 and float(options["to"]) > 330
+    page.go_back()
+    page.get_by_role("button", name="Show volta_scudnn_128x64_relu_interior_nn_v1 in the timeline").click()
+    page.wait_for_selector("text=2 events, 800.0 µs")
+    assert address(page)[1]["find"] == "volta_scudnn_128x64_relu_interior_nn_v1"
+
+
+def test_a_long_name_is_shown_whole_on_demand(tab, later):
+    builder = two_steps()
+    long = f"void kernel_{'x' * 150}_end"
+    builder.launch(long, 10_900, 5, 10_930, 20)
+    builder.launch(long, 11_900, 5, 11_930, 20)
+    builder.write(later("zz_long"))
+    page = tab("ladder")
+    page.wait_for_selector("text=zz_long")
+    page = tab("step", run="zz_long")
+    button = page.locator("button.whole")
+    assert long not in page.locator("main").inner_text()
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-expanded") == "true"
+    assert button.inner_text() == long
+
+
+def test_a_reader_is_told_of_changes_and_a_failed_page_is_drawn_again(tab, board, later):
+    path = later("zz_changing")
+    path.write_text("{")
+    board.until(lambda: "zz_changing" in str(board.json(f"{WALKTHROUGH}/runs")), "the run")
+    page = tab("step", run="zz_changing")
+    page.wait_for_selector("text=This cannot be shown")
+    two_steps().write(path)
+    page.wait_for_selector("text=Mean step")
+    builder = two_steps()
+    builder.loading(11_880, 50)
+    builder.write(path)
+    page.wait_for_selector("text=There is new data in zz_changing.")
+    assert page.locator("text=Mean step").is_visible()
+    page.locator("button", has_text="reload this page").click()
+    page.wait_for_selector("td:has-text('225.0 µs')")
+    assert page.locator("#changed").is_hidden()
+    path.unlink()
+    page.wait_for_selector("text=The run zz_changing is gone.")
+    assert page.locator("text=Mean step").is_visible()
+    page.locator("button", has_text="reload this page").click()
+    page.wait_for_selector("text=the run zz_changing is not here")
+    assert page.locator("form select").count() == 1
+
+
+@EDGES
+@pytest.mark.parametrize("name", ["ladder", "step", "compare", "ranks"])
+def test_nothing_is_wider_than_the_window(tab, shot, name):
+    run = "distributed" if name == "ranks" else "gpu"
+    page = tab(name, run=run)
+    wait_for_charts(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    shot(page, f"edge-{name}")
 
 
 def test_two_steps_of_a_ladder_are_compared_by_what_was_measured(tab):

@@ -1,5 +1,18 @@
-// Any two runs: what moved.
-import {ROLES, bytes, choice, h, kernelName, ratioText, section, share, swatch, table, time, valueOrReason, withTraces} from "./elements.js";
+// Any two runs: what changed, per step and of the same steps as on the page Step.
+import {PARTS, ROLES, amount, bytes, choice, goneText, h, kernelName, note, part, partsOf, per, ratioText, section, share, swatch, table, time,
+  valueOrReason, withTraces} from "./elements.js";
+import {bigTable, timelineColumn} from "./tables.js";
+
+const everyOperator = ({operators, operator_names: names}) => names <= operators.length;
+const NAMES = { // what the table of names compares
+  kernel: {title: "kernels", rows: ({kernels}) => kernels, us: ({us}) => us, find: true,
+    complete: ({kernels, kernel_names: names}) => names <= kernels.length},
+  kind: {title: "kinds of kernels", rows: ({kinds}) => Object.entries(kinds).map(([name, us]) => ({name, us})), us: ({us}) => us, complete: () => true},
+  operator: {title: "operators, their kernels", rows: ({operators}) => operators.filter(({device_us: us}) => us > 0),
+    us: ({device_us: us}) => us, complete: everyOperator, find: true},
+  cpu: {title: "operators, on the CPU", rows: ({operators}) => operators.filter(({us}) => us > 0), us: ({us}) => us,
+    complete: everyOperator, find: true},
+};
 
 export async function compare(site) {
   const runs = withTraces(site);
@@ -9,24 +22,26 @@ export async function compare(site) {
   const pick = (key, other) => (runs.find((run) => run.key === key) || other);
   const after = pick(site.options.after ?? site.options.run, runs[1]);
   const before = pick(site.options.before, runs[Math.max(0, runs.indexOf(after) - 1)]);
+  [before, after].forEach((run) => site.watch(run));
   const names = runs.map((run) => [run.key, run.name]);
+  const go = (changed) => site.go("compare", {before: before.key, after: after.key, by: site.options.by, ...changed});
   const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-    choice("Before", names, before.key, (key) => site.go("compare", {before: key, after: after.key})),
-    choice("After", names, after.key, (key) => site.go("compare", {before: before.key, after: key}))));
+    choice("Before", names, before.key, (key) => go({before: key})), choice("After", names, after.key, (key) => go({after: key}))));
+  const gone = [site.options.before, site.options.after].filter((key) => key && !runs.some((run) => run.key === key));
+  if (gone.length) {
+    page.append(...gone.map((key) => h("p", {class: "bad failed"}, `This cannot be shown: ${goneText(key)}`)));
+    return page;
+  }
   const [old, now] = await Promise.all([before, after].map((run) => valueOrReason(page, site.digest(run.key))));
   if (!old?.steps || !now?.steps) {
     return page;
   }
-  const speed = await measured(site, before, after);
-  if (speed) {
-    page.append(speed);
-  }
-  if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
-    page.append(h("p", {class: "bad"}, "One of them ran on a GPU, the other on a CPU: two machines, not a change."));
-  }
-  page.append(h("div", {class: "grid"}, section("Mean step, under the profiler", changes(old, now)), section("Figures", figures(old, now)),
-    h("section", {class: "wide"}, h("h2", {}, old.kernels.length ? "Kernels that changed most: time per step in the trace" : "Operators that changed most: time per step in the trace"),
-      changedNames(old, now))));
+  const speed = await measured(site, before, after, old, now);
+  page.append(...[speed, ...warnings(before, after, old, now)].filter(Boolean));
+  page.append(h("div", {class: "grid"}, ...[
+    () => section(`${[old, now].some(({steps}) => steps.outliers.length) ? "Typical" : "Mean"} step, under the profiler`, changes(old, now)),
+    () => section(per(old) === per(now) ? `Figures ${per(old)}` : "Figures", figures(old, now)),
+    () => changedNames(site, {before, after, old, now})].map(part)));
   return page;
 }
 
@@ -36,50 +51,123 @@ export function batchNote(before, after) {
     : `The batch size was ${before} and is ${after}: the times below are per step, not per image.`;
 }
 
-// What was measured of two runs of one setup, without a profiler; null for other runs.
-async function measured(site, before, after) {
-  const {ratio, speeds, batch_sizes: [was, is]} = await site.ratio(before.key, after.key);
-  return ratio && h("p", {}, `Images/s, without a profiler: ${speeds.map((speed) => speed.toFixed(1)).join(" before, ")} after: `,
-    ratioText(ratio), `. ${batchNote(was, is)}`);
+// What was measured of two runs of one setup, without a profiler; of others, where their batch sizes differ.
+async function measured(site, before, after, old, now) {
+  let answer = {ratio: null, batch_sizes: []};
+  try {
+    answer = await site.ratio(before.key, after.key);
+  } catch {
+    // the traces can be compared without it
+  }
+  const {ratio, speeds, batch_sizes: [was, is]} = answer;
+  if (ratio) {
+    return h("p", {}, `Images/s, without a profiler: ${speeds.map((speed) => speed.toFixed(1)).join(" before, ")} after: `,
+      ratioText(ratio), `. ${batchNote(was, is)}`);
+  }
+  const [first, second] = is === undefined ? [old.samples_per_step, now.samples_per_step] : [was, is];
+  return first && second && first !== second ? h("p", {}, batchNote(first, second)) : null;
+}
+
+// What makes the two no fair pair: parts missing, other devices, steps that are left out.
+function warnings(before, after, old, now) {
+  const lines = [];
+  const names = (digest) => [...new Set(digest.gpus.map(({name}) => name))].sort().join(", ");
+  if (old.partial || now.partial) {
+    lines.push("A part of a file is missing: what is left cannot be compared.");
+  }
+  if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
+    lines.push("One of them ran on a GPU, the other on a CPU: two machines, not a change.");
+  } else if (names(old) !== names(now)) {
+    lines.push(`Two different GPUs (${names(old)}; ${names(now)}): the difference is not only a change of the program.`);
+  } else if (old.gpus.length !== now.gpus.length) {
+    lines.push(`${old.gpus.length} GPUs in one trace and ${now.gpus.length} in the other: the difference is not only a change of the program.`);
+  }
+  const each = [[before, old], [after, now]].flatMap(([run, digest]) => [
+    ...digest.warnings.map((line) => h("p", {class: "bad"}, `${run.name}: ${line}`)),
+    digest.typical.undecided ? h("p", {class: "bad"}, `${run.name}: two steps of very different length, so the mean says little.`) : null,
+    digest.of_which_steps ? note(`${run.name}: ${digest.steps.outliers.map(({why}) => why).join("; ")}. ${digest.of_which_steps}`) : null]);
+  return [...lines.map((line) => h("p", {class: "bad"}, line)), ...each];
 }
 
 function difference(us) {
   return `${us > 0 ? "+" : us < 0 ? "−" : ""}${time(Math.abs(us))}`;
 }
 
+// The typical step by part where one of them communicates, else by role.
 export function changes(old, now) {
-  const rows = Object.entries(ROLES).map(([role, [colour]]) => [role, colour, old.steps.breakdown_us[role], now.steps.breakdown_us[role]])
+  const apart = [old, now].some(({typical}) => Object.keys(typical.parts_us).length);
+  const [names, times] = apart ? [PARTS, partsOf] : [ROLES, ({typical}) => typical.breakdown_us];
+  const [first, second] = [times(old), times(now)];
+  const rows = Object.entries(names).map(([name, [colour]]) => [name, colour, first[name], second[name]])
     .filter(([, , was, is]) => was || is).sort((one, other) => Math.abs(other[3] - other[2]) - Math.abs(one[3] - one[2]));
-  return table(["role", ">before", ">after", ">change"], [
-    ["the step", time(old.steps.mean_us), time(now.steps.mean_us), difference(now.steps.mean_us - old.steps.mean_us)],
-    ...rows.map(([role, colour, was, is]) => [h("span", {}, swatch(colour), role), time(was), time(is), difference(is - was)])]);
+  return table([apart ? "part" : "role", ">before", ">after", ">change"], [
+    ["the step", time(old.typical.mean_us), time(now.typical.mean_us), difference(now.typical.mean_us - old.typical.mean_us)],
+    ...rows.map(([name, colour, was, is]) => [h("span", {}, swatch(colour), name), time(was), time(is), difference(is - was)])]);
+}
+
+function mean(digest, name) {
+  const known = digest.gpus.map((gpu) => gpu[name]).filter((value) => value !== null && value !== undefined);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 }
 
 export function figures(old, now) {
   const cells = (value, text) => [old, now].map((digest) => { const figure = value(digest); return figure === null || figure === undefined ? "–" : text(figure); });
+  const units = [old, now].some((digest) => digest.matrix_units === "Matrix cores") ? "Matrix cores" : "Tensor Cores";
+  const direction = (key) => (digest) => digest.copies[key].us || null;
   const rows = [
-    ["GPU busy", ...cells((digest) => digest.gpus[0]?.utilization, share)],
-    ["SMs at work, estimated", ...cells((digest) => digest.gpus[0]?.sm_efficiency, share)],
-    [`${[old, now].find((digest) => digest.matrix_units === "Matrix cores") ? "Matrix cores" : "Tensor Cores"}, of the kernel time`, ...cells((digest) => digest.gpus[0]?.tensor_core_share, share)],
-    ["kernels per step", ...cells((digest) => digest.kernel_count / digest.steps.names.length || null, (count) => count.toFixed(0))],
-    ["bytes to the GPU per step", ...cells((digest) => digest.step_bytes || null, bytes)],
+    ["GPU busy", ...cells((digest) => mean(digest, "utilization"), share)],
+    ["SMs at work, estimated", ...cells((digest) => mean(digest, "sm_efficiency"), share)],
+    [`${units}, of the kernel time`, ...cells((digest) => mean(digest, "tensor_core_share"), share)],
+    ["kernels", ...cells((digest) => digest.kernel_count || null, amount)],
+    ["time of the kernels", ...cells((digest) => digest.kernel_us || null, time)],
+    ["communication alone", ...cells((digest) => digest.communication?.exposed_us, time)],
+    ["communication overlapped", ...cells((digest) => digest.communication?.hidden_us, time)],
+    ["copies to the GPU, time", ...cells(direction("h2d"), time)],
+    ["bytes to the GPU", ...cells((digest) => digest.step_bytes || null, bytes)],
     ["peak memory", ...cells((digest) => digest.memory[0]?.peak_allocated, bytes)],
   ];
+  const device = (digest) => digest.gpus[0]?.name ?? (digest.gpus[0] ? `GPU ${digest.gpus[0].id}` : digest.has_gpu ? "GPU" : "CPU");
   return table(["", ">before", ">after"], [
-    ["device", ...[old, now].map((digest) => digest.gpus[0]?.name ?? (digest.has_gpu ? "GPU" : "CPU"))],
+    ["device", ...[old, now].map((digest) => (digest.gpus.length > 1 ? `${digest.gpus.length} × ${device(digest)}` : device(digest)))],
+    ...(per(old) === per(now) ? [] : [["figures are", per(old), per(now)]]),
     ...rows.filter((row) => row[1] !== "–" || row[2] !== "–")]);
 }
 
-function changedNames(old, now) {
-  const both = new Map();
-  [old, now].forEach((digest, at) => {
-    for (const {name, short, us} of old.kernels.length || now.kernels.length ? digest.kernels : digest.operators) {
-      const pair = both.get(name) || [0, 0, short];
-      pair[at] = us / digest.steps.names.length;
-      both.set(name, pair);
+// Names side by side, the largest change first; what is in one of them only is marked.
+function changedNames(site, {before, after, old, now}) {
+  const offered = Object.entries(NAMES).filter(([, {rows}]) => rows(old).length || rows(now).length);
+  const body = h("div");
+  const draw = (by) => body.replaceChildren(namesTable(site, NAMES[by], {before, after, old, now}));
+  const chosen = offered.some(([by]) => by === site.options.by) ? site.options.by : offered[0]?.[0];
+  if (!chosen) {
+    return null;
+  }
+  draw(chosen);
+  return h("section", {class: "wide"}, h("h2", {}, "What changed most, time per step"),
+    h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
+      choice("by", offered.map(([by, {title}]) => [by, title]), chosen, (by) => { site.stay({by}); draw(by); })), body);
+}
+
+function namesTable(site, {title, rows, us, complete, find}, {before, after, old, now}) {
+  const both = new Map(), lists = [old, now].map(rows);
+  const whole = [old, now].map(complete);
+  lists.forEach((list, at) => {
+    for (const row of list) {
+      const pair = both.get(row.name) || {name: row.name, short: row.short, times: [null, null]};
+      pair.times[at] = us(row);
+      both.set(row.name, pair);
     }
   });
-  const rows = [...both].sort((one, other) => Math.abs(other[1][1] - other[1][0]) - Math.abs(one[1][1] - one[1][0])).slice(0, 20);
-  return table([">before", ">after", ">change", "name"], rows.map(([name, [was, is, short]]) => [time(was), time(is), difference(is - was),
-    kernelName({name, short})]));
+  const changed = [...both.values()].map(({name, short, times: [was, is]}) => ({name, short, was, is, change: (is ?? 0) - (was ?? 0),
+    mark: was === null && whole[0] ? "new" : is === null && whole[1] ? "gone" : ""}));
+  changed.sort((one, other) => Math.abs(other.change) - Math.abs(one.change));
+  const columns = [
+    {title: "before", number: true, value: ({was}) => was, cell: ({was}) => time(was)},
+    {title: "after", number: true, value: ({is}) => is, cell: ({is}) => time(is)},
+    {title: "change", number: true, value: ({change}) => change, cell: ({change}) => difference(change)},
+    {title: "", cell: ({mark}) => (mark ? h("span", {class: `tag ${mark}`}, mark) : "")},
+    {title: "name", name: true, value: ({name}) => name, cell: kernelName},
+  ];
+  const link = timelineColumn(site, ({name, mark}) => ({run: (mark === "gone" ? before : after).key, find: name}));
+  return bigTable({label: title, rows: changed, text: ({name}) => name, columns: find ? [...columns, link] : columns});
 }

@@ -11,6 +11,15 @@ export const ROLES = {
   cpu_exec: ["#0072B2", "the CPU runs operators"],
   other: ["#999999", "nothing recorded: Python, most likely"],
 };
+// A step with what communicates apart: see common/trace/parts.py.
+export const PARTS = {
+  compute: ["#009E73", "a GPU kernel computes, no collective runs"],
+  overlapped: ["#5E4FA2", "communication, hidden: other work runs beside it"],
+  exposed: ["#CC79A7", "communication alone; waiting for other ranks is part of it"],
+  memcpy: ROLES.memcpy, memset: ROLES.memset,
+  communication: ["#E8A9C6", "a collective's call on the CPU, and nothing on the GPU"],
+  runtime: ROLES.runtime, dataloader: ROLES.dataloader, cpu_exec: ROLES.cpu_exec, other: ROLES.other,
+};
 export const CAUSES = {
   copy: ["#E69F00", "copying, or inside a call that copies"],
   queued: ["#009E73", "work is launched already: the GPU waits for itself"],
@@ -38,6 +47,9 @@ export function h(tag, properties = {}, ...children) {
 }
 
 export function time(us) {
+  if (us === null || us === undefined) {
+    return "–";
+  }
   const size = Math.abs(us);
   return size >= 1e6 ? `${(us / 1e6).toFixed(2)} s` : size >= 1e3 ? `${(us / 1e3).toFixed(1)} ms` : `${us.toFixed(1)} µs`;
 }
@@ -45,6 +57,22 @@ export function time(us) {
 export function bytes(size) {
   const [scale, unit] = size >= 1e9 ? [1e9, "GB"] : size >= 1e6 ? [1e6, "MB"] : size >= 1e3 ? [1e3, "kB"] : [1, "B"];
   return `${(size / scale).toFixed(unit === "GB" ? 2 : unit === "B" ? 0 : 1)} ${unit}`;
+}
+
+// A number of things per step: whole where it is.
+export function amount(count) {
+  return Number.isInteger(count) ? `${count}` : count.toFixed(count < 100 ? 1 : 0);
+}
+
+// Of what a digest's figures are: "per step", "per typical step", "in 2 steps", "in the whole trace".
+export function per(digest) {
+  return digest.per || "in the whole trace";
+}
+
+// A digest's typical step by part, that of a trace without collectives too.
+export function partsOf({typical}) {
+  const {kernel, ...rest} = typical.breakdown_us;
+  return Object.keys(typical.parts_us).length ? typical.parts_us : {compute: kernel, overlapped: 0, exposed: 0, ...rest};
 }
 
 export function share(value) {
@@ -120,16 +148,25 @@ export function withTraces(site) {
   return site.runs.filter((run) => run.traces.length);
 }
 
-// The run in the address, else the first; with the form to choose the run, and its trace where it has several.
+export function goneText(key) {
+  return `the run ${key} is not here, or no longer`;
+}
+
+// The run in the address, else the first; with the form to choose the run, and its trace where it has several. Throws where
+// the run of the address is not there: another one is never shown in its place.
 export function chosenRun(site, page) {
   const runs = withTraces(site);
   if (!runs.length) {
     throw new Error("no run with a trace is in the log folder yet");
   }
-  const run = runs.find(({key}) => key === site.options.run) || runs[0];
+  const asked = site.options.run, run = asked ? runs.find(({key}) => key === asked) : runs[0];
   const form = h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-    choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go(page, {run: key})));
+    choice("Run", runs.map(({key, name}) => [key, name]), run?.key ?? "", (key) => site.go(page, {run: key})));
+  if (!run) {
+    throw Object.assign(new Error(goneText(asked)), {form});
+  }
   const trace = run.traces.includes(site.options.trace) ? site.options.trace : undefined;
+  site.watch?.(run, trace);
   if (run.traces.length > 1) {
     form.append(choice("Trace", run.traces.map((name) => [name, name]), trace || run.traces[0],
       (name) => site.go(page, {run: run.key, trace: name})));
@@ -155,16 +192,29 @@ export async function valueOrReason(page, promise) {
   try {
     return await promise;
   } catch (error) {
-    page.append(h("p", {class: "bad"}, `This cannot be shown: ${error.message}`));
+    page.append(h("p", {class: "bad failed"}, `This cannot be shown: ${error.message}`));
     return null;
   }
 }
 
-// A kernel's name, shortened as in every text; whole where the mouse rests on it, and where it is clicked.
+// One part of a page; where it fails, the reason, so that the rest of the page stays.
+export function part(build) {
+  try {
+    return build();
+  } catch (error) {
+    return h("p", {class: "bad"}, `A part of this page cannot be shown: ${error.message}`);
+  }
+}
+
+// A kernel's name, shortened as in every text; whole where the mouse rests on it, and where it is pressed.
 export function kernelName({name, short}) {
   if (!short || short === name) {
     return name;
   }
-  const toggle = ({target}) => { target.textContent = target.textContent === short ? name : short; };
-  return h("span", {title: name, onclick: toggle}, short);
+  const toggle = ({currentTarget: button}) => {
+    const whole = button.getAttribute("aria-expanded") !== "true";
+    button.setAttribute("aria-expanded", whole);
+    button.textContent = whole ? name : short;
+  };
+  return h("button", {class: "whole", type: "button", title: name, "aria-expanded": "false", onclick: toggle}, short);
 }

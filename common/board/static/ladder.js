@@ -1,9 +1,11 @@
 // The ladder: images/s of every step, relative to the baseline, and its step time by activity.
-import {ROLES, bytes, chart, choice, h, ink, note, plain, ratioText, section, share, table, time, withTraces} from "./elements.js";
+import {ROLES, bytes, chart, choice, h, ink, note, plain, ratioText, section, share, table, time, valueOrReason,
+  withTraces} from "./elements.js";
 
 export async function ladder(site) {
-  const {ladders, original} = await site.ladders();
   const page = h("div", {});
+  const {ladders, original, problems: broken} = await valueOrReason(page, site.ladders()) ?? {ladders: [], problems: []};
+  page.append(...broken.map((problem) => h("p", {class: "bad"}, problem)));
   if (!ladders.length) {
     page.append(h("h1", {}, "Runs"), withTraces(site).length ? runsTable(site) : note("No run is in the log folder yet."));
     page.append(...problems(site));
@@ -12,11 +14,11 @@ export async function ladder(site) {
   for (const shown of ladders) {
     page.append(h("h1", {}, shown.title), h("p", {}, h("b", {}, shown.summary)), h("div", {class: "grid"},
       section("Images/s", speedChart(site, shown),
-        note("The median of the timed windows, without a profiler; the whiskers are the range of the windows.")),
+        note(`The median timed window, no profiler running; the whiskers are the range of the windows (${windows(shown)}).`)),
       section("Relative to the baseline", relativeChart(site, shown, original),
         note(shown.intervals), comparable(shown, original)
           ? note(`Orange: the course's original ladder, on a ${original.device}, one run per step, no interval published.`) : null),
-      breakdowns(site, shown),
+      ...memory(site, shown), breakdowns(site, shown),
       h("section", {class: "wide"}, h("h2", {}, "The steps"), ladderTable(site, shown))));
   }
   const others = site.runs.filter((run) => run.traces.length && !run.step);
@@ -25,6 +27,33 @@ export async function ladder(site) {
   }
   page.append(...problems(site));
   return page;
+}
+
+// "5 windows of each step", "15 windows of each step, 3 rounds".
+function windows({rows}) {
+  const text = (key, word) => {
+    const [least, most] = [Math.min(...rows.map((row) => row[key])), Math.max(...rows.map((row) => row[key]))];
+    return `${least === most ? least : `${least} to ${most}`} ${word}${most === 1 ? "" : "s"}`;
+  };
+  return `${text("windows", "window")} of each step, ${text("rounds", "round")}`;
+}
+
+// Peak memory on a GPU as `fit` predicts it, beside what was measured if that was on a GPU: on a CPU the steps train another
+// model, and smaller images. Nothing where nothing is predicted.
+function memory(site, {rows, prediction}) {
+  if (!rows.some((row) => row.gpu_bytes_predicted)) {
+    return [];
+  }
+  const onGpu = rows.some((row) => row.device_type === "cuda");
+  const bars = [["predicted", rows.map((row) => row.gpu_bytes_predicted), "#E69F00"]];
+  if (onGpu) {
+    bars.unshift(["measured here", rows.map((row) => row.peak_memory_bytes.allocated), "#0072B2"]);
+  }
+  return [section(onGpu ? "Peak memory" : "Peak memory on a GPU, predicted", chart(site, bars.map(([name, values, colour]) => ({
+    type: "bar", name, x: rows.map((row) => plain(row.step)), marker: {color: colour}, y: values.map((size) => (size ? size / 1e6 : null)),
+    hovertemplate: `%{x}<br>%{y:.0f} MB<extra>${name}</extra>`})),
+  {label: "Peak memory of each step on a GPU", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: " MB"}}),
+  note(`${onGpu ? "Measured: the GPU allocator's peak. " : ""}${prediction}`))];
 }
 
 function problems(site) {
@@ -76,11 +105,13 @@ function breakdowns(site, {rows}) {
     const shortUnit = unit === "image" ? "µs" : "ms";
     const bars = Object.entries(ROLES).map(([role, [colour]]) => ({
       type: "bar", orientation: "h", name: role, marker: {color: colour},
-      y: digests.map(([row]) => plain(row.step)), x: digests.map((pair) => pair[1].steps.breakdown_us[role] * scale(pair)),
+      y: digests.map(([row]) => plain(row.step)), x: digests.map((pair) => pair[1].typical.breakdown_us[role] * scale(pair)),
       hovertemplate: `%{y}<br>${role}: %{x:.1f} ${shortUnit}<extra></extra>`,
     })).filter((bar) => bar.x.some((value) => value > 0));
-    container.replaceChildren(opensSteps(site, chart(site, bars, {label: "Step time by activity", barmode: "stack",
-      xaxis: {title: {text: unit === "image" ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed"}}), digests.map(([row]) => row)));
+    const host = chart(site, bars, {label: "Step time by activity", barmode: "stack",
+      xaxis: {title: {text: unit === "image" ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed", dtick: 1}});
+    host.style.height = `${Math.max(300, 100 + 22 * digests.length)}px`; // a label beside every bar
+    container.replaceChildren(opensSteps(site, host, digests.map(([row]) => row)));
   };
   const panel = h("section", {class: "wide"}, h("h2", {}, "Step time by activity, from the trace"),
     h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
@@ -101,33 +132,43 @@ function breakdowns(site, {rows}) {
   return panel;
 }
 
+// Notes are numbered, and those of every step stand below the table once, as `compare` prints them.
 function ladderTable(site, {rows}) {
-  const link = (row) => (row.has_trace
-    ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step);
+  const notes = [...new Set(rows.flatMap((row) => row.notes))];
+  const everywhere = notes.filter((text) => rows.every((row) => row.notes.includes(text)));
+  const numbered = notes.filter((text) => !everywhere.includes(text));
+  const marks = (row) => numbered.flatMap((text, at) => (row.notes.includes(text) ? [at + 1] : [])).join(", ");
+  const link = (row) => h("span", {class: "step"}, row.has_trace
+    ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step,
+  h("span", {class: "quiet"}, marks(row) ? ` [${marks(row)}]` : ""));
   const predicted = rows.some((row) => row.gpu_bytes_predicted); // by `python -m common fit`, for the step on a GPU
-  return table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">windows", ">peak memory",
-    ...(predicted ? [">on a GPU, predicted"] : []), "notes"],
-    rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain), ratioText(row.relative),
-      `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, bytes(row.peak_memory_bytes.allocated),
-      ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : []), row.notes.join("; ")]));
+  return h("div", {}, table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">range of windows", ">windows / rounds",
+    ">peak memory", ...(predicted ? [">on a GPU, predicted"] : [])],
+  rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain), ratioText(row.relative),
+    `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.windows} / ${row.rounds}`, bytes(row.peak_memory_bytes.allocated),
+    ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : [])])),
+  ...everywhere.map((text) => note(`All: ${text}.`)), ...numbered.map((text, at) => note(`[${at + 1}] ${text}`)));
 }
 
 // The runs with their main figures, which come as the traces are read.
 function runsTable(site) {
   const rows = withTraces(site).map((run) => {
     const open = h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, run.name);
+    open.className = "link run";
     const cells = [0, 1, 2, 3, 4].map(() => h("span", {class: "quiet"}, "…"));
     site.digest(run.key).then((digest) => {
       if (digest.steps) {
         const gpu = digest.gpus[0];
-        const texts = [gpu?.name ?? (digest.has_gpu ? "GPU" : "CPU only"), time(digest.steps.mean_us), share(gpu?.utilization),
-          share(gpu?.tensor_core_share), digest.verdict];
+        const count = digest.gpus.length > 1 ? `${digest.gpus.length} × ` : "";
+        const texts = [gpu ? `${count}${gpu.name ?? `GPU ${gpu.id}`}` : digest.has_gpu ? "GPU" : "CPU only", time(digest.typical.mean_us),
+          share(gpu?.utilization), share(gpu?.tensor_core_share),
+          h("span", {}, digest.verdict, ...digest.warnings.map((warning) => h("div", {class: "bad"}, warning)))];
         cells.forEach((cell, at) => cell.replaceWith(texts[at]));
         if (digest.matrix_units === "Matrix cores") {
-          runs.querySelectorAll("th")[4].textContent = digest.matrix_units;
+          runs.querySelectorAll("th")[4].textContent = "Tensor / Matrix cores";
         }
       }
-    }).catch((error) => cells.forEach((cell, at) => cell.replaceWith(at === 4 ? error.message : "")));
+    }).catch((error) => cells.forEach((cell, at) => cell.replaceWith(at === 4 ? h("span", {class: "bad"}, error.message) : "")));
     return [open, ...cells];
   });
   const runs = table(["run", "device", ">step time", ">GPU busy", ">Tensor Cores", "verdict"], rows);

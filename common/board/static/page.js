@@ -2,17 +2,22 @@
 // Names come out of strangers' traces: they reach the page as text only (see `h` in elements.js), never as HTML.
 import {compare} from "./compare.js";
 import {ladder} from "./ladder.js";
+import {ranks} from "./ranks.js";
 import {step} from "./step.js";
 import {timeline} from "./timeline_page.js";
 import {trace} from "./trace_page.js";
 
-const PAGES = {ladder: ["Ladder", ladder], step: ["Step", step], compare: ["Compare", compare], timeline: ["Timeline", timeline], trace: [null, trace]}; // null: no link to it
+const PAGES = {
+  ladder: ["Ladder", ladder], step: ["Step", step], compare: ["Compare", compare], ranks: ["Ranks", ranks],
+  timeline: ["Timeline", timeline], trace: [null, trace], // null: no link to it
+};
 const POLL = 700; // ms until the server is asked again for what it is still reading
 const SILENT = "TensorBoard does not answer";
-const REFRESH = 10_000; // ms until new runs are looked for
+const REFRESH = 4000; // ms until new runs are looked for
 
 let shown = 0; // counts what was shown: an answer for a page that was left is dropped
 let known = ""; // the runs as last shown, to detect new ones
+let watched = new Map(); // the versions of the traces that the page shows, by run
 let leave = []; // what to release when another page is shown
 
 // The page and its options stand in the address after "#", so that the browser's back button works.
@@ -27,7 +32,20 @@ function remember() {
 }
 
 function go(page, options = {}) {
-  location.hash = `${page}?${new URLSearchParams(options)}`;
+  location.hash = address(page, options);
+}
+
+function address(page, options) {
+  const given = Object.entries(options).filter(([, value]) => value !== null && value !== undefined);
+  return `#${page}?${new URLSearchParams(given)}`;
+}
+
+// Changes options of the address without a redraw and without a step in the browser's history; null removes an option.
+function stay(site, options) {
+  const {page, options: now} = place();
+  history.replaceState(history.state, "", address(page, {...now, ...options}));
+  site.options = place().options;
+  remember();
 }
 
 async function fetchJson(route, options = {}) {
@@ -61,7 +79,8 @@ function progress(text) {
   document.getElementById("progress").textContent = text;
 }
 
-async function show() {
+// again: the page that is open is drawn anew, where the reader is.
+async function show(again = false) {
   const current = ++shown;
   const {page, options} = place();
   for (const link of document.querySelectorAll("#tabs a")) {
@@ -73,56 +92,119 @@ async function show() {
   const view = document.getElementById("view");
   const site = {
     options, go,
+    stay: (changed) => current === shown && stay(site, changed),
     dark: document.documentElement.classList.contains("dark"),
     runs: [],
     ladders: () => fetchJson("ladders"),
     ratio: (before, after) => fetchJson("ratio", {before, after}),
     digest: (run, trace) => ask("digest", trace ? {run, trace} : {run}, current),
     lanes: (run, trace) => ask("lanes", trace ? {run, trace} : {run}, current),
+    ranks: (run) => ask("ranks", {run}, current),
     alive: () => current === shown,
     leaving: (action) => (current === shown ? leave.push(action) : action()),
+    watch: (run, trace) => current === shown && watched.set(run.key, {trace, versions: versions(run, trace)}),
   };
+  watched = new Map();
+  changed("");
   try {
     const {runs} = await fetchJson("runs");
     site.runs = runs;
     known = JSON.stringify(runs);
+    offer(runs);
     const content = await PAGES[page][1](site);
     if (current === shown) {
       leave.splice(0).forEach((action) => action());
+      const place = again ? scrollY : 0;
+      view.dataset.page = page;
       view.replaceChildren(content);
       remember();
-      scrollTo(0, 0);
+      scrollTo(0, place);
       content.dispatchEvent(new Event("shown"));
       progress("");
     }
   } catch (error) {
     if (current === shown) {
       const line = document.createElement("p");
-      line.className = "bad";
+      line.className = "bad failed";
       line.textContent = `This cannot be shown: ${error.message}`;
-      view.replaceChildren(line);
+      leave.splice(0).forEach((action) => action());
+      view.dataset.page = page;
+      view.replaceChildren(...(error.form ? [error.form] : []), line);
       progress("");
     }
   }
 }
 
-// New runs appear without a reload: the ladder is redrawn when the list of runs has changed. The other pages only show a
-// message, because a redraw would lose what the reader is doing there.
-async function refresh() {
-  if (document.hidden) {
+// A page that only some log folders have something for.
+function offer(runs) {
+  document.querySelector("#tabs a[data-page=ranks]").hidden = !runs.some((run) => run.has_ranks);
+}
+
+function versions(run, trace) {
+  return trace ? run.versions[run.traces.indexOf(trace)] : run.versions.join();
+}
+
+// What the reader should know of the page that is open, with a button to draw it anew; "" for nothing.
+function changed(text) {
+  const line = document.getElementById("changed");
+  if (text === line.dataset.text) {
     return;
   }
+  line.dataset.text = text;
+  line.hidden = !text;
+  line.replaceChildren(text);
+  if (text) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "reload this page";
+    button.addEventListener("click", () => show(true));
+    line.append(" ", button);
+  }
+}
+
+// New runs appear without a reload: the ladder is redrawn when the list of runs has changed, and any page that has failed.
+// The others only show a message, because a redraw would lose what the reader is doing there.
+async function refresh() {
+  if (document.hidden || refresh.asking) {
+    return;
+  }
+  const current = shown;
+  refresh.asking = true;
   try {
     const {runs} = await fetchJson("runs");
+    if (current !== shown) {
+      return;
+    }
+    if (document.getElementById("progress").textContent === SILENT) {
+      progress("");
+    }
+    offer(runs);
     const isNew = JSON.stringify(runs) !== known;
-    if (isNew && place().page === "ladder") {
-      show();
-    } else if (isNew || document.getElementById("progress").textContent === SILENT) {
-      progress(isNew ? "there are new runs: choose a page to see them" : "");
+    const failed = document.querySelector("#view .failed");
+    if (isNew && (failed || place().page === "ladder")) {
+      show(true);
+    } else if (isNew) {
+      changed(difference(runs));
     }
   } catch {
     progress(SILENT);
+  } finally {
+    refresh.asking = false;
   }
+}
+
+// What has happened to the runs that the page shows, else to the others.
+function difference(runs) {
+  for (const [key, {trace, versions: before}] of watched) {
+    const run = runs.find((candidate) => candidate.key === key);
+    if (!run || !run.traces.length) {
+      return `The run ${key} is gone.`;
+    }
+    if (versions(run, trace) !== before) {
+      return `There is new data in ${run.name}.`;
+    }
+  }
+  return "The list of runs has changed.";
 }
 
 // TensorBoard marks its own body in the dark; where the page stands alone the system's setting counts.
@@ -165,14 +247,15 @@ for (const [page, [title]] of Object.entries(PAGES).filter(([, [title]]) => titl
   link.addEventListener("click", (event) => {
     const {options} = place();
     event.preventDefault();
-    go(page, options.run ? {run: options.run} : {});
+    const run = options.run ?? options.after;
+    go(page, run ? {run} : {});
   });
   document.getElementById("tabs").append(link);
 }
 if (!location.hash && sessionStorage.getItem("walkthrough")) {
   history.replaceState(null, "", sessionStorage.getItem("walkthrough"));
 }
-addEventListener("hashchange", show);
+addEventListener("hashchange", () => show());
 followTheme();
-addEventListener("load", show); // by then plotly is there
+addEventListener("load", () => show()); // by then plotly is there
 setInterval(refresh, REFRESH);

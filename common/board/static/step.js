@@ -1,20 +1,29 @@
 // One step: where its time goes, why the GPU waits, what to do.
 import {batchNote, changes} from "./compare.js";
-import {CAUSES, ROLES, bytes, card, chart, chosenRun, h, kernelName, note, section, share, swatch, table, time, valueOrReason} from "./elements.js";
+import {CAUSES, PARTS, ROLES, bytes, card, chart, chosenRun, h, note, part, per, section, share, swatch, table, time, valueOrReason} from "./elements.js";
+import {copies, kernels, kinds, operators} from "./step_tables.js";
+
+const MARGIN = 0.2; // of a gap's length, shown on both sides of it
 
 export async function step(site) {
   const {run, trace, form} = chosenRun(site, "step");
+  if (run.has_ranks) {
+    form.append(h("button", {class: "link", type: "button", onclick: () => site.go("ranks", {run: run.key})}, "its ranks side by side"));
+  }
   const page = h("div", {}, form, h("h1", {}, run.name));
   const digest = await valueOrReason(page, site.digest(run.key, trace));
   if (!digest?.steps) {
     return page;
   }
+  const place = {run: run.key, ...(trace && {trace})};
   digest.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
-  page.append(cards(digest), advice(digest));
-  const mark = (item) => site.go("timeline", {run: run.key, ...(trace && {trace}), find: item.what});
-  const grid = h("div", {class: "grid"}, findings(digest, mark), breakdown(site, digest), ...digest.idle.map((idle) => idleCauses(digest, idle)),
-    ...digest.memory.map((memory) => memoryCurve(site, memory)), copies(digest), kinds(digest));
-  const names = digest.kernels.length ? kernels(digest) : operators(digest);
+  digest.recorded.forEach((line) => page.append(note(line)));
+  page.append(part(() => cards(digest)), part(() => advice(site, digest, place)));
+  const mark = (item) => site.go("timeline", {...place, find: item.what});
+  const grid = h("div", {class: "grid"}, ...[() => findings(digest, mark), () => breakdown(site, digest),
+    ...digest.idle.map((idle) => () => idleCauses(digest, idle)), ...digest.memory.map((memory) => () => memoryCurve(site, memory)),
+    () => copies(digest), () => kinds(digest)].map(part).filter(Boolean));
+  const names = h("div", {class: "grid wide"}, ...[() => kernels(site, digest, place), () => operators(site, digest, place)].map(part).filter(Boolean));
   grid.append(names);
   changeFromBefore(site, run, digest).then((change) => change && names.before(change));
   page.append(grid);
@@ -22,63 +31,97 @@ export async function step(site) {
 }
 
 function cards(digest) {
-  const {steps} = digest, first = digest.gpus[0];
-  const [low, high] = [Math.min(...steps.us), Math.max(...steps.us)];
-  const range = high > 1.05 * low ? `, ${time(low)} to ${time(high)}` : "";
-  const row = h("div", {class: "cards"},
-    card(time(steps.mean_us), steps.marked ? `per step (mean of ${steps.names.length}${range})` : "the whole trace: it marks no steps"));
+  const {steps, typical, communication} = digest, first = digest.gpus[0];
+  const range = typical.most_us > 1.05 * typical.least_us ? `, ${time(typical.least_us)} to ${time(typical.most_us)}` : "";
+  const which = steps.outliers.length ? `per typical step (mean of ${typical.count} of ${steps.count}${range})`
+    : `per step (mean of ${steps.count}${range})`;
+  const row = h("div", {class: "cards"}, typical.undecided
+    ? card(steps.us.map(time).join(" and "), "two steps of very different length: no mean, and no advice")
+    : card(time(typical.mean_us), steps.marked ? which : "the whole trace: it marks no steps"));
+  if (communication) {
+    row.append(card(time(communication.exposed_us), `communication alone, ${per(digest)}`),
+      card(time(communication.hidden_us), "communication overlapped by other work"));
+  }
   if (!first) {
     row.append(card("CPU", digest.has_gpu ? "the trace holds no event of a GPU" : "no GPU in this trace"));
     return row;
   }
   for (const gpu of digest.gpus) {
-    const which = digest.gpus.length > 1 ? `GPU ${gpu.id}: ` : "";
-    row.append(card(share(gpu.utilization), `${which}busy: at least one kernel runs`),
-      card(share(gpu.sm_efficiency), `${which}SMs at work, estimated`),
-      card(gpu.occupancy_percent === null ? "–" : `${gpu.occupancy_percent.toFixed(1)} %`, `${which}occupancy, estimated`),
-      card(share(gpu.tensor_core_share), `${which}${digest.matrix_units}, of the kernel time${gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : ""}`));
+    const name = digest.gpus.length > 1 ? `GPU ${gpu.id}: ` : "";
+    row.append(card(share(gpu.utilization), `${name}busy: at least one kernel runs`),
+      card(share(gpu.sm_efficiency), `${name}SMs at work, estimated`),
+      card(gpu.occupancy_percent === null ? "–" : `${gpu.occupancy_percent.toFixed(1)} %`, `${name}occupancy, estimated`),
+      card(share(gpu.tensor_core_share), `${name}${digest.matrix_units}, of the kernel time${gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : ""}`));
   }
   row.append(card(share(digest.eligible_share), "of the kernel time in operators that could use them"),
-    card(first.name ?? `GPU ${first.id}`, "device"));
+    card(first.name ?? `GPU ${first.id}`, digest.gpus.length > 1 ? `device, ${digest.gpus.length} of them` : "device"));
   return row;
 }
 
-function advice(digest) {
+function advice(site, digest, place) {
   const items = digest.advice.map((item) => h("li", {}, h("b", {}, item.title), `: ${item.gain}`,
-    item.step ? ` (steps/${item.step}.py)` : "", h("div", {class: "quiet"}, `${item.why}.`)));
+    item.step ? ` (steps/${item.step}.py)` : "", item.gap ? longestGap(site, item, place) : null,
+    h("div", {class: "quiet"}, `${item.why}.`)));
   const number = (title) => digest.advice.findIndex((item) => item.title === title) + 1;
   const together = digest.combined.map(({titles, estimated_gain}) => `${titles.map(number).join(" + ")}: ${estimated_gain.toFixed(2)}x`);
   return h("div", {class: "verdict"}, h("b", {}, digest.verdict), items.length ? h("ol", {}, ...items) : null,
-    together.length ? h("div", {}, `Together: ${together.join("; ")}`) : null);
+    together.length ? h("div", {}, `Together: ${together.join("; ")}`) : null,
+    ...digest.steps.outliers.map((outlier) => h("div", {class: "odd"}, `${outlier.why}. The advice leaves it out.`)),
+    digest.of_which_steps ? note(digest.of_which_steps) : null);
+}
+
+// A link to the longest single stretch that a piece of advice is about.
+function longestGap(site, {title, gap}, place) {
+  const margin = MARGIN * (gap.end - gap.start);
+  const at = gap.device === null ? {} : {at: `idle ${gap.device}@${gap.start}`};
+  return h("button", {class: "link mark", type: "button", "aria-label": `${title}: show the longest gap in the timeline`,
+    onclick: () => site.go("timeline", {...place, from: gap.start - margin, to: gap.end + margin, ...at})},
+  `longest gap: ${time(gap.end - gap.start)}`);
 }
 
 // What stands out, whether a step treats it or not. mark(finding): shows where it is.
 function findings(digest, mark) {
-  const items = digest.findings.map((item) => h("li", {}, h("b", {}, item.what), `: ${time(item.us_per_step)} per step`,
+  const items = digest.findings.map((item) => h("li", {}, h("b", {}, item.what), `: ${time(item.us_per_step)} ${per(digest)}`,
     item.estimated_gain >= 1.01 && item.estimated_gain < 100 ? `; about ${item.estimated_gain.toFixed(2)}x as fast without` : "",
     item.marked ? h("button", {class: "link mark", type: "button", onclick: () => mark(item)}, "show in the timeline") : null,
     h("div", {class: "quiet"}, `${item.why}.`), h("div", {}, `${item.do}.`)));
   return items.length ? h("section", {class: "wide"}, h("h2", {}, "What stands out"), h("ul", {}, ...items)) : null;
 }
 
-function breakdown(site, {steps}) {
-  const parts = Object.entries(ROLES).filter(([role]) => steps.breakdown_us[role] > 0);
-  const bars = parts.map(([role, [colour]]) => ({
-    type: "bar", orientation: "h", name: role, y: [""], x: [steps.breakdown_us[role] / 1e3], marker: {color: colour},
-    hovertemplate: `${role}: %{x:.2f} ms<extra></extra>`,
+// The step by part, with communication apart where there is any; then as the profiler plugin defines it.
+function breakdown(site, {steps, typical, communication}) {
+  const title = steps.outliers.length ? `Mean step, of the ${typical.count} typical of ${steps.count}` : "Mean step";
+  if (typical.undecided) {
+    return section("Two steps of very different length", table(["role", ...steps.names.map((name) => `>step ${name}`)],
+      Object.entries(steps.roles_us).filter(([, times]) => times.some((us) => us > 0))
+        .map(([role, times]) => [h("span", {}, swatch(ROLES[role][0]), role), ...times.map(time)])));
+  }
+  const apart = communication && Object.keys(typical.parts_us).length;
+  const [names, times] = apart ? [PARTS, typical.parts_us] : [ROLES, typical.breakdown_us];
+  const parts = Object.entries(names).filter(([name]) => times[name] > 0);
+  const bars = parts.map(([name, [colour]]) => ({
+    type: "bar", orientation: "h", name, y: [""], x: [times[name] / 1e3], marker: {color: colour},
+    hovertemplate: `${name}: %{x:.2f} ms<extra></extra>`,
   }));
-  return section("Mean step", chart(site, bars, {label: "Mean step", barmode: "stack", showlegend: false,
-    xaxis: {ticksuffix: " ms", range: [0, steps.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}, true),
-  table(["role", ">time", ">share", ""], parts.map(([role, [colour, meaning]]) => [h("span", {}, swatch(colour), role),
-    time(steps.breakdown_us[role]), share(steps.breakdown_us[role] / steps.mean_us), meaning])));
+  const plugin = apart || steps.outliers.length ? [note("As the profiler plugin defines it: "
+    + `the mean of all ${steps.count} steps${apart ? ", collectives' kernels counted as kernel" : ""}`),
+  roleTable(ROLES, steps.breakdown_us, steps.mean_us)] : [];
+  return section(title, chart(site, bars, {label: "Mean step", barmode: "stack", showlegend: false,
+    xaxis: {ticksuffix: " ms", range: [0, typical.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}, true),
+  roleTable(names, times, typical.mean_us), ...plugin);
+}
+
+function roleTable(names, times, total) {
+  return table([names === ROLES ? "role" : "part", ">time", ">share", ""], Object.entries(names).filter(([name]) => times[name] > 0)
+    .map(([name, [colour, meaning]]) => [h("span", {}, swatch(colour), name), time(times[name]), share(times[name] / total), meaning]));
 }
 
 function idleCauses(digest, idle) {
-  const count = digest.steps.names.length;
-  const rows = Object.entries(CAUSES).filter(([cause]) => idle.causes_us[cause] > 0.0005 * idle.total_us);
-  return section(`GPU ${idle.device} runs no kernel for ${time(idle.total_us / count)} per step. Meanwhile:`,
+  const rows = Object.entries(CAUSES).filter(([cause]) => idle.causes_us[cause] > 0.0005 * idle.us);
+  return section(`GPU ${idle.device} runs no kernel for ${time(idle.us)} ${per(digest)}. Meanwhile:`,
     table(["cause", ">time", ">share", ""], rows.map(([cause, [colour, meaning]]) => [h("span", {}, swatch(colour), cause),
-      time(idle.causes_us[cause] / count), share(idle.causes_us[cause] / idle.total_us), meaning])));
+      time(idle.causes_us[cause]), share(idle.causes_us[cause] / idle.us), meaning])),
+    note(`${idle.gaps} gap${idle.gaps === 1 ? "" : "s"} in ${digest.of_steps}; the longest is ${time(idle.longest_us)}`));
 }
 
 function memoryCurve(site, memory) {
@@ -102,59 +145,21 @@ function memoryCurve(site, memory) {
   return panel;
 }
 
-function copies(digest) {
-  const directions = [["h2d", "to the GPU"], ["d2h", "from the GPU"], ["d2d", "within the GPU"]];
-  const rows = directions.map(([key, text]) => [text, digest.copies[key]]).filter(([, copied]) => copied.count);
-  if (!rows.length) {
-    return null;
-  }
-  return section(`Copies in ${inSteps(digest)}${digest.step_bytes ? `: ${bytes(digest.step_bytes)} per step to the GPU` : ""}`,
-    table(["", ">copies", ">size", ">time", ">GB/s", ">pinned", ">pageable"], rows.map(([text, copied]) => [text, `${copied.count}`,
-      bytes(copied.bytes), time(copied.us), copied.gigabytes_per_second?.toFixed(1), share(copied.bytes ? copied.pinned_bytes / copied.bytes : null),
-      share(copied.bytes ? copied.pageable_bytes / copied.bytes : null)])));
-}
-
-// The time of the kernels by what they do, per step.
-function kinds(digest) {
-  const rows = Object.entries(digest.kinds), total = rows.reduce((sum, [, us]) => sum + us, 0);
-  return rows.length ? section("Kernels by kind, per step", table(["kind", ">time", ">share"],
-    rows.map(([kind, us]) => [kind, time(us), share(us / total)]))) : null;
-}
-
-function inSteps(digest) {
-  const {names, marked} = digest.steps;
-  return !marked ? "the whole trace" : names.length > 1 ? `${names.length} steps` : "one step";
-}
-
-export function kernels(digest) {
-  const answer = (uses) => (uses === null ? "unknown" : uses ? "yes" : "no");
-  return h("section", {class: "wide"}, h("h2", {}, `Kernels: ${digest.kernel_count}, ${time(digest.kernel_us)} in ${inSteps(digest)}`),
-    table([">time", ">share", ">count", ">mean", digest.matrix_units, "name"], digest.kernels.slice(0, 30).map((kernel) => [time(kernel.us),
-      share(kernel.us / digest.kernel_us), `${kernel.count}`, time(kernel.us / kernel.count), answer(kernel.tensor_cores), kernelName(kernel)])));
-}
-
-export function operators(digest) {
-  return h("section", {class: "wide"},
-    h("h2", {}, `Operators on the CPU, self time: ${time(digest.operator_us)} in ${inSteps(digest)}`),
-    table([">time", ">share", ">count", ">mean", "name"], digest.operators.slice(0, 30).map((operator) => [time(operator.us),
-      share(operator.us / digest.operator_us), `${operator.count}`, time(operator.us / operator.count), operator.name])));
-}
-
 // What changed since the step before in the run's ladder; null where there is none, or no trace of it.
 async function changeFromBefore(site, run, digest) {
-  const {ladders} = await site.ladders();
-  const rows = ladders.map((candidate) => candidate.rows).find((candidate) => candidate.some((row) => row.run === run.key));
-  const at = rows ? rows.findIndex((row) => row.run === run.key) : -1;
-  if (at < 1 || !rows[at - 1].has_trace) {
-    return null;
-  }
   try {
+    const {ladders} = await site.ladders();
+    const rows = ladders.map((candidate) => candidate.rows).find((candidate) => candidate.some((row) => row.run === run.key));
+    const at = rows ? rows.findIndex((row) => row.run === run.key) : -1;
+    if (at < 1 || !rows[at - 1].has_trace) {
+      return null;
+    }
     const before = await site.digest(rows[at - 1].run);
-    const prediction = before.predictions[rows[at].step];
-    const predicted = prediction?.estimated_gain || prediction?.predicted_gain ? `Predicted from its trace: ${prediction.gain}. ` : "";
     if (!before.steps) {
       return null;
     }
+    const prediction = before.predictions[rows[at].step];
+    const predicted = prediction?.estimated_gain || prediction?.predicted_gain ? `Predicted from its trace: ${prediction.gain}. ` : "";
     return section(`Since ${rows[at - 1].step}`, note(`${predicted}Measured: ${rows[at].gain.text}.`),
       note(batchNote(rows[at - 1].batch_size, rows[at].batch_size)), changes(before, digest));
   } catch {

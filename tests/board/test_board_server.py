@@ -237,6 +237,9 @@ def test_links_are_not_followed(board, logdir, tmp_path):
 
         names = board.until(rescanned, "the trace written next to the links")
         assert not any("link" in name or "secret" in name for name in names)
+        board.until(lambda: "later" in board.json(f"{PROFILER}/workers?run=cpu&view=Overview"), "the profiler's")
+        assert "linked" not in board.runs_loaded()
+        assert not {"link", "secret"} & set(board.json(f"{PROFILER}/workers?run=cpu&view=Overview"))
     finally:
         for name in ("link.pt.trace.json", "result.json", "later.pt.trace.json"):
             (logdir / "cpu" / name).unlink()
@@ -290,6 +293,28 @@ def test_a_new_run_appears_without_a_restart(board, logdir):
     finally:
         (folder / "w.pt.trace.json").unlink()
         folder.rmdir()
+
+
+def test_the_profiler_shows_a_trace_once_it_is_complete(board, logdir):
+    path = logdir / "zz_later" / "w.pt.trace.json"
+    path.parent.mkdir()
+    whole = two_steps().write(path).read_bytes()
+    path.write_bytes(whole[:-100])
+
+    def failures():
+        return [failure for failure in board.json(f"{PROFILER}/failures")["failures"] if failure["run"] == "zz_later"]
+
+    try:
+        (failure,) = board.until(failures, "the failure")
+        assert "not valid JSON" in failure["reason"]
+        path.write_bytes(whole)
+        board.until(lambda: "zz_later" in board.runs_loaded(), "the complete trace")
+        assert board.json(f"{PROFILER}/views?run=zz_later") == ["Overview", "Operator", "Kernel", "Trace"]
+        assert failures() == []
+    finally:
+        path.unlink()
+        path.parent.rmdir()
+    board.until(lambda: "zz_later" not in board.runs_loaded(), "the end of the run")
 
 
 def test_answers_are_cached_and_nothing_is_written_next_to_the_traces(board, logdir):

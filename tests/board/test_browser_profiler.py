@@ -49,6 +49,21 @@ def test_a_trace_without_operators_has_every_view(profiler, shot, run):
     page.wait_for_selector("iframe").content_frame().wait_for_selector("tr-ui-timeline-view")
 
 
+def test_the_page_waits_for_a_run_that_is_still_being_read(profiler):
+    page = profiler("gpu", "Overview")
+    early = []
+
+    def not_yet(route):
+        early.append(route.request.url)
+        route.fulfill(status=202, content_type="application/json", body='{"state": "reading"}')
+
+    page.route("**/views?run=hostile", not_yet, times=2)
+    choose(page, 0, "hostile")
+    choose(page, 1, "Memory")
+    page.wait_for_selector("table")
+    assert len(early) == 2
+
+
 def test_a_trace_that_cannot_be_read_is_named_in_the_page(profiler, shot):
     page = profiler("gpu", "Overview")
     notice = page.wait_for_selector("#failures")

@@ -1,15 +1,20 @@
 // The timeline's colours.
+import {CAUSES} from "./elements.js";
 import {clamp} from "./timeline_numbers.js";
 
 // One hue for each kind of lane; its shades differ mostly in lightness, which every kind of colour vision can see.
 // The lanes' labels name the kinds too, so no meaning depends on a hue alone.
 export const KINDS = new Map([ // each kind's hue and chroma in OKLCH
   ["finding", [355, 0.15]],
+  ["mark", [160, 0.1]],
+  ["python", [90, 0.1]],
   ["cpu", [255, 0.12]],
   ["runtime", [305, 0.12]],
   ["loader", [122, 0.11]],
   ["kernel", [52, 0.13]],
   ["copy", [192, 0.09]],
+  ["collective", [20, 0.14]],
+  ["counter", [230, 0.08]],
 ]);
 export const SHADES = 8;
 
@@ -18,16 +23,19 @@ export const THEMES = {
   light: {
     lightness: [0.42, 0.62], ground: "#ffffff", odd: "#f1f4f8", lane: "#dfe3e8", header: "#f7f8fa", text: "#1d2127",
     soft: "#59616b", line: "#c9ced6", grid: "rgba(20, 30, 45, 0.07)", accent: "#b3005e", halo: "#ffffff",
+    heading: "#e4e8ee", hatch: "#aab1bb", link: "#8a3200",
     box: "rgba(179, 0, 94, 0.10)", dim: 46, button: "#ffffff", focus: "#0b57d0",
   },
   dark: {
     lightness: [0.56, 0.86], ground: "#15181d", odd: "#1d2229", lane: "#2c323b", header: "#1b1f26", text: "#e6e9ee",
     soft: "#a3acb8", line: "#3d444f", grid: "rgba(220, 230, 245, 0.07)", accent: "#ff7ac0", halo: "#000000",
+    heading: "#272d36", hatch: "#4d5663", link: "#ffab66",
     box: "rgba(255, 122, 192, 0.14)", dim: 42, button: "#242a33", focus: "#8ab4f8",
   },
 };
 
-export const THEME_PROPERTIES = ["ground", "odd", "lane", "header", "text", "soft", "line", "button", "focus"];
+export const THEME_PROPERTIES = ["ground", "odd", "lane", "header", "text", "soft", "line", "button", "focus", "heading",
+  "link"];
 
 /** An OKLCH colour as [red, green, blue] in 0..1, linear light. */
 export function oklch(lightness, chroma, hue) {
@@ -43,20 +51,65 @@ export function oklch(lightness, chroma, hue) {
   ].map((value) => clamp(value, 0, 1));
 }
 
-/** The shades of one kind: `rgb` as 0xBBGGRR (the order in a canvas's pixels), `ink` for text: 0 black, 1 white. */
-export function palette(kind, [darkest, lightest]) {
+const LEAST_CONTRAST = 3; // between a box and the ground
+const IDLE = "idle: "; // what a gap's name begins with, so that a search for "idle" finds the gaps
+
+const luminanceOf = ([red, green, blue]) => 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+const toLinear = (byte) => (byte <= 10.31 ? byte / 3294.6 : ((byte / 255 + 0.055) / 1.055) ** 2.4);
+const toByte = (v) => Math.round(255 * (v <= 0.0031308 ? 12.92 * v : 1.055 * v ** (1 / 2.4) - 0.055));
+
+/** "#rrggbb" as [red, green, blue] in 0..1, linear light. */
+function linearOf(hex) {
+  return [1, 3, 5].map((at) => toLinear(parseInt(hex.slice(at, at + 2), 16)));
+}
+
+/** The same hue, darker on a light ground or lighter on a dark one, until it stands out from the ground. */
+function contrasting(colour, ground) {
+  const behind = luminanceOf(linearOf(ground));
+  const towards = behind > 0.5 ? 0 : 1;
+  let linear = colour;
+  const contrast = () => {
+    const [low, high] = [luminanceOf(linear), behind].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  while (contrast() < LEAST_CONTRAST) linear = linear.map((v) => v + (towards - v) * 0.04);
+  return linear;
+}
+
+/** Colours in linear light as a palette: `rgb` as 0xBBGGRR (the order in a canvas's pixels), `ink` for text on them: 0
+ * black, 1 white. */
+function paletteOf(colours) {
+  const rgb = Uint32Array.from(colours, (linear) => {
+    const [red, green, blue] = linear.map(toByte);
+    return red | (green << 8) | (blue << 16);
+  });
+  return {rgb, ink: Uint8Array.from(colours, (linear) => (luminanceOf(linear) < 0.179 ? 1 : 0))};
+}
+
+/** The palette of one kind of lane: of idle gaps the colours of `CAUSES` in their order, else `SHADES` shades. */
+export function palette(kind, {lightness: [darkest, lightest], ground}) {
+  if (kind === "idle") return paletteOf(Object.values(CAUSES).map(([hex]) => contrasting(linearOf(hex), ground)));
   const [hue, chroma] = KINDS.get(kind) || [0, 0.01];
-  const rgb = new Uint32Array(SHADES);
-  const ink = new Uint8Array(SHADES);
-  for (let shade = 0; shade < SHADES; shade++) {
+  return paletteOf(Array.from({length: SHADES}, (_, shade) => {
     const lightness = darkest + ((lightest - darkest) * shade) / (SHADES - 1);
-    const linear = oklch(lightness, chroma, hue + (shade % 2 ? 14 : -14));
-    const luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
-    const bytes = linear.map((v) => Math.round(255 * (v <= 0.0031308 ? 12.92 * v : 1.055 * v ** (1 / 2.4) - 0.055)));
-    rgb[shade] = bytes[0] | (bytes[1] << 8) | (bytes[2] << 16);
-    ink[shade] = luminance < 0.179 ? 1 : 0;
-  }
-  return {rgb, ink};
+    return oklch(lightness, chroma, hue + (shade % 2 ? 14 : -14));
+  }));
+}
+
+/** A colour of a palette as CSS. */
+export function cssColour(rgb) {
+  return `rgb(${rgb & 255}, ${(rgb >> 8) & 255}, ${rgb >> 16})`;
+}
+
+export function idleName(cause) {
+  return IDLE + cause;
+}
+
+/** The place of a gap's cause in `CAUSES`; a name without one counts as "other". */
+export function causeIndex(name) {
+  const causes = Object.keys(CAUSES);
+  const at = causes.indexOf(name.startsWith(IDLE) ? name.slice(IDLE.length) : name);
+  return at < 0 ? causes.length - 1 : at;
 }
 
 /** A name's shade: the same for the same name in every trace (FNV-1a, its bits mixed once more). */

@@ -1,9 +1,27 @@
 // Mouse, touch and keyboard on the timeline.
 import {clamp} from "./timeline_numbers.js";
 import {Picking} from "./timeline_pick.js";
-import {CLICK_SLOP, HEADER, ROW} from "./timeline_style.js";
+import {CLICK_SLOP, HEADER, ROW, STEP_BAND} from "./timeline_style.js";
 
 export class Input extends Picking {
+  listen() {
+    const {signal} = this.listeners;
+    const on = (target, type, handler, options = {}) =>
+      target.addEventListener(type, handler.bind(this), {...options, signal});
+    on(this.canvas, "wheel", this.onWheel, {passive: false});
+    on(this.canvas, "pointerdown", this.onDown);
+    on(this.canvas, "pointermove", this.onMove);
+    on(this.canvas, "pointerup", this.onUp);
+    on(this.canvas, "pointercancel", this.onCancel);
+    on(this.canvas, "lostpointercapture", this.onCancel);
+    on(this.canvas, "pointerleave", this.onLeave);
+    on(this.canvas, "dblclick", this.onDouble);
+    on(document, "keydown", this.onKey);
+    on(this.laneList, "wheel", this.onLabelWheel, {passive: false});
+    on(this.scroll, "scroll", this.request);
+    on(window, "resize", this.resize); // also when the browser's zoom changes the pixel ratio
+  }
+
   onWheel(event) {
     event.preventDefault();
     if (this.drag) return;
@@ -36,11 +54,12 @@ export class Input extends Picking {
     this.canvas.setPointerCapture(event.pointerId);
     const {x, y} = this.place(event);
     const top = this.scroll.scrollTop;
-    const box = event.button === 0 && (event.shiftKey || this.boxMode);
+    const left = event.button === 0;
+    const axis = y >= STEP_BAND && y < HEADER;
+    const kind = left && axis ? "range" : left && (event.shiftKey || this.boxMode) ? "box" : "pan";
     this.goal = null;
     this.drag = {
-      kind: box ? "box" : "pan", id: event.pointerId, moved: false, view: this.view, top,
-      from: {x, y, time: this.timeAt(x), at: Math.max(0, y - HEADER) + top}, to: {x, y},
+      kind, id: event.pointerId, moved: false, view: this.view, top, from: {x, y, time: this.timeAt(x)}, to: {x, y},
     };
   }
 
@@ -66,7 +85,7 @@ export class Input extends Picking {
     this.drag.moved = true;
     this.hover = null;
     this.tip.hidden = true;
-    this.canvas.dataset.cursor = this.drag.kind === "box" ? "box" : "drag";
+    this.canvas.dataset.cursor = {box: "box", range: "range"}[this.drag.kind] || "drag";
   }
 
   /** Two fingers: each keeps the time that was under it. */
@@ -93,17 +112,22 @@ export class Input extends Picking {
     const place = this.place(event);
     this.endDrag();
     if (drag.moved) {
-      if (drag.kind === "box") this.selectBox(this.boxOf({from: drag.from, to: place}));
+      if (drag.kind === "box") this.selectBox(this.boxOf({...drag, to: place}));
+      if (drag.kind === "range") this.selectRange(this.rangeOf({...drag, to: place}));
     } else if (event.button === 0) this.click(place);
   }
 
   click(place) {
     const step = this.stepAt(place.x, place.y);
-    if (step) {
-      const margin = (step.end - step.start) * 0.02;
-      this.show({start: step.start - margin, end: step.end + margin});
+    if (step && !this.isLoaded(step) && this.onLoad) {
+      this.onLoad(step);
       return;
     }
+    if (step) {
+      this.show(this.around(step, 0.02));
+      return;
+    }
+    if (place.y < HEADER) return;
     const clicked = this.eventAt(place);
     if (clicked) this.selectEvent(clicked.track, clicked.index);
     else this.clearSelection();
@@ -136,8 +160,10 @@ export class Input extends Picking {
     this.canvas.dataset.cursor = on ? "box" : "pan";
   }
 
+  /** Keys work wherever the focus is, except in a field; what is pressed in the help is the browser's. */
   onKey(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || this.empty) return;
+    if (this.dialog.open || event.target.closest?.("input, select, textarea, dialog")) return;
     const zoomAt = this.pointer ? this.pointer.x : this.width / 2;
     const page = this.tall - HEADER - ROW;
     const actions = {
@@ -147,8 +173,8 @@ export class Input extends Picking {
       PageUp: () => this.scrollBy(-page), PageDown: () => this.scrollBy(page),
       "+": () => this.zoom(1 / 1.4, zoomAt), "=": () => this.zoom(1 / 1.4, zoomAt), w: () => this.zoom(1 / 1.4, zoomAt),
       "-": () => this.zoom(1.4, zoomAt), "_": () => this.zoom(1.4, zoomAt), s: () => this.zoom(1.4, zoomAt),
-      0: () => this.fit(), Home: () => this.fit(), f: () => this.zoomToSelection(),
-      Escape: () => this.escape(),
+      0: () => this.fit(), Home: () => this.fit(), f: () => this.zoomToSelection(), m: () => this.measureSelection(),
+      "?": () => this.help(), Escape: () => this.escape(),
     };
     const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!action) return;

@@ -55,3 +55,24 @@ export function gallop(array, value, low, high) {
 }
 
 export const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+
+/** "50" or "1.5 ms" in µs, which is the unit where none is given; "" is 0. null where it is no duration. */
+export function readDuration(text) {
+  const [, number, unit] = /^\s*(\d+(?:[.,]\d*)?|[.,]\d+)\s*(ns|us|[µμ]s|ms|s)?\s*$/i.exec(text) || [];
+  if (number === undefined) return String(text).trim() ? null : 0;
+  const sizes = {ns: 1e-3, ms: 1e3, s: 1e6};
+  return Number(number.replace(",", ".")) * (sizes[unit?.toLowerCase()] || 1);
+}
+
+/** Whether a sorted array holds `value`. */
+export function holds(array, value) {
+  return array[lowerBound(array, value, 0, array.length)] === value;
+}
+
+/** A counter's value with its unit. */
+export function quantity(value, unit) {
+  if (unit !== "bytes") return `${grouped(value, Number.isInteger(value) ? 0 : 2)}${unit ? ` ${unit}` : ""}`;
+  const size = Math.abs(value);
+  const [scale, name] = size >= 1e9 ? [1e9, "GB"] : size >= 1e6 ? [1e6, "MB"] : size >= 1e3 ? [1e3, "kB"] : [1, "B"];
+  return `${grouped(value / scale, scale === 1 ? 0 : scale === 1e9 ? 2 : 1)} ${name}`;
+}

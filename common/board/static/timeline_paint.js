@@ -1,36 +1,49 @@
-// Draws a frame of the timeline.
-import {clamp, gallop, roundStep, tickLabel} from "./timeline_numbers.js";
-import {Stage} from "./timeline_stage.js";
+// Draws a frame of the timeline: its ground, its lanes, what is selected, its header.
+import {gallop, holds, roundStep, tickLabel} from "./timeline_numbers.js";
+import {Marking} from "./timeline_marks.js";
 import {FONT, HEADER, LANE_PAD, LEAST_LABEL, ROW, ROW_GAP, STEP_BAND, brief, fitText, shortened} from "./timeline_style.js";
 
-export class Painted extends Stage {
-
-  /** µs in one pixel column, and the number of columns before the canvas's first: columns start at multiples of the
-   * former, so that panning does not change which events share a column. */
-  grid() {
-    const us = (this.view.end - this.view.start) / this.columns;
-    return {us, first: Math.floor(this.view.start / us)};
-  }
-
-  /** The device pixel line of a y in the lanes. */
-  line(y) {
-    return Math.round((HEADER + y - this.scroll.scrollTop) * this.ratio);
-  }
-
-  /** The y of a track's row; of the lane's first row where the lane is folded. */
-  rowTop(track) {
-    return track.lane.y + LANE_PAD + (track.lane.open ? track.level * ROW : 0);
-  }
-
+export class Painted extends Marking {
   draw() {
     if (this.empty) return;
     this.shown = true;
-    this.drawGround();
-    this.drawTracks();
-    this.drawLabels();
-    this.drawMarks();
+    const seen = this.visibleTracks();
+    const {scrollTop} = this.scroll;
+    const state = [this.view.start, this.view.end, this.columns, this.tall, scrollTop, this.changes].join();
+    if (state !== this.painted) this.paintTracks(seen); // else only a mark or the hover has changed
+    this.painted = state;
+    const under = HEADER + this.pinnedHeight; // where the scrolling lanes begin
+    this.drawLayer(seen, false, under, this.tall - under);
+    if (this.pinnedHeight) this.drawLayer(seen, true, HEADER, this.pinnedHeight);
+    this.drawSelection();
     this.drawHeader();
     this.placeLanes();
+  }
+
+  /** Draws the pinned lanes, or the others, into `height` pixels from `top` on. */
+  drawLayer(seen, fixed, top, height) {
+    const {context, columns, theme, ratio} = this;
+    context.save();
+    context.beginPath();
+    context.rect(0, this.line(top), columns, this.line(top + height) - this.line(top));
+    context.clip();
+    this.drawGround();
+    this.drawHeadings(fixed);
+    this.drawCounters(fixed);
+    this.drawTracks(seen, fixed);
+    this.drawLabels(fixed);
+    context.fillStyle = theme.lane;
+    for (const lane of this.model.lanes) {
+      if (!lane.shown || lane.fixed !== fixed) continue;
+      context.fillRect(0, this.line(this.top(lane) + lane.height) - 1, columns, Math.max(1, Math.round(ratio)));
+    }
+    this.drawNotLoaded();
+    this.drawOutlines(fixed);
+    if (fixed) {
+      context.fillStyle = theme.soft;
+      context.fillRect(0, this.line(top + height) - Math.round(2 * ratio), columns, Math.round(2 * ratio));
+    }
+    context.restore();
   }
 
   drawGround() {
@@ -46,46 +59,36 @@ export class Painted extends Stage {
     for (const {x} of this.ticks) context.fillRect(x, 0, Math.max(1, Math.round(this.ratio)), canvas.height);
   }
 
-  /** Calls back for each visible step with its device pixel columns. */
-  eachStep(callback) {
-    const {us, first} = this.grid();
-    this.model.steps.forEach((step, index) => {
-      const left = Math.floor(step.start / us) - first;
-      const right = Math.floor(step.end / us) - first;
-      if (right > 0 && left < this.columns) callback(step, Math.max(-2, left), Math.min(this.columns, right), index);
-    });
-  }
-
-  findTicks() {
-    const {us, first} = this.grid();
-    const {context, ratio, view} = this;
-    context.font = `${11 * ratio}px ${FONT}`;
-    let step = roundStep(us * 80 * ratio);
-    const width = context.measureText(tickLabel(view.end, step)).width;
-    step = roundStep(us * Math.max(80 * ratio, width + 24 * ratio));
-    const ticks = [];
-    for (let k = Math.ceil(view.start / step); k * step <= view.end; k++) {
-      ticks.push({x: Math.round((k * step) / us - first), text: tickLabel(k * step, step)});
+  /** The tracks that are in sight; those of pinned lanes come first. */
+  visibleTracks() {
+    const seen = [];
+    for (const lane of this.model.lanes) {
+      if (!lane.shown) continue;
+      const above = lane.fixed ? HEADER : HEADER + this.pinnedHeight;
+      const top = this.top(lane);
+      if (top > this.tall || top + lane.height < above) continue;
+      for (let level = 0; level < lane.rows; level++) {
+        const y = top + LANE_PAD + level * ROW;
+        if (y < this.tall && y + ROW > above && lane.tracks[level].size) seen.push(lane.tracks[level]);
+      }
     }
-    return ticks;
+    return seen;
   }
 
-  /** Paints the rows that are in sight into `strips`, a line for each, and stretches each line to its row. */
-  drawTracks() {
+  /** Stretches each track's line of pixels to its row. */
+  drawTracks(seen, fixed) {
     const {context, strips, columns, ratio} = this;
-    const seen = this.visibleTracks();
-    const state = [this.view.start, this.view.end, columns, this.tall, this.scroll.scrollTop, this.changes].join();
-    if (state !== this.painted) this.paintTracks(seen); // else only a mark or the hover has changed
-    this.painted = state;
     context.imageSmoothingEnabled = false;
     const gap = Math.max(1, Math.round(ROW_GAP * ratio));
     seen.forEach((track, row) => {
+      if (track.lane.fixed !== fixed) return;
       const y = this.line(this.rowTop(track));
       const height = this.line(this.rowTop(track) + ROW) - y - gap;
       context.drawImage(strips, 0, row, columns, 1, 0, y, columns, height);
     });
   }
 
+  /** Paints the tracks into `strips`, a line of pixels for each. */
   paintTracks(seen) {
     const {strips, columns} = this;
     for (const list of this.labels) list.length = 0;
@@ -102,29 +105,47 @@ export class Painted extends Stage {
     this.stripsContext.putImageData(this.image, 0, 0, 0, 0, columns, seen.length);
   }
 
-  visibleTracks() {
-    const top = this.scroll.scrollTop;
-    const bottom = top + this.tall - HEADER;
-    const seen = [];
-    for (const lane of this.model.lanes) {
-      if (lane.y > bottom || lane.y + lane.height < top) continue;
-      for (let level = 0; level < lane.rows; level++) {
-        const y = lane.y + LANE_PAD + level * ROW;
-        if (y < bottom && y + ROW > top && lane.tracks[level].size) seen.push(lane.tracks[level]);
+  drawLabels(fixed) {
+    const {context, ratio, theme} = this;
+    context.font = `${11 * ratio}px ${FONT}`;
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    ["#000000", "#ffffff", theme.soft].forEach((colour, list) => {
+      const labels = this.labels[list];
+      context.fillStyle = colour;
+      for (let k = 0; k < labels.length; k += 4) {
+        const [track, index, left, right] = [labels[k], labels[k + 1], labels[k + 2], labels[k + 3]];
+        const text = track.lane.fixed === fixed ? this.cut(track.name[index], right - left - 9 * ratio) : "";
+        if (!text) continue;
+        const y = this.line(this.rowTop(track) + (ROW - ROW_GAP) / 2);
+        context.fillText(text, left + 4 * ratio, y + 0.5);
       }
+    });
+  }
+
+
+  findTicks() {
+    const {us, first} = this.grid();
+    const {context, ratio, view} = this;
+    context.font = `${11 * ratio}px ${FONT}`;
+    let step = roundStep(us * 80 * ratio);
+    const width = context.measureText(tickLabel(view.end, step)).width;
+    step = roundStep(us * Math.max(80 * ratio, width + 24 * ratio));
+    const ticks = [];
+    for (let k = Math.ceil(view.start / step); k * step <= view.end; k++) {
+      ticks.push({x: Math.round((k * step) / us - first), text: tickLabel(k * step, step)});
     }
-    return seen;
+    return ticks;
   }
 
   /** Paints one track into the pixels from `offset` on. */
   paintTrack(track, offset, {us, first}) {
     const {columns, pixels} = this;
     const {start, end, name, busy, size, lane} = track;
-    // Who goes from mark to mark wants to see what is marked: that is not dimmed.
-    const searching = this.searching?.marks && lane.kind !== "finding" ? null : this.searching;
-    const matches = searching && track.matches;
+    const {searching} = this;
+    const matches = searching && track.lit;
     const {rgb} = lane.palette;
-    const {shade} = this.model;
+    const shade = lane.shade || this.model.shade;
     const low = first * us;
     const high = (first + columns) * us;
     let match = 0; // where in `matches` the search for this column's begins
@@ -150,7 +171,7 @@ export class Painted extends Stage {
         else paint(column, matches ? this.theme.dim : 100 + 155 * density, wide);
         if (end[wide] - start[wide] < us) continue;
       }
-      const dim = searching && !searching.match[name[wide]];
+      const dim = matches && !holds(matches, wide);
       this.paintBox(track, wide, offset, {us, first}, dim);
       if (shownMatch >= 0) paint(column, 255, shownMatch); // the box must not hide it
     }
@@ -159,7 +180,7 @@ export class Painted extends Stage {
   /** Paints an event that is wider than a pixel, and keeps its name for `drawLabels` where that may fit. */
   paintBox(track, index, offset, {us, first}, dim) {
     const {columns, pixels, theme, ratio} = this;
-    const shade = this.model.shade[track.name[index]];
+    const shade = (track.lane.shade || this.model.shade)[track.name[index]];
     const {rgb, ink} = track.lane.palette;
     const left = Math.max(0, Math.floor(track.start[index] / us) - first);
     const right = Math.floor(track.end[index] / us) - first;
@@ -177,24 +198,6 @@ export class Painted extends Stage {
     }
   }
 
-  drawLabels() {
-    const {context, ratio, theme} = this;
-    context.font = `${11 * ratio}px ${FONT}`;
-    context.textBaseline = "middle";
-    context.textAlign = "left";
-    ["#000000", "#ffffff", theme.soft].forEach((colour, list) => {
-      const labels = this.labels[list];
-      context.fillStyle = colour;
-      for (let k = 0; k < labels.length; k += 4) {
-        const [track, index, left, right] = [labels[k], labels[k + 1], labels[k + 2], labels[k + 3]];
-        const text = this.cut(track.name[index], right - left - 9 * ratio);
-        if (!text) continue;
-        const y = this.line(this.rowTop(track) + (ROW - ROW_GAP) / 2);
-        context.fillText(text, left + 4 * ratio, y + 0.5);
-      }
-    });
-  }
-
   /** A name, cut to `width` device pixels; "" where not even three characters fit. Widths go in steps of 4 pixels. */
   cut(name, width) {
     const room = width < 600 * this.ratio ? Math.floor(width / 4) * 4 : Math.floor(width / 64) * 64;
@@ -207,57 +210,6 @@ export class Painted extends Stage {
       this.texts.set(key, text);
     }
     return text;
-  }
-
-  /** Lane borders, what is hovered over or selected, and the box being drawn. */
-  drawMarks() {
-    const {context, theme, columns, ratio} = this;
-    context.fillStyle = theme.lane;
-    for (const lane of this.model.lanes) {
-      context.fillRect(0, this.line(lane.y + lane.height) - 1, columns, Math.max(1, Math.round(ratio)));
-    }
-    if (this.hover) this.outline(this.hover, theme.text, 1);
-    if (this.selection?.kind === "event") this.outline(this.selection, theme.accent, 2);
-    if (this.selection?.kind === "box") this.drawBox(this.selection);
-    if (this.drag?.kind === "box" && this.drag.moved) this.drawBox(this.boxOf(this.drag));
-  }
-
-  /** A frame round an event, at least 3 pixels wide so that it is seen at every zoom. */
-  outline({track, index}, colour, thick) {
-    if (!track.lane.open && track.level) return;
-    const {context, ratio, columns, theme} = this;
-    const {us, first} = this.grid();
-    const line = Math.max(1, Math.round(thick * ratio));
-    const left = Math.floor(track.start[index] / us) - first;
-    const right = Math.max(left + 3 * ratio, Math.floor(track.end[index] / us) - first);
-    if (right < 0 || left > columns) return;
-    const x = Math.max(-2 * line, left) - line / 2;
-    const width = Math.min(columns + 2 * line, right) - x + line / 2 - 1;
-    const y = this.line(this.rowTop(track)) - line / 2;
-    const height = this.line(this.rowTop(track) + ROW - ROW_GAP) - y + line / 2;
-    context.strokeStyle = theme.halo;
-    context.lineWidth = line + 2 * ratio;
-    context.strokeRect(x, y, width, height);
-    context.strokeStyle = colour;
-    context.lineWidth = line;
-    context.strokeRect(x, y, width, height);
-  }
-
-  /** A selected box: from the first to the last of its rows. */
-  drawBox({tracks, low, high}) {
-    const {context, theme, ratio} = this;
-    const {us, first} = this.grid();
-    const left = clamp(Math.round(low / us - first), -10, this.columns + 10);
-    const right = clamp(Math.round(high / us - first), -10, this.columns + 10);
-    const rows = tracks.map((track) => this.rowTop(track));
-    if (!rows.length || right < 0 || left > this.columns) return;
-    const top = this.line(rows.reduce((a, b) => Math.min(a, b)) - 2);
-    const bottom = this.line(rows.reduce((a, b) => Math.max(a, b)) + ROW);
-    context.fillStyle = theme.box;
-    context.fillRect(left, top, right - left, bottom - top);
-    context.strokeStyle = theme.accent;
-    context.lineWidth = Math.max(1, Math.round(1.5 * ratio));
-    context.strokeRect(left, top, right - left, bottom - top);
   }
 
   /** Steps and time axis; drawn last, over what is scrolled under them. */
@@ -281,6 +233,14 @@ export class Painted extends Stage {
       const left = x + 4 * ratio;
       if (left + context.measureText(text).width < columns) context.fillText(text, left, height - 11 * ratio);
     }
+    const {drag, selection} = this;
+    if (drag?.kind === "range" && drag.moved) this.drawMeasure(this.rangeOf(drag));
+    else if (selection?.kind === "range") this.drawMeasure(selection);
+  }
+
+  isLoaded({start, end}) {
+    const {loaded} = this.model;
+    return !loaded || (start >= loaded.start - 0.002 && end <= loaded.end + 0.002);
   }
 
   drawSteps(band, hair) {
@@ -290,6 +250,7 @@ export class Painted extends Stage {
     this.eachStep((step, left, right, index) => {
       context.fillStyle = index % 2 ? theme.lane : theme.odd;
       context.fillRect(left, 0, Math.max(1, right - left), band);
+      if (!this.isLoaded(step)) this.hatch(left, right, 0, band);
       context.fillStyle = theme.line;
       if (right - left > 6) context.fillRect(left, 0, hair, band);
       const from = Math.max(0, left);
@@ -297,21 +258,15 @@ export class Painted extends Stage {
       if (room < 6 * ratio) return;
       const full = /^\d+$/.test(step.name) ? `step ${step.name}` : shortened(step.name);
       const text = context.measureText(full).width <= room ? full : fitText(context, shortened(step.name), room);
+      if (!this.isLoaded(step)) {
+        const width = context.measureText(text).width + 6 * ratio;
+        context.fillStyle = theme.header;
+        context.fillRect((from + right - width) / 2, 1, width, band - 2);
+      }
       context.fillStyle = theme.text;
       context.fillText(text, (from + right) / 2, band / 2 + 0.5);
     });
     context.fillStyle = theme.line;
     context.fillRect(0, band, this.columns, hair);
-  }
-
-  /** Moves the labels with the lanes; a label stays in sight while any of its lane is. */
-  placeLanes() {
-    const top = this.scroll.scrollTop;
-    if (top === this.placedAt && this.height === this.placedHeight) return;
-    [this.placedAt, this.placedHeight] = [top, this.height];
-    for (const lane of this.model.lanes) {
-      lane.button.style.transform = `translateY(${-top}px)`;
-      lane.button.style.paddingTop = `${LANE_PAD - 1 + clamp(top - lane.y, 0, lane.height - ROW - 2 * LANE_PAD)}px`;
-    }
   }
 }

@@ -1,30 +1,16 @@
-// Which event of the timeline is meant: by the pointer, by a box, by a search.
-import {clamp, duration, grouped, lowerBound, moment} from "./timeline_numbers.js";
+// Which event of the timeline is meant: by the pointer, by a search, by an address; and what is then selected.
+import {addressOf, atAddress, clearMatches, counterAt, markMatches, matchBeside} from "./timeline_model.js";
+import {clamp, duration, grouped, lowerBound, moment, quantity} from "./timeline_numbers.js";
 import {Painted} from "./timeline_paint.js";
-import {boxPanel, eventPanel} from "./timeline_panel.js";
-import {HEADER, HIT_SLOP, LANE_PAD, ROW, ROW_GAP, STEP_BAND, NOTHING_SELECTED, make, shortened} from "./timeline_style.js";
-import {boxSums, matchBeside, matchesOf} from "./timeline_tracks.js";
+import {boxPanel, eventPanel, rangePanel, relatedTo} from "./timeline_panel.js";
+import {arrowsOf} from "./timeline_relations.js";
+import {HEADER, HIT_SLOP, LANE_PAD, NOTHING_SELECTED, ROW, ROW_GAP, STEP_BAND, make, shortened} from "./timeline_style.js";
+import {boxSums, joined, lengthOf, partsBetween} from "./timeline_tracks.js";
+
+const MOST_ARROWS = 40;
+const LEAST_SEEN = 3; // pixels: a narrower event is zoomed to when it is selected from elsewhere
 
 export class Picking extends Painted {
-
-  /** The canvas x and y of a pointer event, in CSS pixels. */
-  place(event) {
-    const frame = this.canvas.getBoundingClientRect();
-    return {x: event.clientX - frame.left, y: event.clientY - frame.top};
-  }
-
-  timeAt(x) {
-    const {us, first} = this.grid();
-    return (first + x * this.ratio) * us;
-  }
-
-  trackAt(y) {
-    const at = y - HEADER + this.scroll.scrollTop;
-    if (y < HEADER) return null;
-    const lane = this.model.lanes.find((one) => at >= one.y && at < one.y + one.height);
-    const level = lane ? Math.floor((at - lane.y - LANE_PAD) / ROW) : -1;
-    return lane && level >= 0 && level < lane.rows ? lane.tracks[level] : null;
-  }
 
   stepAt(x, y) {
     if (y >= STEP_BAND || y < 0) return null;
@@ -57,9 +43,9 @@ export class Picking extends Painted {
     if (before < 0 || track.end[before] <= low) before = -1;
     if (before >= 0 && Math.floor(track.end[before] / us) - first > column) return before;
     if (from === to) return before;
-    if (track.matches) {
-      const match = lowerBound(track.matches, from, 0, track.matches.length);
-      if (track.matches[match] < to) return track.matches[match];
+    if (track.lit) {
+      const match = lowerBound(track.lit, from, 0, track.lit.length);
+      if (track.lit[match] < to) return track.lit[match];
     }
     return track.longest(from, to);
   }
@@ -67,23 +53,9 @@ export class Picking extends Painted {
   findHover() {
     const {x, y} = this.pointer;
     this.hover = this.eventAt(this.pointer);
-    const cursor = this.boxMode ? "box" : this.hover || this.stepAt(x, y) ? "event" : "pan";
+    const cursor = y >= STEP_BAND && y < HEADER ? "range" : this.boxMode ? "box" : this.hover || this.stepAt(x, y) ? "event" : "pan";
     if (this.canvas.dataset.cursor !== cursor) this.canvas.dataset.cursor = cursor;
     this.showTip();
-  }
-
-  showTip() {
-    const {tip, hover, pointer} = this;
-    tip.hidden = !hover;
-    if (!hover) return;
-    const {name, start, duration: length, lane} = this.eventInfo(hover.track, hover.index);
-    tip.replaceChildren(make("span", "", shortened(name)), make("small", "",
-      `${duration(length)} from ${moment(start)} · ${shortened(lane)}${this.crowd(hover)}`));
-    const x = pointer.x + this.labelWidth;
-    const left = x + 14 + tip.offsetWidth < this.stage.clientWidth ? x + 14 : x - 10 - tip.offsetWidth;
-    const down = pointer.y + 18 + tip.offsetHeight < this.tall ? pointer.y + 18 : pointer.y - 8 - tip.offsetHeight;
-    tip.style.left = `${Math.max(2, left)}px`;
-    tip.style.top = `${Math.max(2, down)}px`;
   }
 
   /** What the tooltip adds where one pixel column stands for several events. */
@@ -93,72 +65,6 @@ export class Picking extends Painted {
     const low = Math.floor(track.start[index] / us) * us;
     const count = track.firstStarting(low + us) - track.firstStarting(low);
     return count > 1 ? ` · one of ${grouped(count)} events in this pixel` : "";
-  }
-
-  eventInfo(track, index) {
-    return {
-      kind: "event",
-      name: this.model.names[track.name[index]],
-      start: track.start[index],
-      duration: track.end[index] - track.start[index],
-      lane: track.lane.label,
-    };
-  }
-
-  /** A CPU event's duration without the events nested in it; null on other lanes, whose levels may be overlaps. */
-  ownTime({lane, level, start, end}, index) {
-    if (lane.kind !== "cpu") return null;
-    const below = lane.tracks[level + 1];
-    if (!below) return end[index] - start[index];
-    const from = below.firstStarting(start[index]);
-    const to = lowerBound(below.start, end[index], from, below.size);
-    return Math.max(0, end[index] - start[index] - (below.busy[to] - below.busy[from]));
-  }
-
-  selectEvent(track, index) {
-    this.selection = {kind: "event", track, index};
-    const info = this.eventInfo(track, index);
-    this.showPanel(...eventPanel(info, track.name[index], this.ownTime(track, index), this.model));
-    this.request();
-    this.onSelect(info);
-  }
-
-  /** The tracks and times that a drag from one corner to the other covers. */
-  boxOf({from, to}) {
-    const times = [from.time, this.timeAt(clamp(to.x, 0, this.width))].sort((a, b) => a - b);
-    const [top, bottom] = [from.at, to.y - HEADER + this.scroll.scrollTop].sort((a, b) => a - b);
-    const tracks = [];
-    for (const lane of this.model.lanes) {
-      for (let level = 0; level < lane.rows; level++) {
-        const y = lane.y + LANE_PAD + level * ROW;
-        if (y < bottom && y + ROW - ROW_GAP > top) tracks.push(lane.tracks[level]);
-      }
-    }
-    return {kind: "box", tracks, low: times[0], high: times[1]};
-  }
-
-  selectBox(box) {
-    if (!box.tracks.length || !(box.high > box.low)) return;
-    this.selection = box;
-    const lanes = [...new Set(box.tracks.map((track) => track.lane.label))];
-    const info = {kind: "box", start: box.low, end: box.high, lanes,
-      ...boxSums(this.model, box.tracks, box.low, box.high)};
-    this.showPanel(...boxPanel(info));
-    this.request();
-    this.onSelect(info);
-  }
-
-  showPanel(...children) {
-    this.panel.replaceChildren(...children);
-    this.panel.scrollTop = 0;
-  }
-
-  clearSelection() {
-    if (!this.selection) return;
-    this.selection = null;
-    this.showPanel(make("p", "", NOTHING_SELECTED));
-    this.request();
-    this.onSelect({kind: "none"});
   }
 
   /** The match next to the selected event, or to the view's left edge; with `wrap` the first or last of all. */
@@ -188,29 +94,216 @@ export class Picking extends Painted {
     }, 0);
   }
 
-  /** Marks the events whose name contains `text`, and dims the others; "" clears. Returns their {count, us}. */
-  search(text) {
-    const wanted = String(text ?? "").toLowerCase();
-    if (!wanted) {
-      this.searching = null;
-      for (const track of this.model.tracks) track.matches = null;
-      this.changes++;
-      this.request();
-      return {count: 0, us: 0};
+  /** The shown lane at a y on the canvas; pinned lanes lie over the others. */
+  laneAt(y) {
+    if (y < HEADER) return null;
+    const fixed = y < HEADER + this.pinnedHeight;
+    const inside = (lane) => lane.shown && lane.fixed === fixed && y >= this.top(lane) && y < this.top(lane) + lane.height;
+    return this.model.lanes.find(inside) || null;
+  }
+
+  trackAt(y) {
+    const lane = this.laneAt(y);
+    const level = lane ? Math.floor((y - this.top(lane) - LANE_PAD) / ROW) : -1;
+    return level >= 0 && level < lane.rows ? lane.tracks[level] : null;
+  }
+
+  showTip() {
+    const {tip, hover, pointer} = this;
+    const lines = hover ? this.eventTip(hover) : this.counterTip(pointer);
+    tip.hidden = !lines;
+    if (!lines) return;
+    tip.replaceChildren(make("span", "", lines[0]), make("small", "", lines[1]));
+    const x = pointer.x + this.labelWidth;
+    const left = x + 14 + tip.offsetWidth < this.stage.clientWidth ? x + 14 : x - 10 - tip.offsetWidth;
+    const down = pointer.y + 18 + tip.offsetHeight < this.tall ? pointer.y + 18 : pointer.y - 8 - tip.offsetHeight;
+    tip.style.left = `${Math.max(2, left)}px`;
+    tip.style.top = `${Math.max(2, down)}px`;
+  }
+
+  eventTip(hover) {
+    const {name, start, duration: length, lane} = this.eventInfo(hover.track, hover.index);
+    return [shortened(name), `${duration(length)} from ${moment(start)} · ${shortened(lane)}${this.crowd(hover)}`];
+  }
+
+  /** A counter's value under the pointer. */
+  counterTip({x, y}) {
+    const lane = this.laneAt(y);
+    const index = lane?.counter ? counterAt(lane.counter, this.timeAt(x)) : -1;
+    if (index < 0) return null;
+    const {time, value, most} = lane.counter;
+    return [`${shortened(lane.label)}: ${quantity(value[index], lane.unit)}`,
+      `since ${moment(time[index])} · max. ${quantity(most, lane.unit)}`];
+  }
+
+  eventInfo(track, index) {
+    return {
+      kind: "event",
+      name: this.model.names[track.name[index]],
+      start: track.start[index],
+      duration: track.end[index] - track.start[index],
+      lane: track.lane.label,
+      at: addressOf({track, index}),
+    };
+  }
+
+  // ----------------------------------------------------------------------------------------------------- selecting
+
+  selectEvent(track, index) {
+    const chosen = {track, index};
+    const relations = relatedTo(this.model, chosen);
+    this.selection = {kind: "event", track, index};
+    this.arrows = arrowsOf(this.model, chosen, relations, MOST_ARROWS);
+    this.showPanel(...eventPanel(this.model, chosen, relations, (event) => this.goTo(event)));
+    this.request();
+    this.onSelect(this.eventInfo(track, index));
+  }
+
+  /** Selects an event and brings it into sight; the view stays where the event is seen in it. */
+  goTo({track, index}) {
+    const {start, end} = this.goal || this.view;
+    const pixels = ((track.end[index] - track.start[index]) / (end - start)) * this.width;
+    if (track.start[index] < start || track.start[index] > end || pixels < LEAST_SEEN) this.reveal(track, index);
+    else this.bringRow(track);
+    this.selectEvent(track, index);
+  }
+
+  /** Unfolds and scrolls to a track's row. */
+  bringRow(track) {
+    if (!track.lane.shown || (!track.lane.open && track.level)) this.unfold(track);
+    if (!track.lane.fixed) this.scrollTo(track.lane.y + LANE_PAD + track.level * ROW * Number(track.lane.open), ROW);
+  }
+
+  /** Brings an event to the middle; zooms where it would be too small to see, or wider than the view. */
+  reveal(track, index) {
+    this.bringRow(track);
+    const {start, end} = this.goal || this.view;
+    const length = track.end[index] - track.start[index];
+    const pixels = (length / (end - start)) * this.width;
+    let span = end - start;
+    if (pixels < 16 || pixels > this.width * 0.9) span = Math.max(length, 1) * (this.width / 140);
+    const middle = (track.start[index] + track.end[index]) / 2;
+    this.show({start: middle - span / 2, end: middle + span / 2});
+  }
+
+  /** Selects the event at an address ("<lane id>@<start>") without moving the view; false where there is none. */
+  selectAt(address) {
+    const event = this.empty ? null : atAddress(this.model, address);
+    if (!event) return false;
+    this.bringRow(event.track);
+    this.selectEvent(event.track, event.index);
+    return true;
+  }
+
+  /** The tracks and times that a drag from one corner to the other covers. */
+  boxOf({from, to, top}) {
+    const times = [from.time, this.timeAt(clamp(to.x, 0, this.width))].sort((a, b) => a - b);
+    const pinned = from.y < HEADER + this.pinnedHeight;
+    const begun = pinned ? Math.max(from.y, HEADER) : from.y + top - this.scroll.scrollTop;
+    const [upper, lower] = [begun, to.y].sort((a, b) => a - b);
+    const tracks = [];
+    for (const lane of this.model.lanes) {
+      const under = lane.fixed ? HEADER : HEADER + this.pinnedHeight;
+      for (let level = 0; lane.shown && level < lane.rows; level++) {
+        const y = this.top(lane) + LANE_PAD + level * ROW;
+        const seen = begun < under || y + ROW > under || !this.pinnedHeight;
+        if (seen && y < lower && y + ROW - ROW_GAP > upper) tracks.push(lane.tracks[level]);
+      }
     }
-    const match = Uint8Array.from(this.model.names, (name) => (name.toLowerCase().includes(wanted) ? 1 : 0));
-    let [count, us] = [0, 0];
-    for (let name = 0; name < match.length; name++) {
-      if (!match[name]) continue;
-      count += this.model.count[name];
-      us += this.model.us[name];
-    }
-    for (const track of this.model.tracks) track.matches = matchesOf(track, match);
-    const marks = count > 0 && this.model.tracks.every(({lane, matches}) => lane.kind === "finding" || !matches.length);
-    this.searching = {match, count, us, marks, at: null};
+    return {kind: "box", tracks, low: times[0], high: times[1]};
+  }
+
+  selectBox(box) {
+    if (!box.tracks.length || !(box.high > box.low)) return;
+    this.selection = box;
+    this.arrows = [];
+    const lanes = [...new Set(box.tracks.map((track) => track.lane.label))];
+    const info = {kind: "box", start: box.low, end: box.high, lanes,
+      ...boxSums(this.model, box.tracks, box.low, box.high)};
+    this.showPanel(...boxPanel(info));
+    this.request();
+    this.onSelect(info);
+  }
+
+  /** The range that a drag on the time axis measures. */
+  rangeOf({from, to}) {
+    const [low, high] = [from.time, this.timeAt(clamp(to.x, 0, this.width))].sort((a, b) => a - b);
+    return {kind: "range", low, high};
+  }
+
+  selectRange({low, high}) {
+    if (!(high > low)) return;
+    this.selection = {kind: "range", low, high};
+    this.arrows = [];
+    const lanes = this.groups.flatMap((group) => group.lanes).filter(({tracks}) => tracks.length);
+    const busy = lanes.map((lane) => ({
+      label: [lane.group, lane.label].filter(Boolean).join(", "),
+      us: lengthOf(lane.tracks.reduce((union, track) => joined(union, partsBetween(track, low, high)), [])),
+    }));
+    const info = {kind: "range", start: low, end: high, busy: busy.filter(({us}) => us > 0)};
+    this.showPanel(...rangePanel(info));
+    this.request();
+    this.onSelect(info);
+  }
+
+  /** The times of the selection: [low, high], or null. */
+  selectedTimes() {
+    const {selection} = this;
+    if (!selection) return null;
+    if (selection.kind !== "event") return [selection.low, selection.high];
+    return [selection.track.start[selection.index], selection.track.end[selection.index]];
+  }
+
+  measureSelection() {
+    const times = this.selectedTimes();
+    if (times) this.selectRange({low: times[0], high: times[1]});
+  }
+
+  zoomToSelection() {
+    const times = this.selectedTimes();
+    if (times) this.show(this.around({start: times[0], end: times[1]}, 0.1));
+  }
+
+  clearSelection() {
+    if (!this.selection) return;
+    this.selection = null;
+    this.arrows = [];
+    this.showPanel(make("p", "", NOTHING_SELECTED));
+    this.request();
+    this.onSelect({kind: "none"});
+  }
+
+  /** Fills the panel; the focus stays in it where it was in what is replaced. */
+  showPanel(...children) {
+    const focused = this.panel.contains(document.activeElement);
+    this.panel.replaceChildren(...children);
+    this.panel.scrollTop = 0;
+    if (focused) this.panel.focus({preventScroll: true});
+  }
+
+  // -------------------------------------------------------------------------------------------------------- search
+
+  /** Finds the events whose name contains `text`, or matches it as a regular expression, and that last at least `least`
+   * µs; dims the others. Without both it clears. Returns {count, us}, and `error` where the expression is invalid. */
+  search(text, {regex = false, least = 0} = {}) {
+    const wanted = String(text ?? "");
+    this.searching = null;
+    clearMatches(this.model);
     this.changes++;
     this.request();
-    return {count, us};
+    if (!wanted && !least) return {count: 0, us: 0};
+    let matches = (name) => name.toLowerCase().includes(wanted.toLowerCase());
+    if (regex) {
+      try {
+        const expression = new RegExp(wanted, "i");
+        matches = (name) => expression.test(name);
+      } catch {
+        return {count: 0, us: 0, error: "this is not a regular expression"};
+      }
+    }
+    const match = Uint8Array.from(this.model.names, (name) => Number(matches(name)));
+    this.searching = {...markMatches(this.model, match, least), at: null};
+    return {count: this.searching.count, us: this.searching.us};
   }
 
   /** Selects and centres the next match (+1) or the one before (-1), in the order of time, round the end. Returns what

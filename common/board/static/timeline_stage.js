@@ -1,23 +1,29 @@
-// The timeline's elements, its lanes' places and its view.
-import {THEME_PROPERTIES, THEMES, SHADES, palette} from "./timeline_colours.js";
+// The timeline's elements, and its view: which times are seen.
+import {THEME_PROPERTIES, THEMES, SHADES, cssColour, palette} from "./timeline_colours.js";
+import {helpDialog} from "./timeline_help.js";
+import {readModel} from "./timeline_model.js";
 import {clamp, grouped} from "./timeline_numbers.js";
-import {HEADER, HINT, HINT_MORE, LABELS, LANE_PAD, LEAST_SPAN, NARROW, NOTHING_SELECTED, ROW, SCROLLBAR, STYLE, make, shortened} from "./timeline_style.js";
-import {readModel} from "./timeline_tracks.js";
+import {
+  HEADER, HINT, LABELS, LEAST_SPAN, NARROW, NOTHING_SELECTED, SCROLLBAR, STYLE, WIDE, make,
+} from "./timeline_style.js";
 
 export class Stage {
-  /** Fills `element`. `data`: {names, steps, lanes} as the server sends it. */
-  constructor(element, data, {onSelect = () => {}, dark = false} = {}) {
+  /** Fills `element`. `data`: as the server sends it. */
+  constructor(element, data, {onSelect = () => {}, onView = () => {}, onLoad = null, dark = false} = {}) {
     this.element = element;
     this.onSelect = onSelect;
+    this.onView = onView;
+    this.onLoad = onLoad;
     this.model = readModel(data);
-    this.empty = !this.model.events;
+    this.empty = !this.model.events && !this.model.steps.length;
     this.view = {start: 0, end: 1}; // µs at the canvas's left and right edges
     this.goal = null; // the view that an animation moves to
-    this.selection = null; // {kind: "event", track, index} or {kind: "box", tracks, low, high}
+    this.selection = null; // {kind: "event", track, index}, {kind: "box", tracks, low, high} or {kind: "range", low, high}
+    this.arrows = []; // [{from, to}]: from a call to the device's work
     this.hover = null; // {track, index}
     this.pointer = null; // where the mouse is over the canvas
     this.drag = null; // what the pressed pointer does
-    this.searching = null; // {match: for each name 0 or 1, count, us, marks: only findings match, at: the last match}
+    this.searching = null; // {count, us, marks: only findings match, at: the last match}
     this.boxMode = false;
     this.pending = 0; // the animation frame asked for
     this.changes = 0; // counts what changes the rows' pixels, besides the view
@@ -30,29 +36,29 @@ export class Stage {
     if (this.empty) return;
     this.resizes = new ResizeObserver(() => this.resize());
     this.resizes.observe(this.stage);
-    this.layout();
     this.resize();
-    this.fit();
+    this.layout();
+    this.show(this.model.loaded ? this.around(this.model.loaded) : this.limits());
   }
 
   setDark(dark) {
     this.dark = Boolean(dark);
     this.changes++;
     this.theme = THEMES[this.dark ? "dark" : "light"];
+    this.hatching = null;
     for (const key of THEME_PROPERTIES) this.element.style.setProperty(`--wtl-${key}`, this.theme[key]);
     this.element.style.colorScheme = this.dark ? "dark" : "light";
     for (const lane of this.model.lanes) {
-      lane.palette = palette(lane.kind, this.theme.lightness);
-      const rgb = lane.palette.rgb[SHADES >> 1];
-      if (lane.swatch) lane.swatch.style.background = `rgb(${rgb & 255}, ${(rgb >> 8) & 255}, ${rgb >> 16})`;
+      lane.palette = palette(lane.kind, this.theme);
+      const {rgb} = lane.palette;
+      if (lane.swatch) lane.swatch.style.background = cssColour(rgb[Math.min(rgb.length - 1, SHADES >> 1)]);
     }
     this.request();
   }
 
-  /** Shows the whole trace. */
+  /** Shows the whole trace, also what is not loaded. */
   fit() {
-    if (this.empty) return;
-    this.show(this.limits());
+    if (!this.empty) this.show(this.limits());
   }
 
   destroy() {
@@ -81,7 +87,7 @@ export class Stage {
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute("aria-label", `Timeline of ${grouped(this.model.events)} events. Arrows pan, plus and ` +
-      "minus zoom, 0 shows all, F zooms to the selection, Escape clears it.");
+      "minus zoom, 0 shows all, F zooms to the selection, Escape clears it, ? shows all keys.");
     this.context = this.canvas.getContext("2d", {alpha: false});
     this.strips = document.createElement("canvas"); // one line of pixels for each visible row
     this.stripsContext = this.strips.getContext("2d", {willReadFrequently: true}); // kept in main memory
@@ -95,85 +101,45 @@ export class Stage {
     this.tip.hidden = true;
     this.buildFoot();
     this.panel = make("div", "wtl-panel", "", this.element);
+    this.panel.tabIndex = -1; // holds the focus when what had it is replaced
+    this.panel.setAttribute("role", "region");
+    this.panel.setAttribute("aria-label", "Selection");
     this.panel.setAttribute("aria-live", "polite");
     this.showPanel(make("p", "", NOTHING_SELECTED));
+    this.dialog = helpDialog(this.element);
     this.listen();
   }
 
-  buildLanes() {
-    this.laneList = make("div", "wtl-labels", "", this.stage);
-    for (const lane of this.model.lanes) {
-      lane.button = make("button", "wtl-lane", "", this.laneList);
-      lane.button.type = "button";
-      lane.button.title = shortened(lane.label);
-      lane.swatch = make("i", "", "", lane.button);
-      make("span", "", shortened(lane.label), lane.button);
-      const {signal} = this.listeners;
-      lane.button.addEventListener("click", () => this.fold(lane), {signal});
-      lane.button.addEventListener("focus", () => this.scrollTo(lane.y, Math.min(lane.height, 2 * ROW)), {signal});
-    }
+  /** A button whose `title` also names it for screen readers. */
+  button(parent, text, title, action) {
+    const node = make("button", "", text, parent);
+    node.type = "button";
+    node.title = title;
+    node.setAttribute("aria-label", title);
+    node.addEventListener("click", action, {signal: this.listeners.signal});
+    return node;
   }
 
   buildFoot() {
     const foot = make("div", "wtl-foot", "", this.element);
-    const button = (text, title, action) => {
-      const node = make("button", "", text, foot);
-      node.type = "button";
-      node.title = title;
-      node.setAttribute("aria-label", title);
-      node.addEventListener("click", action, {signal: this.listeners.signal});
-      return node;
-    };
-    this.modeButton = button("Select a box", "Select a box by dragging", () => this.setBoxMode(!this.boxMode));
+    this.modeButton = this.button(foot, "Select a box", "Select a box by dragging", () => this.setBoxMode(!this.boxMode));
     this.modeButton.setAttribute("aria-pressed", "false");
-    button("−", "Zoom out", () => this.zoom(1.6));
-    button("+", "Zoom in", () => this.zoom(1 / 1.6));
-    button("Fit", "Show the whole trace", () => this.fit());
-    make("p", "", HINT, foot).title = HINT_MORE;
+    this.button(foot, "−", "Zoom out", () => this.zoom(1.6));
+    this.button(foot, "+", "Zoom in", () => this.zoom(1 / 1.6));
+    this.button(foot, "Fit", "Show the whole trace", () => this.fit());
+    this.button(foot, "Reset lanes", "Unfold the lanes and put them in their first order", () => this.resetLanes());
+    this.button(foot, "Help", "Help: keyboard and mouse", () => this.help());
+    make("p", "", HINT, foot);
   }
 
-  listen() {
-    const {signal} = this.listeners;
-    const on = (target, type, handler, options = {}) =>
-      target.addEventListener(type, handler.bind(this), {...options, signal});
-    on(this.canvas, "wheel", this.onWheel, {passive: false});
-    on(this.canvas, "pointerdown", this.onDown);
-    on(this.canvas, "pointermove", this.onMove);
-    on(this.canvas, "pointerup", this.onUp);
-    on(this.canvas, "pointercancel", this.onCancel);
-    on(this.canvas, "lostpointercapture", this.onCancel);
-    on(this.canvas, "pointerleave", this.onLeave);
-    on(this.canvas, "dblclick", this.onDouble);
-    on(this.canvas, "keydown", this.onKey);
-    on(this.laneList, "wheel", this.onLabelWheel, {passive: false});
-    on(this.scroll, "scroll", this.request);
-    on(window, "resize", this.resize); // also when the browser's zoom changes the pixel ratio
-  }
-
-  /** Sets each lane's place; to be called when one is folded. */
-  layout() {
-    let y = 0;
-    for (const lane of this.model.lanes) {
-      lane.y = y;
-      lane.rows = lane.open ? lane.tracks.length : 1;
-      lane.height = lane.rows * ROW + 2 * LANE_PAD;
-      lane.button.style.top = `${y}px`;
-      lane.button.style.height = `${lane.height}px`;
-      lane.button.setAttribute("aria-expanded", String(lane.open));
-      lane.button.classList.toggle("wtl-tall", lane.rows > 1); // room for a label of two lines
-      y += lane.height;
-    }
-    this.height = y;
-    this.changes++;
-    this.spacer.style.height = `${y}px`;
-    // The height where `element` has none of its own; in an element with one, the stage takes what is left.
-    this.stage.style.flexBasis = `min(70vh, ${HEADER + y + 2}px)`;
-    this.request();
+  help() {
+    if (!this.dialog.open) this.dialog.showModal();
   }
 
   resize() {
     if (this.empty) return;
-    this.labelWidth = this.stage.clientWidth < NARROW[0] ? NARROW[1] : LABELS;
+    const room = this.stage.clientWidth;
+    this.labelWidth = room < NARROW[0] ? NARROW[1] : room < WIDE[0] ? LABELS : WIDE[1];
     this.stage.style.setProperty("--wtl-labels", `${this.labelWidth}px`);
     this.width = Math.max(1, this.stage.clientWidth - this.labelWidth - SCROLLBAR);
     this.tall = Math.max(1, this.stage.clientHeight);
@@ -186,23 +152,25 @@ export class Stage {
       this.canvas.style.width = `${this.width}px`;
       this.canvas.style.height = `${this.tall}px`;
       this.texts.clear();
-      if (this.context) this.draw(); // now: a resized canvas is blank
+      this.hatching = null;
+      if (this.shown) {
+        this.layout();
+        this.draw(); // now: a resized canvas is blank
+      }
     }
-  }
-
-  fold(lane) {
-    lane.open = !lane.open;
-    this.hover = null;
-    this.layout();
   }
 
   // ------------------------------------------------------------------------------------------------------ the view
 
   /** The widest view: the whole trace and a little on both sides. */
   limits() {
-    const {low, high} = this.model;
-    const margin = Math.max((high - low) * 0.01, LEAST_SPAN);
-    return {start: low - margin, end: high + margin};
+    return this.around({start: this.model.low, end: this.model.high});
+  }
+
+  /** A span of time and a little on both sides. */
+  around({start, end}, part = 0.01) {
+    const margin = Math.max((end - start) * part, LEAST_SPAN);
+    return {start: start - margin, end: end + margin};
   }
 
   /** The nearest allowed view: neither too wide nor too narrow, nor far beside the trace. */
@@ -221,6 +189,7 @@ export class Stage {
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (!this.goal) this.glided = performance.now();
     this.goal = this.allowed(view);
+    this.onView(this.goal);
     if (!glide || still || !this.shown) {
       this.view = this.goal;
       this.goal = null;
@@ -242,36 +211,6 @@ export class Stage {
     const {start, end} = this.goal || this.view;
     const by = (end - start) * part;
     this.show({start: start + by, end: end + by}, glide);
-  }
-
-  zoomToSelection() {
-    const chosen = this.selection;
-    if (!chosen) return;
-    const low = chosen.kind === "box" ? chosen.low : chosen.track.start[chosen.index];
-    const high = chosen.kind === "box" ? chosen.high : chosen.track.end[chosen.index];
-    const margin = Math.max((high - low) * 0.1, LEAST_SPAN);
-    this.show({start: low - margin, end: high + margin});
-  }
-
-  /** Scrolls so that [y, y + height) of the lanes is seen, in the middle where it was hidden. */
-  scrollTo(y, height) {
-    const room = this.tall - HEADER;
-    const top = this.scroll.scrollTop;
-    if (y < top || y + height > top + room) this.scroll.scrollTop = y + height / 2 - room / 2;
-    this.request();
-  }
-
-  /** Brings an event to the middle; zooms where it would be too small to see, or wider than the view. */
-  reveal(track, index) {
-    if (!track.lane.open && track.level) this.fold(track.lane);
-    this.scrollTo(this.rowTop(track), ROW);
-    const {start, end} = this.goal || this.view;
-    const length = track.end[index] - track.start[index];
-    const pixels = (length / (end - start)) * this.width;
-    let span = end - start;
-    if (pixels < 16 || pixels > this.width * 0.9) span = Math.max(length, 1) * (this.width / 140);
-    const middle = (track.start[index] + track.end[index]) / 2;
-    this.show({start: middle - span / 2, end: middle + span / 2});
   }
 
   /** Asks for one frame; nothing is drawn between frames. */
@@ -297,5 +236,23 @@ export class Stage {
     const rest = Math.abs(this.goal.start - start) + Math.abs(this.goal.end - end);
     this.view = {start, end};
     if (rest < (this.goal.end - this.goal.start) * 0.002) [this.view, this.goal] = [this.goal, null];
+  }
+
+  /** The canvas x and y of a pointer event, in CSS pixels. */
+  place(event) {
+    const frame = this.canvas.getBoundingClientRect();
+    return {x: event.clientX - frame.left, y: event.clientY - frame.top};
+  }
+
+  /** µs in one pixel column, and the number of columns before the canvas's first: columns start at multiples of the
+   * former, so that panning does not change which events share a column. */
+  grid() {
+    const us = (this.view.end - this.view.start) / this.columns;
+    return {us, first: Math.floor(this.view.start / us)};
+  }
+
+  timeAt(x) {
+    const {us, first} = this.grid();
+    return (first + x * this.ratio) * us;
   }
 }

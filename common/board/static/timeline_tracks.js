@@ -1,8 +1,8 @@
-// The events of a timeline as typed arrays.
-import {shadeOf} from "./timeline_colours.js";
+// The events of a timeline's lane as typed arrays, and what is computed from those.
 import {clamp, lowerBound} from "./timeline_numbers.js";
 
 const MOST_LEVELS = 512; // deeper events are drawn in the last row
+const NOWHERE = 0xffffffff; // in `Lane.at`: an event that was left out
 
 /** The events of one level of one lane, sorted by start. They should not overlap; all works where they do. */
 export class Track {
@@ -11,7 +11,9 @@ export class Track {
     this.start = new Float64Array(size);
     this.end = new Float64Array(size);
     this.name = new Uint32Array(size);
+    this.event = new Uint32Array(size); // each event's number in its lane, as the server counts
     this.matches = null; // the indices of the events a search found, sorted; null where there is no search
+    this.lit = null; // the indices of the events that keep their colour then
   }
 
   /** To be called once, after the arrays are filled. */
@@ -67,17 +69,26 @@ export class Track {
   firstStarting(time) {
     return lowerBound(this.start, time, 0, this.size);
   }
+
+  /** The last event that starts by `low` and reaches `high`, or -1; to the nanosecond, as the times are rounded. */
+  containing(low, high) {
+    const slack = 0.0015;
+    let i = lowerBound(this.start, low + slack, 0, this.size) - 1;
+    while (i >= 0 && this.reach[i] >= high - slack && this.end[i] < high - slack) i--;
+    return i >= 0 && this.end[i] >= high - slack ? i : -1;
+  }
 }
 
 /** Indices in the order of `start`, or null where it is sorted as it is. */
-export function sortedOrder(start, size) {
+function sortedOrder(start, size) {
   let sorted = true;
   for (let i = 1; i < size && sorted; i++) sorted = start[i - 1] <= start[i];
   return sorted ? null : Uint32Array.from({length: size}, (_, i) => i).sort((a, b) => start[a] - start[b]);
 }
 
-/** One lane of the server's data as Tracks. Events without finite times are left out. */
-export function readLane(lane, names) {
+/** One lane of the server's data as Tracks. `first`: the id of its first event. Events without finite times are left
+ * out, but keep their ids. */
+export function readLane(lane, names, first) {
   const {start = [], duration: lengths = [], name = [], level = []} = lane;
   const size = Math.min(start.length, lengths.length);
   const levelOf = (i) => clamp(Math.floor(level[i]) || 0, 0, MOST_LEVELS - 1);
@@ -86,17 +97,28 @@ export function readLane(lane, names) {
   for (let i = 0; i < size; i++) if (good(i)) sizes[levelOf(i)] = (sizes[levelOf(i)] || 0) + 1;
   const tracks = Array.from(sizes, (count) => new Track(count || 0));
   const filled = new Uint32Array(tracks.length);
+  const levels = new Uint16Array(size); // of each event, as the server counts
+  const at = new Uint32Array(size).fill(NOWHERE); // and its index in the level's track
   const order = sortedOrder(start, size);
   for (let k = 0; k < size; k++) {
     const i = order ? order[k] : k;
     if (!good(i)) continue;
-    const track = tracks[levelOf(i)];
-    const at = filled[levelOf(i)]++;
-    track.start[at] = start[i];
-    track.end[at] = start[i] + Math.max(0, lengths[i]);
-    track.name[at] = name[i] >= 0 && name[i] < names.length - 1 ? name[i] : names.length - 1;
+    levels[i] = levelOf(i);
+    const track = tracks[levels[i]];
+    at[i] = filled[levels[i]]++;
+    track.start[at[i]] = start[i];
+    track.end[at[i]] = start[i] + Math.max(0, lengths[i]);
+    track.name[at[i]] = name[i] >= 0 && name[i] < names.length - 1 ? name[i] : names.length - 1;
+    track.event[at[i]] = i;
   }
-  const read = {label: String(lane.label || "unnamed"), kind: String(lane.kind ?? ""), tracks, open: true};
+  const numbers = (list) => (Array.isArray(list) ? Int32Array.from({length: size}, (_, i) => list[i] ?? -1) : null);
+  const label = String(lane.label || "unnamed");
+  const read = {
+    id: String(lane.id ?? label), label, title: String(lane.title ?? ""), kind: String(lane.kind ?? ""),
+    group: String(lane.group ?? ""), thread: lane.thread ?? -1, tracks, first, size, levels, at,
+    detail: numbers(lane.detail), correlation: numbers(lane.correlation), launch: numbers(lane.launch),
+    operator: numbers(lane.operator),
+  };
   tracks.forEach((track, index) => {
     track.lane = read;
     track.level = index;
@@ -105,31 +127,10 @@ export function readLane(lane, names) {
   return read;
 }
 
-/** The server's data as typed arrays; see the head of the file. */
-export function readModel(data) {
-  const names = Array.from(data?.names || [], String);
-  names.push("(no name)"); // for events whose index is out of range
-  const lanes = Array.from(data?.lanes || [], (lane) => readLane(lane || {}, names));
-  const tracks = lanes.flatMap((lane) => lane.tracks);
-  const count = new Uint32Array(names.length);
-  const us = new Float64Array(names.length);
-  let [low, high, events] = [Infinity, -Infinity, 0];
-  for (const track of tracks) {
-    if (!track.size) continue;
-    events += track.size;
-    low = Math.min(low, track.start[0]);
-    high = Math.max(high, track.reach[track.size - 1]);
-    for (let i = 0; i < track.size; i++) {
-      count[track.name[i]]++;
-      us[track.name[i]] += track.end[i] - track.start[i];
-    }
-  }
-  const steps = Array.from(data?.steps || [])
-    .map((step) => ({name: String(step?.name ?? ""), start: step?.start, end: step?.end}))
-    .filter((step) => Number.isFinite(step.start) && step.end > step.start && Number.isFinite(step.end))
-    .sort((a, b) => a.start - b.start);
-  for (const step of steps) [low, high] = [Math.min(low, step.start), Math.max(high, step.end)];
-  return {names, shade: Uint8Array.from(names, shadeOf), lanes, tracks, steps, count, us, low, high, events};
+/** The event that the server counts as `number` in a lane: {track, index}, or null where it was left out. */
+export function eventOf(lane, number) {
+  const index = lane.at[number];
+  return index === undefined || index === NOWHERE ? null : {track: lane.tracks[lane.levels[number]], index};
 }
 
 /** Adds the intervals (pairs in a flat array, sorted) to `union` (the same, without overlaps) and returns the union. */
@@ -149,51 +150,46 @@ export function joined(union, intervals) {
   return out;
 }
 
+/** The length of a union of intervals. */
+export function lengthOf(union) {
+  let length = 0;
+  for (let i = 0; i < union.length; i += 2) length += union[i + 1] - union[i];
+  return length;
+}
+
+/** The parts of a track's events that lie between two times, as pairs in a flat array. */
+export function partsBetween(track, low, high) {
+  const parts = [];
+  for (let i = track.firstReaching(low); i < track.size && track.start[i] < high; i++) {
+    const [start, end] = [Math.max(low, track.start[i]), Math.min(high, track.end[i])];
+    if (end > start) parts.push(start, end);
+  }
+  return parts;
+}
+
 /** What lies between two times on some tracks; of an event partly inside, only that part's time counts. */
 export function boxSums(model, tracks, low, high) {
   const counts = new Uint32Array(model.names.length);
   const times = new Float64Array(model.names.length);
   let [union, count, us] = [[], 0, 0];
   for (const track of tracks) {
-    const intervals = [];
     for (let i = track.firstReaching(low); i < track.size && track.start[i] < high; i++) {
       if (track.end[i] <= low && track.start[i] < low) continue;
-      const start = Math.max(low, track.start[i]);
-      const end = Math.min(high, track.end[i]);
+      const part = Math.min(high, track.end[i]) - Math.max(low, track.start[i]);
       counts[track.name[i]]++;
-      times[track.name[i]] += end - start;
+      times[track.name[i]] += part;
       count++;
-      us += end - start;
-      if (end > start) intervals.push(start, end);
+      us += part;
     }
-    union = joined(union, intervals);
+    union = joined(union, partsBetween(track, low, high));
   }
-  let wall = 0;
-  for (let i = 0; i < union.length; i += 2) wall += union[i + 1] - union[i];
+  return {count, us, wall: lengthOf(union), ...topNames(model, counts, times)};
+}
+
+/** {names: how many, top: [{name, count, us}]} of sums by name, the longest first. */
+export function topNames(model, counts, times, most = 10) {
   const present = [...counts.keys()].filter((name) => counts[name]);
   present.sort((a, b) => times[b] - times[a] || counts[b] - counts[a]);
-  const top = present.slice(0, 10).map((name) => ({name: model.names[name], count: counts[name], us: times[name]}));
-  return {count, us, wall, names: present.length, top};
-}
-
-/** The indices of a track's events whose name is marked in `match`. */
-export function matchesOf(track, match) {
-  const indices = new Uint32Array(track.size);
-  let count = 0;
-  for (let i = 0; i < track.size; i++) if (match[track.name[i]]) indices[count++] = i;
-  return indices.slice(0, count);
-}
-
-/** Where in track.matches the first one after (or last one before) an origin lies, or -1. Matches that start at the
- * same time come in the order of their tracks: `order` is this track's place, less that of the origin's. */
-export function matchBeside({matches, start, size}, direction, origin, order, index) {
-  let edge = 0; // the first event after the origin; for -1 the first that is not before it
-  if (order === 0 && index !== undefined) edge = direction > 0 ? index + 1 : index;
-  else {
-    edge = lowerBound(start, origin, 0, size);
-    if (order < 0) while (edge < size && start[edge] === origin) edge++;
-  }
-  const at = lowerBound(matches, edge, 0, matches.length);
-  if (direction > 0) return at < matches.length ? at : -1;
-  return at - 1;
+  const top = present.slice(0, most).map((name) => ({name: model.names[name], count: counts[name], us: times[name]}));
+  return {names: present.length, top};
 }

@@ -15,7 +15,7 @@ from werkzeug import wrappers
 
 from common.board import offline
 from common.board.runs import Run, Runs, roots_of
-from common.board.store import Kind, Store
+from common.board.store import ANY_STEPS, Kind, Steps, Store
 from common.errors import InputError, printable
 from common.ladder import compare, gpu_memory, published, statistics
 from common.ladder.statistics import Rounds
@@ -129,15 +129,29 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return self._answer_of_trace(request, "digest")
 
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
-        """The same for the lanes of the timeline, see common/trace/lanes.py."""
-        return self._answer_of_trace(request, "lanes")
+        """The same for the lanes of the timeline, see common/trace/timeline/lanes.py. Arguments first, last: steps."""
+        first, last = (_index(request.args.get(name), name) for name in ("first", "last"))
+        if last is not None and last < (first or 0):
+            raise InputError(f"last: step {last} is before step {first}")
+        return self._answer_of_trace(request, "lanes", (first, last))
 
-    def _answer_of_trace(self, request: wrappers.Request, kind: Kind) -> "dict[str, Any] | wrappers.Response":
+    def _answer_of_trace(
+        self, request: wrappers.Request, kind: Kind, steps: Steps = ANY_STEPS
+    ) -> "dict[str, Any] | wrappers.Response":
         path = self.runs.trace(request.args.get("run", ""), request.args.get("trace"))
-        state, answer = self.store.get(kind, path)
+        state, answer = self.store.get(kind, path, steps=steps)
         if state != "ready":
             return {"state": state, "reason": answer, "reading": self.store.reading}
         return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
+
+
+def _index(text: str | None, name: str) -> int | None:
+    """The index of a step that a request names, or None where it names none."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise InputError(f"{name}: {text[:20]} is no index of a step")
+    return int(text)
 
 
 def _fit_in(folder: Path) -> gpu_memory.Fit | None:

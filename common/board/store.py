@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import common.trace
 from common.errors import printable
@@ -30,14 +30,40 @@ RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
 WORKERS = max(1, min(4, os.cpu_count() or 1))
 
 Kind = Literal["digest", "lanes"]
+Steps = tuple[int | None, int | None]  # the first and the last, counted from 0; None where it is left to the answer
+ANY_STEPS: Steps = (None, None)
 Answer = tuple[Literal["ready"], bytes] | tuple[Literal["reading"], None] | tuple[Literal["failed"], str]
+
+
+class Question(NamedTuple):
+    """What is asked of a trace. steps: those of "lanes"."""
+
+    kind: Kind
+    path: Path
+    steps: Steps = ANY_STEPS
+
+    @property
+    def key(self) -> str:
+        """The answer's: of the question, the trace's size and time of change, and the code that reads it."""
+        status = self.path.stat()
+        what = f"{self.kind} {self.steps} {self.path.resolve()}"
+        identity = f"{what} {status.st_size} {status.st_mtime_ns} {_code_hash()}"
+        return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
+
+    @property
+    def words(self) -> list[str]:
+        """The command line that computes the answer."""
+        options = [] if self.kind == "digest" else ["--lanes"]
+        for name, step in zip(("--first", "--last"), self.steps, strict=True):
+            options += [] if step is None else [name, str(step)]
+        return [sys.executable, "-m", "common.trace.digest", *options, "--", str(self.path)]
 
 
 class Store:
     """Answers about traces as gzipped JSON. Thread-safe; the same answer is never computed twice at a time.
 
-    folder: where answers are kept, None for the user's cache folder. The key of an answer is the trace's path, size and
-    time of change, and the code that reads it: after any change it is computed anew.
+    folder: where answers are kept, None for the user's cache folder. After any change of the trace, or of the code that
+    reads it, an answer is computed anew.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -45,22 +71,23 @@ class Store:
         self._lock, self._closed = threading.Lock(), False
         self._ready: OrderedDict[str, bytes] = OrderedDict()
         self._failed: OrderedDict[str, tuple[str, float]] = OrderedDict()  # key: (reason, until when)
-        self._jobs: queue.PriorityQueue[tuple[bool, int, Kind, Path]] = queue.PriorityQueue()
+        self._jobs: queue.PriorityQueue[tuple[bool, int, Question]] = queue.PriorityQueue()
         self._number = count()
-        self._waiting: dict[tuple[Kind, Path], bool] = {}  # whether somebody waits for it
-        self._working: set[tuple[Kind, Path]] = set()
+        self._waiting: dict[Question, bool] = {}  # whether somebody waits for it
+        self._working: set[Question] = set()
         self._processes: set[subprocess.Popen[bytes]] = set()
         for _ in range(WORKERS):
             threading.Thread(target=self._work, name="walkthrough", daemon=True).start()
         atexit.register(self.close)
 
-    def get(self, kind: Kind, path: Path, urgent: bool = True) -> Answer:
+    def get(self, kind: Kind, path: Path, urgent: bool = True, steps: Steps = ANY_STEPS) -> Answer:
         """("ready", gzipped JSON), ("reading", None) or ("failed", reason). Does not wait: it starts the computation.
 
-        urgent: a reader waits for it, so it goes before what is read ahead.
+        urgent: a reader waits for it, so it goes before what is read ahead. steps: those of "lanes".
         """
+        question = Question(kind, path, steps)
         try:
-            key = _key(kind, path)
+            key = question.key
         except OSError as error:
             return "failed", f"cannot read {path.name}: {error.strerror}"
         with self._lock:
@@ -70,16 +97,16 @@ class Store:
             reason, until = self._failed.get(key, ("", 0))
             if time.monotonic() < until:
                 return "failed", reason
-            if (kind, path) in self._working:
+            if question in self._working:
                 return "reading", None
         cached = self._read_cached(key)
         with self._lock:
             if cached:
                 self._put_in_memory(key, cached)
                 return "ready", cached
-            if (kind, path) not in self._waiting or (urgent and not self._waiting[kind, path]):
-                self._waiting[kind, path] = urgent
-                self._jobs.put((not urgent, next(self._number), kind, path))
+            if question not in self._waiting or (urgent and not self._waiting[question]):
+                self._waiting[question] = urgent
+                self._jobs.put((not urgent, next(self._number), question))
         return "reading", None
 
     @property
@@ -95,11 +122,12 @@ class Store:
 
     def _work(self) -> None:
         while not self._closed:
-            _, _, kind, path = self._jobs.get()
+            _, _, question = self._jobs.get()
+            path = question.path
             with self._lock:
-                if (kind, path) not in self._waiting or (kind, path) in self._working:
+                if question not in self._waiting or question in self._working:
                     continue  # it was queued twice
-                self._working.add((kind, path))
+                self._working.add(question)
             key = answer = None
             reason, lasting = "a defect: see TensorBoard's log", False
             try:
@@ -107,17 +135,17 @@ class Store:
                     if self._closed or time.time() - path.stat().st_mtime >= SETTLE_SECONDS:
                         break
                     time.sleep(0.1)
-                key = _key(kind, path)
-                answer, reason, lasting = self._compute(kind, path)
+                key = question.key
+                answer, reason, lasting = self._compute(question)
             except OSError as error:
                 reason = f"cannot read {path.name}: {error.strerror}"
             except Exception:
-                log.exception("%s of %s", kind, path)
+                log.exception("%s of %s", question.kind, path)
             if reason and not self._closed:
-                log.warning("%s of %s: %s", kind, path, reason)
+                log.warning("%s of %s: %s", question.kind, path, reason)
             with self._lock:
-                self._waiting.pop((kind, path), None)
-                self._working.discard((kind, path))
+                self._waiting.pop(question, None)
+                self._working.discard(question)
                 if key is not None and answer is not None:
                     self._put_in_memory(key, answer)
                 elif key is not None:
@@ -127,10 +155,11 @@ class Store:
             if key is not None and answer is not None:
                 self._write_cached(key, answer)
 
-    def _compute(self, kind: Kind, path: Path) -> tuple[bytes | None, str | None, bool]:
+    def _compute(self, question: Question) -> tuple[bytes | None, str | None, bool]:
         """(gzipped JSON or None, why it failed or None, whether it would fail again)."""
-        command = [sys.executable, "-m", "common.trace.digest", *(["--lanes"] if kind == "lanes" else []), str(path)]
-        with subprocess.Popen(command, cwd=CODE.parents[1], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            question.words, cwd=CODE.parents[1], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             self._processes.add(process)
             output, errors = process.communicate()
             self._processes.discard(process)
@@ -161,12 +190,6 @@ class Store:
             _prune(self.folder)
         except OSError as error:
             log.warning("not cached in %s: %s", self.folder, error.strerror)
-
-
-def _key(kind: Kind, path: Path) -> str:
-    status = path.stat()
-    identity = f"{kind} {path.resolve()} {status.st_size} {status.st_mtime_ns} {_code_hash()}"
-    return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @cache

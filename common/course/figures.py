@@ -31,9 +31,8 @@ from common.studies.limit.figure import roofline_figure
 from common.studies.limit.record import Limit
 from common.studies.sweep.figure import sweep_figure
 from common.studies.sweep.record import Sweep
-from common.trace.digest import thinned
 from common.trace.idle import CAUSES
-from common.trace.memory import Memory
+from common.trace.memory import Memory, thinned
 
 COLOURS = {
     "kernel": "#009e73",

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from common.trace.details import Details
 from common.trace.intervals import Cover
 from common.trace.ordered import distinct
 from common.trace.recording import Recording
@@ -25,7 +26,8 @@ class Spans(Struct):
     external, correlation: int64 ids, -1 for none. device, bytes, blocks_per_sm, occupancy: float64, NaN where not
     recorded; empty for anything but device work. inputs: index into `Trace.inputs`, -1 where not kept; empty for
     anything but operators. finished: False where the profiler stopped before it ended; empty for anything but
-    annotations.
+    annotations. detail, sequence: int64, -1 for none; empty unless the trace was read with details: a number in
+    `Trace.details`, and what links an operator to its backward pass.
     """
 
     start: np.ndarray
@@ -40,6 +42,8 @@ class Spans(Struct):
     occupancy: np.ndarray = field(default_factory=lambda: np.empty(0))
     inputs: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     finished: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
+    detail: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    sequence: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -92,7 +96,8 @@ class Trace(Struct, dict=True):
     threads: (process, thread) as text. properties: `deviceProperties` by device id. rank: of the process, or None.
     warnings: problems of the file that affect the numbers, one line each. hip: whether the header names HIP's version.
     accelerator: of which kind, such as "MTIA", the trace holds device work that is not read; "" for none.
-    recording: what `walkthrough trace` wrote beside the events; None for any other trace.
+    recording: what `walkthrough trace` wrote beside the events; None for any other trace. base_us: µs that the header
+    adds to all times, NaN for none. details: what the timeline shows of the events' arguments, None unless asked for.
     """
 
     file: Path
@@ -114,6 +119,8 @@ class Trace(Struct, dict=True):
     hip: bool = False
     accelerator: str = ""
     recording: Recording | None = None
+    base_us: float = np.nan
+    details: Details | None = None
 
     @property
     def partial(self) -> bool:

@@ -9,13 +9,16 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from os import PathLike
+from typing import Generic, TypeVar
 
 import msgspec
 
 from common.errors import InputError
-from common.trace.event import Event
-from common.trace.recovery import BROKEN, EVENTS, clean, decode_each, last_between, recovered
+from common.trace.event import DETAILED, PLAIN, Decoders, Event, MoreEvent
+from common.trace.recovery import BROKEN, clean, decode_each, last_between, recovered
 from common.trace.source import PARTIAL
+
+T = TypeVar("T")
 
 
 class Header(msgspec.Struct, kw_only=True):
@@ -24,20 +27,17 @@ class Header(msgspec.Struct, kw_only=True):
     deviceProperties: object = None
     distributedInfo: object = None
     hip_runtime_version: object = None
+    baseTimeNanoseconds: object = None
     walkthrough: object = None
 
 
-class _Rest(Header, kw_only=True):
-    traceEvents: list[Event]
-
-
-class _RawRest(Header, kw_only=True):
-    traceEvents: list[msgspec.Raw]
+class _Rest(Header, Generic[T], kw_only=True):
+    traceEvents: list[T]
 
 
 _header = msgspec.json.Decoder(Header)
-_rest = msgspec.json.Decoder(_Rest)
-_raw_rest = msgspec.json.Decoder(_RawRest)
+_rests = {PLAIN: msgspec.json.Decoder(_Rest[Event]), DETAILED: msgspec.json.Decoder(_Rest[MoreEvent])}
+_raw_rest = msgspec.json.Decoder(_Rest[msgspec.Raw])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _anything = msgspec.json.Decoder()
 
@@ -47,11 +47,16 @@ _MAX_RUN = 64 * 2**20  # bytes to collect before a run that does not decode coun
 
 
 def events(
-    chunks: Iterable[bytes], name: str | PathLike[str], header: dict[str, object], warnings: list[str]
+    chunks: Iterable[bytes],
+    name: str | PathLike[str],
+    header: dict[str, object],
+    warnings: list[str],
+    decoders: Decoders = PLAIN,
 ) -> Iterator[list[Event]]:
     """Yield lists of `Event` from the chunks of a trace file; fill `header` and `warnings` (one line each).
 
-    Raises InputError, naming the file `name`, if the text is not a trace.
+    decoders: `DETAILED` for events with the arguments that the timeline shows. Raises InputError, naming the file
+    `name`, if the text is not a trace.
     """
     chunks = iter(chunks)
     text, bare = _find_events(chunks, name, header)  # from here on always "[" and what is not decoded yet
@@ -60,17 +65,17 @@ def events(
         text += chunk
         if len(text) < wanted:
             continue
-        run, text = _decode_run(text)
+        run, text = _decode_run(text, decoders)
         if run is None and wanted < _MAX_RUN:
             wanted *= 2
             continue
         if run is None:
             end = text.rfind(b"}") + 1
-            run, lost = recovered(bytes(text[1:end])) if end else ([], 1)
+            run, lost = recovered(bytes(text[1:end]), decoders) if end else ([], 1)
             text, dropped = bytearray(b"[") + (text[end:].lstrip(b" \t\r\n,") if end else b""), dropped + lost
         wanted = _RUN
         yield run
-    yield from _decode_end(bytes(text), bare, name, header, warnings, dropped)
+    yield from _decode_end(bytes(text), bare, name, header, warnings, dropped, decoders)
 
 
 def _find_events(
@@ -106,7 +111,7 @@ def _find_events(
     raise InputError(f'{name} has no list "traceEvents": it is not a trace of torch.profiler')
 
 
-def _decode_run(text: bytearray) -> tuple[list[Event] | None, bytearray]:
+def _decode_run(text: bytearray, decoders: Decoders) -> tuple[list[Event] | None, bytearray]:
     """Decode as many whole events as `text` holds: (events, "[" and the remaining text), or (None, text)."""
     end = len(text)
     for _ in range(8):  # the last places where one event may end and the next may begin
@@ -117,7 +122,7 @@ def _decode_run(text: bytearray) -> tuple[list[Event] | None, bytearray]:
         comma = text.index(b",", end)
         text[comma] = ord("]")  # in place: a copy of the text would take as long as decoding it
         try:
-            return EVENTS.decode(memoryview(text)[: comma + 1]), bytearray(b"[") + text[between.end() - 1 :]
+            return decoders.events.decode(memoryview(text)[: comma + 1]), bytearray(b"[") + text[between.end() - 1 :]
         except msgspec.ValidationError:
             text[comma] = ord(",")
             break
@@ -133,13 +138,14 @@ def _decode_end(
     header: dict[str, object],
     warnings: list[str],
     dropped: int,
+    decoders: Decoders,
 ) -> Iterator[list[Event]]:
     """Decode the last events, the list's end and what follows it."""
     lost, reason = 0, ""
     run: list
     for repair, list_decoder, rest_decoder in (
-        (bytes, EVENTS, _rest),
-        (clean, EVENTS, _rest),
+        (bytes, decoders.events, _rests[decoders]),
+        (clean, decoders.events, _rests[decoders]),
         (clean, _raws, _raw_rest),
     ):
         try:
@@ -157,12 +163,12 @@ def _decode_end(
         except BROKEN as error:
             reason = _reason(error)
     else:
-        run, lost = recovered(text[1:])
+        run, lost = recovered(text[1:], decoders)
         lost -= lost > 0 and "truncated" in reason  # the event that is cut off
         if not warnings:  # else the gzip file is known to be damaged
             warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
     if run and isinstance(run[0], msgspec.Raw):
-        run, lost = decode_each(run)
+        run, lost = decode_each(run, decoders)
     yield run
     if count := dropped + lost:
         events = "an event that cannot be read is" if count == 1 else f"{count} events that cannot be read are"

@@ -1,8 +1,9 @@
-"""A trace's numbers, or its events, as JSON for a web page: `python -m common.trace.digest [--lanes] PATH`.
+"""A trace's numbers as JSON for a web page, or its events: `python -m common.trace.digest [--lanes …] PATH`.
 
 Runs in a process of its own, so a server stays responsive and small while a large trace is read.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -11,12 +12,12 @@ import numpy as np
 from msgspec.structs import asdict
 
 from common.errors import InputError, one_line_errors
-from common.trace import lanes
 from common.trace.advice import gain_text
 from common.trace.kernel_name import short_name
-from common.trace.memory import Memory
+from common.trace.memory import Memory, thinned
 from common.trace.source import Chunks
 from common.trace.summary import Summary, summarize
+from common.trace.timeline.lanes import lanes
 
 TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 100, 50, 12  # rows of the page's tables
 NAME_WIDTH = 100  # letters of a kernel's name; the page shows the whole one on demand
@@ -88,18 +89,6 @@ def _memory(memory: Memory) -> dict[str, object]:
     }
 
 
-def thinned(values: np.ndarray, points: int) -> np.ndarray:
-    """Indices of at most `points` points of a curve: the first, the last, the extremes of each stretch of time."""
-    if len(values) <= points:
-        return np.arange(len(values))
-    parts = np.array_split(np.arange(len(values)), points // 2 - 1)
-    known = np.nan_to_num(values)
-    indices = {0, len(values) - 1}
-    for part in parts:
-        indices |= {int(part[np.argmin(known[part])]), int(part[np.argmax(known[part])])}
-    return np.array(sorted(indices))
-
-
 def _plain(values: np.ndarray) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
@@ -107,12 +96,19 @@ def _plain(values: np.ndarray) -> list[float | None]:
 @one_line_errors()
 def main(words: Sequence[str]) -> None:
     """Print the JSON of one trace; exit code 2 and one line on stderr if it cannot be read."""
-    wants_lanes = list(words[:1]) == ["--lanes"]
-    if len(words) != 1 + wants_lanes:
-        raise InputError("name one trace")
-    with Chunks(words[-1]) as chunks:
-        summary = summarize(chunks)
-    result = lanes.lanes(summary) if wants_lanes else digest(summary)
+    parser = argparse.ArgumentParser(prog="python -m common.trace.digest")
+    parser.add_argument("--lanes", action="store_true", help="the events for the timeline")
+    parser.add_argument("--first", type=int, metavar="I", help="with --lanes: the first step, counted from 0")
+    parser.add_argument("--last", type=int, metavar="J", help="with --lanes: the last step")
+    parser.add_argument("trace", metavar="PATH")
+    options = parser.parse_args(words)
+    if min(options.first or 0, options.last or 0) < 0 or (
+        options.last is not None and options.last < (options.first or 0)
+    ):
+        raise InputError("the steps are counted from 0, and the last is not before the first")
+    with Chunks(options.trace) as chunks:
+        summary = summarize(chunks, details=options.lanes)
+    result = lanes(summary, options.first, options.last) if options.lanes else digest(summary)
     sys.stdout.buffer.write(msgspec.json.encode(result, enc_hook=lambda value: value.item()))  # numpy's numbers
 
 

@@ -46,6 +46,18 @@ def memory(trace: Trace) -> list[Memory]:
     return sorted(devices, key=lambda memory: (memory.device == CPU, memory.device))
 
 
+def thinned(values: np.ndarray, points: int) -> np.ndarray:
+    """Indices of at most `points` points of a curve: the first, the last, the extremes of each stretch of time."""
+    if len(values) <= points:
+        return np.arange(len(values))
+    parts = np.array_split(np.arange(len(values)), points // 2 - 1)
+    known = np.nan_to_num(values)
+    indices = {0, len(values) - 1}
+    for part in parts:
+        indices |= {int(part[np.argmin(known[part])]), int(part[np.argmax(known[part])])}
+    return np.array(sorted(indices))
+
+
 def _of_device(trace: Trace, number: int, index: np.ndarray) -> Memory:
     events = trace.memory
     allocated, reserved = events.allocated[index], events.reserved[index]

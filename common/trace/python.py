@@ -44,6 +44,11 @@ def stepping_thread(trace: Trace) -> int:
     return int(np.bincount(trace.operators.thread).argmax()) if len(trace.operators) else 0
 
 
+def plain_name(name: str) -> str:
+    """A function's name without addresses and without the line at which recording began."""
+    return _MODULE.sub(": <module>", _ADDRESS.sub("", name))
+
+
 def innermost_functions(trace: Trace, free: Cover, thread: int) -> list[tuple[str, float]]:
     """(name, µs) of the innermost Python functions during `free`, the longest first; [] without stacks.
 
@@ -64,8 +69,4 @@ def innermost_functions(trace: Trace, free: Cover, thread: int) -> list[tuple[st
     known = innermost >= 0
     times = np.bincount(functions.name[innermost[known]], weights=(high - low)[known], minlength=1)
     order = np.argsort(-times, kind="stable").tolist()
-    return [
-        (_MODULE.sub(": <module>", _ADDRESS.sub("", trace.names[number])), float(times[number]))
-        for number in order
-        if times[number] > 0
-    ]
+    return [(plain_name(trace.names[number]), float(times[number])) for number in order if times[number] > 0]

@@ -12,7 +12,8 @@ import numpy as np
 from common.errors import InputError
 from common.trace import decode, source
 from common.trace.columns import MemoryEvents, Spans, Trace
-from common.trace.event import Args, Event, Number
+from common.trace.details import Details
+from common.trace.event import DETAILED, PLAIN, Args, Event, MoreArgs, Number
 from common.trace.recording import recording
 
 OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
@@ -42,24 +43,25 @@ MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the 
 
 NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
 MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserved")
-NO_ARGS = Args()
+NO_ARGS, NO_MORE_ARGS = Args(), MoreArgs()
 
 Table = dict[str, np.ndarray]  # columns of equal length by their names
 
 
-def read(path: str | Path | source.Chunks) -> Trace:
+def read(path: str | Path | source.Chunks, details: bool = False) -> Trace:
     """Read a trace of torch.profiler, of any year and device.
 
-    path: of a file, JSON or gzipped JSON; or the `source.Chunks` of one. Raises InputError if it cannot be read, is not
+    path: of a file, JSON or gzipped JSON; or the `source.Chunks` of one. details: whether to keep what the timeline
+    shows of the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not
     a trace, or is larger than allowed. Damaged parts are left out, with a line in `Trace.warnings`.
     """
     chunks = path if isinstance(path, source.Chunks) else source.Chunks(path)
     header: dict[str, object] = {}
-    columns = _Columns()
+    columns = _Columns(Details() if details else None)
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
     try:
-        for run in decode.events(chunks, chunks.path, header, chunks.warnings):
+        for run in decode.events(chunks, chunks.path, header, chunks.warnings, DETAILED if details else PLAIN):
             columns.add(run)
     finally:
         chunks.close()
@@ -81,7 +83,8 @@ def rank_of(path: str | Path) -> int | None:
 class _Columns:
     """Collects the columns of a trace's events, run by run."""
 
-    def __init__(self) -> None:
+    def __init__(self, details: Details | None) -> None:
+        self.details = details
         self.seen = 0
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
         self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
@@ -98,6 +101,8 @@ class _Columns:
                     append(event)
             elif event.ph == "i" and event.name == "[memory]" and event.args:
                 by_kind[MEMORY].append(event)
+        if self.details is not None:
+            self.details.name_threads(events)
         self.accelerator = next(filter(None, map(_accelerator, append_for)), self.accelerator)
         for event in by_kind[ANNOTATION]:
             if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
@@ -113,7 +118,8 @@ class _Columns:
             "start": start,
             "thread": [threads[event.pid, event.tid] for event in events],
         }
-        args = [] if kind == PYTHON else [event.args or NO_ARGS for event in events]
+        none = NO_ARGS if self.details is None else NO_MORE_ARGS
+        args = [] if kind == PYTHON else [event.args or none for event in events]
         usable = np.abs(start) < MAX_TIME
         if kind == MEMORY:
             addresses = self.addresses
@@ -131,6 +137,9 @@ class _Columns:
                 external = [arg.external if arg.external_2021 is None else arg.external_2021 for arg in args]
                 columns["external"] = _ids(external)
                 columns["correlation"] = _ids([arg.correlation for arg in args])
+            if self.details is not None and kind != PYTHON:
+                columns["detail"] = self.details.numbers(kind, args)
+                columns["sequence"] = _ids([arg.sequence for arg in args])
             if kind == OPERATOR:
                 columns["inputs"] = [
                     self.inputs[bytes(arg.shapes), bytes(arg.types)] if event.name in SHAPED else -1
@@ -193,6 +202,8 @@ class _Columns:
             hip=header.get("hip_runtime_version") is not None,
             accelerator=self.accelerator,
             recording=recording(header),
+            base_us=_number(header.get("baseTimeNanoseconds")) / 1e3,
+            details=self.details,
         )
 
 

@@ -10,10 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from common.trace.event import KEYS, NUMBERS, Args, Event, Number
+from common.trace.event import KEYS, NUMBERS, PLAIN, Args, Decoders, Event, Number
 
-EVENTS = msgspec.json.Decoder(list[Event])
-_event = msgspec.json.Decoder(Event)
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _FEW = 16 * 2**10  # bytes of damaged text that are decoded event by event
@@ -28,29 +26,30 @@ def last_between(text: bytes | bytearray, end: int) -> re.Match[bytes] | None:
     return match
 
 
-def recovered(text: bytes) -> tuple[list[Event], int]:
+def recovered(text: bytes, decoders: Decoders = PLAIN) -> tuple[list[Event], int]:
     """The events in damaged JSON text, commas between, and how many were lost."""
-    return _recovered(clean(text).strip(b" \t\r\n,"))
+    return _recovered(clean(text).strip(b" \t\r\n,"), decoders)
 
 
-def _recovered(text: bytes) -> tuple[list[Event], int]:
+def _recovered(text: bytes, decoders: Decoders) -> tuple[list[Event], int]:
     """Decode the text, or its halves recursively; short text event by event."""
     try:
-        return EVENTS.decode(b"[" + text + b"]"), 0
+        return decoders.events.decode(b"[" + text + b"]"), 0
     except BROKEN:
         middle = _split(text) if len(text) > _FEW else None
     if middle is None:
-        return _one_by_one(text)
-    (first, lost), (second, lost_too) = _recovered(text[:middle]), _recovered(text[middle:].lstrip(b" ,\t\r\n"))
+        return _one_by_one(text, decoders)
+    first, lost = _recovered(text[:middle], decoders)
+    second, lost_too = _recovered(text[middle:].lstrip(b" ,\t\r\n"), decoders)
     return first + second, lost + lost_too
 
 
-def _one_by_one(text: bytes) -> tuple[list[Event], int]:
+def _one_by_one(text: bytes, decoders: Decoders) -> tuple[list[Event], int]:
     events, lost, begin = [], 0, 0
     ends = [between.start() + 1 for between in BETWEEN.finditer(text)] + [len(text)]
     for end in ends:
         raw = text[begin:end].strip(b" ,\t\r\n")
-        event = _decode(raw)
+        event = _decode(raw, decoders)
         if event is None and raw.count(b"{") > raw.count(b"}") and len(raw) < _FEW:
             continue  # the end of a nested object
         events += [event] if event else []
@@ -59,17 +58,17 @@ def _one_by_one(text: bytes) -> tuple[list[Event], int]:
     return events, lost + (b'"ph"' in text[begin:])
 
 
-def decode_each(raws: Iterable[msgspec.Raw]) -> tuple[list[Event], int]:
+def decode_each(raws: Iterable[msgspec.Raw], decoders: Decoders = PLAIN) -> tuple[list[Event], int]:
     """Decode events one by one: the events, and how many were lost."""
-    events = [_decode(raw) for raw in raws]
+    events = [_decode(raw, decoders) for raw in raws]
     return [event for event in events if event], events.count(None)
 
 
-def _decode(raw: bytes | msgspec.Raw) -> Event | None:
+def _decode(raw: bytes | msgspec.Raw, decoders: Decoders) -> Event | None:
     try:
-        return _event.decode(raw)
+        return decoders.event.decode(raw)
     except BROKEN:
-        return _decode_loosely(raw)
+        return _decode_loosely(raw, decoders)
 
 
 def _split(text: bytes) -> int | None:
@@ -78,7 +77,7 @@ def _split(text: bytes) -> int | None:
     return between.start() + 1 if between else None
 
 
-def _decode_loosely(raw: bytes | msgspec.Raw) -> Event | None:
+def _decode_loosely(raw: bytes | msgspec.Raw, decoders: Decoders) -> Event | None:
     """An Event; values of wrong types or out of range count as missing. None where the JSON is broken."""
     try:
         value = json.loads(bytes(raw))  # not msgspec, which refuses numbers like 1e999
@@ -88,7 +87,7 @@ def _decode_loosely(raw: bytes | msgspec.Raw) -> Event | None:
         return None
     args = value.get("args")
     args = args if isinstance(args, dict) else {}
-    return Event(
+    return decoders.event_type(
         ph=_text(value.get("ph")) or "",
         cat=_text(value.get("cat")),
         name=_text(value.get("name")),
@@ -96,7 +95,7 @@ def _decode_loosely(raw: bytes | msgspec.Raw) -> Event | None:
         dur=_number(value.get("dur")),
         pid=_number(value.get("pid")),
         tid=_number(value.get("tid")),
-        args=_args(args),
+        args=_args(args, decoders.args_type),
     )
 
 
@@ -124,9 +123,9 @@ def clean(text: bytes) -> bytes:
     return b"".join([*parts, text[begin:]])
 
 
-def _args(values: dict[str, object]) -> Args:
+def _args(values: dict[str, object], args_type: type[Args]) -> Args:
     """The numbers among an event's arguments; shapes of damaged events are not kept."""
-    args = Args()
+    args = args_type()
     for key in NUMBERS:
         setattr(args, key, _number(values.get(KEYS.get(key, key))))
     return args

@@ -135,9 +135,9 @@ class Summary(Struct, frozen=True):
         )
 
 
-def summarize(path: str | Path | Chunks) -> Summary:
+def summarize(path: str | Path | Chunks, details: bool = False) -> Summary:
     """The `Summary` of a trace: its path, or its `source.Chunks`. Raises InputError; see `reader.read`."""
-    trace = reader.read(path)
+    trace = reader.read(path, details)
     traced_steps = steps.steps(trace)
     tensor = tensor_cores.tensor_cores(trace)
     begin, end = float(traced_steps.start[0]), float(traced_steps.end[-1])

@@ -174,7 +174,7 @@ def test_lanes_hold_the_events_of_the_steps(board):
     lanes = board.tab_json("lanes", run="gpu")
     assert [step["name"] for step in lanes["steps"]] == ["3", "4"]
     kinds = {lane["kind"] for lane in lanes["lanes"]}
-    assert kinds == {"finding", "cpu", "loader", "runtime", "kernel", "copy"}
+    assert kinds == {"finding", "idle", "cpu", "loader", "runtime", "kernel", "copy"}
     kernels = next(lane for lane in lanes["lanes"] if lane["kind"] == "kernel")
     assert kernels["start"] == [330, 1330]
     assert kernels["duration"] == [400, 400]
@@ -190,6 +190,10 @@ def test_lanes_hold_the_events_of_the_steps(board):
         ("digest?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
         ("digest?run=gpu&trace=/etc/passwd", 404),
         ("lanes?run=%00", 404),
+        ("lanes?run=gpu&first=-1", 404),
+        ("lanes?run=gpu&last=all", 404),
+        ("lanes?run=gpu&first=2&last=1", 404),
+        ("lanes?run=gpu&first=99999999999999999999", 404),
         ("nothing", 404),
         ("../../../etc/passwd", 404),
     ],

@@ -10,10 +10,10 @@ from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 from common.trace.advice import ALIKE
 from common.trace.communication import communication
 from common.trace.idle import idle, stalls
-from common.trace.lanes import lanes
 from common.trace.reader import read
 from common.trace.steps import steps
 from common.trace.summary import summarize
+from common.trace.timeline.lanes import lanes
 
 ERAS = pytest.mark.parametrize("era", ["2021", "today"])
 

@@ -333,7 +333,9 @@ def test_any_damage_leads_to_a_summary_or_to_one_line(figures, seed):
 def test_one_endless_name_takes_no_more_memory_than_one_run_may(tmp_path, monkeypatch):
     lengths = []
     decode_run = decode._decode_run
-    monkeypatch.setattr(decode, "_decode_run", lambda text: lengths.append(len(text)) or decode_run(text))
+    monkeypatch.setattr(
+        decode, "_decode_run", lambda text, *types: lengths.append(len(text)) or decode_run(text, *types)
+    )
     monkeypatch.setattr(decode, "_RUN", 1000)
     monkeypatch.setattr(decode, "_MAX_RUN", 8000)
     monkeypatch.setattr(source, "CHUNK_SIZE", 500)

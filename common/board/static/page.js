@@ -91,7 +91,7 @@ async function show() {
     ladders: () => fetchJson("ladders"),
     ratio: (before, after) => fetchJson("ratio", {before, after}),
     digest: (run, trace) => ask("digest", trace ? {run, trace} : {run}, current),
-    lanes: (run, trace) => ask("lanes", trace ? {run, trace} : {run}, current),
+    lanes: (run, trace, steps = {}) => ask("lanes", {run, ...(trace ? {trace} : {}), ...steps}, current),
     alive: () => current === shown,
     leaving: (action) => (current === shown ? leave.push(action) : action()),
   };

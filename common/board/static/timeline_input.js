@@ -175,11 +175,12 @@ export class Input extends Picking {
       "-": () => this.zoom(1.4, zoomAt), "_": () => this.zoom(1.4, zoomAt), s: () => this.zoom(1.4, zoomAt),
       0: () => this.fit(), Home: () => this.fit(), f: () => this.zoomToSelection(), m: () => this.measureSelection(),
       "?": () => this.help(), Escape: () => this.escape(),
+      ...this.keys,
     };
     const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!action) return;
     event.preventDefault();
-    action();
+    action(event);
   }
 
   scrollBy(pixels) {

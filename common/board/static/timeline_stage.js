@@ -9,11 +9,12 @@ import {
 
 export class Stage {
   /** Fills `element`. `data`: as the server sends it. */
-  constructor(element, data, {onSelect = () => {}, onView = () => {}, onLoad = null, dark = false} = {}) {
+  constructor(element, data, {onSelect = () => {}, onView = () => {}, onLoad = null, keys = {}, dark = false} = {}) {
     this.element = element;
     this.onSelect = onSelect;
     this.onView = onView;
     this.onLoad = onLoad;
+    this.keys = keys; // further keys: {key: action(event)}
     this.model = readModel(data);
     this.empty = !this.model.events && !this.model.steps.length;
     this.view = {start: 0, end: 1}; // µs at the canvas's left and right edges

@@ -34,8 +34,9 @@ export const THEMES = {
   },
 };
 
-export const THEME_PROPERTIES = ["ground", "odd", "lane", "header", "text", "soft", "line", "button", "focus", "heading",
-  "link"];
+export const THEME_PROPERTIES = [
+  "ground", "odd", "lane", "header", "text", "soft", "line", "button", "focus", "heading", "link",
+];
 
 /** An OKLCH colour as [red, green, blue] in 0..1, linear light. */
 export function oklch(lightness, chroma, hue) {
@@ -99,6 +100,13 @@ export function palette(kind, {lightness: [darkest, lightest], ground}) {
 /** A colour of a palette as CSS. */
 export function cssColour(rgb) {
   return `rgb(${rgb & 255}, ${(rgb >> 8) & 255}, ${rgb >> 16})`;
+}
+
+/** What a lane's label shows of its colours: one, or those of the causes of gaps. */
+export function swatchOf({kind, palette: {rgb}}) {
+  if (kind !== "idle") return cssColour(rgb[SHADES >> 1]);
+  const colours = [...rgb].slice(0, 4).map((colour, at) => `${cssColour(colour)} ${25 * at}% ${25 * at + 25}%`);
+  return `linear-gradient(${colours.join(", ")})`;
 }
 
 export function idleName(cause) {

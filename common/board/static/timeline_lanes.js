@@ -2,6 +2,7 @@
 import {clamp} from "./timeline_numbers.js";
 import {Stage} from "./timeline_stage.js";
 import {COUNTER, HEADER, HEADING, LANE_PAD, ROW, make, shortened} from "./timeline_style.js";
+import {fullLabel} from "./timeline_tracks.js";
 
 const STORE = "walkthrough-lanes"; // the arrangement in the session's memory, by lane ids
 const DEEP = 3; // levels: deeper lanes of threads other than the main one start folded
@@ -92,10 +93,10 @@ export class Lanes extends Stage {
     lane.fold.className = "wtl-fold";
     lane.fold.removeAttribute("aria-label");
     lane.swatch = make("i", "", "", lane.fold);
-    make("span", "", shortened(lane.label), lane.fold);
+    make("span", "", shortened(lane.short), lane.fold);
     lane.group_label = make("em", "", lane.group ? shortened(lane.group) : "", lane.fold); // seen where it is pinned
-    const tools = this.buildTools(lane, shortened(lane.label), (by) => this.move(lane, by));
-    lane.pin = this.button(tools, "pin", `Pin ${shortened(lane.label)} to the top`, () => this.pinLane(lane));
+    const tools = this.buildTools(lane, shortened(fullLabel(lane)), (by) => this.move(lane, by));
+    lane.pin = this.button(tools, "pin", `Pin ${shortened(fullLabel(lane))} to the top`, () => this.pinLane(lane));
     lane.pin.className = "wtl-pin";
     this.listenTo(lane);
   }
@@ -287,8 +288,8 @@ export class Lanes extends Stage {
   }
 }
 
-function titleOf({label, title, group}) {
-  return shortened([group, label].filter(Boolean).join(", ") + (title ? ` (${title})` : ""), 400);
+function titleOf(lane) {
+  return shortened(fullLabel(lane) + (lane.title ? ` (${lane.title})` : ""), 400);
 }
 
 /** A list, in which those that `wanted` names stand in its order; the others keep their places. */

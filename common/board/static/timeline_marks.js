@@ -47,11 +47,12 @@ export class Marking extends Lanes {
     for (const lane of this.model.lanes) {
       if (!lane.counter || !lane.shown || lane.fixed !== fixed || !lane.open) continue;
       const top = this.top(lane) + LANE_PAD;
-      if (top < this.tall && top + COUNTER > HEADER) this.drawCounter(lane, this.line(top), this.line(top + COUNTER - 2));
+      const bottom = top + COUNTER - 2;
+      if (top < this.tall && bottom > HEADER) this.drawCounter(lane, this.line(top), this.line(bottom));
     }
   }
 
-  drawCounter({counter, palette, unit}, top, bottom) {
+  drawCounter({counter, palette}, top, bottom) {
     const {context, columns, theme, ratio} = this;
     const {time, value, most, least} = counter;
     if (!time.length || most <= least) return;
@@ -84,7 +85,16 @@ export class Marking extends Lanes {
     context.strokeStyle = cssColour(palette.rgb[2]);
     context.lineWidth = Math.max(1, ratio);
     context.stroke();
-    this.note(`max. ${quantity(most, unit)}`, 4 * ratio, top + 8 * ratio, theme.text);
+  }
+
+  /** Each counter's highest value, to read the curve by. */
+  drawCounterNotes(fixed) {
+    const {ratio, theme} = this;
+    for (const lane of this.model.lanes) {
+      if (!lane.counter || !lane.shown || lane.fixed !== fixed || !lane.open) continue;
+      const y = this.line(this.top(lane) + LANE_PAD) + 8 * ratio;
+      this.note(`max. ${quantity(lane.counter.most, lane.unit)}`, 4 * ratio, y, theme.text);
+    }
   }
 
   /** A small text on the ground's colour. */
@@ -143,7 +153,7 @@ export class Marking extends Lanes {
     const width = context.measureText(NOT_LOADED).width;
     for (const [from, to] of this.gaps()) {
       if (to - from < width + 8 * ratio) continue;
-      const y = this.line(HEADER + this.pinnedHeight + (this.tall - HEADER - this.pinnedHeight) * 0.3);
+      const y = this.line(this.tall - 14);
       this.note(NOT_LOADED, (from + to - width) / 2, y, theme.text);
     }
   }

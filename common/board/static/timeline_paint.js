@@ -1,7 +1,9 @@
 // Draws a frame of the timeline: its ground, its lanes, what is selected, its header.
 import {gallop, holds, roundStep, tickLabel} from "./timeline_numbers.js";
 import {Marking} from "./timeline_marks.js";
-import {FONT, HEADER, LANE_PAD, LEAST_LABEL, ROW, ROW_GAP, STEP_BAND, brief, fitText, shortened} from "./timeline_style.js";
+import {
+  FONT, HEADER, LANE_PAD, LEAST_LABEL, ROW, ROW_GAP, STEP_BAND, brief, fitText, shortened,
+} from "./timeline_style.js";
 
 export class Painted extends Marking {
   draw() {
@@ -38,6 +40,7 @@ export class Painted extends Marking {
       context.fillRect(0, this.line(this.top(lane) + lane.height) - 1, columns, Math.max(1, Math.round(ratio)));
     }
     this.drawNotLoaded();
+    this.drawCounterNotes(fixed);
     this.drawOutlines(fixed);
     if (fixed) {
       context.fillStyle = theme.soft;

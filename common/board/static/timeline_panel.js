@@ -4,7 +4,7 @@ import {causeIndex, cssColour} from "./timeline_colours.js";
 import {duration, grouped, moment, quantity, roundStep, tickLabel} from "./timeline_numbers.js";
 import {detailOf, relationsOf, unionOf, workOfMarks} from "./timeline_relations.js";
 import {facts, make, shortened} from "./timeline_style.js";
-import {lengthOf} from "./timeline_tracks.js";
+import {fullLabel, lengthOf} from "./timeline_tracks.js";
 
 const MOST_LISTED = 12; // events of one list
 const MOST_CHARACTERS = 4000; // of a name in full
@@ -21,6 +21,7 @@ export function eventPanel(model, chosen, relations, go) {
     timesOf(model, chosen),
     ...(lane.kind === "idle" ? [gapFacts(detail, lane.palette)] : [launchFacts(chosen, relations, go)]),
     argumentsOf(lane, track.event[index], detail),
+    ...pairParts(chosen, relations, go),
     ...stackParts(relations, detail, go),
     ...workParts(relations, go),
     ...(lane.kind === "finding" ? findingParts(model, chosen) : []),
@@ -38,7 +39,7 @@ function timesOf(model, {track, index}) {
     ...(own === null ? [] : [["Without nested", duration(own)]]),
     ["Start", moment(start, 6)],
     ["End", moment(end, 6)],
-    ["Lane", shortened([lane.group, lane.label].filter(Boolean).join(", "))],
+    ["Lane", shortened(fullLabel(lane))],
     ["Step", step ? shortened(step.name) : "none"],
     [model.loaded ? "In the loaded steps" : "In the whole trace",
       `${grouped(model.count[name])} ×, ${duration(model.us[name])} together, ` +
@@ -80,11 +81,15 @@ function launchFacts(chosen, {launch, operator, model}, go) {
 function argumentsOf(lane, number, detail) {
   const rows = Object.entries(detail)
     .filter(([key]) => key !== STACK && !(lane.kind === "idle"))
-    .map(([key, value]) => [shortened(key),
-      key === "bytes" && Number.isFinite(Number(value)) ? quantity(Number(value), "bytes") : shortened(String(value), 600)]);
+    .map(([key, value]) => [shortened(key), factOf(key, value)]);
   const correlation = lane.correlation?.[number] ?? -1;
   if (PER_CALL.has(lane.kind) && correlation >= 0) rows.push(["correlation", String(correlation)]);
   return rows.length ? part("Arguments", facts(rows)) : null;
+}
+
+function factOf(key, value) {
+  const isSize = key === "bytes" && Number.isFinite(Number(value));
+  return isSize ? quantity(Number(value), "bytes") : shortened(String(value), 600);
 }
 
 /** A gap's time by cause, and what ran on the CPU meanwhile. */
@@ -114,7 +119,7 @@ function listOf(rows) {
   for (const [time, small, what] of rows) {
     const row = make("li", "", "", list);
     make("b", "", time, row);
-    make("small", "", small, row);
+    if (small) make("small", "", small, row);
     if (what instanceof Node) row.append(what);
     else make("span", "", shortened(what), row).title = shortened(what, MOST_CHARACTERS);
   }
@@ -125,6 +130,13 @@ function eventRows(model, events, go) {
   const rows = events.slice(0, MOST_LISTED).map((event) => [
     duration(event.track.end[event.index] - event.track.start[event.index]), "", link(model, event, go)]);
   return listOf(rows);
+}
+
+/** The backward of a forward operator, or its forward. */
+function pairParts({track, index}, {pair, model}, go) {
+  if (!pair.length) return [];
+  const later = pair[0].track.start[pair[0].index] > track.start[index];
+  return [part(later ? "Its backward" : "Its forward", eventRows(model, pair, go))];
 }
 
 /** The operators and Python functions around an event, innermost first. */
@@ -155,10 +167,13 @@ function workParts({work, inside, model}, go) {
     const start = union[0];
     const end = union.at(-1);
     parts.push(part("On the GPU", facts([
-      ["Launched", `${grouped(work.length)} kernels and copies`],
-      ["Their time", `${duration(work.reduce((sum, one) => sum + length(one), 0))} (${duration(lengthOf(union))} without overlaps)`],
+      ["Kernels and copies", grouped(work.length)],
+      ["Their time", `${duration(work.reduce((sum, one) => sum + length(one), 0))}, ` +
+        `${duration(lengthOf(union))} without overlaps`],
       ["From, to", `${moment(start)}, ${moment(end)}`],
-    ])), part(work.length > MOST_LISTED ? `The ${MOST_LISTED} longest` : "The longest first", eventRows(model, longest, go)));
+    ])));
+    const title = work.length > MOST_LISTED ? `The ${MOST_LISTED} longest` : "The longest first";
+    parts.push(part(title, eventRows(model, longest, go)));
   }
   if (inside?.count) parts.push(part("Operators inside (nested time counts again)", listOf(sumRows(inside))));
   return parts;

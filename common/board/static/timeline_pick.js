@@ -4,8 +4,10 @@ import {clamp, duration, grouped, lowerBound, moment, quantity} from "./timeline
 import {Painted} from "./timeline_paint.js";
 import {boxPanel, eventPanel, rangePanel, relatedTo} from "./timeline_panel.js";
 import {arrowsOf} from "./timeline_relations.js";
-import {HEADER, HIT_SLOP, LANE_PAD, NOTHING_SELECTED, ROW, ROW_GAP, STEP_BAND, make, shortened} from "./timeline_style.js";
-import {boxSums, joined, lengthOf, partsBetween} from "./timeline_tracks.js";
+import {
+  HEADER, HIT_SLOP, LANE_PAD, NOTHING_SELECTED, ROW, ROW_GAP, STEP_BAND, make, shortened,
+} from "./timeline_style.js";
+import {boxSums, fullLabel, joined, lengthOf, partsBetween} from "./timeline_tracks.js";
 
 const MOST_ARROWS = 40;
 const LEAST_SEEN = 3; // pixels: a narrower event is zoomed to when it is selected from elsewhere
@@ -53,7 +55,8 @@ export class Picking extends Painted {
   findHover() {
     const {x, y} = this.pointer;
     this.hover = this.eventAt(this.pointer);
-    const cursor = y >= STEP_BAND && y < HEADER ? "range" : this.boxMode ? "box" : this.hover || this.stepAt(x, y) ? "event" : "pan";
+    const axis = y >= STEP_BAND && y < HEADER;
+    const cursor = axis ? "range" : this.boxMode ? "box" : this.hover || this.stepAt(x, y) ? "event" : "pan";
     if (this.canvas.dataset.cursor !== cursor) this.canvas.dataset.cursor = cursor;
     this.showTip();
   }
@@ -98,8 +101,8 @@ export class Picking extends Painted {
   laneAt(y) {
     if (y < HEADER) return null;
     const fixed = y < HEADER + this.pinnedHeight;
-    const inside = (lane) => lane.shown && lane.fixed === fixed && y >= this.top(lane) && y < this.top(lane) + lane.height;
-    return this.model.lanes.find(inside) || null;
+    const inside = (lane) => y >= this.top(lane) && y < this.top(lane) + lane.height;
+    return this.model.lanes.find((lane) => lane.shown && lane.fixed === fixed && inside(lane)) || null;
   }
 
   trackAt(y) {
@@ -237,7 +240,7 @@ export class Picking extends Painted {
     this.arrows = [];
     const lanes = this.groups.flatMap((group) => group.lanes).filter(({tracks}) => tracks.length);
     const busy = lanes.map((lane) => ({
-      label: [lane.group, lane.label].filter(Boolean).join(", "),
+      label: fullLabel(lane),
       us: lengthOf(lane.tracks.reduce((union, track) => joined(union, partsBetween(track, low, high)), [])),
     }));
     const info = {kind: "range", start: low, end: high, busy: busy.filter(({us}) => us > 0)};

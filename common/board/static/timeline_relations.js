@@ -8,13 +8,15 @@ const NONE = -1;
 
 /** What belongs to an event:
  *  launch, operator: events, or null; operators, stack: events around it, innermost first;
+ *  pair: the backward operator of a forward one, or the other way round;
  *  work: what it launched on the device, sorted by start; inside: sums of the operators in a Python function. */
 export function relationsOf(model, chosen) {
   const {track, index} = chosen;
   const {lane} = track;
   const number = track.event[index];
   const [start, end] = [track.start[index], track.end[index]];
-  const relations = {launch: null, operator: null, operators: [], stack: [], work: [], inside: null};
+  const relations = {launch: null, operator: null, operators: [], stack: [], work: [], inside: null,
+    pair: pairOf(model, chosen)};
   if (lane.launch || lane.operator) {
     relations.launch = withId(model, lane.launch?.[number] ?? NONE);
     relations.operator = withId(model, lane.operator?.[number] ?? NONE);
@@ -35,6 +37,28 @@ export function relationsOf(model, chosen) {
     relations.inside = boxSums(model, tracks, start, end);
   }
   return relations;
+}
+
+/** The outermost operators with an operator's sequence number on the other side: its backward, or its forward. */
+function pairOf(model, chosen) {
+  const sequence = chosen.track.lane.sequence?.[chosen.track.event[chosen.index]] ?? NONE;
+  if (sequence < 0) return [];
+  const [low, high] = [chosen.track.start[chosen.index], chosen.track.end[chosen.index]];
+  let until = -Infinity;
+  const found = [];
+  for (const lane of model.lanes) {
+    for (let number = 0; lane.sequence && number < lane.size; number++) {
+      const event = lane.sequence[number] === sequence ? withId(model, lane.first + number) : null;
+      if (event) found.push({...event, start: event.track.start[event.index], end: event.track.end[event.index]});
+    }
+  }
+  found.sort((a, b) => a.start - b.start || b.end - a.end);
+  return found.filter(({track, start, end}) => {
+    if (start < high && end > low && track.lane === chosen.track.lane) return false; // around it, or in it
+    if (end <= until) return false; // in another one
+    until = end;
+    return true;
+  }).map(({track, index}) => ({track, index}));
 }
 
 /** The operators and Python functions around a call on the CPU, innermost first; `known`: the innermost operator. */
@@ -147,11 +171,13 @@ export function detailOf(model, {track, index}) {
 }
 
 /** The call and the device work to be joined by arrows, at most `most`, the longest first. */
-export function arrowsOf(model, chosen, {launch, work}, most) {
+export function arrowsOf(model, chosen, {launch, work, pair}, most) {
   if (launch) return [{from: launch, to: chosen}];
+  const startOf = ({track, index}) => track.start[index];
+  const pairs = pair.map((one) => (startOf(one) < startOf(chosen) ? {from: one, to: chosen} : {from: chosen, to: one}));
   const length = ({track, index}) => track.end[index] - track.start[index];
-  return [...work].sort((a, b) => length(b) - length(a)).slice(0, most).map((to) => {
+  return pairs.concat([...work].sort((a, b) => length(b) - length(a)).slice(0, most).map((to) => {
     const by = to.track.lane.launch?.[to.track.event[to.index]] ?? NONE;
     return {from: withId(model, by) || chosen, to};
-  });
+  }));
 }

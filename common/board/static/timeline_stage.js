@@ -1,5 +1,5 @@
 // The timeline's elements, and its view: which times are seen.
-import {THEME_PROPERTIES, THEMES, SHADES, cssColour, palette} from "./timeline_colours.js";
+import {THEME_PROPERTIES, THEMES, palette, swatchOf} from "./timeline_colours.js";
 import {helpDialog} from "./timeline_help.js";
 import {readModel} from "./timeline_model.js";
 import {clamp, grouped} from "./timeline_numbers.js";
@@ -19,7 +19,7 @@ export class Stage {
     this.empty = !this.model.events && !this.model.steps.length;
     this.view = {start: 0, end: 1}; // µs at the canvas's left and right edges
     this.goal = null; // the view that an animation moves to
-    this.selection = null; // {kind: "event", track, index}, {kind: "box", tracks, low, high} or {kind: "range", low, high}
+    this.selection = null; // {kind: "event", track, index}, {kind: "box", tracks, low, high}, {kind: "range", low, high}
     this.arrows = []; // [{from, to}]: from a call to the device's work
     this.hover = null; // {track, index}
     this.pointer = null; // where the mouse is over the canvas
@@ -51,8 +51,7 @@ export class Stage {
     this.element.style.colorScheme = this.dark ? "dark" : "light";
     for (const lane of this.model.lanes) {
       lane.palette = palette(lane.kind, this.theme);
-      const {rgb} = lane.palette;
-      if (lane.swatch) lane.swatch.style.background = cssColour(rgb[Math.min(rgb.length - 1, SHADES >> 1)]);
+      if (lane.swatch) lane.swatch.style.background = swatchOf(lane);
     }
     this.request();
   }
@@ -123,7 +122,8 @@ export class Stage {
 
   buildFoot() {
     const foot = make("div", "wtl-foot", "", this.element);
-    this.modeButton = this.button(foot, "Select a box", "Select a box by dragging", () => this.setBoxMode(!this.boxMode));
+    const toggle = () => this.setBoxMode(!this.boxMode);
+    this.modeButton = this.button(foot, "Select a box", "Select a box by dragging", toggle);
     this.modeButton.setAttribute("aria-pressed", "false");
     this.button(foot, "−", "Zoom out", () => this.zoom(1.6));
     this.button(foot, "+", "Zoom in", () => this.zoom(1 / 1.6));

@@ -113,11 +113,12 @@ export function readLane(lane, names, first) {
   }
   const numbers = (list) => (Array.isArray(list) ? Int32Array.from({length: size}, (_, i) => list[i] ?? -1) : null);
   const label = String(lane.label || "unnamed");
+  const group = String(lane.group ?? "");
   const read = {
     id: String(lane.id ?? label), label, title: String(lane.title ?? ""), kind: String(lane.kind ?? ""),
-    group: String(lane.group ?? ""), thread: lane.thread ?? -1, tracks, first, size, levels, at,
+    group, short: shortLabel(label, group, lane.kind), thread: lane.thread ?? -1, tracks, first, size, levels, at,
     detail: numbers(lane.detail), correlation: numbers(lane.correlation), launch: numbers(lane.launch),
-    operator: numbers(lane.operator),
+    operator: numbers(lane.operator), sequence: numbers(lane.sequence),
   };
   tracks.forEach((track, index) => {
     track.lane = read;
@@ -125,6 +126,18 @@ export function readLane(lane, names, first) {
     track.seal();
   });
   return read;
+}
+
+/** A lane's label with its group's. */
+export function fullLabel({group, short}) {
+  return [group, short].filter(Boolean).join(", ");
+}
+
+/** A lane's label without what its group's heading says already. */
+function shortLabel(label, group, kind) {
+  if (group && group.endsWith(label)) return kind === "cpu" ? "operators" : label;
+  const [first, ...rest] = label.split(", ");
+  return rest.length && group.endsWith(first) ? rest.join(", ") : label;
 }
 
 /** The event that the server counts as `number` in a lane: {track, index}, or null where it was left out. */

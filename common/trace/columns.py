@@ -9,13 +9,13 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from common.trace.details import Details
 from common.trace.intervals import Cover
 from common.trace.ordered import distinct
 from common.trace.recording import Recording
 from common.trace.source import PARTIAL
 
-if TYPE_CHECKING:  # it imports this module
+if TYPE_CHECKING:  # nothing needs the former but the timeline; the latter imports this module
+    from common.trace.details import Details
     from common.trace.operators import Nesting
 
 
@@ -120,7 +120,7 @@ class Trace(Struct, dict=True):
     accelerator: str = ""
     recording: Recording | None = None
     base_us: float = np.nan
-    details: Details | None = None
+    details: "Details | None" = None
 
     @property
     def partial(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from common.errors import InputError
-from common.trace.event import DETAILED, PLAIN, Decoders, Event, MoreEvent
+from common.trace.event import PLAIN, Decoders, Event
 from common.trace.recovery import BROKEN, clean, decode_each, last_between, recovered
 from common.trace.source import PARTIAL
 
@@ -36,7 +36,6 @@ class _Rest(Header, Generic[T], kw_only=True):
 
 
 _header = msgspec.json.Decoder(Header)
-_rests = {PLAIN: msgspec.json.Decoder(_Rest[Event]), DETAILED: msgspec.json.Decoder(_Rest[MoreEvent])}
 _raw_rest = msgspec.json.Decoder(_Rest[msgspec.Raw])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _anything = msgspec.json.Decoder()
@@ -55,8 +54,8 @@ def events(
 ) -> Iterator[list[Event]]:
     """Yield lists of `Event` from the chunks of a trace file; fill `header` and `warnings` (one line each).
 
-    decoders: `DETAILED` for events with the arguments that the timeline shows. Raises InputError, naming the file
-    `name`, if the text is not a trace.
+    decoders: `details.DETAILED` for events with the arguments that the timeline shows too. Raises InputError, naming
+    the file `name`, if the text is not a trace.
     """
     chunks = iter(chunks)
     text, bare = _find_events(chunks, name, header)  # from here on always "[" and what is not decoded yet
@@ -141,11 +140,11 @@ def _decode_end(
     decoders: Decoders,
 ) -> Iterator[list[Event]]:
     """Decode the last events, the list's end and what follows it."""
-    lost, reason = 0, ""
+    lost, reason, rest = 0, "", msgspec.json.Decoder(_Rest[decoders.event_type])
     run: list
     for repair, list_decoder, rest_decoder in (
-        (bytes, decoders.events, _rests[decoders]),
-        (clean, decoders.events, _rests[decoders]),
+        (bytes, decoders.events, rest),
+        (clean, decoders.events, rest),
         (clean, _raws, _raw_rest),
     ):
         try:

@@ -9,8 +9,36 @@ from operator import attrgetter
 import msgspec
 import numpy as np
 
-from common.trace.event import Event, MoreArgs
+from common.trace.event import Args, Event, Number, decoders
 
+MORE_KEYS = {
+    "sequence": "Sequence number",
+    "values": "Concrete Inputs",
+    "forward": "Fwd thread id",
+    "stack": "Call stack",
+    "module": "Module Hierarchy",
+    "warps": "num_warps",
+    "stages": "num_stages",
+    "triton": "kernel_kwargs",
+    "backend": "kernel_backend",
+    "source": "kernel_file",
+    "registers": "registers per thread",
+    "shared": "shared memory",
+    "warps_per_sm": "warps per SM",
+    "bandwidth": "memory bandwidth (GB/s)",
+    "collective": "Collective name",
+    "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems",
+    "dtype": "dtype",
+    "split_in": "In split size",
+    "split_out": "Out split size",
+    "group_size": "Group size",
+    "group": "Process Group Name",
+    "group_of": "Process Group Description",
+    "ranks": "Process Group Ranks",
+    "from_rank": "Src Rank",
+    "to_rank": "Dst Rank",
+}
 LABELS = {  # of the fields whose names a page would not show
     "values": "values",
     "forward": "forward thread",
@@ -61,6 +89,55 @@ _GETTERS = {
 Key = tuple[object, ...]  # kind, JSON texts, numbers
 
 
+class MoreArgs(Args, gc=False, rename=MORE_KEYS):
+    """Also the arguments that the timeline shows, as JSON, and `sequence`, which links a backward pass to its operator.
+
+    name: of a thread, in an event that names one.
+    """
+
+    sequence: Number = None
+    values: msgspec.Raw = msgspec.Raw()
+    forward: msgspec.Raw = msgspec.Raw()
+    stack: msgspec.Raw = msgspec.Raw()
+    module: msgspec.Raw = msgspec.Raw()
+    grid: msgspec.Raw = msgspec.Raw()
+    block: msgspec.Raw = msgspec.Raw()
+    warps: msgspec.Raw = msgspec.Raw()
+    stages: msgspec.Raw = msgspec.Raw()
+    triton: msgspec.Raw = msgspec.Raw()
+    backend: msgspec.Raw = msgspec.Raw()
+    source: msgspec.Raw = msgspec.Raw()
+    registers: msgspec.Raw = msgspec.Raw()
+    shared: msgspec.Raw = msgspec.Raw()
+    warps_per_sm: msgspec.Raw = msgspec.Raw()
+    bandwidth: msgspec.Raw = msgspec.Raw()
+    kind: msgspec.Raw = msgspec.Raw()
+    kernel: msgspec.Raw = msgspec.Raw()
+    size: msgspec.Raw = msgspec.Raw()
+    collective: msgspec.Raw = msgspec.Raw()
+    elements_in: msgspec.Raw = msgspec.Raw()
+    elements_out: msgspec.Raw = msgspec.Raw()
+    dtype: msgspec.Raw = msgspec.Raw()
+    split_in: msgspec.Raw = msgspec.Raw()
+    split_out: msgspec.Raw = msgspec.Raw()
+    group_size: msgspec.Raw = msgspec.Raw()
+    group: msgspec.Raw = msgspec.Raw()
+    group_of: msgspec.Raw = msgspec.Raw()
+    ranks: msgspec.Raw = msgspec.Raw()
+    from_rank: msgspec.Raw = msgspec.Raw()
+    to_rank: msgspec.Raw = msgspec.Raw()
+    name: msgspec.Raw = msgspec.Raw()
+
+
+class MoreEvent(Event, gc=False):
+    """An event with all arguments that are shown."""
+
+    args: MoreArgs | None = None
+
+
+DETAILED = decoders(MoreEvent, MoreArgs)
+
+
 class Details:
     """Numbers the distinct lists of arguments of a trace's events; also the names of threads."""
 
@@ -70,8 +147,8 @@ class Details:
         self._keys: list[Key] = []
         self._bytes = 0
 
-    def numbers(self, kind: str, args: Sequence[MoreArgs]) -> np.ndarray:
-        """The number of each event's list of arguments, int64; -1 for an empty one, and for more than is kept."""
+    def numbers(self, kind: str, args: Sequence[Args]) -> np.ndarray:
+        """The number of each event's arguments (`MoreArgs`), int64; -1 for none, and for more than is kept."""
         texts_of, numbers_of = _GETTERS[kind]
         nothing = (kind, _BETWEEN * (len(FIELDS[kind][0]) - 1), *[None] * len(numbers_of))
         known, result = self._numbers, []
@@ -103,6 +180,8 @@ class Details:
         values = [_value(text) for text in bytes(texts).split(_BETWEEN)]  # pyright: ignore[reportArgumentType]
         result = {}
         for field, value in zip((*text_fields, *number_fields), (*values, *numbers), strict=True):
+            if field == "forward" and value == 0:  # in every operator outside of a backward pass
+                continue
             shown = _shown(value, MAX_STACK if field == "stack" else MAX_VALUE)
             if shown is not None:
                 result[LABELS.get(field, field)] = shown

@@ -44,34 +44,6 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
 
 
 NUMBERS = tuple(name for name in Args.__struct_fields__ if name not in ("shapes", "types", "finished"))
-MORE_KEYS = {
-    "sequence": "Sequence number",
-    "values": "Concrete Inputs",
-    "forward": "Fwd thread id",
-    "stack": "Call stack",
-    "module": "Module Hierarchy",
-    "warps": "num_warps",
-    "stages": "num_stages",
-    "triton": "kernel_kwargs",
-    "backend": "kernel_backend",
-    "source": "kernel_file",
-    "registers": "registers per thread",
-    "shared": "shared memory",
-    "warps_per_sm": "warps per SM",
-    "bandwidth": "memory bandwidth (GB/s)",
-    "collective": "Collective name",
-    "elements_in": "In msg nelems",
-    "elements_out": "Out msg nelems",
-    "dtype": "dtype",
-    "split_in": "In split size",
-    "split_out": "Out split size",
-    "group_size": "Group size",
-    "group": "Process Group Name",
-    "group_of": "Process Group Description",
-    "ranks": "Process Group Ranks",
-    "from_rank": "Src Rank",
-    "to_rank": "Dst Rank",
-}
 
 
 class Event(msgspec.Struct, gc=False):
@@ -87,52 +59,6 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class MoreArgs(Args, gc=False, rename=MORE_KEYS):
-    """Also the arguments that the timeline shows, as JSON, and `sequence`, which links a backward pass to its operator.
-
-    name: of a thread, in an event that names one.
-    """
-
-    sequence: Number = None
-    values: msgspec.Raw = msgspec.Raw()
-    forward: msgspec.Raw = msgspec.Raw()
-    stack: msgspec.Raw = msgspec.Raw()
-    module: msgspec.Raw = msgspec.Raw()
-    grid: msgspec.Raw = msgspec.Raw()
-    block: msgspec.Raw = msgspec.Raw()
-    warps: msgspec.Raw = msgspec.Raw()
-    stages: msgspec.Raw = msgspec.Raw()
-    triton: msgspec.Raw = msgspec.Raw()
-    backend: msgspec.Raw = msgspec.Raw()
-    source: msgspec.Raw = msgspec.Raw()
-    registers: msgspec.Raw = msgspec.Raw()
-    shared: msgspec.Raw = msgspec.Raw()
-    warps_per_sm: msgspec.Raw = msgspec.Raw()
-    bandwidth: msgspec.Raw = msgspec.Raw()
-    kind: msgspec.Raw = msgspec.Raw()
-    kernel: msgspec.Raw = msgspec.Raw()
-    size: msgspec.Raw = msgspec.Raw()
-    collective: msgspec.Raw = msgspec.Raw()
-    elements_in: msgspec.Raw = msgspec.Raw()
-    elements_out: msgspec.Raw = msgspec.Raw()
-    dtype: msgspec.Raw = msgspec.Raw()
-    split_in: msgspec.Raw = msgspec.Raw()
-    split_out: msgspec.Raw = msgspec.Raw()
-    group_size: msgspec.Raw = msgspec.Raw()
-    group: msgspec.Raw = msgspec.Raw()
-    group_of: msgspec.Raw = msgspec.Raw()
-    ranks: msgspec.Raw = msgspec.Raw()
-    from_rank: msgspec.Raw = msgspec.Raw()
-    to_rank: msgspec.Raw = msgspec.Raw()
-    name: msgspec.Raw = msgspec.Raw()
-
-
-class MoreEvent(Event, gc=False):
-    """An event with all arguments that are shown."""
-
-    args: MoreArgs | None = None
-
-
 class Decoders(NamedTuple):
     """From JSON to events, with their classes."""
 
@@ -142,8 +68,9 @@ class Decoders(NamedTuple):
     events: msgspec.json.Decoder[list[Event]]
 
 
-def _decoders(event: type[Event], args: type[Args]) -> Decoders:
+def decoders(event: type[Event], args: type[Args]) -> Decoders:
+    """The `Decoders` to a class of events and that of their arguments."""
     return Decoders(event, args, msgspec.json.Decoder(event), msgspec.json.Decoder(list[event]))
 
 
-PLAIN, DETAILED = _decoders(Event, Args), _decoders(MoreEvent, MoreArgs)
+PLAIN = decoders(Event, Args)

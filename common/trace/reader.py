@@ -5,16 +5,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from common.errors import InputError
 from common.trace import decode, source
 from common.trace.columns import MemoryEvents, Spans, Trace
-from common.trace.details import Details
-from common.trace.event import DETAILED, PLAIN, Args, Event, MoreArgs, Number
+from common.trace.event import PLAIN, Args, Decoders, Event, Number
 from common.trace.recording import recording
+
+if TYPE_CHECKING:  # only the timeline needs it
+    from common.trace.details import Details
 
 OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
 MEMORY, PYTHON = "memory", "python"
@@ -43,7 +45,6 @@ MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the 
 
 NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
 MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserved")
-NO_ARGS, NO_MORE_ARGS = Args(), MoreArgs()
 
 Table = dict[str, np.ndarray]  # columns of equal length by their names
 
@@ -57,11 +58,16 @@ def read(path: str | Path | source.Chunks, details: bool = False) -> Trace:
     """
     chunks = path if isinstance(path, source.Chunks) else source.Chunks(path)
     header: dict[str, object] = {}
-    columns = _Columns(Details() if details else None)
+    decoders, kept = PLAIN, None
+    if details:
+        from common.trace.details import DETAILED, Details
+
+        decoders, kept = DETAILED, Details()
+    columns = _Columns(decoders, kept)
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
     try:
-        for run in decode.events(chunks, chunks.path, header, chunks.warnings, DETAILED if details else PLAIN):
+        for run in decode.events(chunks, chunks.path, header, chunks.warnings, decoders):
             columns.add(run)
     finally:
         chunks.close()
@@ -83,8 +89,8 @@ def rank_of(path: str | Path) -> int | None:
 class _Columns:
     """Collects the columns of a trace's events, run by run."""
 
-    def __init__(self, details: Details | None) -> None:
-        self.details = details
+    def __init__(self, decoders: Decoders, details: "Details | None") -> None:
+        self.none, self.details = decoders.args_type(), details
         self.seen = 0
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
         self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
@@ -118,8 +124,7 @@ class _Columns:
             "start": start,
             "thread": [threads[event.pid, event.tid] for event in events],
         }
-        none = NO_ARGS if self.details is None else NO_MORE_ARGS
-        args = [] if kind == PYTHON else [event.args or none for event in events]
+        args: list[Args] = [] if kind == PYTHON else [event.args or self.none for event in events]
         usable = np.abs(start) < MAX_TIME
         if kind == MEMORY:
             addresses = self.addresses
@@ -139,7 +144,7 @@ class _Columns:
                 columns["correlation"] = _ids([arg.correlation for arg in args])
             if self.details is not None and kind != PYTHON:
                 columns["detail"] = self.details.numbers(kind, args)
-                columns["sequence"] = _ids([arg.sequence for arg in args])
+                columns["sequence"] = _ids(list(map(attrgetter("sequence"), args)))
             if kind == OPERATOR:
                 columns["inputs"] = [
                     self.inputs[bytes(arg.shapes), bytes(arg.types)] if event.name in SHAPED else -1

@@ -253,7 +253,7 @@ def _renumbered(columns: Sequence[np.ndarray]) -> tuple[list[int], list[np.ndarr
 def _details(trace: Trace, facts: Sequence[Facts], used: Sequence[int]) -> tuple[list[Facts], np.ndarray]:
     """The distinct lists of arguments, and for each used number its index, -1 for nothing and for what is too much."""
     kept = trace.details.count if trace.details else 0
-    found: dict[tuple[tuple[str, object], ...], int] = {}
+    found: dict[tuple[tuple[str, str | float], ...], int] = {}
     index, letters = np.full(len(used), -1), 0
     for at, number in enumerate(used):
         if number < 0:

@@ -35,7 +35,8 @@ def window(
 ) -> Window:
     """The `Window` of the steps that are asked for; None for the first one, and for as many as fit into `MAX_EVENTS`.
 
-    Of steps with more events, it ends before they do. extra: starts of the events that are in no part. Raises
+    Where none are asked for and all events of the trace fit, also those outside of the steps, it is the whole trace. Of
+    steps with more events, it ends before they do. extra: starts of the events that are in no part. Raises
     InputError where the trace has no such steps.
     """
     count = len(steps.names)
@@ -44,12 +45,17 @@ def window(
     if begin >= count:
         raise InputError(f"{trace.file.name} has {count} steps, so none with the index {begin}")
     low, highs = np.minimum(steps.cpu_start, steps.start), np.maximum(steps.cpu_end, steps.end)
-    if not steps.marked:
-        low, highs = (np.array([edge]) for edge in whole(trace, parts, steps))
+    if not steps.marked or (first is None and last is None):
+        edges = whole(trace, parts, steps)
+        if sum(map(len, parts)) + len(extra) <= MAX_EVENTS:
+            return Window(0, count - 1, edges[0], float(np.nextafter(edges[1], np.inf)))
+        if not steps.marked:
+            low, highs = np.array(edges[:1]), np.array(edges[1:])
     start, ends = float(low[begin]), np.maximum.accumulate(highs[begin : stop + 1])
     margins = MARGIN * (ends - start)
-    overlapping = [part.start[(part.end > start - margins[-1]) | (part.start >= start)] for part in parts]
-    starts = np.sort(np.concatenate([*overlapping, extra]))
+    before = start - margins[-1]
+    overlapping = [part.start[(part.end > before) | (part.start >= before)] for part in parts]
+    starts = np.sort(np.concatenate([*overlapping, extra[extra >= before]]))
     fitting = np.searchsorted(starts, ends + margins) <= MAX_EVENTS
     if last is None:
         stop = begin + max(int(fitting.sum()) - 1, 0)
@@ -58,6 +64,4 @@ def window(
     if not fitting[chosen]:
         end = float(starts[MAX_EVENTS])
         stop = begin + int((low[begin + 1 : stop + 1] < end).sum())
-    elif not steps.marked:
-        end = float(np.nextafter(end, np.inf))  # what begins at the very end, too
     return Window(begin, stop, start, end)

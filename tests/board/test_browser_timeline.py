@@ -53,7 +53,7 @@ def answer_of(tmp_path):
 
     def read(builder):
         path = builder.write(tmp_path / "w.pt.trace.json")
-        return json.loads(json.dumps(lanes(summarize(path))))
+        return json.loads(json.dumps(lanes(summarize(path, details=True))))
 
     return read
 
@@ -181,10 +181,18 @@ def test_a_finding_lights_its_kernels_and_dims_the_others(timeline, answer_of, s
     finding = next(lane for lane in answer["lanes"] if lane["kind"] == "finding")
     page = timeline(answer, find="copies that the CPU waits for")
     page.wait_for_selector("text=/^2 events/")
-    rows = {}
-    for label in ("copies", "stream 7"):
-        box = page.locator(".wtl-lane", has=page.locator(f".wtl-fold[title*='{label}']")).last.bounding_box()
-        rows[label] = box["y"] - page.locator(".wtl-canvas").bounding_box()["y"] + 13
+    page.wait_for_timeout(300)
+    canvas = page.locator(".wtl-canvas").bounding_box()
+
+    def shade(lane, time):
+        """How far the colour of an event is from the ground's, in the middle of a lane's first row."""
+        box = page.locator(".wtl-lane", has=page.get_by_role("button", name=lane, exact=True)).bounding_box()
+        x = (time + 20) / 2040 * canvas["width"]  # the whole trace is seen, and 1 % on both sides
+        event, ground = (colours(page, place, box["y"] - canvas["y"] + 12) for place in (x, 4))
+        return sum(abs(a - b) for a, b in zip(event, ground, strict=True))
+
+    assert shade("stream 7 (copies)", 225) > 2 * shade("stream 7", 720)
+    assert shade("stream 7 (copies)", 225) > 2 * shade("idle", 200)
     page.locator("input[type=search]").press("Enter")
     page.wait_for_selector("text=1 of 2")
     text = panel(page)

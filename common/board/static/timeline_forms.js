@@ -48,8 +48,10 @@ export function besideForm(run, trace, {beside, align}, byClock, change) {
 export function searchForm(timeline, stay) {
   const status = h("span", {class: "quiet found", role: "status"});
   const text = h("input", {type: "search", placeholder: "find an event", "aria-label": "Find events by name"});
-  const least = h("input", {type: "text", class: "least", placeholder: "at least, µs", "aria-label": "Minimum duration, in µs where no unit is given"});
-  const regex = h("button", {type: "button", title: "Regular expression", "aria-label": "Regular expression", "aria-pressed": "false"}, ".*");
+  const least = h("input", {type: "text", class: "least", placeholder: "at least, µs",
+    "aria-label": "Minimum duration, in µs where no unit is given"});
+  const regex = h("button", {type: "button", title: "Regular expression", "aria-label": "Regular expression",
+    "aria-pressed": "false"}, ".*");
   const isRegex = () => regex.getAttribute("aria-pressed") === "true";
   const find = () => {
     const us = readDuration(least.value);
@@ -76,6 +78,7 @@ export function searchForm(timeline, stay) {
         event.preventDefault();
         next(event.shiftKey ? -1 : 1);
       } else if (event.key === "Escape") {
+        event.preventDefault(); // the browser would empty the field
         field.blur(); // the keys are the timeline's again
         timeline().focus();
       }

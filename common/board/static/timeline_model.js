@@ -66,8 +66,8 @@ function readCounter({label, unit, group, time, value}) {
   const values = Float64Array.from({length: size}, (_, i) => Number(value[i]) || 0);
   const [most, least] = [values.reduce((a, b) => Math.max(a, b), 0), values.reduce((a, b) => Math.min(a, b), 0)];
   return {
-    id: `counter ${label}`, label: String(label), short: String(label), title: "", kind: "counter", group: String(group ?? ""), thread: -1,
-    tracks: [], first: 0, size: 0, unit: String(unit ?? ""),
+    id: `counter ${label}`, label: String(label), short: String(label), title: "", kind: "counter",
+    group: String(group ?? ""), thread: -1, tracks: [], first: 0, size: 0, unit: String(unit ?? ""),
     counter: {time: Float64Array.from({length: size}, (_, i) => time[i]), value: values, most, least},
   };
 }

@@ -22,8 +22,8 @@ export function eventPanel(model, chosen, relations, go) {
     ...(lane.kind === "idle" ? [gapFacts(detail, lane.palette)] : [launchFacts(chosen, relations, go)]),
     argumentsOf(lane, track.event[index], detail),
     ...pairParts(chosen, relations, go),
-    ...stackParts(relations, detail, go),
     ...workParts(relations, go),
+    ...stackParts(relations, detail, go),
     ...(lane.kind === "finding" ? findingParts(model, chosen) : []),
   ].filter(Boolean);
 }

@@ -9,7 +9,8 @@ import {
 
 export class Stage {
   /** Fills `element`. `data`: as the server sends it. */
-  constructor(element, data, {onSelect = () => {}, onView = () => {}, onLoad = null, keys = {}, dark = false} = {}) {
+  constructor(element, data, options = {}) {
+    const {onSelect = () => {}, onView = () => {}, onLoad = null, keys = {}, dark = false} = options;
     this.element = element;
     this.onSelect = onSelect;
     this.onView = onView;

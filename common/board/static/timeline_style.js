@@ -56,8 +56,8 @@ export const STYLE = `
   background: none; cursor: pointer; }
 .wtl-lane .wtl-fold { padding-left: 16px; }
 .wtl-fixed .wtl-fold { padding-left: 8px; }
-.wtl-fold::before { content: "▾"; flex: none; width: 10px; color: var(--wtl-soft); }
-.wtl-fold[aria-expanded=false]::before { content: "▸"; }
+.wtl-fold::before { content: "▾"; content: "▾" / ""; flex: none; width: 10px; color: var(--wtl-soft); }
+.wtl-fold[aria-expanded=false]::before { content: "▸"; content: "▸" / ""; }
 .wtl-fold i { flex: none; width: 9px; height: 9px; margin-top: 5px; border-radius: 2px; }
 .wtl-fold span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .wtl-fold em { flex: none; max-width: 40%; overflow: hidden; text-overflow: ellipsis; white-space: nowrap;
@@ -73,7 +73,8 @@ export const STYLE = `
   color: inherit; background: var(--wtl-button); border: 1px solid var(--wtl-line); border-radius: 3px;
   cursor: pointer; }
 .wtl-tools button:hover { border-color: var(--wtl-soft); }
-.wtl-scroll { position: absolute; top: calc(${HEADER}px + var(--wtl-pinned)); right: 0; bottom: 0; width: ${SCROLLBAR}px; overflow-x: hidden;
+.wtl-scroll { position: absolute; top: calc(${HEADER}px + var(--wtl-pinned)); right: 0; bottom: 0;
+  width: ${SCROLLBAR}px; overflow-x: hidden;
   overflow-y: auto; background: var(--wtl-header); }
 .wtl-scroll div { width: 1px; }
 .wtl-tip { position: absolute; z-index: 4; max-width: 460px; padding: 4px 8px; border-radius: 4px; font-size: 12px;
@@ -88,13 +89,14 @@ export const STYLE = `
 .wtl-foot button[aria-pressed=true] { color: var(--wtl-ground); background: var(--wtl-text);
   border-color: var(--wtl-text); }
 .wtl button:focus-visible { outline: 2px solid var(--wtl-focus); outline-offset: -2px; }
-.wtl-panel { flex: 0 1 216px; min-height: 96px; overflow: auto; padding: 8px 12px; border: 1px solid var(--wtl-line);
+.wtl-panel { flex: 0 1 max(216px, 25vh); min-height: 96px; overflow: auto; padding: 8px 12px; border: 1px solid var(--wtl-line);
   border-radius: 4px; background: var(--wtl-header); display: flex; flex-wrap: wrap; gap: 6px 36px;
   align-content: start; align-items: start; }
 .wtl-panel > p { margin: 0; color: var(--wtl-soft); }
 .wtl-panel h3 { flex: 1 1 100%; margin: 0; font-size: 13px; font-weight: 600; overflow-wrap: anywhere; }
 .wtl-panel h4 { margin: 0; font-size: 12px; font-weight: 600; color: var(--wtl-soft); }
-.wtl-panel dl { margin: 0; display: grid; grid-template-columns: auto auto; gap: 0 12px; align-content: start;
+.wtl-panel dl { margin: 0; display: grid; grid-template-columns: auto auto; justify-content: start;
+  gap: 0 12px; align-content: start;
   max-width: 100%; }
 .wtl-panel dt { color: var(--wtl-soft); }
 .wtl-panel dd { margin: 0; max-width: 560px; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }

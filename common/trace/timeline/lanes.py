@@ -8,17 +8,16 @@ from msgspec import Struct
 
 from common.trace.columns import Trace
 from common.trace.idle import CAUSES
-from common.trace.memory import CPU, Memory, thinned
 from common.trace.ordered import distinct
 from common.trace.summary import Summary
-from common.trace.timeline import levels
+from common.trace.timeline.counters import counters
 from common.trace.timeline.events import TABLES, Events, events, joined
 from common.trace.timeline.gaps import Facts, gap_causes, gap_facts
+from common.trace.timeline.levels import levels
 from common.trace.timeline.names import AUTOGRAD, MAIN, stream_names, thread_names
 from common.trace.timeline.window import Window, whole, window
 
 MAX_DETAILS, MAX_LETTERS = 30_000, 12_000_000  # distinct lists of arguments that are sent, and of their texts
-MAX_POINTS = 20_000  # of a counter
 ON_CPU = {  # the lanes of a thread, in their order, and what their labels add to the thread's name
     "mark": ", marks",
     "loader": ", DataLoader",
@@ -67,9 +66,9 @@ def lanes(summary: Summary, first: int | None = None, last: int | None = None) -
     """
     trace, steps = summary.trace, summary.steps
     parts = [part for part in events(trace) if len(part)]
-    idle = [(gpu, gpu.start) for gpu in summary.idle]
     begin = float(steps.cpu_start[0])
-    shown = window(trace, parts, steps, first, last, np.concatenate([np.empty(0), *(start for _, start in idle)]))
+    others = [gpu.start for gpu in summary.idle] + [finding.when.start for finding in summary.findings]
+    shown = window(trace, parts, steps, first, last, np.concatenate([np.empty(0), *others]))
     chosen = [part.within(shown.start, shown.end) for part in parts]
     names, facts = list(trace.names), []
     rows = _finding_lanes(summary, shown, names)
@@ -100,7 +99,7 @@ def lanes(summary: Summary, first: int | None = None, last: int | None = None) -
         "partial": trace.partial,
         "rank": trace.rank,
         "clock_us": trace.origin + begin + (trace.base_us if np.isfinite(trace.base_us) else 0.0),
-        "counters": [counter for memory in summary.memory for counter in _counters(memory, begin)],
+        "counters": counters(summary.memory, [row.group for row in rows if row.kind in ("idle", "kernel")], begin),
     }
 
 
@@ -169,7 +168,11 @@ def _cpu_lanes(trace: Trace, parts: Sequence[Events], threads: dict[int, str]) -
         [],
         sorted(set(distinct(np.concatenate([np.empty(0, np.int64), *(part.thread for part in parts)])).tolist())),
     )
-    named = threads | {thread: " ".join(trace.threads[thread]) for thread in on_device if thread not in threads}
+    named = threads | {
+        thread: f"process {trace.threads[thread][0]}, thread {trace.threads[thread][1]}"
+        for thread in on_device
+        if thread not in threads
+    }
     by_kind = {kind: joined(own) for kind in ON_CPU if (own := [part for part in parts if part.kind == kind])}
     for thread, name in named.items():
         process, number = trace.threads[thread]
@@ -183,8 +186,7 @@ def _cpu_lanes(trace: Trace, parts: Sequence[Events], threads: dict[int, str]) -
 
 
 def _lane(identity: str, label: str, title: str, group: str, thread: int, own: Events) -> Lane:
-    rows = levels.stacked if own.kind in ("finding", "idle", "kernel", "copy", "collective") else levels.nested
-    return Lane(identity, label, title, own.kind, group, thread, own, rows(own.start, own.end))
+    return Lane(identity, label, title, own.kind, group, thread, own, levels(own.start, own.end))
 
 
 def _plain_events(
@@ -295,24 +297,4 @@ def _as_json(
     if lane.kind in ("kernel", "copy"):
         answer["launch"] = numbers["runtime"][own.call].tolist()
         answer["operator"] = numbers["operators"][own.operator].tolist()
-    return answer
-
-
-def _counters(memory: Memory, begin: float) -> list[dict[str, Any]]:
-    group = "CPU" if memory.device == CPU else f"GPU {memory.device}"
-    answer = []
-    for what, values in (("allocated", memory.allocated), ("reserved", memory.reserved)):
-        known = np.flatnonzero(np.isfinite(values))
-        if not len(known) or (what == "reserved" and memory.device == CPU):
-            continue
-        points = known[thinned(values[known], MAX_POINTS)]
-        answer.append(
-            {
-                "label": f"{group} memory, {what}",
-                "unit": "bytes",
-                "group": group,
-                "time": (memory.time[points] - begin).round(3).tolist(),
-                "value": values[points].tolist(),
-            }
-        )
     return answer

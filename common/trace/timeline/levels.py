@@ -1,4 +1,4 @@
-"""The row of each event in its lane, so that no two events of a row overlap."""
+"""The row of each event in its lane: below the events that contain it, so that no two events of a row overlap."""
 
 import numpy as np
 
@@ -6,37 +6,31 @@ EPSILON = 0.0015  # µs: times are given in ns, and a start and a duration are r
 MAX_LEVEL = 99
 
 
-def nested(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """How many other events contain each event, at most `MAX_LEVEL`; int64. Sorted by start, outer events first."""
+def levels(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The row of each event, 0 to `MAX_LEVEL`; int64. Sorted by start, outer events first.
+
+    Where all events nest, that is how many others contain each. Where some end inside others, as in a stream whose
+    kernels overlap, it is the first free row below those that contain it.
+    """
     end = np.maximum(end, start + 2 * EPSILON)
     begun, ended = np.arange(len(start)), np.searchsorted(np.sort(end), start + EPSILON, "right")
     level = np.maximum(begun - ended, 0)
-    if _overlap(start, end, level):  # some event ends inside another one
-        stack: list[float] = []
-        depths = []
-        for begin, stop in zip((start + EPSILON).tolist(), end.tolist(), strict=True):
-            while stack and stack[-1] <= begin:
-                stack.pop()
-            depths.append(len(stack))
-            stack.append(stop)
-        level = np.array(depths, np.int64)
-    return np.minimum(level, MAX_LEVEL)
+    return _first_free(start, end) if _overlap(start, end, level) else np.minimum(level, MAX_LEVEL)
 
 
-def stacked(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The first row that is free when each event begins, at most `MAX_LEVEL`; int64. Sorted by start."""
-    end = np.maximum(end, start + 2 * EPSILON)
-    level = np.zeros(len(start), np.int64)
-    if not _overlap(start, end, level):
-        return level
-    free: list[float] = []  # when each row is
+def _first_free(start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    until: list[float] = []  # the end of the last event of each row
     rows = []
-    for begin, stop in zip((start + EPSILON).tolist(), end.tolist(), strict=True):
-        row = next((row for row, until in enumerate(free) if until <= begin), len(free))
-        if row == len(free) <= MAX_LEVEL:
-            free.append(stop)
+    for begin, stop in zip(start.tolist(), end.tolist(), strict=True):
+        row = 0
+        for above, edge in enumerate(until):
+            if edge > begin + EPSILON and edge + EPSILON >= stop:
+                row = above + 1
+        while row < len(until) and until[row] > begin + EPSILON:
+            row += 1
         row = min(row, MAX_LEVEL)
-        free[row] = max(free[row], stop)
+        until += [-np.inf] * (row + 1 - len(until))
+        until[row] = max(until[row], stop)
         rows.append(row)
     return np.array(rows, np.int64)
 

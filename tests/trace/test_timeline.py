@@ -1,0 +1,402 @@
+"""The events of a trace as lanes: known answers, and what holds in every trace."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support import ROOT
+from support.trace_builder import TraceBuilder, run_ahead, two_steps
+
+from common.errors import InputError
+from common.trace.digest import digest
+from common.trace.reader import read
+from common.trace.summary import summarize
+from common.trace.timeline import window
+from common.trace.timeline.lanes import lanes
+from common.trace.timeline.levels import levels
+
+TRACES = [
+    *sorted((ROOT / "tests" / "data").glob("*.pt.trace.json.gz")),
+    *sorted((ROOT / "docs" / "specimen").rglob("*.pt.trace.json")),
+    *sorted((ROOT.parent / "shared" / "traces").glob("*.json.gz")),
+]
+
+
+@pytest.fixture
+def timeline(tmp_path):
+    """timeline(builder, first, last): the answer for the trace that a builder holds."""
+
+    def answer(builder, *steps, text=None):
+        return lanes(summarize(builder.write(tmp_path / "made.pt.trace.json", text), details=True), *steps)
+
+    return answer
+
+
+def lane(answer, identity):
+    return next(row for row in answer["lanes"] if row["id"] == identity)
+
+
+def events(answer):
+    """(lane, index in it) of every event, in the order of their numbers."""
+    return [(row, at) for row in answer["lanes"] for at in range(len(row["start"]))]
+
+
+def details(answer, row):
+    return [answer["details"][number] if number >= 0 else None for number in row["detail"]]
+
+
+def texts(answer, row):
+    return [answer["names"][name] for name in row["name"]]
+
+
+def test_lanes_stand_by_gpu_and_by_thread(timeline):
+    answer = timeline(two_steps())
+    rows = [(row["id"], row["label"], row["group"]) for row in answer["lanes"] if row["kind"] != "finding"]
+    assert rows == [
+        ("idle 0", "GPU 0, idle", "GPU 0"),
+        ("kernel 0 7", "stream 7", "GPU 0"),
+        ("copy 0 7", "stream 7 (copies)", "GPU 0"),
+        ("loader main thread", "main thread, DataLoader", "main thread"),
+        ("cpu main thread", "main thread", "main thread"),
+        ("runtime main thread", "main thread, calls", "main thread"),
+    ]
+    assert lane(answer, "kernel 0 7")["thread"] == lane(answer, "copy 0 7")["thread"]
+    assert lane(answer, "cpu main thread")["thread"] == lane(answer, "runtime main thread")["thread"] >= 0
+    assert lane(answer, "cpu main thread")["title"] == "process 100, thread 1"
+    assert lane(answer, "idle 0")["thread"] == -1
+
+
+def test_device_work_knows_what_launched_it(timeline):
+    answer = timeline(two_steps())
+    kernels, copies = lane(answer, "kernel 0 7"), lane(answer, "copy 0 7")
+    numbered = events(answer)
+    calls = [numbered[number] for number in kernels["launch"]]
+    assert [(row["id"], row["start"][at]) for row, at in calls] == [
+        ("runtime main thread", 310),
+        ("runtime main thread", 1310),
+    ]
+    operators = [numbered[number] for number in kernels["operator"]]
+    assert [(row["id"], row["start"][at]) for row, at in operators] == [
+        ("cpu main thread", 300),
+        ("cpu main thread", 1300),
+    ]
+    assert copies["operator"] == [-1, -1]  # called outside of any operator
+    assert min(copies["launch"]) >= 0
+
+
+def test_a_gap_is_named_by_its_main_cause(timeline):
+    answer = timeline(two_steps())
+    idle = lane(answer, "idle 0")
+    assert (idle["start"], idle["duration"]) == ([0, 730, 1730], [330, 600, 270])
+    assert texts(answer, idle) == ["dataloader", "other", "other"]
+    first = details(answer, idle)[0]
+    assert first["dataloader"] == "200.0 µs"
+    assert first["copy"] == "50.0 µs"
+    assert first["operator"] == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    assert "Python" not in first
+
+
+def test_a_gap_names_the_python_function_that_ran_longest(timeline):
+    builder = two_steps()
+    builder.add("python_function", "train.py(1): main", 10_000, 2000)
+    builder.add("python_function", "data.py(2): decode", 10_020, 150)
+    answer = timeline(builder)
+    assert [gap["Python"] for gap in details(answer, lane(answer, "idle 0"))] == [
+        "train.py(1): main",  # 180 of 330 µs
+        "train.py(1): main",
+        "train.py(1): main",
+    ]
+    assert lane(answer, "python main thread")["level"] == [0, 1]
+
+
+def test_arguments_are_details_and_equal_ones_are_sent_once(timeline):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    for at in (100, 200):
+        op = builder.op("aten::mm", at, 50)
+        op["args"] |= {
+            "Input Dims": [[32, 64], [64, 8], []],
+            "Input type": ["float", "float", ""],
+            "Concrete Inputs": ["", "", "1"],
+            "Ev Idx": at,
+            "Fwd thread id": 0,
+            "Call stack": f"train.py(1): main;{'x' * 10_000}",
+        }
+        arguments = {"grid": [128, 1, 1], "block": [64, 1, 1], "registers per thread": 32, "warps per SM": 2.5}
+        builder.launch("k", at + 10, 5, at + 20, 10, op=op, **arguments)
+    answer = timeline(builder)
+    kernel, of_operator = details(answer, lane(answer, "kernel 0 7")), details(answer, lane(answer, "cpu main thread"))
+    assert kernel[0] == {"grid": "[128, 1, 1]", "block": "[64, 1, 1]", "registers per thread": 32, "warps per SM": 2.5}
+    assert kernel[0] is kernel[1]
+    assert of_operator[0] is of_operator[1]
+    stack = of_operator[0].pop("stack")
+    assert stack.startswith("train.py(1): main;xxx")
+    assert len(stack) == 4000
+    assert of_operator[0] == {
+        "shapes": "[[32, 64], [64, 8], []]",
+        "types": "[float, float, ]",
+        "values": "[, , 1]",
+    }
+    assert "detail" not in lane(answer, "runtime main thread")
+
+
+def test_long_values_are_cut_and_too_many_details_are_left_out(timeline, monkeypatch):
+    builder = TraceBuilder()
+    for at in range(10):
+        builder.op("aten::mm", 100 * at, 50)["args"]["Input Dims"] = [[at] * 1000]
+    answer = timeline(builder)
+    assert {len(of_event["shapes"]) for of_event in details(answer, lane(answer, "cpu main thread"))} == {400}
+    monkeypatch.setattr("common.trace.timeline.lanes.MAX_DETAILS", 3)
+    answer = timeline(builder)
+    assert lane(answer, "cpu main thread")["detail"] == [0, 1, 2] + [-1] * 7
+    assert len(answer["details"]) == 3
+    monkeypatch.setattr("common.trace.details.MAX_DISTINCT", 2)
+    assert lane(timeline(builder), "cpu main thread")["detail"] == [0, 1] + [-1] * 8
+
+
+def test_a_sequence_number_links_an_operator_to_its_backward_pass(timeline):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.op("aten::mm", 10, 20)["args"]["Sequence number"] = 17
+    builder.op("aten::relu", 40, 20)
+    backward = builder.op("autograd::engine::evaluate_function: MmBackward0", 100, 50, tid=2)
+    backward["args"] |= {"Sequence number": 17, "Fwd thread id": 1}
+    answer = timeline(builder)
+    assert lane(answer, "cpu main thread")["sequence"] == [17, -1]
+    assert lane(answer, "cpu autograd")["sequence"] == [17]
+    assert details(answer, lane(answer, "cpu autograd")) == [{"forward thread": 1}]
+
+
+def test_explain_keeps_no_arguments(tmp_path):
+    path = two_steps().write(tmp_path / "made.pt.trace.json")
+    trace = read(path)
+    assert trace.details is None
+    assert not len(trace.operators.detail)
+    code = "import common.trace.summary, sys; sys.exit('common.trace.details' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_threads_and_streams_have_names(timeline):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    op = builder.op("aten::mm", 10, 20)
+    builder.op("autograd::engine::evaluate_function: MmBackward0", 100, 50, tid=2)
+    builder.op("autograd::engine::evaluate_function: MmBackward0", 100, 50, tid=3)
+    builder.op("aten::_pin_memory", 100, 50, tid=4)
+    builder.add("annotation", "gloo:all_reduce", 100, 50, tid=5)
+    builder.add("annotation", "## forward ##", 5, 50)
+    builder.op("aten::add", 100, 50, tid=6)
+    builder.op("aten::add", 100, 50, tid=8)
+    names = (1, "thread 1 (python3)"), (6, "thread 6 (python3)"), (8, "thread 8 (my_thread)")
+    for thread, name in names:
+        builder.events.append({"ph": "M", "name": "thread_name", "pid": 100, "tid": thread, "args": {"name": name}})
+    for name, kind, stream in (
+        ("k", "kernel", 7),
+        ("ncclDevKernel_AllReduce", "kernel", 20),
+        ("Memcpy HtoD", "copy", 9),
+    ):
+        _, work = builder.launch(name, 15, 2, 20, 5, op=op, kind=kind)
+        work["tid"] = work["args"]["stream"] = stream
+    answer = timeline(builder)
+    assert [row["label"] for row in answer["lanes"] if row["kind"] not in ("finding", "idle")] == [
+        "stream 7",
+        "stream 20 (NCCL)",
+        "stream 9 (copies)",
+        "main thread, marks",
+        "main thread",
+        "main thread, calls",
+        "autograd",
+        "autograd 2",
+        "thread 6",
+        "my_thread",
+        "gloo, collectives",
+        "pin memory",
+    ]
+    assert texts(answer, lane(answer, "mark main thread")) == ["## forward ##"]
+
+
+def many_steps(count=10):
+    """Steps of 100 µs with an operator of 10 µs and a kernel, which runs 250 µs after its launch; a long operator."""
+    builder = TraceBuilder()
+    builder.op("long", 5, 100 * count - 10, tid=2)
+    for number in range(count):
+        builder.step(number, 100 * number, 100)
+        op = builder.op("aten::mm", 100 * number + 10, 10)
+        builder.launch("k", 100 * number + 12, 2, 100 * number + 262, 20, op=op)
+    return builder
+
+
+def test_some_steps_are_asked_for(timeline):
+    whole, some = timeline(many_steps()), timeline(many_steps(), 4, 5)
+    assert (whole["loaded"]["first"], whole["loaded"]["last"], whole["left_out"]) == (0, 9, 0)
+    assert [step["start"] for step in some["steps"]] == [step["start"] for step in whole["steps"]]
+    assert (some["loaded"]["first"], some["loaded"]["last"]) == (4, 5)
+    start, end = some["loaded"]["start"], some["loaded"]["end"]
+    assert start <= 400
+    assert end >= 782  # where the kernel of the last one ends
+    for row, at in events(some):
+        assert row["start"][at] < end
+        assert row["start"][at] + row["duration"][at] > start
+    assert lane(some, "cpu thread 2")["start"] == [5]  # it began before
+    kept = {(row["id"], row["start"][at], row["duration"][at]) for row, at in events(some)}
+    for row, at in events(whole):
+        begin, stop = row["start"][at], row["start"][at] + row["duration"][at]
+        assert ((row["id"], begin, row["duration"][at]) in kept) == (begin < end and stop > start)
+    kernels = lane(some, "kernel 0 7")
+    launched = [events(some)[number][0]["kind"] if number >= 0 else None for number in kernels["launch"]]
+    assert launched == [None if start > 14 + begin - 262 else "runtime" for begin in kernels["start"]]
+    assert None in launched
+    assert some["left_out"] == sum(
+        len(row["start"]) for row in whole["lanes"] if row["kind"] not in ("idle", "finding")
+    ) - sum(len(row["start"]) for row in some["lanes"] if row["kind"] not in ("idle", "finding"))
+
+
+def test_as_many_of_the_first_steps_are_loaded_as_fit(timeline, monkeypatch):
+    monkeypatch.setattr(window, "MAX_EVENTS", 20)
+    answer = timeline(many_steps())
+    count = sum(len(row["start"]) for row in answer["lanes"])
+    assert 10 < count <= 20
+    assert answer["loaded"]["first"] == 0
+    assert 0 < answer["loaded"]["last"] < 9
+    later = timeline(many_steps(), 6)
+    assert later["loaded"]["first"] == 6
+    assert timeline(many_steps(), 3, 3)["loaded"]["last"] == 3
+
+
+def test_a_step_with_too_many_events_is_cut_and_loaded_says_where(timeline, monkeypatch):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    for at in range(50):
+        builder.op("aten::mm", 10 * at, 5)
+    monkeypatch.setattr(window, "MAX_EVENTS", 30)
+    answer = timeline(builder)
+    assert lane(answer, "cpu main thread")["start"] == [10 * at for at in range(30)]
+    assert answer["loaded"]["end"] == 300
+    assert answer["left_out"] == 20
+    builder.events.pop(0)  # the same without a mark
+    answer = timeline(builder)
+    assert (answer["loaded"]["end"], answer["left_out"]) == (300, 20)
+
+
+def test_steps_that_a_trace_has_not_are_an_error_of_one_line(timeline):
+    with pytest.raises(InputError, match="has 2 steps, so none with the index 2"):
+        timeline(two_steps(), 2)
+    assert timeline(two_steps(), 0, 99)["loaded"]["last"] == 1
+
+
+def test_the_clock_the_rank_and_the_warnings_are_there(timeline):
+    builder = TraceBuilder(rank=3)
+    builder.step(1, 5_000, 100)
+    builder.op("aten::mm", 5_010, 10)
+    builder.header["baseTimeNanoseconds"] = 1_700_000_000_000_000_000
+    answer = timeline(builder)
+    assert answer["clock_us"] == 1_700_000_000_005_000
+    assert answer["rank"] == 3
+    assert (answer["warnings"], answer["partial"]) == ([], False)
+    cut = timeline(builder, text=json.dumps(builder.json).encode()[:-60])
+    assert cut["partial"]
+    assert len(cut["warnings"]) == 1
+
+
+def only(*kinds):
+    builder = run_ahead()
+    builder.events = [event for event in builder.events if event.get("cat") in kinds]
+    return builder
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [
+        only("cpu_op"),
+        only("kernel"),
+        only("gpu_memcpy"),
+        only("cuda_runtime"),
+        only("kernel", "gpu_memcpy", "user_annotation"),
+        only("cuda_runtime", "kernel"),
+        only("user_annotation", "cpu_op"),
+    ],
+)
+def test_parts_of_a_trace_are_shown_whole(timeline, builder):
+    answer = timeline(builder)
+    shown = [row for row in answer["lanes"] if row["kind"] not in ("idle", "finding")]
+    assert sum(len(row["start"]) for row in shown) == sum(
+        event["ph"] == "X" and "ProfilerStep" not in event["name"] for event in builder.events
+    )
+    assert answer["left_out"] == 0
+    assert answer["total"]["start"] <= min(min(row["start"]) for row in shown)
+
+
+def test_a_trace_of_collectives_alone_and_one_of_memory_alone_are_shown(timeline):
+    builder = TraceBuilder()
+    builder.add("annotation", "gloo:all_reduce", 100, 50, tid=5)
+    builder.add("annotation", "gloo:broadcast", 300, 50, tid=5)
+    [row] = timeline(builder)["lanes"]
+    assert (row["kind"], row["start"]) == ("collective", [0, 200])
+    builder = TraceBuilder()
+    builder.memory(100, 512, 512, 2048)
+    builder.memory(200, 512, 1024, 2048)
+    builder.memory(200, 64, 64, device=None)
+    answer = timeline(builder)
+    assert answer["lanes"] == []
+    assert [(row["label"], row["time"], row["value"]) for row in answer["counters"]] == [
+        ("GPU 0 memory, allocated", [0, 100], [512, 1024]),
+        ("GPU 0 memory, reserved", [0, 100], [2048, 2048]),
+        ("CPU memory, allocated", [100], [64]),
+    ]
+
+
+def test_the_rows_of_a_lane_do_not_overlap():
+    start, end = np.array([0.0, 0, 10, 20, 25]), np.array([30.0, 10, 20.001, 25, 25])
+    assert levels(start, end).tolist() == [0, 1, 1, 1, 1]  # an ns too long is rounding
+    assert levels(np.array([0.0, 5, 12]), np.array([10.0, 15, 14])).tolist() == [0, 1, 2]
+    chain = np.array([0.0, 5, 12, 18]), np.array([10.0, 15, 20, 25])
+    assert levels(*chain).tolist() == [0, 1, 0, 1]
+    random = np.random.default_rng(0)
+    start = np.sort(random.integers(0, 1000, 300).astype(float))
+    end = start + random.integers(0, 30, 300)
+    order = np.lexsort([-end, start])
+    start, end = start[order], end[order]
+    rows = levels(start, end)
+    for row in np.unique(rows):
+        assert (start[rows == row][1:] >= end[rows == row][:-1]).all()
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name[:30])
+def test_what_holds_in_every_trace(path):
+    summary = summarize(path, details=True)
+    answer = lanes(summary)
+    numbered = events(answer)
+    assert len({row["id"] for row in answer["lanes"]}) == len(answer["lanes"])
+    for row in answer["lanes"]:
+        assert row["start"] == sorted(row["start"])
+        assert len(row["start"]) == len(row["duration"]) == len(row["name"]) == len(row["level"]) > 0
+        assert max(row["level"]) + 1 == row["levels"]
+        for call, correlation in zip(row.get("launch", []), row.get("correlation", []), strict=bool(row.get("launch"))):
+            if call >= 0:
+                launching, at = numbered[call]
+                assert launching["kind"] == "runtime"
+                assert launching["correlation"][at] == correlation
+        for operator in row.get("operator", []):
+            assert operator < 0 or numbered[operator][0]["kind"] in ("cpu", "mark", "loader", "collective")
+    shown = sum(len(row["start"]) for row in answer["lanes"] if row["kind"] == "kernel")
+    assert shown == len(summary.trace.kernels)
+    plain = digest(summarize(path))
+    assert (answer["warnings"], answer["partial"]) == (plain["warnings"], plain["partial"])
+    assert [step["name"] for step in answer["steps"]] == plain["steps"]["names"]
+
+
+def test_the_command_line_takes_steps(tmp_path):
+    path = many_steps().write(tmp_path / "made.pt.trace.json")
+    command = [sys.executable, "-m", "common.trace.digest", "--lanes"]
+    run = subprocess.run(
+        [*command, "--first", "2", "--last", "3", str(path)], cwd=ROOT, capture_output=True, check=True
+    )
+    loaded = json.loads(run.stdout)["loaded"]
+    assert (loaded["first"], loaded["last"]) == (2, 3)
+    refused = subprocess.run(
+        [*command, "--first", "3", "--last", "2", str(path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1

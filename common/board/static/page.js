@@ -98,7 +98,7 @@ async function show(again = false) {
     ladders: () => fetchJson("ladders"),
     ratio: (before, after) => fetchJson("ratio", {before, after}),
     digest: (run, trace) => ask("digest", trace ? {run, trace} : {run}, current),
-    lanes: (run, trace) => ask("lanes", trace ? {run, trace} : {run}, current),
+    lanes: (run, trace, steps = {}) => ask("lanes", {run, ...(trace ? {trace} : {}), ...steps}, current),
     ranks: (run) => ask("ranks", {run}, current),
     alive: () => current === shown,
     leaving: (action) => (current === shown ? leave.push(action) : action()),

@@ -1,49 +1,120 @@
-// The traced steps as lanes.
-import {chosenRun, h, note, time, valueOrReason} from "./elements.js";
+// The Timeline's page: the traced steps as lanes, and the controls above them.
+import {chosenRun, h, valueOrReason} from "./elements.js";
+import {clockOffset, merged} from "./timeline_beside.js";
+import {besideForm, linksForm, searchForm, stepsForm} from "./timeline_forms.js";
+
+const PAUSE = 250; // ms until a change of the view reaches the address
 
 export async function timeline(site) {
   const {run, trace, form} = chosenRun(site, "timeline");
-  const unread = h("div", {}, form);
-  const [{Timeline}, data] = await Promise.all([import("./timeline.js"), valueOrReason(unread, site.lanes(run.key, trace))]);
+  const page = h("div", {class: "timeline-page"}, form);
+  const [{Timeline}, data] = await Promise.all([
+    import("./timeline.js"), valueOrReason(page, answers(site, run, trace))]);
   if (!data?.lanes) {
-    return unread;
+    return page;
   }
+  const here = {run: run.key, ...(trace ? {trace} : {})};
   const container = h("div", {class: "timeline"});
-  const count = h("span", {class: "quiet", role: "status"});
-  const page = h("div", {}, form, container);
   let drawn = null;
-  const search = h("input", {type: "search", placeholder: "find an event", "aria-label": "Find events by name"});
-  const find = () => {
-    const {count: hits, us} = drawn.search(search.value);
-    const result = hits ? `${hits} event${hits === 1 ? "" : "s"}, ${time(us)}` : "nothing found";
-    count.textContent = search.value ? result : "";
-  };
-  const next = (direction) => {
-    const match = drawn.next(direction);
-    count.textContent = match ? `${match.at} of ${match.of}` : count.textContent;
-  };
-  search.addEventListener("input", find);
-  search.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") {
-      event.preventDefault();
-      next(event.shiftKey ? -1 : 1);
-    }
-  });
-  form.append(search, h("button", {type: "button", onclick: () => next(-1)}, "previous"),
-    h("button", {type: "button", onclick: () => next(1)}, "next"),
-    count,
-    h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, "the numbers of this run"));
-  if (data.left_out) {
-    page.append(note(`${data.left_out} more events are left out: there are too many to show.`));
-  }
+  const stay = throttled(site);
+  const change = (options) => site.go("timeline", withoutNull({...site.options, ...here, ...options}));
+  const load = (first, last, view = {from: null, to: null}) => change({first, last, at: null, ...view});
+  const search = searchForm(() => drawn, stay);
+  const range = () => drawn.selectedTimes() || [drawn.view.start, drawn.view.end];
+  form.append(...besideForm(run, trace, {...site.options, align: data.align}, data.byClock, change));
+  form.append(...[stepsForm(data, load)].filter(Boolean));
+  page.append(h("form", {class: "choose", role: "search", onsubmit: (event) => event.preventDefault()},
+    ...search.elements, ...linksForm(site, run, trace, range)), ...notes(data), container);
   page.addEventListener("shown", () => {
-    drawn = new Timeline(container, data, {dark: site.dark});
+    drawn = new Timeline(container, data, {
+      dark: site.dark,
+      onView: ({start, end}) => drawn && stay({from: exact(start), to: exact(end)}),
+      onSelect: ({at = null}) => stay({at}),
+      onLoad: (step) => {
+        const margin = 0.02 * (step.end - step.start);
+        load(step.index, null, {from: exact(step.start - margin), to: exact(step.end + margin)});
+      },
+      keys: {
+        "/": () => search.text.focus(),
+        n: (event) => search.next(event.shiftKey ? -1 : 1),
+      },
+    });
     site.leaving(() => drawn.destroy());
-    if (site.options.find) {
-      search.value = site.options.find;
-      search.focus(); // Enter goes from one to the next
-      find();
-    }
+    restore(drawn, search, site.options);
   });
   return page;
+}
+
+/** The lanes of the trace; with those of the trace beside it where the address has one. */
+async function answers(site, run, trace) {
+  const {first, last, beside, align} = site.options;
+  const steps = withoutNull({first, last});
+  const one = await site.lanes(run.key, trace, steps);
+  if (!run.traces.includes(beside) || beside === (trace || run.traces[0])) {
+    return one;
+  }
+  const {loaded} = one;
+  const same = loaded ? {first: loaded.first, last: loaded.last} : steps;
+  const other = await site.lanes(run.key, beside, same);
+  if (!one.lanes || !other.lanes) {
+    return one;
+  }
+  const offset = clockOffset(one, other);
+  const byClock = offset !== null && align !== "step";
+  return {...merged(one, other, byClock ? offset : 0), byClock: offset !== null, align: byClock ? "clock" : "step"};
+}
+
+/** Shows the place that an address holds. */
+function restore(drawn, search, options) {
+  const [from, to] = [Number(options.from), Number(options.to)];
+  if (options.from !== undefined && to > from) {
+    drawn.show({start: from, end: to}, false);
+  }
+  search.show(options);
+  if (options.at) {
+    drawn.selectAt(options.at);
+  }
+  if (options.find && !options.at) {
+    search.text.focus(); // Enter goes from one to the next
+  } else {
+    drawn.focus();
+  }
+}
+
+/** What the reader should know of the trace, or of what is not shown. */
+function notes({warnings = [], partial, left_out: leftOut, loaded, steps}) {
+  const rows = warnings.map((text) => ["bad", text]);
+  if (partial) {
+    rows.unshift(["bad", "The trace is truncated: what could be read of it is shown."]);
+  }
+  if (leftOut) {
+    const where = loaded && steps.length > 1 ? " Choose other steps to see them." : "";
+    rows.push(["quiet", `${leftOut.toLocaleString("en")} events are not loaded.${where}`]);
+  }
+  return rows.length ? [h("div", {class: "notes", role: "status"},
+    ...rows.map(([kind, text]) => h("p", {class: kind}, text)))] : [];
+}
+
+/** `site.stay` after a pause: what changes meanwhile goes with it. */
+function throttled(site) {
+  let waiting = null;
+  return (options) => {
+    if (!waiting) {
+      setTimeout(() => {
+        const changed = waiting;
+        waiting = null;
+        site.stay?.(changed);
+      }, PAUSE);
+    }
+    waiting = {...waiting, ...options};
+  };
+}
+
+/** µs as text that reads back as the same place. */
+function exact(us) {
+  return String(Number(us.toFixed(6)));
+}
+
+function withoutNull(options) {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== null && value !== undefined));
 }

@@ -258,7 +258,7 @@ def test_the_timeline(tab, shot):
     page = tab("timeline", run="gpu")
     page.wait_for_selector("canvas")
     page.locator("input[type=search]").fill("volta")
-    assert "2 events, 800.0 µs" in page.locator("form").inner_text()
+    assert "2 events, 800.0 µs" in page.locator("form[role=search]").inner_text()
     page.locator("input[type=search]").press("Enter")
     page.wait_for_selector("text=1 of 2")
     assert "volta_scudnn_128x64_relu_interior_nn_v1" in page.locator("main").inner_text()

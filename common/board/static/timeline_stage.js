@@ -20,7 +20,8 @@ export class Stage {
     this.empty = !this.model.events && !this.model.steps.length;
     this.view = {start: 0, end: 1}; // µs at the canvas's left and right edges
     this.goal = null; // the view that an animation moves to
-    this.selection = null; // {kind: "event", track, index}, {kind: "box", tracks, low, high}, {kind: "range", low, high}
+    // {kind: "event", track, index}, {kind: "box", tracks, low, high} or {kind: "range", low, high}
+    this.selection = null;
     this.arrows = []; // [{from, to}]: from a call to the device's work
     this.hover = null; // {track, index}
     this.pointer = null; // where the mouse is over the canvas

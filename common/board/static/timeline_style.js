@@ -89,15 +89,14 @@ export const STYLE = `
 .wtl-foot button[aria-pressed=true] { color: var(--wtl-ground); background: var(--wtl-text);
   border-color: var(--wtl-text); }
 .wtl button:focus-visible { outline: 2px solid var(--wtl-focus); outline-offset: -2px; }
-.wtl-panel { flex: 0 1 max(216px, 25vh); min-height: 96px; overflow: auto; padding: 8px 12px; border: 1px solid var(--wtl-line);
-  border-radius: 4px; background: var(--wtl-header); display: flex; flex-wrap: wrap; gap: 6px 36px;
-  align-content: start; align-items: start; }
+.wtl-panel { flex: 0 1 max(216px, 25vh); min-height: 96px; overflow: auto; padding: 8px 12px;
+  border: 1px solid var(--wtl-line); border-radius: 4px; background: var(--wtl-header); display: flex;
+  flex-wrap: wrap; gap: 6px 36px; align-content: start; align-items: start; }
 .wtl-panel > p { margin: 0; color: var(--wtl-soft); }
 .wtl-panel h3 { flex: 1 1 100%; margin: 0; font-size: 13px; font-weight: 600; overflow-wrap: anywhere; }
 .wtl-panel h4 { margin: 0; font-size: 12px; font-weight: 600; color: var(--wtl-soft); }
 .wtl-panel dl { margin: 0; display: grid; grid-template-columns: auto auto; justify-content: start;
-  gap: 0 12px; align-content: start;
-  max-width: 100%; }
+  gap: 0 12px; align-content: start; max-width: 100%; }
 .wtl-panel dt { color: var(--wtl-soft); }
 .wtl-panel dd { margin: 0; max-width: 560px; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .wtl-panel dd i { display: inline-block; width: 9px; height: 9px; border-radius: 2px; margin-right: 5px; }

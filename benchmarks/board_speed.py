@@ -75,13 +75,14 @@ class Server:
         for _ in range(3):
             for status in Path("/proc").glob("[0-9]*/status"):
                 with suppress(OSError):
-                    if int(re.search(r"PPid:\s*(\d+)", status.read_text())[1]) in below:
+                    parent = re.search(r"PPid:\s*(\d+)", status.read_text())
+                    if parent and int(parent[1]) in below:
                         below.add(int(status.parent.name))
         peaks = {}
         for pid in below:
-            with suppress(OSError, TypeError):  # it has ended
-                peak = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-                peaks[pid] = int(peak[1]) * 1024
+            with suppress(OSError):  # it has ended
+                if peak := re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text()):
+                    peaks[pid] = int(peak[1]) * 1024
         return peaks
 
     def stop(self):

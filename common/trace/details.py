@@ -179,6 +179,8 @@ class Details:
         text_fields, number_fields = FIELDS[str(kind)]
         values = [_value(text) for text in bytes(texts).split(_BETWEEN)]  # pyright: ignore[reportArgumentType]
         result = {}
+        if len(values) != len(text_fields):  # damaged: the byte between values is in one
+            return result
         for field, value in zip((*text_fields, *number_fields), (*values, *numbers), strict=True):
             if field == "forward" and value == 0:  # in every operator outside of a backward pass
                 continue
@@ -199,7 +201,7 @@ class Details:
 def _value(text: bytes) -> object:
     try:
         return msgspec.json.decode(text) if text else None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # its parts are checked here for the first time
         return text.decode("utf-8", "replace")
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 from support import ROOT
@@ -156,6 +157,16 @@ def test_long_values_are_cut_and_too_many_details_are_left_out(timeline, monkeyp
     assert lane(timeline(builder), "cpu main thread")["detail"] == [0, 1] + [-1] * 8
 
 
+@pytest.mark.parametrize("value", [b'"\xbf"', b'"\x1f"', b'"\\ud800"', b"1e999", b"12345678901234567890"])
+def test_values_that_are_damaged_or_out_of_range_do_no_harm(timeline, value):
+    builder = TraceBuilder()
+    builder.op("aten::mm", 0, 50)["args"]["Concrete Inputs"] = "HERE"
+    builder.op("aten::mm", 100, 50)
+    answer = timeline(builder, text=json.dumps(builder.json).encode().replace(b'"HERE"', value))
+    assert json.dumps(answer, allow_nan=False)
+    assert msgspec.json.encode(answer)
+
+
 def test_a_sequence_number_links_an_operator_to_its_backward_pass(timeline):
     builder = TraceBuilder()
     builder.step(1, 0, 1000)
@@ -251,6 +262,15 @@ def test_some_steps_are_asked_for(timeline):
     assert some["left_out"] == sum(
         len(row["start"]) for row in whole["lanes"] if row["kind"] not in ("idle", "finding")
     ) - sum(len(row["start"]) for row in some["lanes"] if row["kind"] not in ("idle", "finding"))
+
+
+def test_a_lane_without_events_in_the_steps_is_not_sent(timeline):
+    for steps in ((), (0, 0), (1, 1)):
+        assert all(row["start"] for row in timeline(two_steps(), *steps)["lanes"])
+    builder = many_steps()
+    builder.copy(950, 40, 955, 30, 1_000_000)
+    assert any(row["kind"] == "copy" for row in timeline(builder)["lanes"])
+    assert not any(row["kind"] == "copy" for row in timeline(builder, 0, 1)["lanes"])
 
 
 def test_as_many_of_the_first_steps_are_loaded_as_fit(timeline, monkeypatch):

@@ -117,7 +117,7 @@ def _finding_lanes(summary: Summary, shown: Window, names: list[str]) -> list[La
                 f"finding {finding.what}", finding.what, "", "what stands out", -1, own.within(shown.start, shown.end)
             )
         )
-    return rows
+    return [row for row in rows if len(row.events)]
 
 
 def _device_lanes(

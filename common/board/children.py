@@ -1,59 +1,53 @@
-"""The child processes that read traces for PYTORCH_PROFILER, as TensorBoard's process sees them."""
+"""The child processes that read traces, as TensorBoard's process sees them: a question and an answer, each a line."""
 
 import json
 import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
-from common.board.reader import Job, Outcome
-
 ROOT = Path(__file__).parents[2]
-PROGRAM = ("-W", "ignore", "-m", "common.board.reader")  # the warnings are the plugin's: it was written for old pandas
+
+
+class Died(Exception):
+    """A child ended before its answer, or in the middle of it."""
 
 
 class Child:
-    """A process that reads traces one after the other; it is started by the first, and again after it has died.
+    """A process that answers questions one after the other; the first starts it, and the next after it has ended.
 
-    nice: how far it steps back behind the other processes of the machine.
+    program: the words after "python". A question is a line of JSON; so is an answer.
     """
 
-    def __init__(self, nice: int = 0, program: tuple[str, ...] = PROGRAM) -> None:
-        self.nice, self.program = nice, program
-        self._process: subprocess.Popen[str] | None = None
+    def __init__(self, program: tuple[str, ...]) -> None:
+        self.program = program
+        self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._closed = threading.Lock(), False
 
-    def read(self, job: Job) -> Outcome:
-        """Wait until the child has read a trace. Its death is a failure of that trace alone."""
+    def ask(self, question: object) -> bytes:
+        """Wait for the answer. Raises Died."""
         with self._lock:
             if self._closed:
-                return Outcome(changed=True)
+                raise Died("TensorBoard ends")
             if self._process is None:
                 self._process = subprocess.Popen(
-                    [sys.executable, *self.program, str(self.nice)],
-                    cwd=ROOT,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    encoding="utf-8",
+                    [sys.executable, *self.program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
                 )
             process = self._process
-        try:
+        answer = b""
+        with suppress(OSError, ValueError):  # a broken pipe, or one that `close` has closed
             assert process.stdin and process.stdout
-            process.stdin.write(json.dumps(asdict(job)) + "\n")
+            process.stdin.write(json.dumps(question).encode() + b"\n")
             process.stdin.flush()
-            outcome = Outcome(**json.loads(process.stdout.readline()))
-        except (OSError, ValueError, TypeError):  # it ended before its answer, or in the middle of it
+            answer = process.stdout.readline()
+        if not answer.endswith(b"\n"):
             self.end()
-            return Outcome(f"the process that read it ended with exit code {process.returncode}: out of memory?")
-        if outcome.last:
-            self.end()
-        return outcome
+            raise Died(f"the process that read it ended with exit code {process.returncode}: out of memory?")
+        return answer
 
     def end(self) -> None:
-        """Let the child end, and reap it; the next trace starts another."""
+        """Let the child end, and reap it; the next question starts another."""
         with self._lock:
             process, self._process = self._process, None
         if process:

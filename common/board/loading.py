@@ -1,6 +1,7 @@
 """When PYTORCH_PROFILER reads which trace: the run that a page asks for first, and again what has changed."""
 
 import atexit
+import json
 import logging
 import os
 import shutil
@@ -8,12 +9,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torch_tb_profiler.run import Run
 
-from common.board.children import PROGRAM, Child
+from common.board.children import Child, Died
 from common.board.kept import Kept, cache_folder
 from common.board.profiles import Missing, Profiles
 from common.board.reader import Job, Outcome
@@ -26,6 +27,8 @@ RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
 IDLE_SECONDS = 20.0  # until a child that has nothing to read ends
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = max(2, os.cpu_count() or 2)
+# The warnings that are left out are the plugin's: it was written for old pandas.
+PROGRAM = ("-W", "ignore", "-m", "common.board.reader")
 BEHIND = 5  # how "nice" children are that read what nobody waits for
 
 
@@ -79,10 +82,12 @@ class Loading:
         self._later: set[str] = set()  # keys of files that were written to while they were read
         self._urgent: list[str] = []  # the runs that were asked for, the last first
         self._searched = self._closed = False
-        self._children = [Child(BEHIND, program) for _ in range(READERS)] + [Child(0, program)]
-        for child in self._children:
-            work = threading.Thread(target=self._work, args=(child,), name="walkthrough profiles", daemon=True)
-            work.start()
+        self._children: list[Child] = []
+        for nice in (*[BEHIND] * READERS, 0):
+            child = Child((*program, str(nice)))
+            self._children.append(child)
+            args = child, nice == 0
+            threading.Thread(target=self._work, args=args, name="walkthrough profiles", daemon=True).start()
         atexit.register(self.close)
 
     def search(self) -> bool:
@@ -191,9 +196,9 @@ class Loading:
                 run.shown = tuple(trace for trace in run.wanted if self._outcomes[trace.key][0] is None)
                 run.shown_folder = run.folder
 
-    def _work(self, child: Child) -> None:
+    def _work(self, child: Child, only_urgent: bool) -> None:
         while not self._closed:
-            trace = self._next(only_urgent=child.nice == 0)
+            trace = self._next(only_urgent)
             if trace is None:
                 child.end()
                 continue
@@ -218,7 +223,13 @@ class Loading:
         into = self._kept.path(trace.key)
         assert into
         path = self._local(trace.path)
-        outcome = child.read(Job(path, trace.worker, trace.span, trace.size, trace.mtime_ns, str(into)))
+        job = Job(path, trace.worker, trace.span, trace.size, trace.mtime_ns, str(into))
+        try:
+            outcome = Outcome(**json.loads(child.ask(asdict(job))))
+        except Died as error:
+            return Outcome(str(error))
+        if outcome.last:
+            child.end()
         self._kept.prune()
         return outcome
 

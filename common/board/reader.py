@@ -20,8 +20,8 @@ import msgspec
 
 from common.board.kept import write_private
 from common.errors import is_out_of_memory, printable
+from common.trace.digest import has_taken_much_memory
 
-MUCH_MEMORY = 2**30  # bytes
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # the plugin's own variable
 
 
@@ -102,22 +102,13 @@ def _reason(error: Exception) -> str:
     return f"torch-tb-profiler cannot read it: {type(error).__name__}: {error}"
 
 
-def peak_memory() -> int:
-    """Bytes that this process has had in memory at most; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def main(lines: TextIO, answers: TextIO) -> None:
     """Answer each line. Without Python's garbage collector, which takes half the time and finds nothing meanwhile."""
     gc.disable()
     gc.freeze()
     for line in lines:
         outcome = asdict(read(Job(**json.loads(line))))
-        outcome["last"] = peak_memory() > MUCH_MEMORY
+        outcome["last"] = has_taken_much_memory()
         answers.write(json.dumps(outcome) + "\n")
         answers.flush()
         if outcome["last"]:

@@ -5,8 +5,6 @@ import gzip
 import logging
 import os
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -14,9 +12,13 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
+
 import common.trace
+from common.board.children import Child, Died
 from common.board.kept import Kept, cache_folder, hash_of_code, key_of
 from common.errors import printable
+from common.trace import digest
 
 log = logging.getLogger("walkthrough")
 CODE = Path(common.trace.__path__[0])
@@ -24,12 +26,15 @@ MEMORY_LIMIT = 64 * 2**20  # bytes
 DISK_LIMIT = 256 * 2**20  # bytes; the oldest answers go first
 SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
 RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
+IDLE_SECONDS = 20.0  # until a child that has nothing to read ends
+PROGRAM = ("-m", "common.trace.digest", "--serve")
 WORKERS = max(1, min(4, os.cpu_count() or 1))
 
 Kind = Literal["digest", "lanes"]
 Steps = tuple[int | None, int | None]  # the first and the last, counted from 0; None where it is left to the answer
 ANY_STEPS: Steps = (None, None)
 Answer = tuple[Literal["ready"], bytes] | tuple[Literal["reading"], None] | tuple[Literal["failed"], str]
+_answers = msgspec.json.Decoder(digest.Answer)
 
 
 class Question(NamedTuple):
@@ -46,11 +51,11 @@ class Question(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The command line that computes the answer."""
+        """The question as `common.trace.digest` reads it."""
         options = [] if self.kind == "digest" else ["--lanes"]
         for name, step in zip(("--first", "--last"), self.steps, strict=True):
             options += [] if step is None else [name, str(step)]
-        return [sys.executable, "-m", "common.trace.digest", *options, "--", str(self.path)]
+        return [*options, "--", str(self.path)]
 
 
 class Store:
@@ -69,9 +74,9 @@ class Store:
         self._number = count()
         self._waiting: dict[Question, bool] = {}  # whether somebody waits for it
         self._working: set[Question] = set()
-        self._processes: set[subprocess.Popen[bytes]] = set()
-        for _ in range(WORKERS):
-            threading.Thread(target=self._work, name="walkthrough", daemon=True).start()
+        self._children = [Child(PROGRAM) for _ in range(WORKERS)]
+        for child in self._children:
+            threading.Thread(target=self._work, args=(child,), name="walkthrough", daemon=True).start()
         atexit.register(self.close)
 
     def get(self, kind: Kind, path: Path, urgent: bool = True, steps: Steps = ANY_STEPS) -> Answer:
@@ -111,12 +116,16 @@ class Store:
     def close(self) -> None:
         """Kill the child processes and start no more."""
         self._closed = True
-        for process in list(self._processes):
-            process.kill()
+        for child in self._children:
+            child.close()
 
-    def _work(self) -> None:
+    def _work(self, child: Child) -> None:
         while not self._closed:
-            _, _, question = self._jobs.get()
+            try:
+                _, _, question = self._jobs.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                child.end()
+                continue
             path = question.path
             with self._lock:
                 if question not in self._waiting or question in self._working:
@@ -130,7 +139,7 @@ class Store:
                         break
                     time.sleep(0.1)
                 key = question.key
-                answer, reason, lasting = self._compute(question)
+                answer, reason, lasting = self._compute(child, question)
             except OSError as error:
                 reason = f"cannot read {path.name}: {error.strerror}"
             except Exception:
@@ -152,18 +161,17 @@ class Store:
                 except OSError as error:
                     log.warning("not cached in %s: %s", self._kept.folder, error.strerror)
 
-    def _compute(self, question: Question) -> tuple[bytes | None, str | None, bool]:
+    def _compute(self, child: Child, question: Question) -> tuple[bytes | None, str | None, bool]:
         """(gzipped JSON or None, why it failed or None, whether it would fail again)."""
-        with subprocess.Popen(
-            question.words, cwd=CODE.parents[1], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
-            self._processes.add(process)
-            output, errors = process.communicate()
-            self._processes.discard(process)
-        if process.returncode == 0:
-            return gzip.compress(output, 5), None, True
-        lines = errors.decode("utf-8", "replace").strip().splitlines() or [f"exit code {process.returncode}"]
-        return None, printable(lines[-1].partition(": ")[2] or lines[-1], 300), process.returncode == 2
+        try:
+            answer = _answers.decode(child.ask(question.words))
+        except Died as error:
+            return None, str(error), False
+        if answer.last:
+            child.end()
+        if answer.reason:
+            return None, printable(answer.reason, 300), answer.lasting
+        return gzip.compress(bytes(answer.content), 5), None, True
 
     def _put_in_memory(self, key: str, answer: bytes) -> None:
         self._ready[key] = answer

@@ -4,15 +4,17 @@ Runs in a process of its own, so a server stays responsive and small while a lar
 """
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
-from msgspec.structs import asdict
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
-from common.errors import InputError, one_line_errors
+from common.errors import InputError, one_line_errors, printable
 from common.trace import ranks, wording
 from common.trace.advice import Advice, gain_text
 from common.trace.by_operator import by_operator
@@ -31,6 +33,7 @@ from common.trace.units import micro_sign
 TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 500, 500, 12  # rows of the page's tables
 NAME_WIDTH = 100  # letters of a kernel's name; the page shows the whole one on demand
 MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
+MUCH_MEMORY = 2**30  # bytes
 FEW_STEPS = 3  # fewer are shown one by one, where nobody can tell which is the usual one
 MAX_STEPS = 1000  # whose times are sent one by one
 
@@ -189,9 +192,8 @@ def _plain(values: np.ndarray) -> list[float | None]:
     return [value if np.isfinite(value) else None for value in values.tolist()]
 
 
-@one_line_errors()
-def main(words: Sequence[str]) -> None:
-    """Print the JSON of one trace; exit code 2 and one line on stderr if it cannot be read."""
+def answer(words: Sequence[str]) -> bytes:
+    """The JSON of one trace, asked for as on the command line. Raises InputError where the trace cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m common.trace.digest")
     parser.add_argument("--lanes", action="store_true", help="the events for the timeline")
     parser.add_argument("--first", type=int, metavar="I", help="with --lanes: the first step, counted from 0")
@@ -205,7 +207,57 @@ def main(words: Sequence[str]) -> None:
     with Chunks(options.trace) as chunks:
         summary = summarize(chunks, details=options.lanes)
     result = lanes(summary, options.first, options.last) if options.lanes else digest(summary)
-    sys.stdout.buffer.write(msgspec.json.encode(result, enc_hook=lambda value: value.item()))  # numpy's numbers
+    return msgspec.json.encode(result, enc_hook=lambda value: value.item())  # numpy's numbers
+
+
+class Answer(Struct, frozen=True):
+    """A line of `serve`. content: the JSON; null where there is none, for `reason`. lasting: it will fail again.
+
+    last: the process ends, since it keeps the memory that it has taken.
+    """
+
+    content: msgspec.Raw = msgspec.Raw(b"null")
+    reason: str = ""
+    lasting: bool = False
+    last: bool = False
+
+
+def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    """Answer each line of `questions`, the words of a command line as JSON, with an `Answer`, a line of JSON."""
+    for line in questions:
+        try:
+            found = Answer(msgspec.Raw(answer(msgspec.json.decode(line, type=list[str]))))
+        except InputError as error:
+            found = Answer(reason=str(error), lasting=True)
+        except MemoryError:
+            found = Answer(reason="out of memory: this machine has too little for it")
+        except Exception:
+            logging.getLogger("walkthrough").exception("%s", printable(line.decode(errors="replace"), 300))
+            found = Answer(reason="a defect: see TensorBoard's log")
+        found = replace(found, last=has_taken_much_memory())
+        answers.write(msgspec.json.encode(found) + b"\n")
+        answers.flush()
+        if found.last:
+            return
+
+
+def has_taken_much_memory() -> bool:
+    """Whether this process has ever had more than `MUCH_MEMORY` bytes; False where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit > MUCH_MEMORY
+
+
+@one_line_errors()
+def main(words: Sequence[str]) -> None:
+    """Print the JSON of one trace; exit code 2 and one line on stderr if it cannot be read. `--serve`: see `serve`."""
+    if list(words) == ["--serve"]:
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+    else:
+        sys.stdout.buffer.write(answer(words))
 
 
 if __name__ == "__main__":

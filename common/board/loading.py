@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are re
 READERS = max(2, os.cpu_count() or 2)
 # The warnings that are left out are the plugin's: it was written for old pandas.
 PROGRAM = ("-W", "ignore", "-m", "common.board.reader")
-BEHIND = 5  # how "nice" children are that read what nobody waits for
+BEHIND = 15  # how "nice" children are that read what nobody waits for
 
 
 class Unknown(Exception):

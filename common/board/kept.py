@@ -78,7 +78,8 @@ def write_private(path: Path, content: bytes) -> None:
             file.write(content)
         partial.replace(path)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise
 
 

@@ -71,9 +71,9 @@ class Loading:
     ) -> None:
         self._search, self._local = search, local
         self._kept = Kept(cache or cache_folder() / "profiles", DISK_LIMIT, ".profile.gz")
+        self._temporary = False  # whether profiles are kept in a folder of this process
         if not self._kept.folder:
-            self._kept.folder = Path(tempfile.mkdtemp(prefix="profiles"))
-            atexit.register(shutil.rmtree, self._kept.folder, ignore_errors=True)
+            self._keep_in_temporary_folder()
         self._profiles = Profiles(self._kept, dropped)
         self._changed = threading.Condition()
         self._runs: dict[str, _Run] = {}
@@ -100,7 +100,7 @@ class Loading:
             trace.key
             for folder in found.values()
             for trace in folder.traces
-            if trace.key not in self._outcomes and (path := self._kept.path(trace.key)) and path.exists()
+            if trace.key not in self._outcomes and self._is_kept(trace)
         }
         with self._changed:
             for key in ready - self._working:
@@ -202,8 +202,10 @@ class Loading:
             if trace is None:
                 child.end()
                 continue
+            into = self._kept.path(trace.key)
+            assert into
             try:
-                outcome = self._read(child, trace)
+                outcome = self._read(child, trace, into)
             except Exception as error:  # a remote file that cannot be copied, say
                 log.warning("%s", trace.path, exc_info=error)
                 outcome = Outcome(printable(f"{type(error).__name__}: {error}", 300), temporary=True)
@@ -211,6 +213,8 @@ class Loading:
                 self._working.discard(trace.key)
                 if outcome.changed:
                     self._later.add(trace.key)
+                elif outcome.unwritable and self._has_another_folder(into.parent, trace, outcome):
+                    outcome = Outcome()  # it is read again
                 else:
                     until = time.monotonic() + RETRY_SECONDS if outcome.temporary else float("inf")
                     self._outcomes[trace.key] = outcome.reason, until
@@ -219,9 +223,7 @@ class Loading:
             if outcome.reason and not self._closed:
                 log.warning("%s cannot be read and is left out: %s", printable(trace.path), outcome.reason)
 
-    def _read(self, child: Child, trace: Trace) -> Outcome:
-        into = self._kept.path(trace.key)
-        assert into
+    def _read(self, child: Child, trace: Trace, into: Path) -> Outcome:
         path = self._local(trace.path)
         job = Job(path, trace.worker, trace.span, trace.size, trace.mtime_ns, str(into))
         try:
@@ -232,6 +234,26 @@ class Loading:
             child.end()
         self._kept.prune()
         return outcome
+
+    def _has_another_folder(self, folder: Path, trace: Trace, outcome: Outcome) -> bool:
+        """True where profiles are no longer kept in `folder`, which cannot be written to; the caller holds the lock."""
+        if folder == self._kept.folder and not self._temporary:
+            try:
+                self._keep_in_temporary_folder()
+            except OSError:
+                return False
+            log.warning("%s: %s; a temporary folder is used", printable(trace.path), outcome.reason)
+        return folder != self._kept.folder
+
+    def _keep_in_temporary_folder(self) -> None:
+        """Raises OSError where there can be none."""
+        self._kept.folder = Path(tempfile.mkdtemp(prefix="profiles"))
+        self._temporary = True
+        atexit.register(shutil.rmtree, self._kept.folder, ignore_errors=True)
+
+    def _is_kept(self, trace: Trace) -> bool:
+        path = self._kept.path(trace.key)
+        return path is not None and os.path.exists(path)
 
     def _next(self, only_urgent: bool) -> Trace | None:
         """The trace to read next, as soon as there is one; None after a while without."""

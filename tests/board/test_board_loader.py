@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -129,6 +130,36 @@ def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp
     assert [name for name, _ in third.run("run", PATIENCE).profiles] == ["a"]
     kept.write_bytes(b"")
     assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
+
+
+def in_place_of_a_folder(folder):
+    """Put a file where a folder is: nothing can be written there, not even by root."""
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def test_where_the_cache_folder_is_lost_a_temporary_one_is_used(tmp_path, load, caplog):
+    loading = load()
+    in_place_of_a_folder(tmp_path / "cache")
+    for name in ("one", "two"):
+        trace(tmp_path / "logs" / name / "a.pt.trace.json")
+    loading.search()
+    for name in ("one", "two"):
+        assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a"]
+    assert loaded(loading).failures() == []
+    assert caplog.text.count("a temporary folder is used") == 1
+    assert "left out" not in caplog.text
+
+
+def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_read_again(tmp_path, load, monkeypatch):
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: str(tmp_path / "nowhere"))
+    loading = load()
+    in_place_of_a_folder(tmp_path / "cache")
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loading.search()
+    (failure,) = loaded(loading).failures()
+    assert f"cannot be written to {tmp_path / 'nowhere'}: No such file or directory" in failure["reason"]
+    assert [until for _, until in loading._outcomes.values()] == [float("inf")]
 
 
 def test_the_run_that_is_asked_for_is_read_before_the_others(tmp_path, load):

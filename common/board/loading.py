@@ -29,6 +29,7 @@ PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are re
 READERS = max(2, os.cpu_count() or 2)
 # The warnings that are left out are the plugin's: it was written for old pandas.
 PROGRAM = ("-W", "ignore", "-m", "common.board.reader")
+COMPARED = 2  # runs that may be asked for at a time, by the Diff view: their profiles may exceed `DISK_LIMIT`
 BEHIND = 15  # how "nice" children are that read what nobody waits for
 
 
@@ -158,9 +159,13 @@ class Loading:
             try:
                 return self._profiles.run(name, run.shown_folder, run.shown or ())
             except Missing as missing:
+                deleted = {trace.key for trace in run.wanted if not self._is_kept(trace)}
                 with self._changed:
-                    self._outcomes.pop(missing.trace.key, None)
+                    read = {key for key in deleted if key in self._outcomes and self._outcomes[key][0] is None}
+                    for key in read | {missing.trace.key}:
+                        self._outcomes.pop(key, None)
                     run.shown = None
+                    self._settle()
                     self._changed.notify_all()
 
     def close(self) -> None:
@@ -170,14 +175,16 @@ class Loading:
             child.close()
 
     def _wait_for(self, name: str, until: float) -> _Run:
+        asked = False
         with self._changed:
             while True:
                 run = self._runs.get(name)
                 if run is None and self._searched:
                     raise Unknown(name)
-                if run and not self._is_settled(run) and self._urgent[:1] != [name]:
+                if run and not asked:
                     self._urgent = [name, *(other for other in self._urgent if other != name)]
                     self._changed.notify_all()
+                    asked = True
                 if run and run.shown:
                     return run
                 if run and self._is_settled(run):
@@ -232,7 +239,10 @@ class Loading:
             return Outcome(str(error))
         if outcome.last:
             child.end()
-        self._kept.prune()
+        with self._changed:
+            runs = [self._runs[name] for name in self._urgent if name in self._runs]
+            spare = {trace.key for run in runs[:COMPARED] for trace in (*run.wanted, *(run.shown or ()))}
+        self._kept.prune(spare)
         return outcome
 
     def _has_another_folder(self, folder: Path, trace: Trace, outcome: Outcome) -> bool:

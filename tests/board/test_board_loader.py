@@ -132,6 +132,26 @@ def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp
     assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
 
 
+def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monkeypatch):
+    monkeypatch.setattr("common.board.loading.DISK_LIMIT", 1)  # byte
+    for name in ("one", "two"):
+        for worker in "abc":
+            trace(tmp_path / "logs" / name / f"{worker}.pt.trace.json")
+    loading = loaded(load())
+    for name in ("one", "two"):
+        assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a", "b", "c"]
+    assert len(list((tmp_path / "cache").iterdir())) == 6
+
+
+def test_a_profile_that_others_could_have_written_is_not_unpickled(tmp_path, load):
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loaded(load())
+    (kept,) = (tmp_path / "cache").glob("*.profile.gz")
+    kept.chmod(0o622)
+    assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
 def in_place_of_a_folder(folder):
     """Put a file where a folder is: nothing can be written there, not even by root."""
     shutil.rmtree(folder)

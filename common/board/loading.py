@@ -14,19 +14,19 @@ from pathlib import Path
 
 from torch_tb_profiler.run import Run
 
-from common.board.children import Child, Died
+from common.board.children import IDLE_SECONDS, RETRY_SECONDS, Child, Died
 from common.board.kept import Kept, cache_folder
 from common.board.profiles import Missing, Profiles
 from common.board.reader import Job, Outcome
+from common.board.runs import natural
 from common.board.traces import Folder, Trace
 from common.errors import printable
+from common.machine import usable_cores
 
 log = logging.getLogger("walkthrough")
 DISK_LIMIT = 2**30  # bytes of kept profiles
-RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
-IDLE_SECONDS = 20.0  # until a child that has nothing to read ends
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
-READERS = max(2, os.cpu_count() or 2)
+READERS = min(8, usable_cores())
 # The warnings that are left out are the plugin's: it was written for old pandas.
 PROGRAM = ("-W", "ignore", "-m", "common.board.reader")
 COMPARED = 2  # runs that may be asked for at a time, by the Diff view: their profiles may exceed `DISK_LIMIT`
@@ -80,6 +80,7 @@ class Loading:
         self._runs: dict[str, _Run] = {}
         self._outcomes: dict[str, tuple[str | None, float]] = {}  # by key: (why it failed or None, until when)
         self._working: set[str] = set()
+        self._died: set[str] = set()  # keys of traces at which a child has died
         self._later: set[str] = set()  # keys of files that were written to while they were read
         self._urgent: list[str] = []  # the runs that were asked for, the last first
         self._searched = self._closed = False
@@ -111,7 +112,7 @@ class Loading:
             self._later.clear()
             for name in self._runs.keys() - found.keys():
                 del self._runs[name]
-            for name, folder in sorted(found.items()):
+            for name, folder in found.items():
                 run = self._runs.get(name, _Run(folder.path, ()))
                 before = [trace for trace in run.wanted if trace.file in folder.writing]
                 run.folder, run.wanted = folder.path, (*folder.traces, *before)
@@ -121,15 +122,17 @@ class Loading:
             self._searched = True
             wanted = {trace.key for run in self._runs.values() for trace in (*run.wanted, *(run.shown or ()))}
             self._outcomes = {key: outcome for key, outcome in self._outcomes.items() if key in wanted}
+            self._died &= wanted
             self._changed.notify_all()
             names = set(self._runs)
         self._profiles.keep_only(names)
         return any(folder.writing for folder in found.values())
 
     def names(self) -> list[str]:
-        """The runs that can be asked for: not those of which no trace can be read."""
+        """The runs that can be asked for, numbers in order: not those of which no trace can be read."""
         with self._changed:
-            return sorted(name for name, run in self._runs.items() if run.shown or not self._is_settled(run))
+            names = [name for name, run in self._runs.items() if run.shown or not self._is_settled(run)]
+        return sorted(names, key=natural)
 
     @property
     def loading(self) -> bool:
@@ -140,7 +143,7 @@ class Loading:
     def failures(self) -> list[dict[str, str]]:
         """[{run, file, reason}] of the traces that cannot be read."""
         with self._changed:
-            traces = [(name, trace) for name, run in sorted(self._runs.items()) for trace in run.wanted]
+            traces = [(name, trace) for name, run in self._in_order() for trace in run.wanted]
             reasons = [self._outcomes.get(trace.key, (None, 0))[0] for _, trace in traces]
         return [
             {"run": printable(name), "file": printable(trace.file), "reason": reason}
@@ -193,6 +196,9 @@ class Loading:
                     raise NotYet(name)
                 self._changed.wait(left)
 
+    def _in_order(self) -> list[tuple[str, _Run]]:
+        return sorted(self._runs.items(), key=lambda named: natural(named[0]))
+
     def _is_settled(self, run: _Run) -> bool:
         return all(trace.key in self._outcomes for trace in run.wanted)
 
@@ -235,8 +241,11 @@ class Loading:
         job = Job(path, trace.worker, trace.span, trace.size, trace.mtime_ns, str(into))
         try:
             outcome = Outcome(**json.loads(child.ask(asdict(job))))
-        except Died as error:
-            return Outcome(str(error))
+        except Died as error:  # it may have been killed for the memory that its neighbours take: one more try
+            with self._changed:
+                temporary = trace.key not in self._died
+                self._died.add(trace.key)
+            return Outcome(str(error), temporary=temporary)
         if outcome.last:
             child.end()
         with self._changed:
@@ -271,7 +280,9 @@ class Loading:
             until = time.monotonic() + IDLE_SECONDS
             while not self._closed:
                 urgent = [name for name in self._urgent if name in self._runs]
-                names = urgent if only_urgent else [*urgent, *sorted(self._runs.keys() - set(urgent))]
+                names = (
+                    urgent if only_urgent else [*urgent, *(name for name, _ in self._in_order() if name not in urgent)]
+                )
                 for trace in (trace for name in names for trace in self._runs[name].wanted):
                     if not any(trace.key in known for known in (self._outcomes, self._working, self._later)):
                         self._working.add(trace.key)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VERSION = "0.4.3"  # the last release, and the only one that is patched
 SEARCH_SECONDS = 3.0  # until the log folders are searched again
-SETTLE_SECONDS = 0.5  # the same, while a trace is being written
+SEARCH_SECONDS_WRITING = 0.5  # the same, while a trace is being written
 
 
 class NotPatched(Exception):
@@ -107,7 +107,7 @@ def _load_in_order(plugin: Any) -> None:
             except Exception:
                 offline.log.exception("the log folders cannot be searched")
             took = time.monotonic() - begun
-            time.sleep(max(SETTLE_SECONDS if writing else SEARCH_SECONDS, 5 * took))
+            time.sleep(max(SEARCH_SECONDS_WRITING if writing else SEARCH_SECONDS, 5 * took))
 
     def _get_run(self: Any, name: str) -> "Run":
         try:

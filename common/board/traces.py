@@ -15,10 +15,10 @@ from typing import cast
 from torch_tb_profiler import consts, io
 
 import common
+from common.board.children import SETTLE_SECONDS
 from common.board.kept import hash_of_code, hashed
 from common.board.runs import MAX_FOLDERS, REMOTE
 
-SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
 CODE = tuple(Path(common.__path__[0]) / name for name in ("board", "trace"))
 
 

@@ -13,6 +13,8 @@ from support.trace_builder import TraceBuilder, two_steps
 
 pytest.importorskip("torch_tb_profiler")
 DYING = (str(Path(__file__).with_name("dying_reader.py")),)
+WAITING = str(Path(__file__).with_name("waiting_child.py"))
+BEHIND = 15  # how "nice" the children are that read what nobody waits for
 LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
 
 
@@ -182,18 +184,49 @@ def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_rea
     assert [until for _, until in loading._outcomes.values()] == [float("inf")]
 
 
-def test_the_run_that_is_asked_for_is_read_before_the_others(tmp_path, load):
+def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load, monkeypatch):
     from common.board.loading import NotYet
 
-    for number in range(30):
-        trace(tmp_path / "logs" / f"run{number:02}" / "a.pt.trace.json")
-    loading = load()
-    loading.close()  # nothing is read any more: the order alone counts
-    with pytest.raises(NotYet):
-        loading.run("run25", 0)
-    first = loading._runs[loading._urgent[0]].wanted[0]
-    assert first.path.endswith(os.path.join("run25", "a.pt.trace.json"))
-    assert len(loading.names()) == 30
+    def asked(child, count):
+        file = tmp_path / f"asked{child}"
+        ends = time.monotonic() + PATIENCE
+        while not file.exists() or len(file.read_text().splitlines()) < count:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        return ["/".join(Path(line).parts[-2:]).split(".")[0] for line in file.read_text().splitlines()]
+
+    def ask(name):
+        with pytest.raises(NotYet):
+            loading.run(name, 0)
+
+    monkeypatch.setattr("common.board.loading.READERS", 1)
+    for number in (1, 2, 10, 11):
+        for worker in "ab":
+            trace(tmp_path / "logs" / f"run{number}" / f"{worker}.pt.trace.json")
+    loading = load(program=(WAITING, str(tmp_path)))
+    assert loading.names() == ["run1", "run2", "run10", "run11"]
+    assert asked(BEHIND, 1) == ["run1/a"]  # what nobody waits for is begun
+    ask("run10")
+    assert asked(0, 1) == ["run10/a"]  # by the child that reads nothing else, and that ends no more
+    ask("run11")
+    (tmp_path / f"go{BEHIND}").touch()
+    order = ["run1/a", "run11/a", "run11/b", "run10/b", "run1/b", "run2/a", "run2/b"]
+    assert asked(BEHIND, 7) == order
+
+
+def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog, monkeypatch):
+    monkeypatch.setattr("common.board.loading.RETRY_SECONDS", 0)
+    trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
+    loading = load(program=DYING)
+    for tries in (1, 2, 2):
+        assert "exit code 9" in loaded(loading).failures()[0]["reason"]
+        assert loading._died
+        ends = time.monotonic() + PATIENCE
+        while caplog.text.count("is left out") < tries:  # it is logged after the answer
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        loading.search()
+    assert caplog.text.count("is left out") == 2
 
 
 def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):

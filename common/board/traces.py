@@ -49,17 +49,20 @@ class Folder:
 
 
 def folders_below(root: str, version: str) -> Iterator[Folder]:
-    """The folders below a log folder that hold traces. version: of torch-tb-profiler."""
+    """The folders below a log folder that hold traces, but no hidden ones. version: of torch-tb-profiler."""
     if REMOTE.match(root):
         for folder, _, files in io.walk(root):
             if traces := [file for file in files if consts.WORKER_PATTERN.match(file)]:
                 yield _folder(folder, dict.fromkeys(traces), version)
         return
-    for number, (folder, _, files) in enumerate(os.walk(root)):
+    for number, (folder, subfolders, files) in enumerate(os.walk(root)):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if number == MAX_FOLDERS:
             return
         statuses: dict[str, os.stat_result | None] = {}
-        for file in filter(consts.WORKER_PATTERN.match, files):
+        for file in files:
+            if file.startswith(".") or not consts.WORKER_PATTERN.match(file):
+                continue
             with suppress(OSError):  # it vanishes meanwhile
                 status = os.lstat(os.path.join(folder, file))
                 if stat.S_ISREG(status.st_mode):

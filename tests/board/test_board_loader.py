@@ -242,6 +242,37 @@ def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
         assert [trace.file for trace in folder.traces] == ["a.pt.trace.json"]
 
 
+def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
+    from common.board.runs import Runs
+
+    for name in ("run/a", "run/.a", "run/.hidden/a", ".ipynb_checkpoints/a"):
+        trace(tmp_path / "logs" / f"{name}.pt.trace.json")
+    assert loaded(load()).names() == ["run"]
+    (run,) = Runs([("", str(tmp_path / "logs"))]).latest().values()
+    assert list(run.traces) == ["a.pt.trace.json"]
+
+
+def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
+    from common.board import runs
+    from common.trace import source
+
+    for name in ("a", "b"):
+        trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
+    found, traces_in = [], source.traces_in
+
+    def then_vanishes(folder):
+        found.extend(traces_in(folder))
+        (folder / "b.pt.trace.json").unlink()
+        return found
+
+    monkeypatch.setattr(source, "traces_in", then_vanishes)
+    (run,) = runs.Runs([("", str(tmp_path / "logs"))]).latest().values()
+    assert (len(found), list(run.traces), len(run.versions)) == (2, ["a.pt.trace.json"], 1)
+    names = ["a.pt.trace.json", "b.pt.trace.json"]  # as listed before it vanished
+    monkeypatch.setattr(source, "traces_in", traces_in)
+    assert list(runs._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
+
+
 def profiles(*builders, folder):
     """The profiles of traces."""
     paths = [builder.write(folder / f"{number}.json") for number, builder in enumerate(builders)]

@@ -8,6 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
+RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
+IDLE_SECONDS = 20.0  # until a child that has nothing to read ends
 
 
 class Died(Exception):

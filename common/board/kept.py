@@ -4,8 +4,9 @@ import gzip
 import hashlib
 import logging
 import os
+import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -37,10 +38,13 @@ class Kept:
             return None
 
     def unpacked(self, key: str) -> bytes | None:
-        """An answer, decompressed; None where there is none, or a damaged one."""
+        """An answer, decompressed; None where there is none, a damaged one, or one that others could have written."""
         path = self.path(key)
         try:
-            return gzip.decompress(path.read_bytes()) if path else None
+            if path is None:
+                return None
+            with path.open("rb") as file:
+                return gzip.decompress(file.read()) if is_private(os.fstat(file.fileno())) else None
         except UNREADABLE:
             return None
 
@@ -50,21 +54,24 @@ class Kept:
             write_private(path, packed)
             self.prune()
 
-    def prune(self) -> None:
-        """Delete the oldest files until the rest is no more than `limit`."""
+    def prune(self, spare: Collection[str] = ()) -> None:
+        """Delete the oldest files until the rest is no more than `limit`, but none of the keys in `spare`."""
         if not self.folder:
             return
-        files = []
+        files, an_hour_ago = [], time.time() - 3600
         with suppress(OSError):
             for file in self.folder.iterdir():
                 with suppress(OSError):  # another process may have deleted it
                     status = file.lstat()
-                    if not file.is_dir():
+                    is_being_written = file.name.startswith(".") and status.st_mtime > an_hour_ago
+                    if not file.is_dir() and not is_being_written:
                         files.append((status.st_mtime, status.st_size, file))
         total = sum(size for _, size, _ in files)
         for _, size, file in sorted(files):
             if total <= self.limit:
                 break
+            if file.name.split(".")[0] in spare:
+                continue
             with suppress(OSError):
                 file.unlink()
             total -= size
@@ -78,7 +85,8 @@ def write_private(path: Path, content: bytes) -> None:
             file.write(content)
         partial.replace(path)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         raise
 
 
@@ -94,11 +102,14 @@ def usable(folder: Path) -> Path | None:
         if not folder.is_absolute():
             return None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = folder.stat()
-        own = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
-        return folder if own and os.access(folder, os.W_OK) else None
+        return folder if is_private(folder.stat()) and os.access(folder, os.W_OK) else None
     except OSError:
         return None
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Whether a file or folder is the user's, and nobody else can write to it; True where the system does not say."""
+    return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
 
 
 def key_of(path: Path | str, *parts: object) -> str:

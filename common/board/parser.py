@@ -6,7 +6,6 @@ A child process does so before it reads traces (see `reader`), and TensorBoard's
 import gzip
 import re
 import sys
-import tempfile
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
@@ -112,12 +111,12 @@ def _us_within(step: Range, ranges: list[Range]) -> int:
     return get_ranges_sum(intersection_ranges_lists([step], list(ranges)))
 
 
-def preprocess_file(trace_path: str, cache_dir: str) -> tuple[str, dict[str, Any]]:
-    """The path of the file that the Trace view sends to the browser, and the trace's JSON in the format of 2021.
+def parse(worker: str, span: int | None, path: str) -> tuple[data.RunProfileData, bytes | None]:
+    """What the plugin computes from a trace, and a repaired copy of the trace, gzipped, for the Trace view.
 
-    The path is `trace_path`, or a repaired copy in `cache_dir` where a browser could not read the original.
+    The copy is None where a browser can read the original.
     """
-    text = io.read(trace_path)
+    text = io.read(path)
     if text[:2] == b"\x1f\x8b":
         text = gzip.decompress(text)
     repaired = None
@@ -128,15 +127,15 @@ def preprocess_file(trace_path: str, cache_dir: str) -> tuple[str, dict[str, Any
         decoded = msgspec.json.decode(repaired)
     if _drop_far_end(decoded):
         repaired = msgspec.json.encode(decoded)
-    if repaired:
-        with tempfile.NamedTemporaryFile(suffix=".json.gz", dir=cache_dir, delete=False) as file:
-            file.write(gzip.compress(repaired, 1))
-        trace_path = file.name
+    copy = gzip.compress(repaired, 1) if repaired else None
+    del text, repaired  # each as large as the file
     decoded = translated(decoded)
     EventParser.parallel_wrappers = frozenset(
         event["name"] for event in decoded["traceEvents"] if event["name"].endswith("Parallel.forward")
     )
-    return trace_path, decoded
+    parsed = data.RunProfileData.from_json(worker, span, decoded)
+    parsed.trace_file_path = path
+    return parsed, copy
 
 
 def _drop_far_end(decoded: Any) -> bool:
@@ -212,7 +211,7 @@ def patch_parser() -> None:
     uses = classmethod(lambda _, name: uses_tensor_cores(name) is True)
     eligible = classmethod(lambda _, name: name in ELIGIBLE or name in ELIGIBLE_SINCE)
     patches: list[tuple[object, str, object]] = [
-        (data.RunProfileData, "_preprocess_file", staticmethod(preprocess_file)),
+        (data.RunProfileData, "parse", staticmethod(lambda worker, span, path, _: parse(worker, span, path)[0])),
         (data, "EventParser", EventParser),
         (data, "OverallParser", OverallParser),
         (run_generator.RunGenerator, "_generate_op_pie", generate_op_pie),

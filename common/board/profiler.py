@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 VERSION = "0.4.3"  # the last release, and the only one that is patched
 SEARCH_SECONDS = 3.0  # until the log folders are searched again
-SETTLE_SECONDS = 0.5  # the same, while a trace is being written
+SEARCH_SECONDS_WRITING = 0.5  # the same, while a trace is being written
 
 
 class NotPatched(Exception):
@@ -107,7 +108,7 @@ def _load_in_order(plugin: Any) -> None:
             except Exception:
                 offline.log.exception("the log folders cannot be searched")
             took = time.monotonic() - begun
-            time.sleep(max(SETTLE_SECONDS if writing else SEARCH_SECONDS, 5 * took))
+            time.sleep(max(SEARCH_SECONDS_WRITING if writing else SEARCH_SECONDS, 5 * took))
 
     def _get_run(self: Any, name: str) -> "Run":
         try:
@@ -130,9 +131,18 @@ def _load_in_order(plugin: Any) -> None:
     def is_active(self: Any) -> bool:
         return bool(self.walkthrough_loading.names() or self.walkthrough_loading.failures())
 
+    plugin_trace_route = plugin.trace_route
+
+    def trace_route(self: Any, request: "wrappers.Request") -> Any:
+        path = self._get_profile_for_request(request).trace_file_path
+        if not REMOTE.match(path) and (os.path.islink(path) or not os.path.isfile(path)):
+            raise exceptions.NotFound("the trace is not there any more")
+        return partial(plugin_trace_route, self)
+
     plugin.__init__, plugin._monitor_runs, plugin._receive_runs = __init__, _monitor_runs, lambda self: None
     plugin._get_run, plugin.is_active = _get_run, is_active
     plugin.runs_route = wrappers.Request.application(runs_route)  # pyright: ignore[reportArgumentType]
+    plugin.trace_route = wrappers.Request.application(trace_route)  # pyright: ignore[reportArgumentType]
     plugin.failures_route = wrappers.Request.application(failures_route)  # pyright: ignore[reportArgumentType]
 
 

@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from torch_tb_profiler.profiler.loader import RunLoader
@@ -92,17 +93,22 @@ class Profiles:
         try:
             profile, distributed = pickle.loads(pickled or b"")  # from a file that only this user can write
         except Exception as error:
-            path.unlink(missing_ok=True)
+            _delete(path)
             raise Missing(trace) from error
         finally:
             if collecting:
                 gc.enable()
         if profile.trace_file_path != trace.path and not os.path.exists(profile.trace_file_path):
-            path.unlink(missing_ok=True)
+            _delete(path)
             raise Missing(trace)
         with suppress(OSError):
             os.utime(path)  # the oldest go first
         return profile, distributed, len(pickled or b"")
+
+
+def _delete(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 class _Distributed(RunLoader):

@@ -44,34 +44,40 @@ class Outcome:
     reason: str | None = None
     changed: bool = False
     temporary: bool = False  # another try may succeed, though the file stays the same
+    unwritable: bool = False  # the trace is fine, but its profile cannot be written
     last: bool = False  # the child ends
 
 
 def read(job: Job) -> Outcome:
     """Write the profile of a trace: gzipped, pickled (`RunProfile`, `DistributedRunProfileData`)."""
-    from torch_tb_profiler.profiler.data import DistributedRunProfileData, RunProfileData
+    from torch_tb_profiler.profiler.data import DistributedRunProfileData
     from torch_tb_profiler.profiler.run_generator import RunGenerator
 
-    import common.board.parser  # noqa: F401  # it patches the two
+    from common.board import parser  # it patches the two
 
     if _is_changed(job):
         return Outcome(changed=True)
     try:
         into = Path(job.into)
-        data = RunProfileData.parse(job.worker, job.span, job.path, str(into.parent))
-        if data.trace_file_path != job.path:
-            os.replace(data.trace_file_path, repaired(into))
+        data, copy = parser.parse(job.worker, job.span, job.path)
+        if copy:
             data.trace_file_path = str(repaired(into))
         profile = RunGenerator(job.worker, job.span, data).generate_run_profile()
-        pickled = pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5)
-        if _is_changed(job):
-            return Outcome(changed=True)
-        write_private(into, gzip.compress(pickled, 1))
-        return Outcome()
+        packed = gzip.compress(pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5), 1)
     except Exception as error:
         if _is_changed(job):
             return Outcome(changed=True)
         return Outcome(printable(_reason(error), 300), temporary=isinstance(error, OSError))
+    if _is_changed(job):
+        return Outcome(changed=True)
+    try:
+        if copy:
+            write_private(repaired(into), copy)
+        write_private(into, packed)
+    except OSError as error:
+        reason = f"what was read of it cannot be written to {into.parent}: {error.strerror or error}"
+        return Outcome(printable(reason, 300), unwritable=True)
+    return Outcome()
 
 
 def repaired(into: Path) -> Path:

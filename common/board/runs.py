@@ -171,13 +171,17 @@ def _run(folder: Path, files: list[str], name: str) -> Run | None:
     if not traces and result is None and problem is None:
         return None
     newest_first = [path.name for path in source.traces_in(folder) if path.name in traces] if traces else []
-    paths = {file: folder / file for file in newest_first}
-    status = [path.stat() for path in paths.values()]
-    versions = [f"{one.st_size} {one.st_mtime_ns}" for one in status]
-    training = source.of_training(list(paths.values())) if len(paths) > 1 else []
-    known = dict(zip(paths.values(), versions, strict=True))
+    known: dict[Path, str] = {}
+    for file in newest_first:
+        with suppress(OSError):  # it vanishes meanwhile
+            status = (folder / file).stat()
+            known[folder / file] = f"{status.st_size} {status.st_mtime_ns}"
+    if not known and result is None and problem is None:
+        return None
+    training = source.of_training(list(known)) if len(known) > 1 else []
     ranks = {_rank(path, known[path]) for path in training} - {None}
-    return Run(name, folder, paths, result, problem, versions, len(ranks) > 1)
+    paths = {path.name: path for path in known}
+    return Run(name, folder, paths, result, problem, list(known.values()), len(ranks) > 1)
 
 
 @lru_cache(10_000)
@@ -193,6 +197,9 @@ def _rank(path: Path, version: str) -> int | None:
 
 
 def _is_file(path: Path, max_bytes: float = math.inf) -> bool:
-    """True for a plain file: no link, no pipe that would block the reader."""
-    status = path.lstat()
+    """True for a plain file: no link, no pipe that would block the reader. False where it vanishes meanwhile."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
     return stat.S_ISREG(status.st_mode) and status.st_size <= max_bytes

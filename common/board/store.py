@@ -3,32 +3,27 @@
 import atexit
 import gzip
 import logging
-import os
-import queue
 import threading
 import time
 from collections import OrderedDict
-from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 
 import common.trace
-from common.board.children import Child, Died
+from common.board.children import IDLE_SECONDS, RETRY_SECONDS, SETTLE_SECONDS, Child, Died
 from common.board.kept import Kept, cache_folder, hash_of_code, key_of
 from common.errors import printable
+from common.machine import usable_cores
 from common.trace import digest
 
 log = logging.getLogger("walkthrough")
 CODE = Path(common.trace.__path__[0])
 MEMORY_LIMIT = 64 * 2**20  # bytes
 DISK_LIMIT = 256 * 2**20  # bytes; the oldest answers go first
-SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
-RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
-IDLE_SECONDS = 20.0  # until a child that has nothing to read ends
 PROGRAM = ("-m", "common.trace.digest", "--serve")
-WORKERS = max(1, min(4, os.cpu_count() or 1))
+WORKERS = min(4, usable_cores())
 
 Kind = Literal["digest", "lanes"]
 Steps = tuple[int | None, int | None]  # the first and the last, counted from 0; None where it is left to the answer
@@ -62,19 +57,19 @@ class Store:
     """Answers about traces as gzipped JSON. Thread-safe; the same answer is never computed twice at a time.
 
     folder: where answers are kept, None for the user's cache folder. After any change of the trace, or of the code that
-    reads it, an answer is computed anew.
+    reads it, an answer is computed anew. workers, program: how many children answer, and which.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, workers: int = WORKERS, program: tuple[str, ...] = PROGRAM) -> None:
         self._kept = Kept(folder or cache_folder(), DISK_LIMIT, ".json.gz")
         self._lock, self._closed = threading.Lock(), False
+        self._asked = threading.Condition(self._lock)
         self._ready: OrderedDict[str, bytes] = OrderedDict()
         self._failed: OrderedDict[str, tuple[str, float]] = OrderedDict()  # key: (reason, until when)
-        self._jobs: queue.PriorityQueue[tuple[bool, int, Question]] = queue.PriorityQueue()
-        self._number = count()
-        self._waiting: dict[Question, bool] = {}  # whether somebody waits for it
-        self._working: set[Question] = set()
-        self._children = [Child(PROGRAM) for _ in range(WORKERS)]
+        self._died: set[str] = set()  # keys of answers at which a child has died
+        self._waiting: OrderedDict[Question, bool] = OrderedDict()  # whether somebody waits for it; asked last: last
+        self._working: set[Question] = set()  # those of `_waiting` that a child has
+        self._children = [Child(program) for _ in range(workers)]
         for child in self._children:
             threading.Thread(target=self._work, args=(child,), name="walkthrough", daemon=True).start()
         atexit.register(self.close)
@@ -82,7 +77,8 @@ class Store:
     def get(self, kind: Kind, path: Path, urgent: bool = True, steps: Steps = ANY_STEPS) -> Answer:
         """("ready", gzipped JSON), ("reading", None) or ("failed", reason). Does not wait: it starts the computation.
 
-        urgent: a reader waits for it, so it goes before what is read ahead. steps: those of "lanes".
+        urgent: a reader waits for it, so it goes before what is read ahead, and before what was asked for earlier.
+        steps: those of "lanes".
         """
         question = Question(kind, path, steps)
         try:
@@ -100,12 +96,15 @@ class Store:
                 return "reading", None
         cached = self._kept.read(key)
         with self._lock:
+            if key in self._ready:  # meanwhile
+                return "ready", self._ready[key]
             if cached:
                 self._put_in_memory(key, cached)
                 return "ready", cached
-            if question not in self._waiting or (urgent and not self._waiting[question]):
+            if urgent or question not in self._waiting:
                 self._waiting[question] = urgent
-                self._jobs.put((not urgent, next(self._number), question))
+                self._waiting.move_to_end(question)
+                self._asked.notify()
         return "reading", None
 
     @property
@@ -121,16 +120,11 @@ class Store:
 
     def _work(self, child: Child) -> None:
         while not self._closed:
-            try:
-                _, _, question = self._jobs.get(timeout=IDLE_SECONDS)
-            except queue.Empty:
+            question = self._next()
+            if question is None:
                 child.end()
                 continue
             path = question.path
-            with self._lock:
-                if question not in self._waiting or question in self._working:
-                    continue  # it was queued twice
-                self._working.add(question)
             key = answer = None
             reason, lasting = "a defect: see TensorBoard's log", False
             try:
@@ -139,7 +133,7 @@ class Store:
                         break
                     time.sleep(0.1)
                 key = question.key
-                answer, reason, lasting = self._compute(child, question)
+                answer, reason, lasting = self._compute(child, question, key)
             except OSError as error:
                 reason = f"cannot read {path.name}: {error.strerror}"
             except Exception:
@@ -161,12 +155,27 @@ class Store:
                 except OSError as error:
                     log.warning("not cached in %s: %s", self._kept.folder, error.strerror)
 
-    def _compute(self, child: Child, question: Question) -> tuple[bytes | None, str | None, bool]:
+    def _next(self) -> Question | None:
+        """The question to answer next, as soon as there is one; None after a while without."""
+        with self._asked:
+            if not self._asked.wait_for(lambda: self._waiting.keys() - self._working or self._closed, IDLE_SECONDS):
+                return None
+            idle = [question for question in self._waiting if question not in self._working]
+            urgent = [question for question in idle if self._waiting[question]]
+            question = urgent[-1] if urgent else idle[0] if idle else None
+            if question:
+                self._working.add(question)
+            return question
+
+    def _compute(self, child: Child, question: Question, key: str) -> tuple[bytes | None, str | None, bool]:
         """(gzipped JSON or None, why it failed or None, whether it would fail again)."""
         try:
             answer = _answers.decode(child.ask(question.words))
-        except Died as error:
-            return None, str(error), False
+        except Died as error:  # it may have been killed for the memory that its neighbours take: one more try
+            with self._lock:
+                lasting = key in self._died
+                self._died.add(key)
+            return None, str(error), lasting
         if answer.last:
             child.end()
         if answer.reason:

@@ -15,10 +15,10 @@ from typing import cast
 from torch_tb_profiler import consts, io
 
 import common
+from common.board.children import SETTLE_SECONDS
 from common.board.kept import hash_of_code, hashed
 from common.board.runs import MAX_FOLDERS, REMOTE
 
-SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
 CODE = tuple(Path(common.__path__[0]) / name for name in ("board", "trace"))
 
 
@@ -49,17 +49,20 @@ class Folder:
 
 
 def folders_below(root: str, version: str) -> Iterator[Folder]:
-    """The folders below a log folder that hold traces. version: of torch-tb-profiler."""
+    """The folders below a log folder that hold traces, but no hidden ones. version: of torch-tb-profiler."""
     if REMOTE.match(root):
         for folder, _, files in io.walk(root):
             if traces := [file for file in files if consts.WORKER_PATTERN.match(file)]:
                 yield _folder(folder, dict.fromkeys(traces), version)
         return
-    for number, (folder, _, files) in enumerate(os.walk(root)):
+    for number, (folder, subfolders, files) in enumerate(os.walk(root)):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if number == MAX_FOLDERS:
             return
         statuses: dict[str, os.stat_result | None] = {}
-        for file in filter(consts.WORKER_PATTERN.match, files):
+        for file in files:
+            if file.startswith(".") or not consts.WORKER_PATTERN.match(file):
+                continue
             with suppress(OSError):  # it vanishes meanwhile
                 status = os.lstat(os.path.join(folder, file))
                 if stat.S_ISREG(status.st_mode):

@@ -4,6 +4,7 @@ Runs in a process of its own, so a server stays responsive and small while a lar
 """
 
 import argparse
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def digest(summary: Summary) -> dict[str, object]:
     kernels, recording = usual.in_steps.kernels, summary.trace.recording
     rank = summary.trace.rank
     return {
-        "file": summary.trace.file.name,
+        "file": _encodable(summary.trace.file.name),
         "warnings": [_warning(summary, line) for line in summary.trace.warnings],
         "partial": summary.trace.partial,
         "recorded": [micro_sign(line) for line in wording.recorded(summary)],
@@ -140,6 +141,11 @@ def _warning(summary: Summary, line: str) -> str:
     return micro_sign(line.replace(str(summary.trace.file), summary.trace.file.name))
 
 
+def _encodable(text: str) -> str:
+    """The text with "?" for what cannot be encoded: a file's name need not be UTF-8."""
+    return text.encode(errors="replace").decode()
+
+
 def _kernel(kernel: Kernel, count: int) -> dict[str, Any]:
     row = asdict(kernel) | {"short": short_name(kernel.name, NAME_WIDTH)}
     return row | {"count": kernel.count / count, "us": kernel.us / count}
@@ -206,7 +212,8 @@ def answer(words: Sequence[str]) -> bytes:
         raise InputError("the steps are counted from 0, and the last is not before the first")
     with Chunks(options.trace) as chunks:
         summary = summarize(chunks, details=options.lanes)
-    result = lanes(summary, options.first, options.last) if options.lanes else digest(summary)
+    result: dict[str, Any] = lanes(summary, options.first, options.last) if options.lanes else digest(summary)
+    result["warnings"] = [_encodable(line) for line in result["warnings"]]
     return msgspec.json.encode(result, enc_hook=lambda value: value.item())  # numpy's numbers
 
 
@@ -226,9 +233,11 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     """Answer each line of `questions`, the words of a command line as JSON, with an `Answer`, a line of JSON."""
     for line in questions:
         try:
-            found = Answer(msgspec.Raw(answer(msgspec.json.decode(line, type=list[str]))))
+            found = Answer(msgspec.Raw(answer(json.loads(line))))  # msgspec refuses names that are not UTF-8
         except InputError as error:
-            found = Answer(reason=str(error), lasting=True)
+            found = Answer(reason=printable(error), lasting=True)
+        except SystemExit:  # argparse's
+            found = Answer(reason="no question about a trace", lasting=True)
         except MemoryError:
             found = Answer(reason="out of memory: this machine has too little for it")
         except Exception:

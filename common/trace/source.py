@@ -5,6 +5,7 @@ import re
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import BinaryIO
@@ -36,7 +37,10 @@ def traces_in(folder: str | Path) -> list[Path]:
         digits = int(stamp[1]) if stamp else 0
         while digits > 10**13:  # torch names some traces in ms and some in ns
             digits //= 1000
-        return (digits or int(path.stat().st_mtime * 1000), path.name)
+        if not digits:
+            with suppress(OSError):  # it vanishes meanwhile
+                digits = int(path.stat().st_mtime * 1000)
+        return digits, path.name
 
     files = [path for path in Path(folder).iterdir() if path.name.endswith(SUFFIXES) and not path.name.startswith(".")]
     files = [path for path in files if path.exists()]  # a link may lead nowhere

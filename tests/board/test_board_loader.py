@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -12,6 +13,8 @@ from support.trace_builder import TraceBuilder, two_steps
 
 pytest.importorskip("torch_tb_profiler")
 DYING = (str(Path(__file__).with_name("dying_reader.py")),)
+WAITING = str(Path(__file__).with_name("waiting_child.py"))
+BEHIND = 15  # how "nice" the children are that read what nobody waits for
 LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
 
 
@@ -131,18 +134,99 @@ def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp
     assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
 
 
-def test_the_run_that_is_asked_for_is_read_before_the_others(tmp_path, load):
+def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monkeypatch):
+    monkeypatch.setattr("common.board.loading.DISK_LIMIT", 1)  # byte
+    for name in ("one", "two"):
+        for worker in "abc":
+            trace(tmp_path / "logs" / name / f"{worker}.pt.trace.json")
+    loading = loaded(load())
+    for name in ("one", "two"):
+        assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a", "b", "c"]
+    assert len(list((tmp_path / "cache").iterdir())) == 6
+
+
+def test_a_profile_that_others_could_have_written_is_not_unpickled(tmp_path, load):
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loaded(load())
+    (kept,) = (tmp_path / "cache").glob("*.profile.gz")
+    kept.chmod(0o622)
+    assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def in_place_of_a_folder(folder):
+    """Put a file where a folder is: nothing can be written there, not even by root."""
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def test_where_the_cache_folder_is_lost_a_temporary_one_is_used(tmp_path, load, caplog):
+    loading = load()
+    in_place_of_a_folder(tmp_path / "cache")
+    for name in ("one", "two"):
+        trace(tmp_path / "logs" / name / "a.pt.trace.json")
+    loading.search()
+    for name in ("one", "two"):
+        assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a"]
+    assert loaded(loading).failures() == []
+    assert caplog.text.count("a temporary folder is used") == 1
+    assert "left out" not in caplog.text
+
+
+def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_read_again(tmp_path, load, monkeypatch):
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: str(tmp_path / "nowhere"))
+    loading = load()
+    in_place_of_a_folder(tmp_path / "cache")
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loading.search()
+    (failure,) = loaded(loading).failures()
+    assert f"cannot be written to {tmp_path / 'nowhere'}: No such file or directory" in failure["reason"]
+    assert [until for _, until in loading._outcomes.values()] == [float("inf")]
+
+
+def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load, monkeypatch):
     from common.board.loading import NotYet
 
-    for number in range(30):
-        trace(tmp_path / "logs" / f"run{number:02}" / "a.pt.trace.json")
-    loading = load()
-    loading.close()  # nothing is read any more: the order alone counts
-    with pytest.raises(NotYet):
-        loading.run("run25", 0)
-    first = loading._runs[loading._urgent[0]].wanted[0]
-    assert first.path.endswith(os.path.join("run25", "a.pt.trace.json"))
-    assert len(loading.names()) == 30
+    def asked(child, count):
+        file = tmp_path / f"asked{child}"
+        ends = time.monotonic() + PATIENCE
+        while not file.exists() or len(file.read_text().splitlines()) < count:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        return ["/".join(Path(line).parts[-2:]).split(".")[0] for line in file.read_text().splitlines()]
+
+    def ask(name):
+        with pytest.raises(NotYet):
+            loading.run(name, 0)
+
+    monkeypatch.setattr("common.board.loading.READERS", 1)
+    for number in (1, 2, 10, 11):
+        for worker in "ab":
+            trace(tmp_path / "logs" / f"run{number}" / f"{worker}.pt.trace.json")
+    loading = load(program=(WAITING, str(tmp_path)))
+    assert loading.names() == ["run1", "run2", "run10", "run11"]
+    assert asked(BEHIND, 1) == ["run1/a"]  # what nobody waits for is begun
+    ask("run10")
+    assert asked(0, 1) == ["run10/a"]  # by the child that reads nothing else, and that ends no more
+    ask("run11")
+    (tmp_path / f"go{BEHIND}").touch()
+    order = ["run1/a", "run11/a", "run11/b", "run10/b", "run1/b", "run2/a", "run2/b"]
+    assert asked(BEHIND, 7) == order
+
+
+def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog, monkeypatch):
+    monkeypatch.setattr("common.board.loading.RETRY_SECONDS", 0)
+    trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
+    loading = load(program=DYING)
+    for tries in (1, 2, 2):
+        assert "exit code 9" in loaded(loading).failures()[0]["reason"]
+        assert loading._died
+        ends = time.monotonic() + PATIENCE
+        while caplog.text.count("is left out") < tries:  # it is logged after the answer
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        loading.search()
+    assert caplog.text.count("is left out") == 2
 
 
 def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
@@ -156,6 +240,37 @@ def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
     for root in ("logs", "also"):
         (folder,) = folders_below(str(tmp_path / root), "0.4.3")
         assert [trace.file for trace in folder.traces] == ["a.pt.trace.json"]
+
+
+def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
+    from common.board.runs import Runs
+
+    for name in ("run/a", "run/.a", "run/.hidden/a", ".ipynb_checkpoints/a"):
+        trace(tmp_path / "logs" / f"{name}.pt.trace.json")
+    assert loaded(load()).names() == ["run"]
+    (run,) = Runs([("", str(tmp_path / "logs"))]).latest().values()
+    assert list(run.traces) == ["a.pt.trace.json"]
+
+
+def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
+    from common.board import runs
+    from common.trace import source
+
+    for name in ("a", "b"):
+        trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
+    found, traces_in = [], source.traces_in
+
+    def then_vanishes(folder):
+        found.extend(traces_in(folder))
+        (folder / "b.pt.trace.json").unlink()
+        return found
+
+    monkeypatch.setattr(source, "traces_in", then_vanishes)
+    (run,) = runs.Runs([("", str(tmp_path / "logs"))]).latest().values()
+    assert (len(found), list(run.traces), len(run.versions)) == (2, ["a.pt.trace.json"], 1)
+    names = ["a.pt.trace.json", "b.pt.trace.json"]  # as listed before it vanished
+    monkeypatch.setattr(source, "traces_in", traces_in)
+    assert list(runs._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
 
 
 def profiles(*builders, folder):

@@ -246,6 +246,24 @@ def test_links_are_not_followed(board, logdir, tmp_path):
         (logdir / "linked").unlink()
 
 
+def test_the_profiler_sends_no_trace_that_has_become_a_link_or_is_gone(board, logdir, tmp_path):
+    path = logdir / "zz_link" / "w.pt.trace.json"
+    secret = two_steps().write(tmp_path / "secret.pt.trace.json")
+    path.parent.mkdir()
+    two_steps().write(path)
+    address = f"{PROFILER}/trace?run=zz_link&worker=w&span=default"
+    try:
+        board.until(lambda: "zz_link" in board.runs_loaded(), "the run")
+        assert board.get(address)[0] == 200
+        path.unlink()
+        assert board.get(address)[0] == 404
+        path.symlink_to(secret)
+        assert board.get(address)[0] == 404
+    finally:
+        shutil.rmtree(path.parent)
+    board.until(lambda: "zz_link" not in board.runs_loaded(), "the end of the run")
+
+
 def test_posts_are_refused_and_json_is_not_sniffed(board):
     ours = [
         f"{WALKTHROUGH}/{route}"

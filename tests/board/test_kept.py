@@ -40,6 +40,22 @@ def test_the_oldest_answers_are_deleted(kept):
     assert sorted(file.name for file in kept.folder.iterdir()) == ["another", "key2.json.gz", "key3.json.gz"]
 
 
+def test_what_is_spared_and_what_is_being_written_are_not_deleted(kept):
+    for number in range(4):
+        kept.write(f"key{number}", bytes(250))
+        os.utime(kept.path(f"key{number}"), (number, number))
+    kept.limit = 300
+    (kept.folder / ".key4.json.gz.1").write_bytes(bytes(250))
+    kept.prune({"key0", "key1"})
+    assert sorted(file.name for file in kept.folder.iterdir()) == [".key4.json.gz.1", "key0.json.gz", "key1.json.gz"]
+
+
+def test_an_answer_that_others_could_have_written_is_not_unpacked(kept):
+    kept.write("key", gzip.compress(b"{}"))
+    kept.path("key").chmod(0o620)
+    assert kept.unpacked("key") is None
+
+
 def test_nothing_is_kept_where_others_can_write(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)

@@ -47,6 +47,24 @@ def gloo():
     return builder
 
 
+def with_backward():
+    """A step whose convolution and the select before it have autograd's number of the convolution's backward."""
+    builder = TraceBuilder(devices=[])
+    builder.step(1, 0, 1000)
+    select, outer = builder.op("aten::select", 10, 20), builder.op("aten::conv2d", 50, 100)
+    inner, later = builder.op("aten::convolution", 60, 80), builder.op("aten::relu", 200, 50)
+    backward = builder.op("autograd::engine::evaluate_function: ConvolutionBackward0", 500, 100)
+    node = builder.op("ConvolutionBackward0", 510, 80)
+    for event in (select, outer, inner, backward, node):
+        event["args"]["Sequence number"] = 14
+    later["args"]["Sequence number"] = 15
+    for event in (select, outer, inner, later):
+        event["args"]["Fwd thread id"] = 0
+    for event in (backward, node):
+        event["args"]["Fwd thread id"] = 1
+    return builder
+
+
 @pytest.fixture
 def answer_of(tmp_path):
     """answer_of(builder): what the server sends of a trace, to be spoilt."""
@@ -155,6 +173,24 @@ def test_an_arrow_joins_a_launch_and_its_kernel(timeline, answer_of):
     find(page, KERNEL)
     page.wait_for_timeout(600)
     assert page.evaluate(count) > alone + 100
+
+
+def test_a_backward_belongs_to_the_operator_that_made_its_node(timeline, answer_of):
+    page = timeline(answer_of(with_backward()))
+
+    def part(title):
+        return page.locator(".wtl-part", has=page.get_by_role("heading", name=title)).get_by_role("button")
+
+    find(page, "aten::select")
+    assert "backward" not in panel(page)
+    find(page, "aten::conv2d")
+    assert part("Its backward").all_inner_texts() == ["autograd::engine::evaluate_function: ConvolutionBackward0"]
+    part("Its backward").click()
+    page.wait_for_selector("h3:has-text('evaluate_function')")
+    assert part("Its forward").all_inner_texts() == ["aten::convolution"]
+    part("Its forward").click()
+    page.wait_for_selector("h3:has-text('aten::convolution')")
+    assert part("Its backward").count() == 1
 
 
 def test_the_stack_of_a_trace_of_2021_is_shown(timeline, answer_of):

@@ -42,7 +42,15 @@ export function readModel(data) {
   for (const lane of lanes) if (lane.kind === "idle") lane.shade = idleShade;
   for (const lane of (data?.counters || []).map(readCounter)) lanes.push(lane);
   return {names, shade: Uint8Array.from(names, shadeOf), lanes, tracks, steps, count, us, low, high, events,
-    details: data?.details || [], loaded: partLoaded(loaded, low, high), linked: null};
+    details: data?.details || [], loaded: partLoaded(loaded, low, high), opening: loadedSteps(steps, loaded),
+    linked: null};
+}
+
+/** From the first loaded step to the end of the last one; null where there is none. */
+function loadedSteps(steps, loaded) {
+  const shown = loaded ? steps.filter(({index}) => loaded.first <= index && index <= loaded.last) : steps;
+  if (!shown.length) return null;
+  return {start: shown[0].start, end: shown.reduce((end, step) => Math.max(end, step.end), -Infinity)};
 }
 
 /** The lanes, in which the gaps' names say that they are gaps. Adds these names to `names`. */

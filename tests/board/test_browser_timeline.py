@@ -474,6 +474,16 @@ def test_lanes_move_fold_and_are_pinned_by_mouse_and_by_keyboard(timeline, answe
     assert labels(page) == before
 
 
+def test_counters_alone_are_drawn(timeline):
+    memory = {"label": "CPU memory, allocated", "unit": "bytes", "group": "CPU"}
+    page = timeline(
+        {"names": [], "lanes": [], "steps": [], "counters": [memory | {"time": [5, 15], "value": [0, 9e6]}]}
+    )
+    low, high = drawn(page)
+    assert low < 5 < 15 < high
+    assert labels(page) == ["CPU memory, allocated"]
+
+
 def test_deep_lanes_of_other_threads_start_folded(timeline, answer_of):
     page = timeline(answer_of(with_python()))
     folded = page.locator(".wtl-lane .wtl-fold[aria-expanded=false]").all_inner_texts()
@@ -529,3 +539,33 @@ def test_the_timeline_takes_the_window(timeline, answer_of, shot, look):
     assert page.locator(".wtl-stage").bounding_box()["height"] > 250
     assert "0 us" not in page.locator("main").inner_text()
     shot(page, "timeline-wide")
+
+
+def test_a_page_comes_back_when_tensorboard_answers_again(tab, opened):
+    page = tab("ladder")
+    page.route("**/digest?*", lambda route: route.abort())
+    page.evaluate("location.hash = 'step?run=gpu'")
+    page.wait_for_selector("text=This cannot be shown: TensorBoard does not answer")
+    page.unroute("**/digest?*")
+    page.wait_for_selector("text=Mean step")
+    opened[-1].problems.clear()  # the browser says that the request failed
+
+
+def test_a_page_that_failed_is_tried_again_on_demand(tab):
+    page = tab("ladder")
+    failed = json.dumps({"state": "failed", "reason": "out of memory"})
+    page.route("**/digest?*", lambda route: route.fulfill(body=failed, content_type="application/json"))
+    page.evaluate("location.hash = 'step?run=gpu'")
+    page.wait_for_selector("text=This cannot be shown: out of memory")
+    page.unroute("**/digest?*")
+    page.get_by_role("button", name="try again").click()
+    page.wait_for_selector("text=Mean step")
+
+
+def test_every_page_has_a_link_to_its_place(tab):
+    page = tab("step", run="gpu")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="copy link").click()
+    page.wait_for_selector("#copied:has-text('copied')")
+    address = page.evaluate("navigator.clipboard.readText()")
+    assert address.endswith("/page.html#step?run=gpu")

@@ -38,9 +38,13 @@ export function readModel(data) {
   for (const span of [...steps, ...(total ? [total] : [])]) {
     [low, high] = [Math.min(low, span.start), Math.max(high, span.end)];
   }
+  const counters = (data?.counters || []).map(readCounter);
+  for (const {counter: {time}} of low > high ? counters.filter(({counter}) => counter.time.length) : []) {
+    [low, high] = [Math.min(low, time[0]), Math.max(high, time.at(-1))];
+  }
   const idleShade = Uint8Array.from(names, causeIndex);
   for (const lane of lanes) if (lane.kind === "idle") lane.shade = idleShade;
-  for (const lane of (data?.counters || []).map(readCounter)) lanes.push(lane);
+  lanes.push(...counters);
   return {names, shade: Uint8Array.from(names, shadeOf), lanes, tracks, steps, count, us, low, high, events,
     details: data?.details || [], loaded: partLoaded(loaded, low, high), opening: loadedSteps(steps, loaded),
     linked: null};

@@ -17,7 +17,8 @@ export class Stage {
     this.onLoad = onLoad;
     this.keys = keys; // further keys: {key: action(event)}
     this.model = readModel(data);
-    this.empty = !this.model.events && !this.model.steps.length;
+    const {events, steps, lanes} = this.model;
+    this.empty = !events && !steps.length && !lanes.some(({counter}) => counter?.time.length);
     this.view = {start: 0, end: 1}; // µs at the canvas's left and right edges
     this.goal = null; // the view that an animation moves to
     // {kind: "event", track, index}, {kind: "box", tracks, low, high} or {kind: "range", low, high}

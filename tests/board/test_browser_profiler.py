@@ -101,7 +101,8 @@ def test_the_trace_view_opens_at_a_place_of_the_timeline(tab, shot):
         }"""
     )
     assert seen == pytest.approx([10_100, 10_600, 10_050, 10_650], abs=0.1)  # the first step begins at 10,000
-    assert page.locator("iframe").bounding_box()["height"] > 700  # of a window of 900
+    lanes = frame.locator("track-view-container").bounding_box()
+    assert lanes["height"] > 600  # of a window of 900
     assert page.get_by_role("link", name="download the trace").get_attribute("href") == "trace?run=gpu"
     assert "noopener" in page.get_by_role("link", name="ui.perfetto.dev").get_attribute("rel")
     shot(page, "trace-page")

@@ -386,6 +386,7 @@ def test_it_opens_on_the_steps_with_room_for_the_lanes(timeline, answer_of):
     start_up = {"id": "cpu start", "label": "start", "kind": "cpu", "group": "start", "thread": 99, "levels": 1}
     answer["lanes"].append(start_up | {"start": [-1e6], "duration": [9e5], "name": [0], "level": [0]})
     answer["total"]["start"] = answer["loaded"]["start"] = -1e6
+    answer["steps"][0]["start"] = 400  # its work on the GPU; its mark begins at 0
     page = timeline(answer)
     assert drawn(page) == pytest.approx([-40, 2040])
     bar = page.locator(".wtl-panel").bounding_box()

@@ -103,8 +103,9 @@ export function chart(site, traces, layout = {}, low = false) {
     // plotly measures its element, so it draws once that is on the page
     const draw = () => {
       if (host.isConnected) {
-        done(Plotly.newPlot(host, traces, whole, {displayModeBar: false, responsive: true}));
-        site.leaving(() => Plotly.purge(host));
+        const plot = Plotly.newPlot(host, traces, whole, {displayModeBar: false, responsive: true});
+        done(plot);
+        site.leaving(() => plot.then(() => Plotly.purge(host))); // plotly cannot end a chart that it still draws
       } else if (site.alive()) {
         requestAnimationFrame(draw);
       }

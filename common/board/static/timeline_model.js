@@ -50,11 +50,13 @@ export function readModel(data) {
     linked: null};
 }
 
-/** From the first loaded step to the end of the last one; null where there is none. */
+/** From the first loaded step to the end of the last one, and with the begin of the first one's mark, which may be long
+ * before its work on the GPU; null where there is none. */
 function loadedSteps(steps, loaded) {
   const shown = loaded ? steps.filter(({index}) => loaded.first <= index && index <= loaded.last) : steps;
   if (!shown.length) return null;
-  return {start: shown[0].start, end: shown.reduce((end, step) => Math.max(end, step.end), -Infinity)};
+  const end = shown.reduce((latest, step) => Math.max(latest, step.end), -Infinity);
+  return {start: shown[0].index ? shown[0].start : Math.min(0, shown[0].start), end};
 }
 
 /** The lanes, in which the gaps' names say that they are gaps. Adds these names to `names`. */

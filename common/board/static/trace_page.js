@@ -3,6 +3,8 @@ import {chosenRun, h, note, perfetto, traceQuery, valueOrReason} from "./element
 
 const VIEW = "../pytorch_profiler/trace_embedding.html";
 const MOST_BYTES = 500_000_000; // of a text: browsers hold about 2 ** 29 characters
+// The viewer's panel of the selection takes its 275 pixels only once something is selected.
+const LANES_FIRST = "#analysis:has(#subView:empty) { height: 28px; }";
 
 // A trace's text, of the file as it lies there: gzip or JSON. Throws with the reason where a browser cannot have it.
 export async function textOf(blob, most = MOST_BYTES) {
@@ -75,6 +77,7 @@ function view(site, message) {
   const frame = h("iframe", {src: VIEW, title: "Trace view"});
   const send = (event) => {
     if (event.source === frame.contentWindow && event.origin === location.origin && event.data?.msg === "ready") {
+      frame.contentDocument.head.append(h("style", {}, LANES_FIRST));
       frame.contentWindow.postMessage(message, location.origin);
     }
   };

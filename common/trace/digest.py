@@ -52,6 +52,7 @@ def digest(summary: Summary) -> dict[str, object]:
     rank = summary.trace.rank
     return {
         "file": _encodable(summary.trace.file.name),
+        "begin_ts": summary.trace.origin + float(summary.steps.cpu_start[0]),
         "warnings": [_warning(summary, line) for line in summary.trace.warnings],
         "partial": summary.trace.partial,
         "recorded": [micro_sign(line) for line in wording.recorded(summary)],

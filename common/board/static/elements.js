@@ -1,4 +1,5 @@
 // What every page is built of: elements, texts of figures, tables, charts, forms.
+import {duration, quantity} from "./timeline_numbers.js";
 
 // Colours that people who see colours differently can tell apart (Okabe and Ito).
 export const ROLES = {
@@ -46,17 +47,13 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
+// As in the Timeline, so that a time or a size reads the same on every page.
 export function time(us) {
-  if (us === null || us === undefined) {
-    return "–";
-  }
-  const size = Math.abs(us);
-  return size >= 1e6 ? `${(us / 1e6).toFixed(2)} s` : size >= 1e3 ? `${(us / 1e3).toFixed(1)} ms` : `${us.toFixed(1)} µs`;
+  return us === null || us === undefined ? "–" : duration(us);
 }
 
 export function bytes(size) {
-  const [scale, unit] = size >= 1e9 ? [1e9, "GB"] : size >= 1e6 ? [1e6, "MB"] : size >= 1e3 ? [1e3, "kB"] : [1, "B"];
-  return `${(size / scale).toFixed(unit === "GB" ? 2 : unit === "B" ? 0 : 1)} ${unit}`;
+  return quantity(size, "bytes");
 }
 
 // A number of things per step: whole where it is.
@@ -106,8 +103,9 @@ export function chart(site, traces, layout = {}, low = false) {
     // plotly measures its element, so it draws once that is on the page
     const draw = () => {
       if (host.isConnected) {
-        done(Plotly.newPlot(host, traces, whole, {displayModeBar: false, responsive: true}));
-        site.leaving(() => Plotly.purge(host));
+        const plot = Plotly.newPlot(host, traces, whole, {displayModeBar: false, responsive: true});
+        done(plot);
+        site.leaving(() => plot.then(() => Plotly.purge(host))); // plotly cannot end a chart that it still draws
       } else if (site.alive()) {
         requestAnimationFrame(draw);
       }
@@ -192,9 +190,28 @@ export async function valueOrReason(page, promise) {
   try {
     return await promise;
   } catch (error) {
-    page.append(h("p", {class: "bad failed"}, `This cannot be shown: ${error.message}`));
+    page.append(failure(error));
     return null;
   }
+}
+
+// Why a page cannot be shown, with a button that asks again: page.js draws the page anew on the event "again".
+export function failure(error) {
+  const again = ({target}) => target.dispatchEvent(new Event("again", {bubbles: true}));
+  return h("p", {class: "bad failed"}, `This cannot be shown: ${error.message} `,
+    h("button", {type: "button", onclick: again}, "try again"));
+}
+
+// A trace in an address: its run, and its file where the run has several.
+export function traceQuery(run, file) {
+  return new URLSearchParams(file ? {run: run.key, trace: file} : {run: run.key});
+}
+
+// How to open a trace in Perfetto.
+export function perfetto(run, file) {
+  return [h("a", {href: `trace?${traceQuery(run, file)}`, download: file || run.traces[0] || ""}, "download the trace"), ", open ",
+    h("a", {href: "https://ui.perfetto.dev", target: "_blank", rel: "noopener noreferrer"}, "https://ui.perfetto.dev"),
+    " and choose Open trace file: it is read in the browser and not uploaded."];
 }
 
 // One part of a page; where it fails, the reason, so that the rest of the page stays.

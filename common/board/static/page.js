@@ -1,6 +1,7 @@
 // The Walkthrough tab: which page is shown, where its data comes from, light or dark.
 // Names come out of strangers' traces: they reach the page as text only (see `h` in elements.js), never as HTML.
 import {compare} from "./compare.js";
+import {failure, h} from "./elements.js";
 import {ladder} from "./ladder.js";
 import {ranks} from "./ranks.js";
 import {step} from "./step.js";
@@ -18,6 +19,7 @@ const REFRESH = 4000; // ms until new runs are looked for
 let shown = 0; // counts what was shown: an answer for a page that was left is dropped
 let known = ""; // the runs as last shown, to detect new ones
 let watched = new Map(); // the versions of the traces that the page shows, by run
+let silent = false; // TensorBoard did not answer when it was last asked
 let leave = []; // what to release when another page is shown
 
 // The page and its options stand in the address after "#", so that the browser's back button works.
@@ -48,8 +50,18 @@ function stay(site, options) {
   remember();
 }
 
+// Whatever the server answers; throws where it does not.
+async function get(route) {
+  try {
+    return await fetch(route);
+  } catch {
+    silent = true;
+    throw new Error(SILENT);
+  }
+}
+
 async function fetchJson(route, options = {}) {
-  const response = await fetch(`${route}?${new URLSearchParams(options)}`);
+  const response = await get(`${route}?${new URLSearchParams(options)}`);
   const answer = await response.json();
   if (!response.ok) {
     throw new Error(answer.error || `the server answered ${response.status}`);
@@ -91,7 +103,7 @@ async function show(again = false) {
   }
   const view = document.getElementById("view");
   const site = {
-    options, go,
+    options, go, get,
     stay: (changed) => current === shown && stay(site, changed),
     dark: document.documentElement.classList.contains("dark"),
     runs: [],
@@ -124,12 +136,9 @@ async function show(again = false) {
     }
   } catch (error) {
     if (current === shown) {
-      const line = document.createElement("p");
-      line.className = "bad failed";
-      line.textContent = `This cannot be shown: ${error.message}`;
       leave.splice(0).forEach((action) => action());
       view.dataset.page = page;
-      view.replaceChildren(...(error.form ? [error.form] : []), line);
+      view.replaceChildren(...(error.form ? [error.form] : []), failure(error));
       progress("");
     }
   }
@@ -162,16 +171,18 @@ function changed(text) {
   }
 }
 
-// New runs appear without a reload: the ladder is redrawn when the list of runs has changed, and any page that has failed.
+// New runs appear without a reload: the ladder is redrawn when the list of runs has changed, and any page that has failed;
+// that also when TensorBoard answers again.
 // The others only show a message, because a redraw would lose what the reader is doing there.
 async function refresh() {
   if (document.hidden || refresh.asking) {
     return;
   }
-  const current = shown;
+  const current = shown, wasSilent = silent;
   refresh.asking = true;
   try {
     const {runs} = await fetchJson("runs");
+    silent = false;
     if (current !== shown) {
       return;
     }
@@ -181,7 +192,7 @@ async function refresh() {
     offer(runs);
     const isNew = JSON.stringify(runs) !== known;
     const failed = document.querySelector("#view .failed");
-    if (isNew && (failed || place().page === "ladder")) {
+    if ((failed && (isNew || wasSilent)) || (isNew && place().page === "ladder")) {
       show(true);
     } else if (isNew) {
       changed(difference(runs));
@@ -252,6 +263,24 @@ for (const [page, [title]] of Object.entries(PAGES).filter(([, [title]]) => titl
   });
   document.getElementById("tabs").append(link);
 }
+// A link to the page that is open, at its place.
+function copyLink() {
+  const copied = h("span", {id: "copied", role: "status"});
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      copied.textContent = "copied";
+    } catch {
+      copied.textContent = location.href; // to be copied by hand
+    }
+  };
+  addEventListener("hashchange", () => copied.replaceChildren());
+  const button = h("button", {id: "link", class: "link", type: "button", title: "The address of this page at this place", onclick: copy},
+    "copy link");
+  return [button, copied];
+}
+document.querySelector("header").append(...copyLink());
+document.getElementById("view").addEventListener("again", () => show(true));
 if (!location.hash && sessionStorage.getItem("walkthrough")) {
   history.replaceState(null, "", sessionStorage.getItem("walkthrough"));
 }

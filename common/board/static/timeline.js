@@ -3,8 +3,8 @@
 //     import {Timeline} from "./timeline.js";
 //     const timeline = new Timeline(element, data, {onSelect(info) {}, onView(view) {}, onLoad(step) {}, dark: false});
 //
-// `data` is the answer of the server's route /lanes (see common/trace/lanes.py); times are in µs. Of a lane only start
-// and duration are needed. onSelect gets one of
+// `data` is the answer of the server's route /lanes (see common/trace/timeline/lanes.py); times are in µs. Of a lane only
+// start and duration are needed. onSelect gets one of
 //     {kind: "event", name, start, duration, lane, at}    at: what `selectAt` takes
 //     {kind: "box", start, end, lanes, count, us, wall, names, top: [{name, count, us}]}
 //     {kind: "range", start, end, busy: [{label, us}]}

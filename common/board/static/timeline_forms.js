@@ -1,5 +1,5 @@
 // The controls above the timeline: which steps are loaded, a second rank, the search, other views of the trace.
-import {choice, h, time} from "./elements.js";
+import {choice, h, perfetto, time} from "./elements.js";
 import {readDuration} from "./timeline_numbers.js";
 
 /** "Steps i to j of n", with what goes on from there; null where there is one step. `load(first, last)` by index. */
@@ -102,16 +102,6 @@ export function searchForm(timeline, stay) {
 
 /** Other views of the trace. `range` gives [from, to] in µs: what is selected or seen. */
 export function linksForm(site, run, trace, range) {
-  const query = new URLSearchParams(trace ? {run: run.key, trace} : {run: run.key});
-  const copied = h("span", {class: "quiet", role: "status"});
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(location.href);
-      copied.textContent = "copied";
-    } catch {
-      copied.textContent = location.href; // to be copied by hand
-    }
-  };
   const traceView = () => {
     const [from, to] = range();
     site.go("trace", {run: run.key, ...(trace ? {trace} : {}), from: from.toFixed(3), to: to.toFixed(3)});
@@ -119,10 +109,7 @@ export function linksForm(site, run, trace, range) {
   const link = (text, title, onclick) => h("button", {class: "link", type: "button", title, onclick}, text);
   return [
     link("Trace view", "The profiler's Trace view at the place that is seen or selected here", traceView),
-    h("details", {class: "perfetto"}, h("summary", {}, "Perfetto"), h("p", {},
-      h("a", {href: `trace?${query}`, download: trace || run.traces[0] || ""}, "Download the trace"),
-      ", open ui.perfetto.dev in a browser and drop the file there: it is read in the browser and not uploaded.")),
+    h("details", {class: "perfetto"}, h("summary", {}, "Perfetto"), h("p", {}, ...perfetto(run, trace))),
     link("the numbers of this run", null, () => site.go("step", {run: run.key, ...(trace ? {trace} : {})})),
-    link("copy link", "The address of this place", copy), copied,
   ];
 }

@@ -7,7 +7,7 @@ const KEYS = [
   ["↑ ↓, Page up, Page down", "scroll the lanes"],
   ["F", "zoom to the selection"],
   ["M", "measure the selection: the busy time of every lane in its range"],
-  ["0, Home", "show the whole trace"],
+  ["0, Home", "show all that is loaded"],
   ["/", "search; Enter goes to the next event, Shift + Enter to the one before"],
   ["N, Shift + N", "next event found, the one before"],
   ["Escape", "clear the selection, close this help"],

@@ -38,11 +38,25 @@ export function readModel(data) {
   for (const span of [...steps, ...(total ? [total] : [])]) {
     [low, high] = [Math.min(low, span.start), Math.max(high, span.end)];
   }
+  const counters = (data?.counters || []).map(readCounter);
+  for (const {counter: {time}} of low > high ? counters.filter(({counter}) => counter.time.length) : []) {
+    [low, high] = [Math.min(low, time[0]), Math.max(high, time.at(-1))];
+  }
   const idleShade = Uint8Array.from(names, causeIndex);
   for (const lane of lanes) if (lane.kind === "idle") lane.shade = idleShade;
-  for (const lane of (data?.counters || []).map(readCounter)) lanes.push(lane);
+  lanes.push(...counters);
   return {names, shade: Uint8Array.from(names, shadeOf), lanes, tracks, steps, count, us, low, high, events,
-    details: data?.details || [], loaded: partLoaded(loaded, low, high), linked: null};
+    details: data?.details || [], loaded: partLoaded(loaded, low, high), opening: loadedSteps(steps, loaded),
+    linked: null};
+}
+
+/** From the first loaded step to the end of the last one, and with the begin of the first one's mark, which may be long
+ * before its work on the GPU; null where there is none. */
+function loadedSteps(steps, loaded) {
+  const shown = loaded ? steps.filter(({index}) => loaded.first <= index && index <= loaded.last) : steps;
+  if (!shown.length) return null;
+  const end = shown.reduce((latest, step) => Math.max(latest, step.end), -Infinity);
+  return {start: shown[0].index ? shown[0].start : Math.min(0, shown[0].start), end};
 }
 
 /** The lanes, in which the gaps' names say that they are gaps. Adds these names to `names`. */

@@ -21,6 +21,11 @@ export function moment(us, decimals = 3) {
   return Math.abs(us) >= 1e3 ? `${grouped(us / 1e3, decimals)} ms` : `${grouped(us, 3)} µs`;
 }
 
+/** µs as text that reads back as the same place. */
+export function exact(us) {
+  return String(Number(us.toFixed(6)));
+}
+
 /** The least of 1, 2, 5 x 10^n that is at least `least`. */
 export function roundStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));

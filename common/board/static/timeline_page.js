@@ -2,6 +2,7 @@
 import {chosenRun, h, valueOrReason} from "./elements.js";
 import {clockOffset, merged} from "./timeline_beside.js";
 import {besideForm, linksForm, searchForm, stepsForm} from "./timeline_forms.js";
+import {exact} from "./timeline_numbers.js";
 
 const PAUSE = 250; // ms until a change of the view reaches the address
 
@@ -49,7 +50,7 @@ export async function timeline(site) {
 async function answers(site, run, trace) {
   const {first, last, beside, align} = site.options;
   const steps = withoutNull({first, last});
-  const one = await site.lanes(run.key, trace, steps);
+  const one = await atThePlace(site, run, trace, steps);
   if (!run.traces.includes(beside) || beside === (trace || run.traces[0])) {
     return one;
   }
@@ -62,6 +63,19 @@ async function answers(site, run, trace) {
   const offset = clockOffset(one, other);
   const byClock = offset !== null && align !== "step";
   return {...merged(one, other, byClock ? offset : 0), byClock: offset !== null, align: byClock ? "clock" : "step"};
+}
+
+/** The lanes of the steps that are asked for; without any, of those where the address's place is. */
+async function atThePlace(site, run, trace, steps) {
+  const one = await site.lanes(run.key, trace, steps);
+  const [from, to] = [Number(site.options.from), Number(site.options.to)];
+  const {loaded, steps: every = []} = one;
+  if (steps.first !== undefined || !loaded || !(to > from)) {
+    return one;
+  }
+  const stepAt = (time) => Math.max(0, every.findLastIndex(({start}) => start <= time));
+  const middle = stepAt((from + to) / 2);
+  return loaded.first <= middle && middle <= loaded.last ? one : site.lanes(run.key, trace, {first: stepAt(from)});
 }
 
 /** Shows the place that an address holds. */
@@ -108,11 +122,6 @@ function throttled(site) {
     }
     waiting = {...waiting, ...options};
   };
-}
-
-/** µs as text that reads back as the same place. */
-function exact(us) {
-  return String(Number(us.toFixed(6)));
 }
 
 function withoutNull(options) {

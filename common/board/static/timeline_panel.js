@@ -2,7 +2,7 @@
 import {CAUSES} from "./elements.js";
 import {causeIndex, cssColour} from "./timeline_colours.js";
 import {duration, grouped, moment, quantity, roundStep, tickLabel} from "./timeline_numbers.js";
-import {detailOf, relationsOf, unionOf, workOfMarks} from "./timeline_relations.js";
+import {detailOf, isBackward, relationsOf, unionOf, workOfMarks} from "./timeline_relations.js";
 import {facts, make, shortened} from "./timeline_style.js";
 import {fullLabel, lengthOf} from "./timeline_tracks.js";
 
@@ -21,7 +21,7 @@ export function eventPanel(model, chosen, relations, go) {
     timesOf(model, chosen),
     ...(lane.kind === "idle" ? [gapFacts(detail, lane.palette)] : [launchFacts(chosen, relations, go)]),
     argumentsOf(lane, track.event[index], detail),
-    ...pairParts(chosen, relations, go),
+    ...pairParts(relations, go),
     ...workParts(relations, go),
     ...stackParts(relations, detail, go),
     ...(lane.kind === "finding" ? findingParts(model, chosen) : []),
@@ -133,10 +133,9 @@ function eventRows(model, events, go) {
 }
 
 /** The backward of a forward operator, or its forward. */
-function pairParts({track, index}, {pair, model}, go) {
+function pairParts({pair, model}, go) {
   if (!pair.length) return [];
-  const later = pair[0].track.start[pair[0].index] > track.start[index];
-  return [part(later ? "Its backward" : "Its forward", eventRows(model, pair, go))];
+  return [part(isBackward(model, pair[0]) ? "Its backward" : "Its forward", eventRows(model, pair, go))];
 }
 
 /** The operators and Python functions around an event, innermost first. */

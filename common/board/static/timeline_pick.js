@@ -157,6 +157,7 @@ export class Picking extends Painted {
     const relations = relatedTo(this.model, chosen);
     this.selection = {kind: "event", track, index};
     this.arrows = arrowsOf(this.model, chosen, relations, MOST_ARROWS);
+    this.usePanel();
     this.showPanel(...eventPanel(this.model, chosen, relations, (event) => this.goTo(event)));
     this.request();
     this.onSelect(this.eventInfo(track, index));
@@ -223,6 +224,7 @@ export class Picking extends Painted {
     const lanes = [...new Set(box.tracks.map((track) => track.lane.label))];
     const info = {kind: "box", start: box.low, end: box.high, lanes,
       ...boxSums(this.model, box.tracks, box.low, box.high)};
+    this.usePanel();
     this.showPanel(...boxPanel(info));
     this.request();
     this.onSelect(info);
@@ -244,6 +246,7 @@ export class Picking extends Painted {
       us: lengthOf(lane.tracks.reduce((union, track) => joined(union, partsBetween(track, low, high)), [])),
     }));
     const info = {kind: "range", start: low, end: high, busy: busy.filter(({us}) => us > 0)};
+    this.usePanel();
     this.showPanel(...rangePanel(info));
     this.request();
     this.onSelect(info);
@@ -274,6 +277,14 @@ export class Picking extends Painted {
     this.showPanel(make("p", "", NOTHING_SELECTED));
     this.request();
     this.onSelect({kind: "none"});
+  }
+
+  /** Gives the panel its height at the first selection: then the lanes have less room. */
+  usePanel() {
+    if (!this.panel.classList.contains("wtl-unused")) return;
+    this.panel.classList.remove("wtl-unused");
+    this.resize();
+    if (this.selection.kind === "event") this.bringRow(this.selection.track);
   }
 
   /** Fills the panel; the focus stays in it where it was in what is replaced. */

@@ -4,11 +4,12 @@ import {boxSums, joined, topNames} from "./timeline_tracks.js";
 
 const OPERATORS = new Set(["cpu", "loader", "mark", "collective"]);
 const PYTHON = new Set(["python"]);
+const BACKWARD = /^(autograd::engine::evaluate_function|torch::autograd::)/;
 const NONE = -1;
 
 /** What belongs to an event:
  *  launch, operator: events, or null; operators, stack: events around it, innermost first;
- *  pair: the backward operator of a forward one, or the other way round;
+ *  pair: the backward operators of a forward one, or the forward one of a backward operator;
  *  work: what it launched on the device, sorted by start; inside: sums of the operators in a Python function. */
 export function relationsOf(model, chosen) {
   const {track, index} = chosen;
@@ -39,26 +40,44 @@ export function relationsOf(model, chosen) {
   return relations;
 }
 
-/** The outermost operators with an operator's sequence number on the other side: its backward, or its forward. */
+/** Whether an event is the backward pass of an operator. */
+export function isBackward(model, event) {
+  const name = model.names[event.track.name[event.index]];
+  return BACKWARD.test(name) || "forward thread" in detailOf(model, event);
+}
+
+/** The outermost backward operators of a forward one, or the forward one of a backward operator. Autograd gives its
+ * nodes numbers; every operator that begins before the next node is made has the number of that node. */
 function pairOf(model, chosen) {
   const sequence = chosen.track.lane.sequence?.[chosen.track.event[chosen.index]] ?? NONE;
   if (sequence < 0) return [];
-  const [low, high] = [chosen.track.start[chosen.index], chosen.track.end[chosen.index]];
-  let until = -Infinity;
-  const found = [];
+  const numbered = [];
   for (const lane of model.lanes) {
     for (let number = 0; lane.sequence && number < lane.size; number++) {
       const event = lane.sequence[number] === sequence ? withId(model, lane.first + number) : null;
-      if (event) found.push({...event, start: event.track.start[event.index], end: event.track.end[event.index]});
+      if (event) numbered.push({...event, start: event.track.start[event.index], end: event.track.end[event.index]});
     }
   }
-  found.sort((a, b) => a.start - b.start || b.end - a.end);
-  return found.filter(({track, start, end}) => {
-    if (start < high && end > low && track.lane === chosen.track.lane) return false; // around it, or in it
-    if (end <= until) return false; // in another one
-    until = end;
-    return true;
+  numbered.sort((a, b) => a.start - b.start || b.end - a.end);
+  const forward = numbered.filter((event) => !isBackward(model, event));
+  if (isBackward(model, chosen)) return [forwardOf(model, chosen, forward)].filter(Boolean);
+  let until = -Infinity;
+  return numbered.filter((event) => {
+    if (!isBackward(model, event) || event.end <= until) return false; // in another one
+    until = event.end;
+    const maker = forwardOf(model, event, forward);
+    return maker && (same(maker, chosen) || around(model, OPERATORS, maker).some((one) => same(one, chosen)));
   }).map(({track, index}) => ({track, index}));
+}
+
+/** The operator that made a node, of those with its number: the last that begins before the node's backward. Operators
+ * inside a backward count only where there is no other: another thread's numbers are its own. */
+function forwardOf(model, backward, candidates) {
+  const start = backward.track.start[backward.index];
+  const before = candidates.filter((one) => one.start < start);
+  const inside = (one) => around(model, OPERATORS, one).some((other) => isBackward(model, other));
+  const found = before.findLast((one) => !inside(one)) ?? before.at(-1);
+  return found ? {track: found.track, index: found.index} : null;
 }
 
 /** The operators and Python functions around a call on the CPU, innermost first; `known`: the innermost operator. */

@@ -2,7 +2,7 @@
 import {THEME_PROPERTIES, THEMES, palette, swatchOf} from "./timeline_colours.js";
 import {helpDialog} from "./timeline_help.js";
 import {readModel} from "./timeline_model.js";
-import {clamp, grouped} from "./timeline_numbers.js";
+import {clamp, exact, grouped} from "./timeline_numbers.js";
 import {
   HEADER, HINT, LABELS, LEAST_SPAN, NARROW, NOTHING_SELECTED, SCROLLBAR, STYLE, WIDE, make,
 } from "./timeline_style.js";
@@ -17,7 +17,8 @@ export class Stage {
     this.onLoad = onLoad;
     this.keys = keys; // further keys: {key: action(event)}
     this.model = readModel(data);
-    this.empty = !this.model.events && !this.model.steps.length;
+    const {events, steps, lanes} = this.model;
+    this.empty = !events && !steps.length && !lanes.some(({counter}) => counter?.time.length);
     this.view = {start: 0, end: 1}; // µs at the canvas's left and right edges
     this.goal = null; // the view that an animation moves to
     // {kind: "event", track, index}, {kind: "box", tracks, low, high} or {kind: "range", low, high}
@@ -41,7 +42,8 @@ export class Stage {
     this.resizes.observe(this.stage);
     this.resize();
     this.layout();
-    this.show(this.model.loaded ? this.around(this.model.loaded) : this.limits());
+    if (this.model.opening) this.show(this.around(this.model.opening, 0.02));
+    else this.fit();
   }
 
   setDark(dark) {
@@ -58,9 +60,9 @@ export class Stage {
     this.request();
   }
 
-  /** Shows the whole trace, also what is not loaded. */
+  /** Shows all that is loaded. */
   fit() {
-    if (!this.empty) this.show(this.limits());
+    if (!this.empty) this.show(this.model.loaded ? this.around(this.model.loaded) : this.limits());
   }
 
   destroy() {
@@ -89,7 +91,7 @@ export class Stage {
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "application");
     this.canvas.setAttribute("aria-label", `Timeline of ${grouped(this.model.events)} events. Arrows pan, plus and ` +
-      "minus zoom, 0 shows all, F zooms to the selection, Escape clears it, ? shows all keys.");
+      "minus zoom, 0 shows all that is loaded, F zooms to the selection, Escape clears it, ? shows all keys.");
     this.context = this.canvas.getContext("2d", {alpha: false});
     this.strips = document.createElement("canvas"); // one line of pixels for each visible row
     this.stripsContext = this.strips.getContext("2d", {willReadFrequently: true}); // kept in main memory
@@ -108,6 +110,7 @@ export class Stage {
     this.panel.setAttribute("aria-label", "Selection");
     this.panel.setAttribute("aria-live", "polite");
     this.showPanel(make("p", "", NOTHING_SELECTED));
+    this.panel.classList.add("wtl-unused"); // one line high until something is selected
     this.dialog = helpDialog(this.element);
     this.listen();
   }
@@ -129,7 +132,7 @@ export class Stage {
     this.modeButton.setAttribute("aria-pressed", "false");
     this.button(foot, "−", "Zoom out", () => this.zoom(1.6));
     this.button(foot, "+", "Zoom in", () => this.zoom(1 / 1.6));
-    this.button(foot, "Fit", "Show the whole trace", () => this.fit());
+    this.button(foot, "Fit", "Show all that is loaded", () => this.fit());
     this.button(foot, "Reset lanes", "Unfold the lanes and put them in their first order", () => this.resetLanes());
     this.button(foot, "Help", "Help: keyboard and mouse", () => this.help());
     make("p", "", HINT, foot);
@@ -192,6 +195,7 @@ export class Stage {
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     if (!this.goal) this.glided = performance.now();
     this.goal = this.allowed(view);
+    delete this.canvas.dataset.seen;
     this.onView(this.goal);
     if (!glide || still || !this.shown) {
       this.view = this.goal;
@@ -227,6 +231,7 @@ export class Stage {
     if (this.pointer && !this.drag) this.findHover();
     this.draw();
     if (this.goal) this.request();
+    else this.canvas.dataset.seen = `${exact(this.view.start)} ${exact(this.view.end)}`; // nothing moves
   }
 
   /** One step towards the goal: the rest shrinks by e every 55 ms. */

@@ -92,6 +92,8 @@ export const STYLE = `
 .wtl-panel { flex: 0 1 max(216px, 25vh); min-height: 96px; overflow: auto; padding: 8px 12px;
   border: 1px solid var(--wtl-line); border-radius: 4px; background: var(--wtl-header); display: flex;
   flex-wrap: wrap; gap: 6px 36px; align-content: start; align-items: start; }
+.wtl-panel.wtl-unused { flex: none; min-height: 0; padding: 3px 12px; }
+.wtl-unused > p { min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .wtl-panel > p { margin: 0; color: var(--wtl-soft); }
 .wtl-panel h3 { flex: 1 1 100%; margin: 0; font-size: 13px; font-weight: 600; overflow-wrap: anywhere; }
 .wtl-panel h4 { margin: 0; font-size: 12px; font-weight: 600; color: var(--wtl-soft); }

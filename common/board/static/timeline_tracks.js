@@ -111,14 +111,16 @@ export function readLane(lane, names, first) {
     track.name[at[i]] = name[i] >= 0 && name[i] < names.length - 1 ? name[i] : names.length - 1;
     track.event[at[i]] = i;
   }
-  const numbers = (list) => (Array.isArray(list) ? Int32Array.from({length: size}, (_, i) => list[i] ?? -1) : null);
+  // correlations and sequence numbers are the trace's own, so they may be large
+  const numbers = (list, Kind = Int32Array) => (
+    Array.isArray(list) ? Kind.from({length: size}, (_, i) => list[i] ?? -1) : null);
   const label = String(lane.label || "unnamed");
   const group = String(lane.group ?? "");
   const read = {
     id: String(lane.id ?? label), label, title: String(lane.title ?? ""), kind: String(lane.kind ?? ""),
     group, short: shortLabel(label, group, lane.kind), thread: lane.thread ?? -1, tracks, first, size, levels, at,
-    detail: numbers(lane.detail), correlation: numbers(lane.correlation), launch: numbers(lane.launch),
-    operator: numbers(lane.operator), sequence: numbers(lane.sequence),
+    detail: numbers(lane.detail), correlation: numbers(lane.correlation, Float64Array), launch: numbers(lane.launch),
+    operator: numbers(lane.operator), sequence: numbers(lane.sequence, Float64Array),
   };
   tracks.forEach((track, index) => {
     track.lane = read;

@@ -36,7 +36,7 @@ def print_change(
         to.print(Text("a part of a file is missing: what is left cannot be compared", "yellow"))
     elif bool(before.gpus) != bool(after.gpus):
         to.print(Text("one of them ran on a GPU, the other on a CPU: two machines, not a change", "yellow"))
-    elif names[0] != names[1]:
+    elif names[0] != names[1] and None not in names[0] | names[1]:
         to.print(Text("two different GPUs: the difference is not only a change of the program", "yellow"))
     old, new = before.typical.mean_us, after.typical.mean_us
     speed = "" if partial else f": {_speed(old, new, *batch_sizes)}, under the profiler"
@@ -46,9 +46,9 @@ def print_change(
     for name, was, now in changes:
         if was or now:
             table.add_row(name, time_text(was), time_text(now), _change_text(now - was))
-    amd = "Matrix cores" in (before.matrix_units, after.matrix_units)
+    units = sorted({summary.matrix_units for summary in (before, after) if summary.gpus}, reverse=True)
     for name, figure, text in _FIGURES:
-        name = "Matrix cores" if name == "Tensor Cores" and amd else name
+        name = " / ".join(units) if name == "Tensor Cores" else name
         was, now = figure(before), figure(after)
         if was is not None or now is not None:
             table.add_row(name, _or_dash(was, text), _or_dash(now, text), "")

@@ -143,6 +143,16 @@ def test_ranks_that_do_not_match_have_no_wait(other, why):
     assert why in waits.why
 
 
+def test_steps_of_too_many_collectives_are_not_compared_and_the_reason_is_named(of, monkeypatch):
+    monkeypatch.setattr(ranks, "MOST_COLLECTIVES", 1)
+    both = {rank: of(communicating(rank))["collectives"] for rank in (0, 1)}
+    assert [list(steps) for steps in both.values()] == [["1"], ["1"]]  # each step has one
+    assert ranks.waits(both).us == {0: 0, 1: 0}
+    monkeypatch.setattr(ranks, "MOST_COLLECTIVES", 0)
+    both = {rank: of(communicating(rank))["collectives"] for rank in (0, 1)}
+    assert ranks.waits(both) == ranks.Waits({}, "a step has more than 0 collectives, too many to compare")
+
+
 def test_the_collectives_of_a_rank_are_sent_step_by_step(of):
     numbers = of(communicating(rank=1))
     assert numbers["collectives"] == {

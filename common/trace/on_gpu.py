@@ -165,7 +165,7 @@ def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], n
     if phases.normalises:
         uint8 = Advice(uint8.step, uint8.title, "batches are normalised on the GPU, so they cross as uint8", 0.0, 1.0)
     elif not nature.images or 0 < batch < SMALLEST_IMAGE:
-        uint8 = Advice(uint8.step, uint8.title, f"{what} cross to the GPU: no images", 0.0, 1.0)
+        uint8 = Advice(uint8.step, uint8.title, f"{what} to the GPU: no images", 0.0, 1.0)
     pinned, early = ("05_pinned_memory", "pinned memory"), ("06_prefetch_stream", "copy the next batch early")
     back = bounded(
         None,

@@ -103,7 +103,8 @@ def _traced_and_timed(course: Course, step: str, summary: Summary) -> str:
     traced, timed = summary.steps, course.shown.row(step).result.step_ms
     shortest, longest = traced.duration.min(), traced.duration.max()
     text = (
-        f"Traced, a step took {fine_time_text(traced.mean_us)} ({fine_time_text(shortest)} to {fine_time_text(longest)}); "
+        f"Traced, a step took {fine_time_text(traced.mean_us)} "
+        f"({fine_time_text(shortest)} to {fine_time_text(longest)}); "
         f"timed, without the profiler, {fine_time_text(timed.median * 1e3)}."
     )
     if longest > UNSTEADY * shortest:

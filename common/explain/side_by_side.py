@@ -7,11 +7,12 @@ from rich.console import Console
 from rich.text import Text
 
 from common.errors import printable
-from common.explain.terminal import headed_table, share_text, size_text, time_text
+from common.explain.terminal import headed_table, share_text, size_text
 from common.explain.view import device_names
 from common.trace import ranks
 from common.trace.gpus import mean_of_known
 from common.trace.summary import Summary
+from common.trace.units import fine_time_text
 
 _UNDER_THE_PROFILER = "tracing and the machine's load are in these times; `walkthrough time` measures the speed"
 
@@ -36,19 +37,19 @@ def print_change(
         to.print(Text("a part of a file is missing: what is left cannot be compared", "yellow"))
     elif bool(before.gpus) != bool(after.gpus):
         to.print(Text("one of them ran on a GPU, the other on a CPU: two machines, not a change", "yellow"))
-    elif names[0] != names[1]:
+    elif names[0] != names[1] and None not in names[0] | names[1]:
         to.print(Text("two different GPUs: the difference is not only a change of the program", "yellow"))
     old, new = before.typical.mean_us, after.typical.mean_us
     speed = "" if partial else f": {_speed(old, new, *batch_sizes)}, under the profiler"
-    to.print(f"\ntypical step: {time_text(old)} before, {time_text(new)} after{speed}")
+    to.print(f"\ntypical step: {fine_time_text(old)} before, {fine_time_text(new)} after{speed}")
     to.print(f"{_UNDER_THE_PROFILER}\n")
     table = headed_table("", "before", "after", "change")
     for name, was, now in changes:
         if was or now:
-            table.add_row(name, time_text(was), time_text(now), _change_text(now - was))
-    amd = "Matrix cores" in (before.matrix_units, after.matrix_units)
+            table.add_row(name, fine_time_text(was), fine_time_text(now), _change_text(now - was))
+    units = sorted({summary.matrix_units for summary in (before, after) if summary.gpus}, reverse=True)
     for name, figure, text in _FIGURES:
-        name = "Matrix cores" if name == "Tensor Cores" and amd else name
+        name = " / ".join(units) if name == "Tensor Cores" else name
         was, now = figure(before), figure(after)
         if was is not None or now is not None:
             table.add_row(name, _or_dash(was, text), _or_dash(now, text), "")
@@ -90,13 +91,13 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
         table.add_row(
             str(rank),
             printable(", ".join(str(gpu.id) for gpu in summary.gpus) or "-"),
-            time_text(steps.mean_us),
-            time_text(parts["kernel"]),
+            fine_time_text(steps.mean_us),
+            fine_time_text(parts["kernel"]),
             share_text(mean_of_known(gpu.utilization for gpu in summary.gpus)),
-            time_text(communication.us / count) if communication else "-",
-            time_text(communication.exposed_us / count) if communication else "-",
-            time_text(parts["dataloader"]),
-            "-" if waits is None else time_text(waits),
+            fine_time_text(communication.us / count) if communication else "-",
+            fine_time_text(communication.exposed_us / count) if communication else "-",
+            fine_time_text(parts["dataloader"]),
+            "-" if waits is None else fine_time_text(waits),
         )
     to.print(table)
     compared = [ranks.of(summary, rank) for rank, summary in summaries.items()]
@@ -105,7 +106,9 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
     for rank, summary in summaries.items():
         for step in summary.outliers:
             doing = f", {step.doing}" if step.doing else ""
-            text = f"rank {rank}, step {printable(step.name, 20)}{doing}: {time_text(step.us)}, and not in the table"
+            text = (
+                f"rank {rank}, step {printable(step.name, 20)}{doing}: {fine_time_text(step.us)}, and not in the table"
+            )
             to.print(Text(text, "yellow"))
     first = (straggler or max(compared, key=lambda rank: rank.step_us)).rank
     to.print(f"rank {first}: {printable(summaries[first].verdict)}; `explain` its trace to see more", markup=False)
@@ -119,4 +122,4 @@ def _or_dash(value: Any, text: Callable[[Any], str]) -> str:
 
 
 def _change_text(us: float) -> str:
-    return ("+" if us >= 0 else "-") + time_text(abs(us))
+    return ("+" if us >= 0 else "-") + fine_time_text(abs(us))

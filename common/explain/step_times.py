@@ -7,10 +7,11 @@ from rich.padding import Padding
 from rich.text import Text
 
 from common.errors import printable
-from common.explain.terminal import bare_table, time_text
+from common.explain.terminal import bare_table
 from common.trace.steps import ROLES, Steps
 from common.trace.summary import Summary
 from common.trace.typical import Outlier, is_undecided
+from common.trace.units import fine_time_text
 from common.trace.wording import why_outlier
 
 MARKS = {  # letter and colour: without colour, the letters keep the bar readable
@@ -48,13 +49,15 @@ def step_lengths(summary: Summary) -> str:
         count = "no step marks, so the whole trace counts as one step"
     elif not steps.whole:
         count = f"no whole step: step {_first_to_last(steps.names)} was not over when the profiler stopped"
-        return f"{count}; {time_text(steps.mean_us)} of it recorded"
+        return f"{count}; {fine_time_text(steps.mean_us)} of it recorded"
     if is_undecided(typical):
         return f"{count}; {_both(typical)}"
     if not summary.outliers:
-        return f"{count}; {time_text(steps.mean_us)}{' per step' if steps.marked else ''}{_range(steps)}"
-    others = ", ".join(time_text(outlier.us) for outlier in summary.outliers)
-    return f"{count}; {time_text(typical.mean_us)} per typical step{_range(typical)}; {_left_out(summary)}: {others}"
+        return f"{count}; {fine_time_text(steps.mean_us)}{' per step' if steps.marked else ''}{_range(steps)}"
+    others = ", ".join(fine_time_text(outlier.us) for outlier in summary.outliers)
+    return (
+        f"{count}; {fine_time_text(typical.mean_us)} per typical step{_range(typical)}; {_left_out(summary)}: {others}"
+    )
 
 
 def print_breakdown(summary: Summary, to: Console) -> None:
@@ -76,11 +79,11 @@ def print_breakdown(summary: Summary, to: Console) -> None:
     to.print(bar)
     table = bare_table("left", "left", "right", "right", "left")
     for role in ROLES:
-        if time_text(parts[role]) != time_text(0.0):
+        if fine_time_text(parts[role]) != fine_time_text(0.0):
             letter, colour = MARKS[role]
             meaning = ROLE_MEANING[role] if has_gpu else WITHOUT_GPU.get(role, ROLE_MEANING[role])
             letter = Text(f"  {letter}", f"{colour} bold")
-            table.add_row(letter, role, time_text(parts[role]), f"{parts[role] / total:.1%}", meaning)
+            table.add_row(letter, role, fine_time_text(parts[role]), f"{parts[role] / total:.1%}", meaning)
     to.print(table)
 
 
@@ -102,15 +105,15 @@ def _print_both(steps: Steps, to: Console) -> None:
     table = bare_table("left", "left", "right", "right")
     table.add_row("", "step", *(printable(name, 20) for name in steps.names))
     for role, times in zip(ROLES, steps.breakdown.tolist(), strict=True):
-        if time_text(max(times)) != time_text(0.0):
+        if fine_time_text(max(times)) != fine_time_text(0.0):
             letter, colour = MARKS[role]
-            table.add_row(Text(f"  {letter}", f"{colour} bold"), role, *map(time_text, times))
+            table.add_row(Text(f"  {letter}", f"{colour} bold"), role, *map(fine_time_text, times))
     to.print(table)
 
 
 def _both(steps: Steps) -> str:
     lengths = zip(steps.names, steps.duration.tolist(), strict=True)
-    return " and ".join(f"step {printable(name, 20)} takes {time_text(us)}" for name, us in lengths)
+    return " and ".join(f"step {printable(name, 20)} takes {fine_time_text(us)}" for name, us in lengths)
 
 
 def _first_to_last(names: Sequence[str]) -> str:
@@ -121,5 +124,5 @@ def _first_to_last(names: Sequence[str]) -> str:
 def _range(steps: Steps) -> str:
     """The shortest, the median and the longest step, if they differ by more than 5 %; else ""."""
     low, high = (min(steps.duration), max(steps.duration)) if len(steps.duration) else (0, 0)
-    median = f"; median {time_text(steps.median_us)}" if len(steps.duration) > 2 else ""
-    return f" ({time_text(low)} to {time_text(high)}{median})" if high > 1.05 * low else ""
+    median = f"; median {fine_time_text(steps.median_us)}" if len(steps.duration) > 2 else ""
+    return f" ({fine_time_text(low)} to {fine_time_text(high)}{median})" if high > 1.05 * low else ""

@@ -9,8 +9,6 @@ from typing import IO, TextIO, cast
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from common.trace.units import fine_time_text
-
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines need not wrap
 
 
@@ -80,11 +78,6 @@ def headed_table(*headers: str) -> Table:
 def share_text(value: float | None) -> str:
     """ "12.3%", or "-" for None."""
     return "-" if value is None else f"{value:.1%}"
-
-
-def time_text(us: float) -> str:
-    """µs in a suitable unit."""
-    return fine_time_text(us)
 
 
 def size_text(size: float) -> str:

@@ -8,13 +8,14 @@ from rich.text import Text
 from common.errors import printable
 from common.explain.recorded import print_recording
 from common.explain.step_times import print_breakdown, print_outliers, step_lengths
-from common.explain.terminal import bare_table, headed_table, share_text, size_text, time_text
+from common.explain.terminal import bare_table, headed_table, share_text, size_text
 from common.trace import wording
 from common.trace.advice import MOST, gain_text
 from common.trace.idle import CAUSES, stalls
 from common.trace.kernel_name import short_name
 from common.trace.memory import CPU
 from common.trace.summary import Summary
+from common.trace.units import fine_time_text
 
 CAUSE_MEANING = {
     "copy": "copying, or inside a call that copies",
@@ -88,7 +89,7 @@ def _print_gpus(summary: Summary, to: Console) -> None:
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
     if collectives := summary.usual.communication:
         count = wording.count(summary)
-        total, hidden = time_text(collectives.us / count), time_text(collectives.hidden_us / count)
+        total, hidden = fine_time_text(collectives.us / count), fine_time_text(collectives.hidden_us / count)
         text = f"collectives: {total}{wording.per_step(summary)}, {hidden} of it overlapped by other kernels"
         text += f" ({collectives.count} in {wording.steps(summary)}); TensorBoard counts them as kernels"
         to.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
@@ -99,22 +100,26 @@ def _print_idle(summary: Summary, to: Console) -> None:
     for idle in summary.usual.idle:
         if idle.total_us <= 0:
             continue
-        waits = time_text(idle.total_us / count)
+        waits = fine_time_text(idle.total_us / count)
         to.print(Text(f"\nGPU {idle.device} runs no kernel for {waits}{wording.per_step(summary)}; meanwhile", "bold"))
         table = bare_table("left", "right", "right", "left")
         for cause in CAUSES:
             us = idle.causes_us[cause]
             if us > 0.0005 * idle.total_us:
-                table.add_row(f"  {cause}", time_text(us / count), f"{us / idle.total_us:.1%}", CAUSE_MEANING[cause])
+                table.add_row(
+                    f"  {cause}", fine_time_text(us / count), f"{us / idle.total_us:.1%}", CAUSE_MEANING[cause]
+                )
         to.print(table)
         longest = int(np.argmax(idle.end - idle.start))
         cause = CAUSES[int(np.argmax(idle.by_gap[:, longest]))]
         length = idle.end[longest] - idle.start[longest]
         gaps = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {wording.steps(summary)}"
-        to.print(Text(f"  {gaps}; the longest is {time_text(length)}, mostly {cause}", "dim"))
+        to.print(Text(f"  {gaps}; the longest is {fine_time_text(length)}, mostly {cause}", "dim"))
         for stall in stalls(summary.trace, idle, 1) if idle.queued_share > 0.1 else ():
             call = printable(stall.call or "a call that the trace lacks", 40)
-            text = f"  queued longest: {time_text(stall.us)} before {short_name(stall.work, 60)}, launched by {call}"
+            text = (
+                f"  queued longest: {fine_time_text(stall.us)} before {short_name(stall.work, 60)}, launched by {call}"
+            )
             to.print(Text(text, "dim"))
 
 
@@ -122,11 +127,13 @@ def _print_operators(summary: Summary, to: Console) -> None:
     if not summary.usual.in_steps.operators:
         return
     total = sum(operator.us for operator in summary.usual.in_steps.operators)
-    to.print(Text(f"\nOperators on the CPU, self time: {time_text(total)} in {wording.steps(summary)}", "bold"))
+    to.print(Text(f"\nOperators on the CPU, self time: {fine_time_text(total)} in {wording.steps(summary)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "name")
     for operator in summary.usual.in_steps.operators[:TOP_NAMES]:
-        cells = time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
-        table.add_row(*cells, time_text(operator.us / operator.count), printable(operator.name, max(30, to.width - 42)))
+        cells = fine_time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
+        table.add_row(
+            *cells, fine_time_text(operator.us / operator.count), printable(operator.name, max(30, to.width - 42))
+        )
     to.print(table)
 
 
@@ -135,15 +142,15 @@ def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
         return
     total = sum(kernel.us for kernel in summary.usual.in_steps.kernels)
     count = sum(kernel.count for kernel in summary.usual.in_steps.kernels)
-    to.print(Text(f"\nKernels: {count} in {wording.steps(summary)}, {time_text(total)}", "bold"))
+    to.print(Text(f"\nKernels: {count} in {wording.steps(summary)}, {fine_time_text(total)}", "bold"))
     table = headed_table(
         "time", "share", "count", "mean", "".join(word[0] for word in summary.matrix_units.upper().split()), "name"
     )
     answers = {True: "yes", False: "no", None: "?"}
     width = max(30, to.width - 46)
     for kernel in summary.usual.in_steps.kernels[:TOP_NAMES]:
-        mean = time_text(kernel.us / kernel.count)
-        cells = time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
+        mean = fine_time_text(kernel.us / kernel.count)
+        cells = fine_time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
         name = printable(kernel.name) if full_names else short_name(kernel.name, width)
         table.add_row(*cells, answers[kernel.tensor_cores], Text(name, no_wrap=not full_names, overflow="fold"))
     to.print(table)
@@ -153,7 +160,9 @@ def _print_kinds(summary: Summary, to: Console) -> None:
     per_step = summary.usual.kinds
     total, scale = sum(per_step.values()), len(summary.typical.names) / wording.count(summary)
     shown = [
-        f"{kind} {time_text(us * scale)} ({us / total:.1%})" for kind, us in per_step.items() if us >= 0.0005 * total
+        f"{kind} {fine_time_text(us * scale)} ({us / total:.1%})"
+        for kind, us in per_step.items()
+        if us >= 0.0005 * total
     ]
     if shown:
         to.print(Text(f"\nKernels by kind{',' * summary.steps.marked}{wording.per_step(summary)}", "bold"))
@@ -172,7 +181,7 @@ def _print_transfers(summary: Summary, to: Console) -> None:
                 if size
             ]
             text = f"  {label}: {copies.count} copies in {wording.steps(summary)}, "
-            text += f"{size_text(copies.bytes)}, {time_text(copies.us)}"
+            text += f"{size_text(copies.bytes)}, {fine_time_text(copies.us)}"
             text += f", {speed:.1f} GB/s" if speed else ""
             lines.append(text + (f"; {', '.join(kinds)}" if kinds else ""))
     if lines:
@@ -255,7 +264,7 @@ def _print_findings(summary: Summary, to: Console) -> None:
         as_it_is = "" if finding.advice else ", the CPU as it is"
         without = f"; about {gain:.2f}x as fast without{as_it_is}" if 1.01 <= gain < MOST else ""
         line = Text.assemble(
-            (finding.what, "bold"), f": {time_text(finding.us_per_step)}{wording.per_step(summary)}{without}"
+            (finding.what, "bold"), f": {fine_time_text(finding.us_per_step)}{wording.per_step(summary)}{without}"
         )
         to.print(Padding(line, (0, 0, 0, 2), expand=False))
         to.print(Padding(Text(f"{printable(finding.why, 600)}."), (0, 0, 0, 5), expand=False))

@@ -15,6 +15,7 @@ from msgspec import Struct
 from common.trace.columns import Trace
 from common.trace.idle import Idle, longest_stall
 from common.trace.nature import Nature
+from common.trace.parts import COMPUTE, EXPOSED, OVERLAPPED, parts_us
 from common.trace.python import between_operators
 from common.trace.steps import Steps
 from common.trace.tensor_cores import TensorCores
@@ -22,6 +23,8 @@ from common.trace.units import time_text
 
 WORTHWHILE = 0.02  # of the step: less is not worth a change
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
+MENTIONED = 0.01  # of the step: collectives' kernels that take less are counted as other kernels in the verdict
+MUCH = 0.1  # of the step: with collectives alone for longer, a GPU is not bound by computing
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
 ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
 # What shortens the GPU's own work: by the step, or the title where none treats it.
@@ -156,7 +159,10 @@ def verdict(
         if unseen:
             return f"{unseen}compute-bound: {bound}"
         return f"compute-bound: {bound}; left to try: {left}a GPU, a smaller model, or {fewer}"
-    share = parts["kernel"] / total
+    share, alone = _computing(trace, steps)
+    computing = "kernels" if alone is None else "kernels that compute"
+    communicating = "" if alone is None else f", communication alone {alone:.0%}"
+    filled = f"{computing} fill {share:.0%} of {one_step}{communicating}"
     if queued := stalled(steps, idle):
         text = (
             f"for {queued:.0%} of {one_step} the GPU runs no kernel although the next one is launched already, and "
@@ -166,21 +172,38 @@ def verdict(
         if longest and longest.first and longest.us >= 0.9 * queued * total_us:
             rest = max(1e-9, 1 - longest.us / total_us)
             matrix = tensor_cores.eligible_share or 0.0
+            of_rest = f"{computing} run {min(1.0, share / rest):.0%} of the time"
+            if alone is not None:
+                of_rest += f", communication alone {min(1.0, alone / rest):.0%}"
+            of_what = "that" if alone is None else "all kernels' time"
             text = (
                 f"for the first {longest.us / 1e3:.1f} ms the GPU most likely still runs what was launched before the "
-                f"trace; in the rest kernels run {min(1.0, share / rest):.0%} of the time, and {matrix:.0%} of that is "
-                "matrix work"
+                f"trace; in the rest {of_rest}, and {matrix:.0%} of {of_what} is matrix work"
             )
         return f"{text}; {first}" if first else text
     if first:
-        return f"kernels fill {share:.0%} of {one_step}; {first}"
+        return f"{filled}; {first}"
+    if (alone or 0.0) > MUCH:
+        return f"{filled}, and nothing else stands out"
     if share < 0.5:
-        return f"kernels fill {share:.0%} of {one_step}, and nothing stands out"
+        return f"{filled}, and nothing stands out"
     matrix = tensor_cores.eligible_share or 0.0
     ways = ["" if nature.compiled else "fused kernels (torch.compile)", "channels_last" if nature.images else ""]
     named = " and ".join(filter(None, ways))
     left = "a model that computes less, or lower precision still"
     if matrix <= 0.5:
         left = f"fewer passes over memory{': ' if named else ''}{named}"
-    bound = f"{share:.0%} of {one_step} is kernels, {matrix:.0%} of their time matrix work"
+    whose = "their" if alone is None else "all kernels'"
+    bound = f"{share:.0%} of {one_step} is {computing}{communicating}, {matrix:.0%} of {whose} time matrix work"
     return f"compute-bound: {bound}; left to try: {left}"
+
+
+def _computing(trace: Trace, steps: Steps) -> tuple[float, float | None]:
+    """The share of the mean step in which kernels compute, and that in which only collectives run.
+
+    Of all kernels, and None, where collectives' kernels take less than `MENTIONED` of the step.
+    """
+    total, parts = max(steps.mean_us, 1e-9), parts_us(trace, steps)
+    if not parts or parts[OVERLAPPED] + parts[EXPOSED] < MENTIONED * total:
+        return steps.mean_breakdown_us["kernel"] / total, None
+    return (parts[COMPUTE] + parts[OVERLAPPED]) / total, parts[EXPOSED] / total

@@ -4,10 +4,9 @@ import numpy as np
 from msgspec import Struct
 
 from common.trace.columns import Trace
-from common.trace.intervals import Cover
-from common.trace.operators import Nesting, launches, launching_operators
-from common.trace.optimizer import optimizer_calls
-from common.trace.steps import Steps, is_loading, is_step, of_steps
+from common.trace.operators import launches, launching_operators
+from common.trace.steps import Steps, of_steps
+from common.trace.tables import own_times
 
 OUTSIDE = "outside of any operator"
 
@@ -31,15 +30,9 @@ def by_operator(trace: Trace, steps: Steps) -> list[Operator]:
     recorded operator launched have a row of their own, `OUTSIDE`.
     """
     operators, names = trace.operators, len(trace.names)
-    kept = ~trace.named(operators, lambda name: is_step(name) or is_loading(name))
-    kept &= ~optimizer_calls(trace).wrapping  # their time is the model's, and Python's
-    shown = operators.where(kept)
-    own_us = Nesting(shown).own_time()
-    inside = np.ones(len(shown), bool)
-    if steps.marked:
-        inside = Cover(steps.cpu_start, steps.cpu_end).holds(shown.start)
-    count = np.bincount(shown.name[inside], minlength=names)
-    us = np.bincount(shown.name[inside], weights=own_us[inside], minlength=names)
+    name, own_us = own_times(trace, steps)
+    count = np.bincount(name, minlength=names)
+    us = np.bincount(name, weights=own_us, minlength=names)
     device_us, outside_us = np.zeros(names), 0.0
     if len(trace.kernels):
         mask = of_steps(trace, steps, trace.kernels) if steps.marked else np.ones(len(trace.kernels), bool)

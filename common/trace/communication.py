@@ -17,6 +17,7 @@ from common.trace.steps import Steps, is_mark, of_steps
 _EXCHANGE = re.compile("send_?recv|all_?to_?all")
 _EXCHANGE_ON_CPU = re.compile("gloo:(send|recv|all_to_all)")
 _ON_CPU = re.compile("gloo:")
+_MARK = re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|record_param_comms")
 # What runs around collectives and waits for them: it computes nothing itself, and hides nothing.
 _AROUND = re.compile(
     r"gloo:|_?c10d|record_param_comms|autograd::engine::evaluate_function|torch::autograd::AccumulateGrad"
@@ -50,6 +51,11 @@ def is_collective(name: str) -> bool:
 def is_gloo(name: str) -> bool:
     """True for the mark of one of gloo's collectives, on the CPU."""
     return _ON_CPU.match(name) is not None
+
+
+def is_collective_mark(name: str) -> bool:
+    """True for what marks a collective on the CPU, of any library."""
+    return _MARK.match(name) is not None
 
 
 def is_exchange(name: str) -> bool:
@@ -118,4 +124,4 @@ def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
 
 
 def _of_gloo(trace: Trace, spans: Spans) -> np.ndarray:
-    return trace.named(spans, _ON_CPU.match)
+    return trace.named(spans, is_gloo)

@@ -46,7 +46,7 @@ def digest(summary: Summary) -> dict[str, object]:
     copies, kinds, idle, communication and parts per step ("per" says in words of which: `wording.per_step`).
     """
     steps, typical, usual = summary.steps, summary.typical, summary.usual
-    count, found = wording.count(summary), by_operator(summary.trace, summary.typical)
+    count, operators = wording.count(summary), by_operator(summary.trace, summary.typical)
     scale = len(typical.names) / count  # of what is per step already: see `wording.per_step`
     kernels, recording = usual.in_steps.kernels, summary.trace.recording
     rank = summary.trace.rank
@@ -97,11 +97,11 @@ def digest(summary: Summary) -> dict[str, object]:
         "kernels": [_kernel(kernel, count) for kernel in kernels[:TOP_KERNELS]],
         "kinds": {kind: us * scale for kind, us in usual.kinds.items()},
         "matrix_units": summary.matrix_units,
-        "operator_us": sum(operator.us for operator in found) * scale,
-        "operator_names": len(found),
+        "operator_us": sum(operator.us for operator in operators) * scale,
+        "operator_names": len(operators),
         "operators": [
             {"name": row.name, "count": row.count * scale, "us": row.us * scale, "device_us": row.device_us * scale}
-            for row in found[:TOP_OPERATORS]
+            for row in operators[:TOP_OPERATORS]
         ],
         "copies": {name: _copies(copies, count) for name, copies in usual.in_steps.copies.items()},
         "step_bytes": usual.step_bytes * scale,
@@ -158,14 +158,14 @@ def _copies(copies: Copies, count: int) -> dict[str, Any]:
 
 
 def _communication(summary: Summary, count: int) -> dict[str, object] | None:
-    found = summary.usual.communication
-    if found is None:
+    communication = summary.usual.communication
+    if communication is None:
         return None
     return {
-        "count": found.count / count,
-        "us": found.us / count,
-        "exposed_us": found.exposed_us / count,
-        "hidden_us": found.hidden_us / count,
+        "count": communication.count / count,
+        "us": communication.us / count,
+        "exposed_us": communication.exposed_us / count,
+        "hidden_us": communication.hidden_us / count,
     }
 
 
@@ -234,20 +234,20 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     """Answer each line of `questions`, the words of a command line as JSON, with an `Answer`, a line of JSON."""
     for line in questions:
         try:
-            found = Answer(msgspec.Raw(answer(json.loads(line))))  # msgspec refuses names that are not UTF-8
+            reply = Answer(msgspec.Raw(answer(json.loads(line))))  # msgspec refuses names that are not UTF-8
         except InputError as error:
-            found = Answer(reason=printable(error), lasting=True)
+            reply = Answer(reason=printable(error), lasting=True)
         except SystemExit:  # argparse's
-            found = Answer(reason="no question about a trace", lasting=True)
+            reply = Answer(reason="no question about a trace", lasting=True)
         except MemoryError:
-            found = Answer(reason="out of memory: this machine has too little for it")
+            reply = Answer(reason="out of memory: this machine has too little for it")
         except Exception:
             logging.getLogger("walkthrough").exception("%s", printable(line.decode(errors="replace"), 300))
-            found = Answer(reason="a defect: see TensorBoard's log")
-        found = replace(found, last=has_taken_much_memory())
-        answers.write(msgspec.json.encode(found) + b"\n")
+            reply = Answer(reason="a defect: see TensorBoard's log")
+        reply = replace(reply, last=has_taken_much_memory())
+        answers.write(msgspec.json.encode(reply) + b"\n")
         answers.flush()
-        if found.last:
+        if reply.last:
             return
 
 

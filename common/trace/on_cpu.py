@@ -13,6 +13,7 @@ from common.trace.nature import Nature
 from common.trace.phases import Phases
 from common.trace.python import between_operators, innermost_functions, pauses, stepping_thread
 from common.trace.steps import Steps
+from common.trace.units import counted
 
 MUCH_PYTHON = 0.1  # of the step: calling operators takes less in most programs
 TOP_FUNCTIONS = 3
@@ -221,9 +222,10 @@ def _communicating(steps: Steps, communication: Communication | None, nature: Na
     count, share = communication.count / len(steps.names), _share(steps, communication.exposed_us)
     mean = time_text(communication.us / max(communication.count, 1))
     why = (
-        f"for {step_time(steps, share)} of a step a collective runs and no operator does ({count:.0f} collectives per "
-        f"step, {mean} on average). Waiting for the slowest rank is part of it: compare the ranks, a trace of each in "
-        f"one folder. Then {ways_to_communicate_less(communication, nature.training)}"
+        f"for {step_time(steps, share)} of a step a collective runs and no operator does "
+        f"({counted(count, 'collective', 'collectives')} per step, {mean} on average). Waiting for the slowest rank is "
+        "part of it: compare the ranks, a trace of each in one folder. Then "
+        f"{ways_to_communicate_less(communication, nature.training)}"
     )
     return [bounded(None, "overlap communication", why, share)]
 

@@ -18,6 +18,7 @@ from common.trace.operators import launched_in, launches
 from common.trace.phases import Phases
 from common.trace.steps import Steps, of_steps
 from common.trace.tensor_cores import TensorCores, is_amd, unit_name
+from common.trace.units import counted
 
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
 SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in float32, and fewer bytes are no batch
@@ -117,7 +118,7 @@ def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float, na
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
     empty = max(0.0, mean_of_known(_without_blocks(trace, steps, gpu.id) for gpu in gpus) or 0.0)
     why = (
-        f"{inside.sum() / len(steps.names):.0f} kernels per step, {mean_us:.0f} us on average: for "
+        f"{counted(inside.sum() / len(steps.names), 'kernel', 'kernels')} per step, {mean_us:.0f} us on average: for "
         f"{step_time(steps, share)} of it the GPU waits for the CPU to launch the next one"
     )
     if empty >= WORTHWHILE:
@@ -155,14 +156,16 @@ def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], n
     pageable = weight[inside & trace.named(copies, lambda name: "Pageable" in name)].sum() > weight[inside].sum() / 2
     cost = step_time(steps, shares["h2d"])
     size_text = f"{batch / 1e6:.1f} MB" if batch >= 1e5 else f"{batch / 1e3:.1f} kB"
-    what = f"{size_text} per step" if batch else f"{inside.sum() / len(steps.names):.0f} copies per step"
-    crossing = f"{what} cross to the GPU, which computes nothing for {cost} meanwhile"
+    what = f"{size_text} per step cross"
+    if not batch:
+        what = counted(inside.sum() / len(steps.names), "copy per step crosses", "copies per step cross")
+    crossing = f"{what} to the GPU, which computes nothing for {cost} meanwhile"
     fewer = f"{crossing}; images sent as uint8 instead of float32 are a quarter of that"
     uint8 = bounded("03_reduced_h2d_copy", "copy images as uint8", fewer, shares["h2d"], remaining=1 - SAVED_BY_UINT8)
     if phases.normalises:
         uint8 = Advice(uint8.step, uint8.title, "batches are normalised on the GPU, so they cross as uint8", 0.0, 1.0)
     elif not nature.images or 0 < batch < SMALLEST_IMAGE:
-        uint8 = Advice(uint8.step, uint8.title, f"{what} cross to the GPU: no images", 0.0, 1.0)
+        uint8 = Advice(uint8.step, uint8.title, f"{what} to the GPU: no images", 0.0, 1.0)
     pinned, early = ("05_pinned_memory", "pinned memory"), ("06_prefetch_stream", "copy the next batch early")
     back = bounded(
         None,

@@ -114,6 +114,21 @@ class Nesting:
         result[ended] = -1
         return result
 
+    def innermost_during(self, thread: int, cover: Cover) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Which operator is innermost on one thread, and when, during `cover`: (index, start, end), sorted by start.
+
+        One operator may have several rows; there is none for the times in which no operator runs.
+        """
+        own = self.operators.thread == thread
+        edges = [self.operators.start[own], self.operators.end[own], cover.start, cover.end]
+        times = distinct(np.concatenate(edges))  # between two of them the innermost one does not change
+        low, high = times[:-1], times[1:]
+        inside = cover.holds((low + high) / 2)
+        low, high = low[inside], high[inside]
+        innermost = self.innermost(np.full(len(low), thread), (low + high) / 2)
+        known = innermost >= 0
+        return innermost[known], low[known], high[known]
+
     def has_descendant(self, marked: np.ndarray) -> np.ndarray:
         """Whether a `marked` operator (a mask) runs inside each operator, the operator itself not counted."""
         inside = np.zeros(len(self.operators), bool)

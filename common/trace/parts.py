@@ -18,7 +18,6 @@ def parts_us(trace: Trace, steps: Steps) -> dict[str, float]:
     compute: a kernel runs, and no collective's; of a CPU, "cpu_exec" is that. overlapped: a collective's kernel (on a
     CPU, gloo's mark) and other work. exposed: a collective alone. Others: as in `ROLES`.
     """
-    by_role = dict(zip(ROLES, roles(trace), strict=False))
     if len(trace.kernels):
         collective = trace.named(trace.kernels, is_collective)
         if not collective.any():
@@ -31,6 +30,7 @@ def parts_us(trace: Trace, steps: Steps) -> dict[str, float]:
             return {}
         exposed = exposed_on_cpu(trace)
         overlapped = exposed.gaps(communicating.start, communicating.end)
+    by_role = dict(zip(ROLES, roles(trace), strict=False))
     covers = {OVERLAPPED: overlapped, COMPUTE: computing, EXPOSED: exposed}
     covers |= {role: cover for role, cover in by_role.items() if role != "kernel"}
     covers["other"] = Cover(steps.start, steps.end)

@@ -9,7 +9,6 @@ from common.trace.communication import marked_collectives
 from common.trace.intervals import Cover
 from common.trace.operators import Nesting
 from common.trace.optimizer import optimizer_calls
-from common.trace.ordered import distinct
 from common.trace.steps import Steps, is_mark, is_step
 
 PAUSE = 200.0  # µs: to call an operator takes far less, also while stacks are recorded
@@ -60,13 +59,7 @@ def innermost_functions(trace: Trace, free: Cover, thread: int) -> list[tuple[st
         return []
     functions = python.where(near)
     thread = thread if (functions.thread == thread).any() else int(functions.thread[0])
-    # Between two edges of Python functions the innermost one does not change.
-    edges = distinct(np.concatenate([functions.start, functions.end, free.start, free.end]))
-    low, high = edges[:-1], edges[1:]
-    inside = free.holds((low + high) / 2)
-    low, high = low[inside], high[inside]
-    innermost = Nesting(functions).innermost(np.full(len(low), thread), (low + high) / 2)
-    known = innermost >= 0
-    times = np.bincount(functions.name[innermost[known]], weights=(high - low)[known], minlength=1)
+    innermost, start, end = Nesting(functions).innermost_during(thread, free)
+    times = np.bincount(functions.name[innermost], weights=end - start, minlength=1)
     order = np.argsort(-times, kind="stable").tolist()
     return [(plain_name(trace.names[number]), float(times[number])) for number in order if times[number] > 0]

@@ -127,7 +127,8 @@ def _work_us(rank: Rank) -> dict[str, float]:
 def sequences(trace: Trace, steps: Steps) -> dict[str, dict[str, list[float]]]:
     """The `Sequences` of a trace: a collective is named by its kernel and its stream, NCCL's groups have one each.
 
-    The streams are counted, not named: the ranks need not number them alike. On a CPU: gloo's marks.
+    The streams are counted, not named: the ranks need not number them alike. On a CPU: gloo's marks. {} where the first
+    step alone has more than `MOST_COLLECTIVES`.
     """
     result: dict[str, dict[str, list[float]]] = {name: {} for name in steps.names}
     seen = 0
@@ -173,9 +174,13 @@ def waits(ranks: Mapping[int, Sequences]) -> Waits:
 
     By durations, since the ranks' clocks differ. Of the steps that all have; of collectives that all ranks join.
     """
-    common = set.intersection(*(set(steps) for steps in ranks.values())) if len(ranks) > 1 else set()
+    if len(ranks) < 2:
+        return Waits({}, "there is one rank only")
+    if not all(ranks.values()):
+        return Waits({}, f"a step has more than {MOST_COLLECTIVES} collectives, too many to compare")
+    common = set.intersection(*(set(steps) for steps in ranks.values()))
     if not common:
-        return Waits({}, "the traces have no step in common" if len(ranks) > 1 else "there is one rank only")
+        return Waits({}, "the traces have no step in common")
     total, compared = dict.fromkeys(ranks, 0.0), 0
     for step in common:
         counts = [{name: len(us) for name, us in steps[step].items()} for steps in ranks.values()]

@@ -48,13 +48,11 @@ def tables(trace: Trace, steps: Steps | None = None) -> Tables:
     """
     if steps is None or not steps.marked:
         in_steps = {"kernels": np.ones(len(trace.kernels), bool), "copies": np.ones(len(trace.copies), bool)}
-        running = np.ones(len(trace.operators), bool)
     else:
         in_steps = {name: of_steps(trace, steps, getattr(trace, name)) for name in ("kernels", "copies")}
-        running = Cover(steps.cpu_start, steps.cpu_end).holds(trace.operators.start)
     return Tables(
         _kernels(trace, in_steps["kernels"]),
-        [] if len(trace.kernels) else _operators(trace, running),
+        [] if len(trace.kernels) else _operators(trace, steps),
         copies(trace, in_steps["copies"]),
     )
 
@@ -64,12 +62,23 @@ def _kernels(trace: Trace, mask: np.ndarray) -> list[Kernel]:
     return [Kernel(name, count, us, uses_tensor_cores(name)) for name, count, us in rows]
 
 
-def _operators(trace: Trace, mask: np.ndarray) -> list[Operator]:
+def own_times(trace: Trace, steps: Steps | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The names (int64) of all operators, or of those of the steps, and the µs of each without those inside it.
+
+    Without marks of steps, of waits for a DataLoader, and of an optimizer's calls that wrap a closure.
+    """
     kept = ~trace.named(trace.operators, lambda name: is_step(name) or is_loading(name))
     kept &= ~optimizer_calls(trace).wrapping  # their time is the model's, and Python's
     operators = trace.operators.where(kept)
     own_us = Nesting(operators).own_time()
-    return [Operator(*row) for row in _by_name(trace, operators.name[mask[kept]], own_us[mask[kept]])]
+    if steps is None or not steps.marked:
+        return operators.name, own_us
+    running = Cover(steps.cpu_start, steps.cpu_end).holds(operators.start)
+    return operators.name[running], own_us[running]
+
+
+def _operators(trace: Trace, steps: Steps | None) -> list[Operator]:
+    return [Operator(*row) for row in _by_name(trace, *own_times(trace, steps))]
 
 
 def _by_name(trace: Trace, name: np.ndarray, us: np.ndarray) -> list[tuple[str, int, float]]:

@@ -2,7 +2,7 @@
 
 import shutil
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from support.board import HOSTILE, WALKTHROUGH
@@ -118,6 +118,62 @@ def test_two_different_gpus_are_no_fair_pair(tab):
     assert "Two different GPUs (Tesla V100; <img" in page.locator("main").inner_text()
 
 
+@pytest.fixture
+def with_digests(tab):
+    """with_digests(change, page, **options): a page to which change(run, digest) changes what the server knows."""
+
+    def show(change, name, **options):
+        page = tab("compare", before="gpu", after="of 2021")
+
+        def answer(route):
+            response = route.fetch()
+            content = response.json()
+            if "steps" in content:
+                change(parse_qs(urlsplit(route.request.url).query)["run"][0], content)
+            route.fulfill(response=response, json=content)
+
+        page.route("**/digest?*", answer)
+        page.evaluate(f"location.hash = '{name}?{urlencode(options)}'")
+        return page
+
+    return show
+
+
+def test_gpus_are_compared_by_name_where_both_have_one_and_their_units_are_named(with_digests):
+    def of_two_makers(run, digest):
+        if run == "hostile":
+            digest["gpus"][0]["name"] = None
+            digest["matrix_units"] = "Matrix cores"
+
+    page = with_digests(of_two_makers, "compare", before="gpu", after="hostile")
+    page.wait_for_selector("text=Tensor Cores / Matrix cores")
+    assert "Two different GPUs" not in page.locator("main").inner_text()
+
+
+def test_compare_takes_another_run_beside_the_first_and_no_other_for_one_that_is_gone(tab):
+    page = tab("compare", run="broken")  # the first
+    values = [select.input_value() for select in page.locator("select").all()]
+    assert values == ["cpu", "broken"]
+    text = tab("compare", run="deleted").locator("main").inner_text()
+    assert "the run deleted is not here" in text
+    assert "under the profiler" not in text
+
+
+def test_the_ladder_has_communication_apart_where_a_step_communicates(tab, with_digests):
+    assert "Communication is apart here" not in tab("ladder").locator("main").inner_text()
+
+    def communicating(run, digest):
+        if run == "ladder/04_multiprocess_loading":
+            parts = digest["typical"]["breakdown_us"]
+            digest["typical"]["parts_us"] = {"compute": 100, "overlapped": 50, "exposed": 250} | parts
+
+    page = with_digests(communicating, "ladder")
+    page.wait_for_selector("text=Communication is apart here")
+    chart = page.locator("section", has_text="Step time by activity").first
+    chart.locator(".legendtext", has_text="exposed").wait_for()
+    assert chart.locator(".legendtext", has_text="kernel").count() == 0
+
+
 def test_names_are_compared_by_kernel_kind_and_operator_and_what_is_new_is_marked(tab):
     page = tab("compare", before="gpu", after="distributed")
     names = page.locator("section", has_text="What changed most")
@@ -139,7 +195,13 @@ def test_communication_is_apart_from_computing(tab):
     for name in ("compute", "overlapped", "exposed"):
         assert step.locator("tr", has_text=name).count() >= 1
     assert "As the profiler plugin defines it" in step.inner_text()
+    assert "collectives' kernels counted as kernel" in step.inner_text()
     assert "As the profiler plugin" not in tab("step", run="gpu").locator("main").inner_text()
+    compared = tab("compare", before="gpu", after="distributed").locator("section", has_text="step, under the profiler")
+    assert "As the profiler plugin defines it" in compared.inner_text()
+    parts, roles = compared.locator("table").all()
+    assert parts.locator("tr", has_text="exposed").count() == 1
+    assert roles.locator("tr", has_text="kernel").count() == 1 and roles.locator("tr", has_text="exposed").count() == 0
 
 
 @BOTH

@@ -361,6 +361,19 @@ def test_traces_of_two_different_gpus_are_said_to_be(run, tmp_path):
     assert "(Tesla V100)" in out and "(NVIDIA A100)" in out
     assert "two different GPUs" in out
     assert "two different GPUs" not in run(tmp_path / "a.json", tmp_path / "a.json")[1]
+    builder.header["deviceProperties"] = []
+    builder.write(tmp_path / "unnamed.json")
+    assert "two different GPUs" not in run(tmp_path / "a.json", tmp_path / "unnamed.json")[1]
+
+
+def test_the_units_of_both_makers_are_named_where_gpus_of_two_are_compared(run, tmp_path):
+    two_steps().write(tmp_path / "nvidia.json")
+    builder = two_steps()
+    builder.header["deviceProperties"] = [{"id": 0, "name": "AMD Instinct MI210"}]
+    builder.write(tmp_path / "amd.json")
+    assert "Tensor Cores / Matrix cores" in run(tmp_path / "nvidia.json", tmp_path / "amd.json")[1]
+    out = run(tmp_path / "amd.json", tmp_path / "amd.json")[1]
+    assert "Matrix cores" in out and "Tensor Cores" not in out
 
 
 def test_the_json_has_what_the_text_concludes(run, tmp_path):

@@ -6,6 +6,7 @@ from support.trace_builder import TraceBuilder, two_steps
 
 from common.trace.advice import Advice, bounded, despite_a_stall, ranked
 from common.trace.summary import summarize
+from common.trace.units import counted
 
 LADDER = [path.stem for path in STEPS[1:]]
 WORKERS = "_MultiProcessingDataLoaderIter"
@@ -469,3 +470,10 @@ def test_advice_names_the_units_as_their_maker_does(summary):
     assert "Tensor Cores" in of({"id": 0, "name": "NVIDIA A100", "computeMajor": 8})
     on_amd = of({"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9})
     assert "on Matrix cores" in on_amd and "Tensor Cores" not in on_amd
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(1, "1 copy is"), (0.6, "1 copy is"), (2, "2 copies are"), (0, "0 copies are")]
+)
+def test_a_count_agrees_with_its_noun(count, text):
+    assert counted(count, "copy is", "copies are") == text

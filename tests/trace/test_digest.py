@@ -11,8 +11,14 @@ from support.trace_builder import TraceBuilder, two_steps
 
 from common.trace import ranks
 from common.trace.by_operator import OUTSIDE
+from common.trace.changes import FUSE_ATTENTION
 from common.trace.digest import digest, serve
+from common.trace.on_cpu import LESS
+from common.trace.places import CAUSES_TREATED, OVERLAP
 from common.trace.summary import summarize
+
+# Advice that is about no gap of a GPU: kernels become faster or fewer, or nothing in a trace shows it.
+WITHOUT_A_GAP = {"01_amp", "09_channels_last", "12_cudnn_benchmark", "16_data_parallel", FUSE_ATTENTION}
 
 
 @pytest.fixture
@@ -177,6 +183,16 @@ def test_ranks_that_do_not_match_have_no_wait(other, why):
     assert why in waits.why
 
 
+def test_steps_of_too_many_collectives_are_not_compared_and_the_reason_is_named(of, monkeypatch):
+    monkeypatch.setattr(ranks, "MOST_COLLECTIVES", 1)
+    both = {rank: of(communicating(rank))["collectives"] for rank in (0, 1)}
+    assert [list(steps) for steps in both.values()] == [["1"], ["1"]]  # each step has one
+    assert ranks.waits(both).us == {0: 0, 1: 0}
+    monkeypatch.setattr(ranks, "MOST_COLLECTIVES", 0)
+    both = {rank: of(communicating(rank))["collectives"] for rank in (0, 1)}
+    assert ranks.waits(both) == ranks.Waits({}, "a step has more than 0 collectives, too many to compare")
+
+
 def test_the_collectives_of_a_rank_are_sent_step_by_step(of):
     numbers = of(communicating(rank=1))
     assert numbers["collectives"] == {
@@ -185,3 +201,20 @@ def test_the_collectives_of_a_rank_are_sent_step_by_step(of):
     }
     assert (numbers["rank"]["rank"], numbers["rank"]["exposed_us"]) == (1, 200)
     assert of(communicating())["collectives"] == {}
+
+
+def test_every_piece_of_advice_is_about_gaps_with_a_known_cause_or_about_none():
+    names = set(advice_names())
+    assert {"02_bigger_batch", "overlap communication", "find the Python between operators"} < names
+    treated = set(CAUSES_TREATED) | {OVERLAP}
+    assert names - treated == WITHOUT_A_GAP
+    assert not treated & WITHOUT_A_GAP
+
+
+def advice_names():
+    """The step, else the title, of every piece of advice that the code of common/trace can give."""
+    for name in ("bottlenecks", "on_cpu", "on_gpu", "estimates", "changes"):
+        text = (ROOT / "common" / "trace" / f"{name}.py").read_text()
+        yield from re.findall(r'"(\d\d_\w+)"', text)
+        yield from re.findall(r'(?:bounded|Advice)\(\s*None,\s*"([^"]+)"', text)
+    yield from (LESS, FUSE_ATTENTION)

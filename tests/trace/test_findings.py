@@ -143,7 +143,7 @@ def test_odd_sizes_of_attention_are_for_fused_attention_to_solve(found):
     assert "not aligned" not in found(Program().run(*ATTENTION))["unfused_attention"].why
     other = found(Program().run(*parts, (odd, 500, "aten::mm")))["misaligned_matmul"]
     assert other.us_per_step == pytest.approx(500)
-    assert other.why.startswith("1 kernels per step, built for rows")
+    assert other.why.startswith("1 kernel per step, built for rows")
 
 
 def test_a_chain_of_elementwise_kernels_could_be_its_longest(found):
@@ -412,7 +412,7 @@ def test_collectives_beside_nothing_are_found(found):
     assert finding.us_per_step == pytest.approx(300)
     assert times(finding, found)[0] == (510, 810)
     assert "exposed_collectives" not in found(Program().run((BMM, 500, "aten::mm")))
-    assert "1 collectives per step take 300 us" in finding.why
+    assert "1 collective per step takes 300 us" in finding.why
     assert "bucket" not in finding.do  # gradients have buckets, inference has none
     training = Program().run((BMM, 500, "aten::mm"), collective, inside=("AddmmBackward0",))
     assert "bucket_cap_mb" in found(training)["exposed_collectives"].do

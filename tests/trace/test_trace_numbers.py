@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from common.trace.advice import ALIKE
+from common.trace.advice import ALIKE, verdict
 from common.trace.communication import communication
 from common.trace.idle import idle, stalls
 from common.trace.reader import read
@@ -607,6 +607,43 @@ def test_with_nothing_left_to_gain_the_verdict_names_the_bound(summary):
     result = summary(builder)
     assert result.advice == []
     assert "compute-bound: 98% of the step is kernels" in result.verdict
+
+
+@pytest.mark.parametrize(
+    "computing_us, collective_us, bound",
+    [
+        (200, 760, "kernels that compute fill 20% of the step, communication alone 76%; the most to gain: "),
+        (
+            965,
+            20,
+            "compute-bound: 96% of the step is kernels that compute, communication alone 2%, 98% of all kernels'",
+        ),
+        (980, 5, "compute-bound: 98% of the step is kernels, 99% of their time matrix work"),
+    ],
+)
+def test_the_verdict_counts_what_communicates_apart_where_that_takes_long_enough(
+    summary, computing_us, collective_us, bound
+):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    op = builder.op("aten::mm", 0, 20)
+    builder.launch("volta_h884gemm_128x128", 5, 5, 10, computing_us, op=op)
+    record = builder.op("record_param_comms", 21, 10)
+    builder.launch("ncclDevKernel_AllReduce", 22, 5, 10 + computing_us, collective_us, op=record)
+    result = summary(builder)
+    assert result.verdict.startswith(bound)
+    assert result.steps.mean_breakdown_us["kernel"] == computing_us + collective_us  # as the profiler plugin counts
+
+
+def test_a_gpu_that_mostly_communicates_is_never_compute_bound(summary):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    op = builder.op("aten::mm", 0, 20)
+    builder.launch("volta_h884gemm_128x128", 5, 5, 10, 600, op=op)
+    builder.launch("ncclDevKernel_AllReduce", 22, 5, 610, 380)
+    result = summary(builder)
+    text = verdict(result.trace, result.typical, [], result.tensor_cores, result.usual.idle, result.nature)
+    assert text == "kernels that compute fill 60% of the step, communication alone 38%, and nothing else stands out"
 
 
 def test_the_json_is_the_fixed_interface(summary):

@@ -21,13 +21,14 @@ export async function compare(site) {
   }
   const pick = (key, other) => (runs.find((run) => run.key === key) || other);
   const after = pick(site.options.after ?? site.options.run, runs[1]);
-  const before = pick(site.options.before, runs[Math.max(0, runs.indexOf(after) - 1)]);
+  const before = pick(site.options.before, runs[runs.indexOf(after) ? runs.indexOf(after) - 1 : 1]);
   [before, after].forEach((run) => site.watch(run));
   const names = runs.map((run) => [run.key, run.name]);
   const go = (changed) => site.go("compare", {before: before.key, after: after.key, by: site.options.by, ...changed});
   const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
     choice("Before", names, before.key, (key) => go({before: key})), choice("After", names, after.key, (key) => go({after: key}))));
-  const gone = [site.options.before, site.options.after].filter((key) => key && !runs.some((run) => run.key === key));
+  const asked = [site.options.before, site.options.after ?? site.options.run];
+  const gone = asked.filter((key) => key && !runs.some((run) => run.key === key));
   if (gone.length) {
     page.append(...gone.map((key) => h("p", {class: "bad failed"}, `This cannot be shown: ${goneText(key)}`)));
     return page;
@@ -39,7 +40,7 @@ export async function compare(site) {
   const speed = await measured(site, before, after, old, now);
   page.append(...[speed, ...warnings(before, after, old, now)].filter(Boolean));
   page.append(h("div", {class: "grid"}, ...[
-    () => section(`${[old, now].some(({steps}) => steps.outliers.length) ? "Typical" : "Mean"} step, under the profiler`, changes(old, now)),
+    () => section(`${[old, now].some(({steps}) => steps.outliers.length) ? "Typical" : "Mean"} step, under the profiler`, changes(old, now), ...changesOfPlugin(old, now)),
     () => section(per(old) === per(now) ? `Figures ${per(old)}` : "Figures", figures(old, now)),
     () => changedNames(site, {before, after, old, now})].map(part)));
   return page;
@@ -71,37 +72,59 @@ async function measured(site, before, after, old, now) {
 // What makes the two no fair pair: parts missing, other devices, steps that are left out.
 function warnings(before, after, old, now) {
   const lines = [];
-  const names = (digest) => [...new Set(digest.gpus.map(({name}) => name))].sort().join(", ");
+  const names = (digest) => [...new Set(digest.gpus.map(({name}) => name))].sort();
+  const [oldNames, newNames] = [old, now].map(names);
+  const known = [...oldNames, ...newNames].every(Boolean);
   if (old.partial || now.partial) {
     lines.push("A part of a file is missing: what is left cannot be compared.");
   }
   if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
     lines.push("One of them ran on a GPU, the other on a CPU: two machines, not a change.");
-  } else if (names(old) !== names(now)) {
-    lines.push(`Two different GPUs (${names(old)}; ${names(now)}): the difference is not only a change of the program.`);
+  } else if (known && oldNames.join() !== newNames.join()) {
+    lines.push(`Two different GPUs (${oldNames.join(", ")}; ${newNames.join(", ")}): the difference is not only a change of the program.`);
   } else if (old.gpus.length !== now.gpus.length) {
     lines.push(`${old.gpus.length} GPUs in one trace and ${now.gpus.length} in the other: the difference is not only a change of the program.`);
   }
-  const each = [[before, old], [after, now]].flatMap(([run, digest]) => [
+  const ofEachRun = [[before, old], [after, now]].flatMap(([run, digest]) => [
     ...digest.warnings.map((line) => h("p", {class: "bad"}, `${run.name}: ${line}`)),
     digest.typical.undecided ? h("p", {class: "bad"}, `${run.name}: two steps of very different length, so the mean says little.`) : null,
     digest.of_which_steps ? note(`${run.name}: ${digest.steps.outliers.map(({why}) => why).join("; ")}. ${digest.of_which_steps}`) : null]);
-  return [...lines.map((line) => h("p", {class: "bad"}, line)), ...each];
+  return [...lines.map((line) => h("p", {class: "bad"}, line)), ...ofEachRun];
 }
 
 function difference(us) {
   return `${us > 0 ? "+" : us < 0 ? "−" : ""}${time(Math.abs(us))}`;
 }
 
+// Whether a digest's typical step has parts of communication.
+export function communicates({typical}) {
+  return Object.keys(typical.parts_us).length > 0;
+}
+
 // The typical step by part where one of them communicates, else by role.
 export function changes(old, now) {
-  const apart = [old, now].some(({typical}) => Object.keys(typical.parts_us).length);
-  const [names, times] = apart ? [PARTS, partsOf] : [ROLES, ({typical}) => typical.breakdown_us];
+  return [old, now].some(communicates) ? changedTimes("part", PARTS, ({typical}) => typical.mean_us, partsOf, old, now)
+    : changedTimes("role", ROLES, ({typical}) => typical.mean_us, ({typical}) => typical.breakdown_us, old, now);
+}
+
+// The same as the profiler plugin defines it, where that differs; [] where it does not.
+function changesOfPlugin(old, now) {
+  const digests = [old, now], apart = digests.some(communicates);
+  if (!apart && !digests.some(({steps}) => steps.outliers.length)) {
+    return [];
+  }
+  const counted = apart && digests.some(({kernel_count: count}) => count) ? ", collectives' kernels counted as kernel" : "";
+  return [note(`As the profiler plugin defines it: the mean of all steps${counted}`),
+    changedTimes("role", ROLES, ({steps}) => steps.mean_us, ({steps}) => steps.breakdown_us, old, now)];
+}
+
+// total(digest): µs of a step. times(digest): µs of each of `names`.
+function changedTimes(title, names, total, times, old, now) {
   const [first, second] = [times(old), times(now)];
   const rows = Object.entries(names).map(([name, [colour]]) => [name, colour, first[name], second[name]])
     .filter(([, , was, is]) => was || is).sort((one, other) => Math.abs(other[3] - other[2]) - Math.abs(one[3] - one[2]));
-  return table([apart ? "part" : "role", ">before", ">after", ">change"], [
-    ["the step", time(old.typical.mean_us), time(now.typical.mean_us), difference(now.typical.mean_us - old.typical.mean_us)],
+  return table([title, ">before", ">after", ">change"], [
+    ["the step", time(total(old)), time(total(now)), difference(total(now) - total(old))],
     ...rows.map(([name, colour, was, is]) => [h("span", {}, swatch(colour), name), time(was), time(is), difference(is - was)])]);
 }
 
@@ -112,7 +135,7 @@ function mean(digest, name) {
 
 export function figures(old, now) {
   const cells = (value, text) => [old, now].map((digest) => { const figure = value(digest); return figure === null || figure === undefined ? "–" : text(figure); });
-  const units = [old, now].some((digest) => digest.matrix_units === "Matrix cores") ? "Matrix cores" : "Tensor Cores";
+  const units = [...new Set([old, now].filter(({gpus}) => gpus.length).map((digest) => digest.matrix_units))].sort().reverse().join(" / ");
   const direction = (key) => (digest) => digest.copies[key].us || null;
   const rows = [
     ["GPU busy", ...cells((digest) => mean(digest, "utilization"), share)],

@@ -1,6 +1,7 @@
 // The ladder: images/s of every step, relative to the baseline, and its step time by activity.
-import {ROLES, bytes, chart, choice, h, ink, note, plain, ratioText, section, share, table, time, valueOrReason,
-  withTraces} from "./elements.js";
+import {communicates} from "./compare.js";
+import {PARTS, ROLES, bytes, chart, choice, h, ink, note, partsOf, plain, ratioText, section, share, table, time,
+  valueOrReason, withTraces} from "./elements.js";
 
 export async function ladder(site) {
   const page = h("div", {});
@@ -96,22 +97,26 @@ function relativeChart(site, {rows, ...shown}, original) {
 }
 
 // A stacked bar for each step: ms per step, or µs per image. Bars appear as the traces are read; a failure is shown.
+// By role, or by part, with communication apart, where any of the steps communicates.
 function breakdowns(site, {rows}) {
   const digests = []; // [row, digest], in the order of the rows
   let unit = "step";
   const container = h("div", {}, note("reading the traces …"));
   const draw = () => {
+    const apart = digests.some(([, digest]) => communicates(digest));
+    const [names, times] = apart ? [PARTS, partsOf] : [ROLES, ({typical}) => typical.breakdown_us];
     const scale = unit === "image" ? ([row]) => 1 / row.batch_size : () => 1e-3;
     const shortUnit = unit === "image" ? "µs" : "ms";
-    const bars = Object.entries(ROLES).map(([role, [colour]]) => ({
-      type: "bar", orientation: "h", name: role, marker: {color: colour},
-      y: digests.map(([row]) => plain(row.step)), x: digests.map((pair) => pair[1].typical.breakdown_us[role] * scale(pair)),
-      hovertemplate: `%{y}<br>${role}: %{x:.1f} ${shortUnit}<extra></extra>`,
+    const bars = Object.entries(names).map(([name, [colour]]) => ({
+      type: "bar", orientation: "h", name, marker: {color: colour},
+      y: digests.map(([row]) => plain(row.step)), x: digests.map((pair) => times(pair[1])[name] * scale(pair)),
+      hovertemplate: `%{y}<br>${name}: %{x:.1f} ${shortUnit}<extra></extra>`,
     })).filter((bar) => bar.x.some((value) => value > 0));
     const host = chart(site, bars, {label: "Step time by activity", barmode: "stack",
       xaxis: {title: {text: unit === "image" ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed", dtick: 1}});
     host.style.height = `${Math.max(300, 100 + 22 * digests.length)}px`; // a label beside every bar
-    container.replaceChildren(opensSteps(site, host, digests.map(([row]) => row)));
+    container.replaceChildren(opensSteps(site, host, digests.map(([row]) => row)),
+      ...(apart ? [note("Communication is apart here; the profiler plugin counts the kernels of NCCL's collectives as kernel.")] : []));
   };
   const panel = h("section", {class: "wide"}, h("h2", {}, "Step time by activity, from the trace"),
     h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},

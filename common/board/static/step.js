@@ -89,7 +89,7 @@ function findings(digest, mark) {
 }
 
 // The step by part, with communication apart where there is any; then as the profiler plugin defines it.
-function breakdown(site, {steps, typical, communication}) {
+function breakdown(site, {steps, typical, communication, kernel_count: kernelCount}) {
   const title = steps.outliers.length ? `Mean step, of the ${typical.count} typical of ${steps.count}` : "Mean step";
   if (typical.undecided) {
     return section("Two steps of very different length", table(["role", ...steps.names.map((name) => `>step ${name}`)],
@@ -104,7 +104,7 @@ function breakdown(site, {steps, typical, communication}) {
     hovertemplate: `${name}: %{x:.2f} ms<extra></extra>`,
   }));
   const plugin = apart || steps.outliers.length ? [note("As the profiler plugin defines it: "
-    + `the mean of all ${steps.count} steps${apart ? ", collectives' kernels counted as kernel" : ""}`),
+    + `the mean of all ${steps.count} steps${apart && kernelCount ? ", collectives' kernels counted as kernel" : ""}`),
   roleTable(ROLES, steps.breakdown_us, steps.mean_us)] : [];
   return section(title, chart(site, bars, {label: "Mean step", barmode: "stack", showlegend: false,
     xaxis: {ticksuffix: " ms", range: [0, typical.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}, true),

@@ -9,13 +9,14 @@ from common.course import figures
 from common.course.blocks.published import published
 from common.course.recorded import Course
 from common.errors import InputError
-from common.explain.terminal import size_text, time_text
+from common.explain.terminal import size_text
 from common.ladder import markdown, runner
 from common.ladder.compare import Row
 from common.ladder.markdown import code, escaped
 from common.machine import ROOT
 from common.trace.advice import Advice
 from common.trace.summary import Summary
+from common.trace.units import fine_time_text
 
 UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
 SHOWN = 5  # operators, kernels and allocations that a table lists
@@ -67,7 +68,7 @@ def profile(course: Course, step: str) -> str:
         return f"The trace of `{step}` cannot be read."
     parts, total = summary.steps.mean_breakdown_us, summary.steps.mean_us
     rows = [
-        [role, time_text(us), f"{us / total:.1%}"]
+        [role, fine_time_text(us), f"{us / total:.1%}"]
         for role, us in sorted(parts.items(), key=lambda part: -part[1])
         if us > 0
     ]
@@ -102,8 +103,9 @@ def _traced_and_timed(course: Course, step: str, summary: Summary) -> str:
     traced, timed = summary.steps, course.shown.row(step).result.step_ms
     shortest, longest = traced.duration.min(), traced.duration.max()
     text = (
-        f"Traced, a step took {time_text(traced.mean_us)} ({time_text(shortest)} to {time_text(longest)}); "
-        f"timed, without the profiler, {time_text(timed.median * 1e3)}."
+        f"Traced, a step took {fine_time_text(traced.mean_us)} "
+        f"({fine_time_text(shortest)} to {fine_time_text(longest)}); "
+        f"timed, without the profiler, {fine_time_text(timed.median * 1e3)}."
     )
     if longest > UNSTEADY * shortest:
         text += " The traced steps differ so much that something else was running: read the shares, not the times."
@@ -131,7 +133,8 @@ def busiest(course: Course, step: str) -> str:
     count = len(summary.steps.names)
     total = sum(item.us for item in longest)
     rows = [
-        [code(item.name, 70), str(item.count), time_text(item.us), f"{item.us / total:.1%}"] for item in longest[:SHOWN]
+        [code(item.name, 70), str(item.count), fine_time_text(item.us), f"{item.us / total:.1%}"]
+        for item in longest[:SHOWN]
     ]
     return markdown.table([what, f">count, {count} steps", f">time, {count} steps", ">share"], rows)
 

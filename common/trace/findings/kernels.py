@@ -13,6 +13,7 @@ from common.trace.kernel_name import short_name
 from common.trace.kinds import CONVOLUTION, COPY, ELEMENTWISE, LAYOUT, MATRIX, NORMALISATION, REDUCTION
 from common.trace.ordered import distinct
 from common.trace.tensor_cores import DEPTHWISE, has_tf32, is_ordinary
+from common.trace.units import counted
 
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::softmax")
@@ -105,8 +106,8 @@ def misaligned_matmul(look: Look) -> Finding | None:
     return Finding(
         "misaligned_matmul",
         "matrix products with unaligned sizes",
-        f"{count:.0f} kernels per step{rows}{_shapes(look, bad)}: a last dimension that is no multiple of {_ALIGNED} "
-        "bytes",
+        f"{counted(count, 'kernel', 'kernels')} per step{rows}{_shapes(look, bad)}: a last dimension that is no "
+        f"multiple of {_ALIGNED} bytes",
         us,
         "pad vocabulary, classes, sequence length and hidden sizes to multiples of 8 elements (64 is better)",
         when=look.while_running(bad),
@@ -243,7 +244,8 @@ def recomputation(look: Look) -> Finding | None:
     return Finding(
         "recomputation",
         "forward kernels run again in the backward pass",
-        f"{count:.0f} forward operators per step run inside the backward pass, "
+        f"{counted(count, 'forward operator per step runs', 'forward operators per step run')} inside the backward "
+        "pass, "
         f"{look.share_of_kernels(kernels):.0%} of the kernels' time: activation checkpointing",
         us,
         "checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
@@ -260,8 +262,8 @@ def depthwise(look: Look) -> Finding | None:
     return Finding(
         "depthwise",
         "depthwise convolutions",
-        f"{look.per_step(mask):.0f} kernels per step, {look.share_of_kernels(mask):.0%} of the kernels' time: each "
-        "output sums over one channel only, so matrix cores cannot help, and memory decides",
+        f"{counted(look.per_step(mask), 'kernel', 'kernels')} per step, {look.share_of_kernels(mask):.0%} of the "
+        "kernels' time: each output sums over one channel only, so matrix cores cannot help, and memory decides",
         us,
         "channels_last and 16 bits move fewer bytes; wider groups, if the model may change",
         when=look.while_running(mask),

@@ -12,6 +12,7 @@ from common.trace.kinds import CONVOLUTION, COPY
 from common.trace.operators import launches, launching_operators
 from common.trace.replay import Change
 from common.trace.steps import of_steps
+from common.trace.units import counted
 
 _PERMUTING = {"aten::contiguous", "aten::reshape"}  # they copy only where the order of the elements changes
 _FILLS_AND_CASTS = r"subtensorop"  # MIOpen's, before and after a convolution that sums parts in float32
@@ -30,14 +31,22 @@ def layout_conversions(look: Look) -> Finding | None:
     within, copying_us = _within_the_gpu(look)
     parts = []
     for kernels, what, do in (
-        (own, "conversions between NCHW and NHWC", _own_layout(look)),
-        (permuting, "copies by .contiguous() or .reshape()", "permute once and keep that layout"),
-        (filling, "fills and casts by MIOpen", "try torch.backends.cudnn.benchmark: other algorithms do without them"),
+        (own, ("conversion between NCHW and NHWC", "conversions between NCHW and NHWC"), _own_layout(look)),
+        (
+            permuting,
+            ("copy by .contiguous() or .reshape()", "copies by .contiguous() or .reshape()"),
+            "permute once and keep that layout",
+        ),
+        (
+            filling,
+            ("fill or cast by MIOpen", "fills and casts by MIOpen"),
+            "try torch.backends.cudnn.benchmark: other algorithms do without them",
+        ),
     ):
         us = look.us_per_step(kernels)
         if us > 0:
             share = f"{look.share_of_kernels(kernels):.0%} of the kernels' time"
-            parts.append((us, f"{look.per_step(kernels):.0f} {what} per step, {share}", do))
+            parts.append((us, f"{counted(look.per_step(kernels), *what)} per step, {share}", do))
     if look.worthwhile(copying_us):
         text = _copies_text(look, within, copying_us)
         do = "write results where they are used, and give a CUDA graph inputs whose addresses stay the same"
@@ -91,7 +100,8 @@ def _copies_text(look: Look, within: np.ndarray, us: float) -> str:
     trace = look.trace
     count, size = within.sum() / look.step_count, np.nan_to_num(trace.copies.bytes)[within].sum() / look.step_count
     size_text = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-    text = f"{count:.0f} copies within the GPU per step, {size_text}, {time_text(us)} with no kernel beside them"
+    text = f"{counted(count, 'copy', 'copies')} within the GPU per step, {size_text}, {time_text(us)}"
+    text += " with no kernel beside them"
     callers = Counter[str]()
     operators = launching_operators(trace, launches(trace, trace.copies)[within])
     for operator, length in zip(operators.tolist(), trace.copies.duration[within].tolist(), strict=True):

@@ -5,6 +5,7 @@ from common.trace.findings.finding import Finding, Look
 from common.trace.intervals import Cover
 from common.trace.kinds import COLLECTIVE
 from common.trace.typical import is_outlier
+from common.trace.units import counted
 
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
@@ -34,7 +35,8 @@ def exposed_collectives(look: Look) -> Finding | None:
     return Finding(
         "exposed_collectives",
         "collectives that nothing hides",
-        f"{count:.0f} collectives per step take {time_text(collectives.us / look.step_count)}, {time_text(us)} of it "
+        f"{counted(count, 'collective per step takes', 'collectives per step take')} "
+        f"{time_text(collectives.us / look.step_count)}, {time_text(us)} of it "
         "with no other kernel beside them; waiting for the slowest rank is part of it",
         us,
         f"compare the ranks first; then {do}",

@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from common.trace.columns import Spans, Trace
+from common.trace.communication import is_collective_mark
 from common.trace.operators import launches, launching_operators
 from common.trace.steps import is_loading, is_step
 
 TABLES = ("operators", "annotations", "python", "runtime", "kernels", "copies", "sets")
-_COLLECTIVE = re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|record_param_comms")
 _MARK = re.compile(r"Optimizer\.")
 _IN_OPERATORS = ("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")
 
@@ -58,11 +58,11 @@ def events(trace: Trace) -> list[Events]:
     everything = slice(None)
     kept = ~trace.named(operators, is_step)
     loading = trace.named(operators, is_loading)
-    collective = trace.named(operators, _COLLECTIVE.match)
+    collective = trace.named(operators, is_collective_mark)
     marks = trace.named(operators, _MARK.match)
     on_device = np.isin(annotations.thread, np.concatenate([trace.kernels.thread, trace.copies.thread]))
     shown = ~on_device & ~trace.named(annotations, lambda name: is_step(name) or name.startswith(_IN_OPERATORS))
-    with_collective = trace.named(annotations, _COLLECTIVE.match)
+    with_collective = trace.named(annotations, is_collective_mark)
     return [
         _of(trace, "mark", "operators", kept & marks),
         _of(trace, "mark", "annotations", shown & ~with_collective),

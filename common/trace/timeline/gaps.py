@@ -6,6 +6,7 @@ import numpy as np
 
 from common.trace.columns import Spans, Trace
 from common.trace.idle import CAUSES, Idle
+from common.trace.intervals import Cover
 from common.trace.operators import Nesting
 from common.trace.ordered import distinct
 from common.trace.python import plain_name
@@ -53,17 +54,11 @@ def _longest_inside(spans: Spans, start: np.ndarray, end: np.ndarray, threads: S
     near = spans.where(np.isin(spans.thread, threads) & (spans.start < end[-1]) & (spans.end > start[0]))
     nesting = Nesting(near)
     for thread in distinct(near.thread).tolist():
-        own = near.thread == thread
-        edges = distinct(np.concatenate([near.start[own], near.end[own], start, end]))
-        low, high = edges[:-1], edges[1:]
+        innermost, low, high = nesting.innermost_during(thread, Cover(start, end))
         gap = np.searchsorted(start, low, "right") - 1
-        inside = (gap >= 0) & (low < end[gap])
-        low, high, gap = low[inside], high[inside], gap[inside]
-        innermost = nesting.innermost(np.full(len(low), thread), (low + high) / 2)
-        known = innermost >= 0
         width = int(near.name.max()) + 1
-        keys, index = np.unique(gap[known] * width + near.name[innermost[known]], return_inverse=True)
-        us = np.bincount(index, weights=(high - low)[known], minlength=len(keys))
+        keys, index = np.unique(gap * width + near.name[innermost], return_inverse=True)
+        us = np.bincount(index, weights=high - low, minlength=len(keys))
         order = np.argsort(us, kind="stable")  # the longest is written last
         longest, of = np.zeros(len(start)), np.full(len(start), -1)
         longest[keys[order] // width], of[keys[order] // width] = us[order], keys[order] % width

@@ -255,20 +255,20 @@ def _renumbered(columns: Sequence[np.ndarray]) -> tuple[list[int], list[np.ndarr
 def _details(trace: Trace, facts: Sequence[Facts], used: Sequence[int]) -> tuple[list[Facts], np.ndarray]:
     """The distinct lists of arguments, and for each used number its index, -1 for nothing and for what is too much."""
     kept = trace.details.count if trace.details else 0
-    found: dict[tuple[tuple[str, str | float], ...], int] = {}
+    positions: dict[tuple[tuple[str, str | float], ...], int] = {}
     index, letters = np.full(len(used), -1), 0
     for at, number in enumerate(used):
         if number < 0:
             continue
         of_number = trace.details.facts(number) if trace.details and number < kept else facts[number - kept]
         key = tuple(of_number.items())
-        if key and key not in found:
-            if len(found) >= MAX_DETAILS or letters > MAX_LETTERS:
+        if key and key not in positions:
+            if len(positions) >= MAX_DETAILS or letters > MAX_LETTERS:
                 continue
-            found[key] = len(found)
+            positions[key] = len(positions)
             letters += sum(len(value) for value in of_number.values() if isinstance(value, str))
-        index[at] = found.get(key, -1)
-    return [dict(key) for key in found], index
+        index[at] = positions.get(key, -1)
+    return [dict(key) for key in positions], index
 
 
 def _as_json(

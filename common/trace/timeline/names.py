@@ -32,16 +32,16 @@ def thread_names(trace: Trace) -> dict[int, str]:
     used = np.concatenate([table.thread for table in spans])
     threads = distinct(used[~np.isin(used, devices)] if len(devices) else used).tolist()
     main = _main_thread(trace)
-    found = {thread: "" for thread in threads} | _named_by(trace, _FUNCTIONS, "python")
-    found |= _named_by(trace, _OPERATORS, "operators") | _named_by(trace, _OPERATORS, "annotations")
-    found |= _given(trace, main)
-    found[main] = MAIN
-    shown = sorted(threads, key=lambda thread: (_place(found[thread]), thread))
+    roles = {thread: "" for thread in threads} | _named_by(trace, _FUNCTIONS, "python")
+    roles |= _named_by(trace, _OPERATORS, "operators") | _named_by(trace, _OPERATORS, "annotations")
+    roles |= _given(trace, main)
+    roles[main] = MAIN
+    shown = sorted(threads, key=lambda thread: (_place(roles[thread]), thread))
     processes = {trace.threads[thread][0] for thread in threads}
     names, count = {}, {}
     for thread in shown:
         process, number = trace.threads[thread]
-        name = found[thread] or (f"thread {number}" if len(processes) == 1 else f"process {process}, thread {number}")
+        name = roles[thread] or (f"thread {number}" if len(processes) == 1 else f"process {process}, thread {number}")
         count[name] = count.get(name, 0) + 1
         names[thread] = name if count[name] == 1 else f"{name} {count[name]}"
     return names
@@ -91,8 +91,8 @@ def _given(trace: Trace, main: int) -> dict[int, str]:
     given = {}
     for thread, key in enumerate(trace.threads):
         text = trace.details.thread_names.get(key, "")
-        found = re.search(r"\((.+)\)\s*$", text)  # "thread 425 (pt_autograd_0)"
-        given[thread] = found[1] if found else text
+        in_brackets = re.search(r"\((.+)\)\s*$", text)  # "thread 425 (pt_autograd_0)"
+        given[thread] = in_brackets[1] if in_brackets else text
     return {
         thread: next((name for start, name in _GIVEN.items() if text.startswith(start)), text)
         for thread, text in given.items()

@@ -9,6 +9,7 @@ from common.errors import InputError
 from common.trace.columns import Trace
 from common.trace.steps import Steps
 from common.trace.timeline.events import Events
+from common.trace.units import counted
 
 MAX_EVENTS = 500_000  # the page says how many are left out
 MARGIN = 0.02  # of the window, on either side
@@ -43,7 +44,7 @@ def window(
     begin = 0 if first is None else first
     stop = count - 1 if last is None else min(last, count - 1)
     if begin >= count:
-        raise InputError(f"{trace.file.name} has {count} steps, so none with the index {begin}")
+        raise InputError(f"{trace.file.name} has {counted(count, 'step', 'steps')}, so none with the index {begin}")
     low, highs = np.minimum(steps.cpu_start, steps.start), np.maximum(steps.cpu_end, steps.end)
     if not steps.marked or (first is None and last is None):
         edges = whole(trace, parts, steps)

@@ -16,14 +16,17 @@ export function eventPanel(model, chosen, relations, go) {
   const {track, index} = chosen;
   const {lane} = track;
   const detail = detailOf(model, chosen);
+  const stack = stackParts(relations, detail, go);
+  const isCalled = PER_CALL.has(lane.kind); // then the first question is which line of code called it
   return [
     make("h3", "", shortened(model.names[track.name[index]], MOST_CHARACTERS)),
     timesOf(model, chosen),
     ...(lane.kind === "idle" ? [gapFacts(detail, lane.palette)] : [launchFacts(chosen, relations, go)]),
+    ...(isCalled ? stack : []),
     argumentsOf(lane, track.event[index], detail),
     ...pairParts(relations, go),
     ...workParts(relations, go),
-    ...stackParts(relations, detail, go),
+    ...(isCalled ? [] : stack),
     ...(lane.kind === "finding" ? findingParts(model, chosen) : []),
   ].filter(Boolean);
 }
@@ -138,21 +141,20 @@ function pairParts({pair, model}, go) {
   return [part(isBackward(model, pair[0]) ? "Its backward" : "Its forward", eventRows(model, pair, go))];
 }
 
-/** The operators and Python functions around an event, innermost first. */
+/** The Python functions and operators around an event, innermost first. */
 function stackParts({operators, stack, model}, detail, go) {
+  const lines = stack.length ? stack.map((one) => link(model, one, go))
+    : String(detail[STACK] ?? "").split(/[;\n]/).filter((line) => line.trim())
+      .map((line) => make("span", "", shortened(line.trim(), 600)));
   const parts = [];
-  if (operators.length) parts.push(part("Operators around it, innermost first", eventRows(model, operators, go)));
-  if (stack.length) {
+  if (lines.length) {
     const list = make("ol", "wtl-stack");
-    for (const one of stack) make("li", "", "", list).append(link(model, one, go));
-    parts.push(part("Python stack, innermost first", list));
-  } else if (detail[STACK]) {
-    const list = make("ol", "wtl-stack");
-    for (const line of String(detail[STACK]).split(/[;\n]/)) {
-      if (line.trim()) make("span", "", shortened(line.trim(), 600), make("li", "", "", list));
-    }
-    parts.push(part("Python stack, innermost first", list));
+    for (const line of lines) make("li", "", "", list).append(line);
+    const section = part("Python stack, innermost first", list);
+    section.classList.add("wtl-lines");
+    parts.push(section);
   }
+  if (operators.length) parts.push(part("Operators around it, innermost first", eventRows(model, operators, go)));
   return parts;
 }
 

@@ -103,6 +103,7 @@ export const STYLE = `
 .wtl-panel dd { margin: 0; max-width: 560px; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 .wtl-panel dd i { display: inline-block; width: 9px; height: 9px; border-radius: 2px; margin-right: 5px; }
 .wtl-part { flex: 0 1 auto; min-width: min(280px, 100%); max-width: min(620px, 100%); }
+.wtl-lines { flex: 1 1 340px; }
 .wtl-panel ol { min-width: 0; margin: 0; padding: 0; list-style: none; }
 .wtl-panel > ol { flex: 1 1 420px; columns: 2 320px; column-gap: 28px; }
 .wtl-panel li { display: flex; gap: 10px; break-inside: avoid; font-variant-numeric: tabular-nums; }

@@ -20,6 +20,7 @@ class _Digest(msgspec.Struct):
     rank: ranks.Rank | None
     collectives: dict[str, dict[str, list[float]]]
     partial: bool
+    sampled: bool
     typical: dict[str, Any]
     verdict: str
 
@@ -39,7 +40,7 @@ def compared(run: Run, store: Store) -> dict[str, Any]:
     if any(state == "reading" for _, state, _ in answers):
         return {"state": "reading", "reading": store.reading}
     problems = [f"only the newest {MOST} of {len(paths)} traces are compared"] if len(paths) > MOST else []
-    found: dict[int, tuple[str, _Digest]] = {}
+    newest: dict[int, tuple[str, _Digest]] = {}
     for path, state, answer in answers:
         name = printable(path.name)
         if state != "ready" or not isinstance(answer, bytes):
@@ -50,30 +51,34 @@ def compared(run: Run, store: Store) -> dict[str, Any]:
             problems.append(f"{name} is left out: it names no rank")
         elif digest.partial:
             problems.append(f"{name} is left out: a part of it is missing")
-        elif digest.rank.rank not in found:  # the newest first
-            found[digest.rank.rank] = path.name, digest
-    return {"state": "ready", "problems": problems} | _compared(dict(sorted(found.items())))
+        elif digest.rank.rank not in newest:  # the newest first
+            newest[digest.rank.rank] = path.name, digest
+    return {"state": "ready", "problems": problems} | _compared(dict(sorted(newest.items())))
 
 
-def _compared(found: dict[int, tuple[str, _Digest]]) -> dict[str, Any]:
-    rows = [digest.rank for _, digest in found.values() if digest.rank]
+def _compared(newest: dict[int, tuple[str, _Digest]]) -> dict[str, Any]:
+    """newest: {rank: (file, digest)}. Where a trace is a sample of its events, nobody can tell who waits for whom."""
+    rows = [digest.rank for _, digest in newest.values() if digest.rank]
     if not rows:
         return {"ranks": [], "difference": "", "advice": "", "straggler": None, "verdict": "", "no_waits": ""}
-    waits = ranks.waits({rank: digest.collectives for rank, (_, digest) in found.items()})
-    last = ranks.straggler(rows)
+    sampled = any(digest.sampled for _, digest in newest.values())
+    waits = ranks.waits({rank: digest.collectives for rank, (_, digest) in newest.items()})
+    if sampled:
+        waits = ranks.Waits({}, "events are missing in the traces")
+    last = None if sampled else ranks.straggler(rows)
     first = last or max(rows, key=lambda row: row.step_us)
     table = [
         msgspec.structs.asdict(row)
-        | {"trace": found[row.rank][0], "parts_us": found[row.rank][1].typical["parts_us"]}
+        | {"trace": newest[row.rank][0], "parts_us": newest[row.rank][1].typical["parts_us"]}
         | {"wait_us": waits.us.get(row.rank)}
         for row in rows
     ]
     return {
         "ranks": table,
         "difference": ranks.difference(rows),
-        "advice": micro_sign(ranks.advice(rows)),
+        "advice": "" if sampled else micro_sign(ranks.advice(rows)),
         "straggler": last and last.rank,
         "first": first.rank,
-        "verdict": found[first.rank][1].verdict,
+        "verdict": newest[first.rank][1].verdict,
         "no_waits": waits.why,
     }

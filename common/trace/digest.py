@@ -55,6 +55,7 @@ def digest(summary: Summary) -> dict[str, object]:
         "begin_ts": summary.trace.origin + float(summary.steps.cpu_start[0]),
         "warnings": [_warning(summary, line) for line in summary.trace.warnings],
         "partial": summary.trace.partial,
+        "sampled": summary.nature.recorded < 1,
         "recorded": [micro_sign(line) for line in wording.recorded(summary)],
         "samples_per_step": recording.samples_per_step if recording else None,
         "rank": None if rank is None else asdict(ranks.of(summary, rank)),

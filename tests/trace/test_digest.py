@@ -126,14 +126,20 @@ def test_what_was_recorded_beside_the_events_is_said(of):
     assert numbers["samples_per_step"] == 32
 
 
-def served(*questions):
+@pytest.fixture
+def served(monkeypatch):
+    monkeypatch.setattr("common.trace.digest.has_taken_much_memory", lambda: False)  # other tests here have
+    return _served
+
+
+def _served(*questions):
     """The answers of `serve`."""
     answers = io.BytesIO()
     serve(io.BytesIO(b"".join(json.dumps(words).encode() + b"\n" for words in questions)), answers)
     return [json.loads(line) for line in answers.getvalue().splitlines()]
 
 
-def test_a_file_whose_name_is_not_utf8_is_read(tmp_path):
+def test_a_file_whose_name_is_not_utf8_is_read(tmp_path, served):
     path = tmp_path / os.fsdecode(b"w\xff.pt.trace.json")
     try:
         two_steps().write(path)
@@ -151,7 +157,7 @@ def test_a_file_whose_name_is_not_utf8_is_read(tmp_path):
     assert missing["lasting"]
 
 
-def test_a_question_that_is_none_fails_for_good_and_the_next_is_answered(tmp_path):
+def test_a_question_that_is_none_fails_for_good_and_the_next_is_answered(tmp_path, served):
     path = str(two_steps().write(tmp_path / "made.json"))
     none, answer = served(["--first", "one", "--", path], ["--", path])
     assert (none["content"], none["lasting"]) == (None, True)

@@ -78,11 +78,11 @@ function warnings(before, after, old, now) {
   if (old.partial || now.partial) {
     lines.push("A part of a file is missing: what is left cannot be compared.");
   }
-  if (Boolean(old.gpus.length) !== Boolean(now.gpus.length)) {
+  if (old.has_gpu !== now.has_gpu) {
     lines.push("One of them ran on a GPU, the other on a CPU: two machines, not a change.");
   } else if (known && oldNames.join() !== newNames.join()) {
     lines.push(`Two different GPUs (${oldNames.join(", ")}; ${newNames.join(", ")}): the difference is not only a change of the program.`);
-  } else if (old.gpus.length !== now.gpus.length) {
+  } else if (old.gpus.length && now.gpus.length && old.gpus.length !== now.gpus.length) {
     lines.push(`${old.gpus.length} GPUs in one trace and ${now.gpus.length} in the other: the difference is not only a change of the program.`);
   }
   const ofEachRun = [[before, old], [after, now]].flatMap(([run, digest]) => [

@@ -32,11 +32,11 @@ export async function ranks(site) {
   return page;
 }
 
-function verdict({ranks: all, difference, advice, straggler, first, verdict: text}) {
+function verdict({ranks: all, difference, advice, straggler, first, verdict: text, no_waits: noWaits}) {
   return h("div", {class: "verdict"}, h("b", {}, `${all.length} ranks; ${difference}`),
     advice ? h("p", {}, h("b", {}, "overlap communication"), `: ${advice}`) : null,
     h("p", {}, `rank ${first}: ${text}`),
-    note(straggler === null ? "No rank holds the others up by 5 % of a step or more."
+    noWaits ? null : note(straggler === null ? "No rank holds the others up by 5 % of a step or more."
       : "A rank that others wait for shows little time in collectives; those that wait show much."));
 }
 

@@ -43,7 +43,7 @@ function cards(digest) {
       card(time(communication.hidden_us), "communication overlapped by other work"));
   }
   if (!first) {
-    row.append(card("CPU", digest.has_gpu ? "the trace holds no event of a GPU" : "no GPU in this trace"));
+    row.append(digest.has_gpu ? card("GPU", "the trace holds no kernel of it") : card("CPU", "no GPU in this trace"));
     return row;
   }
   for (const gpu of digest.gpus) {

@@ -104,7 +104,8 @@ export function searchForm(timeline, stay) {
 export function linksForm(site, run, trace, range) {
   const traceView = () => {
     const [from, to] = range();
-    site.go("trace", {run: run.key, ...(trace ? {trace} : {}), from: from.toFixed(3), to: to.toFixed(3)});
+    const back = location.hash.split("?")[1]; // search, selection and steps too
+    site.go("trace", {run: run.key, ...(trace ? {trace} : {}), from: from.toFixed(3), to: to.toFixed(3), back});
   };
   const link = (text, title, onclick) => h("button", {class: "link", type: "button", title, onclick}, text);
   return [

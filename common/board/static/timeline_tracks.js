@@ -137,6 +137,7 @@ export function fullLabel({group, short}) {
 
 /** A lane's label without what its group's heading says already. */
 function shortLabel(label, group, kind) {
+  if (group && label.startsWith(`${group}, `)) return label.slice(group.length + 2);
   if (group && group.endsWith(label)) return kind === "cpu" ? "operators" : label;
   const [first, ...rest] = label.split(", ");
   return rest.length && group.endsWith(first) ? rest.join(", ") : label;

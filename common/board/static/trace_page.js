@@ -50,7 +50,8 @@ async function zeroOf(site, run, file, from, to) {
 
 export async function trace(site) {
   const {run, trace: file, form} = chosenRun(site, "trace");
-  const back = {run: run.key, trace: file, from: site.options.from, to: site.options.to};
+  const left = Object.fromEntries(new URLSearchParams(site.options.back)); // the address that the Timeline had
+  const back = {from: site.options.from, to: site.options.to, ...left, run: run.key, trace: file};
   const given = Object.fromEntries(Object.entries(back).filter(([, value]) => value));
   form.append(h("button", {class: "link", type: "button", onclick: () => site.go("timeline", given)}, "back to the Timeline"));
   const waiting = note("reading the trace …");

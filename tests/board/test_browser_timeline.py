@@ -527,7 +527,9 @@ def test_the_trace_view_and_perfetto(timeline, answer_of):
     page.evaluate("addEventListener('hashchange', () => { window.left = location.hash })")
     page.get_by_role("button", name="Trace view").click()
     page.wait_for_function("window.left")
-    assert page.evaluate("window.left") == "#trace?run=gpu&from=260.000&to=360.000"
+    left = parse_qs(page.evaluate("window.left").partition("?")[2])
+    assert (left["from"], left["to"]) == (["260.000"], ["360.000"])
+    assert parse_qs(left["back"][0])["find"] == [KERNEL]
 
 
 @ALL_WIDTHS

@@ -104,7 +104,7 @@ export function chart(site, traces, layout = {}, low = false) {
     const draw = () => {
       if (host.isConnected) {
         const plot = Plotly.newPlot(host, traces, whole, {displayModeBar: false, responsive: true});
-        done(plot);
+        plot.then(() => site.alive() && done());
         site.leaving(() => plot.then(() => Plotly.purge(host))); // plotly cannot end a chart that it still draws
       } else if (site.alive()) {
         requestAnimationFrame(draw);

@@ -100,10 +100,10 @@ export function searchForm(timeline, stay) {
   };
 }
 
-/** Other views of the trace. `range` gives [from, to] in µs: what is selected or seen. */
-export function linksForm(site, run, trace, range) {
+/** Other views of the trace. `leave` brings the address up to date, and gives [from, to] in µs: what is selected or seen. */
+export function linksForm(site, run, trace, leave) {
   const traceView = () => {
-    const [from, to] = range();
+    const [from, to] = leave();
     const back = location.hash.split("?")[1]; // search, selection and steps too
     site.go("trace", {run: run.key, ...(trace ? {trace} : {}), from: from.toFixed(3), to: to.toFixed(3), back});
   };

@@ -17,15 +17,18 @@ export async function timeline(site) {
   const here = {run: run.key, ...(trace ? {trace} : {})};
   const container = h("div", {class: "timeline"});
   let drawn = null;
-  const stay = throttled(site);
+  const {stay, stayNow} = throttled(site);
   const change = (options) => site.go("timeline", withoutNull({...site.options, ...here, ...options}));
   const load = (first, last, view = {from: null, to: null}) => change({first, last, at: null, ...view});
   const search = searchForm(() => drawn, stay);
-  const range = () => drawn.selectedTimes() || [drawn.view.start, drawn.view.end];
+  const leave = () => {
+    stayNow();
+    return drawn.selectedTimes() || [drawn.view.start, drawn.view.end];
+  };
   form.append(...besideForm(run, trace, {...site.options, align: data.align}, data.byClock, change));
   form.append(...[stepsForm(data, load)].filter(Boolean));
   page.append(h("form", {class: "choose", role: "search", onsubmit: (event) => event.preventDefault()},
-    ...search.elements, ...linksForm(site, run, trace, range)), ...notes(data), container);
+    ...search.elements, ...linksForm(site, run, trace, leave)), ...notes(data), container);
   page.addEventListener("shown", () => {
     drawn = new Timeline(container, data, {
       dark: site.dark,
@@ -109,19 +112,22 @@ function notes({warnings = [], partial, left_out: leftOut, loaded, steps}) {
     ...rows.map(([kind, text]) => h("p", {class: kind}, text)))] : [];
 }
 
-/** `site.stay` after a pause: what changes meanwhile goes with it. */
+/** `site.stay` after a pause: what changes meanwhile goes with it. `stayNow` ends the pause. */
 function throttled(site) {
   let waiting = null;
-  return (options) => {
+  const stayNow = () => {
+    if (waiting) {
+      site.stay?.(waiting);
+    }
+    waiting = null;
+  };
+  const stay = (options) => {
     if (!waiting) {
-      setTimeout(() => {
-        const changed = waiting;
-        waiting = null;
-        site.stay?.(changed);
-      }, PAUSE);
+      setTimeout(stayNow, PAUSE);
     }
     waiting = {...waiting, ...options};
   };
+  return {stay, stayNow};
 }
 
 function withoutNull(options) {

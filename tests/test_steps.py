@@ -315,9 +315,14 @@ def test_reduced_precision_learns_as_the_baseline_does(capture_step, tmp_path, p
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough), "forkserver"])
+@pytest.mark.parametrize(
+    "method", [*(pytest.param(name, marks=pytest.mark.thorough) for name in ("fork", "spawn")), "forkserver"]
+)
 def test_workers_start_under_every_start_method(method, tmp_path):
-    """As the platform's default would be: Linux forks up to Python 3.13, macOS and Windows spawn."""
+    """As the platform's default would be: Linux forks up to Python 3.13, macOS and Windows spawn.
+
+    Most other tests fork too.
+    """
     (tmp_path / "sitecustomize.py").write_text(
         f"import multiprocessing\nmultiprocessing.set_start_method({method!r}, force=True)\n"
     )

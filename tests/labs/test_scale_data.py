@@ -398,7 +398,9 @@ with one_line_errors(), spark_engine("local[2]") as engine:
     ("what", "code", "line"),
     [
         ("kill the worker", 2, f"-c: of Spark, {jpegs.PROCESS_LOST}\n"),
-        ("interrupt", 130, "-c: interrupted; every run that was complete is kept\n"),
+        pytest.param(
+            *("interrupt", 130, "-c: interrupted; every run that was complete is kept\n"), marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_spark_ends_in_one_line(what, code, line):

@@ -599,6 +599,7 @@ def few_modes(monkeypatch):
     monkeypatch.setattr(measure, "tracings", lambda device: [BY_NAME[name] for name in (OFF_AGAIN, "operators")])
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:with_modules is deprecated")
 def test_the_command_prints_json_alone_and_writes_the_same(in_process, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(overhead, "QUICK_RUNS", 1)  # a run of all modes takes seconds

@@ -1,4 +1,6 @@
-"""The block of docs/index.md: every chapter, its question, and what its step gained."""
+"""The blocks of the index (every chapter and what its step gained) and of pages about one study (its machine)."""
+
+from itertools import pairwise
 
 from common.course.recorded import Course
 from common.ladder import markdown
@@ -34,9 +36,7 @@ def chapters(course: Course) -> str:
     gains = {row.result.step[:2]: str(row.gain) for row in course.shown.ladder.rows if row.gain}
     steps = list(PUBLISHED)
     speeds = {step: row.images_per_second for step, row in PUBLISHED.items()}
-    published = {
-        step[:2]: f"{speeds[step] / speeds[before]:.2f}x" for before, step in zip(steps, steps[1:], strict=False)
-    }
+    published = {step[:2]: f"{speeds[step] / speeds[before]:.2f}x" for before, step in pairwise(steps)}
     rows = [
         [
             f"[{file[:2]} {title}]({course.to_docs}{file}.md)",
@@ -56,4 +56,12 @@ def chapters(course: Course) -> str:
     )
 
 
-BLOCKS = (chapters,)
+def measured_on(course: Course) -> str:
+    """The machine of the record that is shown, for the line below a study's table."""
+    base, shown = course.shown.ladder.baseline, course.shown
+    gpu = "" if shown.device_type == "cuda" else " (no GPU recorded yet)"
+    record = f"[{escaped(base.device)}]({course.to_logs}/{shown.folder.name}/README.md)"
+    return f"*Measured: {record}, {base.environment.cores} CPU cores{gpu}.*"
+
+
+BLOCKS = (chapters, measured_on)

@@ -41,7 +41,9 @@ def log_entry(course: Course, before: str, step: str, test: str) -> str:
         f"up to rounding: `{test}` holds them to it, step by step",
         _keep(prediction),
     )
-    return "\n".join([_head(shown, step), "", *(f"- **{name}**: {text}" for name, text in zip(LINES, texts, strict=True))])
+    return "\n".join(
+        [_head(shown, step), "", *(f"- **{name}**: {text}" for name, text in zip(LINES, texts, strict=True))]
+    )
 
 
 def docstring_part(step: str, part: str) -> str:
@@ -58,7 +60,9 @@ def docstring_part(step: str, part: str) -> str:
 
 def _head(shown: Recorded, step: str) -> str:
     result = shown.row(step).result
-    return f"**{result.started[:10]}, `{step}`, {escaped(result.device)}, {escaped(result.model)}, {result.size_label}**"
+    return (
+        f"**{result.started[:10]}, `{step}`, {escaped(result.device)}, {escaped(result.model)}, {result.size_label}**"
+    )
 
 
 def _evidence(prediction: Prediction) -> str:

@@ -174,3 +174,16 @@ def test_the_commands_of_the_log_are_commands():
         assert _parser().parse_args(shlex.split(line))
     for file in re.findall(r"(?<!\S)((?:steps|docs)/\w[\w/]*\.\w+)", LOG):
         assert (ROOT / file).exists()
+
+
+def test_every_finding_is_defined_on_the_page_of_definitions():
+    page = (DOCS / "explain_definitions.md").read_text(encoding="utf-8")
+    section = page.partition("## What stands out")[2]
+    defined = {
+        name for row in re.findall(r"^\| (`.+?`) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "common" / "trace" / "findings").glob("*.py"))
+    in_code = set(re.findall(r"""return Finding\(\s*(?:id=)?"(\w+)\"""", rules))
+    assert in_code
+    assert in_code <= defined
+    assert {name for name in defined if f'"{name}"' not in rules} == set()

@@ -1,4 +1,4 @@
-"""The blocks of the index (every chapter and what its step gained) and of pages about one study (its machine)."""
+"""The block of docs/index.md: every chapter, its question, and what its step gained."""
 
 from itertools import pairwise
 
@@ -56,12 +56,4 @@ def chapters(course: Course) -> str:
     )
 
 
-def measured_on(course: Course) -> str:
-    """The machine of the record that is shown, for the line below a study's table."""
-    base, shown = course.shown.ladder.baseline, course.shown
-    gpu = "" if shown.device_type == "cuda" else " (no GPU recorded yet)"
-    record = f"[{escaped(base.device)}]({course.to_logs}/{shown.folder.name}/README.md)"
-    return f"*Measured: {record}, {base.environment.cores} CPU cores{gpu}.*"
-
-
-BLOCKS = (chapters, measured_on)
+BLOCKS = (chapters,)

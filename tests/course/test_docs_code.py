@@ -61,7 +61,7 @@ def test_the_page_is_a_program_that_prints_its_speed_and_records_three_steps(par
 
 def test_the_commands_of_the_page_are_commands_and_have_its_options():
     lines = re.findall(r"^    (walkthrough .+?)(?: {2,}#.*)?$", PAGE, re.MULTILINE)
-    assert {shlex.split(line)[1] for line in lines} == {"trace", "time", "explain"}
+    assert {shlex.split(line)[1] for line in lines} == {"trace", "time", "explain", "fit"}
     for line in lines:
         assert _parser().parse_args(shlex.split(line)[1:])
     parser = _parser()

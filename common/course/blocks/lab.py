@@ -26,10 +26,10 @@ def lab_machine(course: Course, study: LabStudy) -> str:
     """What a lab's figures were measured on."""
     smoke = " A smoke run (`--quick`): its figures are rough." if study.quick else ""
     environment = study.environment
-    gpu = "" if environment.driver else " No GPU is recorded yet."
+    gpu = "" if environment.driver else " No GPU recorded yet."
     return (
-        f"> Measured figures on this page: {escaped(study.device)}, {environment.cores} CPU cores, torch "
-        f"{escaped(environment.torch)}.{smoke}{gpu} What is *published* was measured by others, on another machine."
+        f"*Measured: {escaped(study.device)}, {environment.cores} CPU cores, torch {escaped(environment.torch)}."
+        f"{smoke}{gpu} Published: by others, on other machines.*"
     )
 
 

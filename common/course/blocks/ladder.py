@@ -1,6 +1,5 @@
 """Blocks about a whole ladder: a row for each step."""
 
-from common.course import figures
 from common.course.blocks.page import measured
 from common.course.recorded import Course
 from common.explain.terminal import size_text
@@ -55,16 +54,4 @@ def first_steps(course: Course) -> str:
     return table
 
 
-def limit(course: Course) -> str:
-    """The part of each traced step in which the device computes, and the bound on what hiding all the rest gains."""
-    rows = []
-    for step, parts in figures.per_image_ms(course.shown).items():
-        step_ms, computing_ms = sum(parts.values()), parts["kernel"] or parts["cpu_exec"]
-        bound = f"{step_ms / computing_ms:.2f}x" if computing_ms else "-"
-        rows.append([f"`{step}`", f"{step_ms:.3f}", f"{computing_ms:.3f}", bound])
-    what = "kernels" if course.shown.device_type == "cuda" else "operators on the CPU"
-    headers = ["step", ">ms per image, traced", f">of that, {what}", ">at most, all else hidden"]
-    return f"{markdown.table(headers, rows)}\n\n{measured(course)}"
-
-
-BLOCKS = (ladders, transfers, first_steps, limit)
+BLOCKS = (ladders, transfers, first_steps)

@@ -26,26 +26,29 @@ def measured(course: Course) -> str:
 
 def measured_again(course: Course) -> str:
     """The line below a page's further tables, in place of `measured`."""
-    kind = "" if course.shown.device_type == "cuda" else ", CPU"
-    return f"*{escaped(course.shown.ladder.baseline.device)}{kind}.*"
+    return f"*{_record(course)}{'' if course.shown.device_type == 'cuda' else ', CPU'}.*"
 
 
 def _machine(course: Course) -> str:
     base, shown = course.shown.ladder.baseline, course.shown
     rounds = "1 round" if shown.run_count == 1 else f"{shown.run_count} rounds"
-    text = f"[{escaped(base.device)}]({course.to_logs}/{shown.folder.name}/README.md)"
     cores = "" if shown.device_type == "cuda" else f", {base.environment.cores} CPU cores"
     none = "" if shown.device_type == "cuda" else " (no GPU recorded yet)"
-    return f"{text}{cores}, {escaped(base.model)} at {base.image_size} px, {rounds}{none}"
+    return f"{_record(course)}{cores}, {escaped(base.model)} at {base.image_size} px, {rounds}{none}"
+
+
+def _record(course: Course) -> str:
+    """The device, linked to the page of its record."""
+    device = escaped(course.shown.ladder.baseline.device)
+    return f"[{device}]({course.to_logs}/{course.shown.folder.name}/README.md)"
 
 
 def recorded_on(course: Course) -> str:
     """For the README's figure: what it was recorded on, and what a CPU's ladder cannot show."""
     base = course.shown.ladder.baseline
-    record = f"[{escaped(base.device)}]({course.to_logs}/{course.shown.folder.name}/README.md)"
     text = (
-        f"Recorded on {record}, {base.environment.cores} CPU cores, {course.shown.run_count} interleaved runs per "
-        "step; drawn by `make docs-figures`."
+        f"Recorded on {_record(course)}, {base.environment.cores} CPU cores, {course.shown.run_count} interleaved runs "
+        "per step; drawn by `make docs-figures`."
     )
     if base.device_type == "cuda":
         return text

@@ -14,6 +14,7 @@ from common import record
 from common.course import figures, lab_figures, others
 from common.course.blocks import BLOCKS
 from common.course.blocks.fit import FIGURE
+from common.course.blocks.page import measured, measured_again
 from common.course.recorded import RECORDS, Course, records
 from common.errors import InputError
 from common.ladder import predictions
@@ -28,7 +29,7 @@ _BEGIN, _END = re.compile(r"<!-- begin "), re.compile(r"<!-- end -->")
 
 
 def filled(text: str, course: Course, name: str = "the page") -> str:
-    """A page's text with every marked block generated anew.
+    """A page's text with every marked block generated anew; only the first measured table names the whole machine.
 
     Raises InputError for an unknown block, and for one that cannot be made of its words.
     """
@@ -47,7 +48,8 @@ def filled(text: str, course: Course, name: str = "the page") -> str:
         raise InputError(
             f"{name}: a mark without its partner: every `begin` needs an `end`, and a name in small letters"
         )
-    return new
+    before, first, after = new.partition(measured(course))
+    return before + first + after.replace(measured(course), measured_again(course))
 
 
 def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:

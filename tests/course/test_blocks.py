@@ -20,6 +20,7 @@ from common.studies.study import STUDIES
 pytestmark = pytest.mark.xdist_group("course")
 DOCS = ROOT / "docs"
 GPU = "made-up-gpu"
+CAPTIONS = "<!-- begin number 01_amp -->\n<!-- end -->\n<!-- begin change 00_baseline 01_amp -->\n<!-- end -->\n"
 
 
 def page(name):
@@ -48,7 +49,9 @@ def test_the_originals_figures_agree_with_each_other():
 def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
     assert [shown.folder.name for shown in gpu_course.records] == [GPU, CPU_RECORD]
     text = pages.filled(page("04_loading.md"), gpu_course)
-    assert "No GPU has been recorded" not in text
+    assert "no GPU recorded" not in text
+    assert text.count("*Measured: [made-up GPU](../logs/reference/made-up-gpu/README.md), ") == 1
+    assert "*[made-up GPU](../logs/reference/made-up-gpu/README.md).*" in text
     assert "figures/made-up-gpu/idle.svg" in text
     assert "**1.25x (" in text  # 500 images/s after 400
     assert "with the 95 % interval of one round: faster." in text
@@ -74,10 +77,35 @@ def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tm
 def test_a_cpus_record_is_labelled_as_one(course):
     of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
     text = BLOCKS["machine"](of_cpu)
-    assert "No GPU has been recorded yet" in text
-    assert "it was not measured here" in text
+    assert "2 CPU cores" in text
+    assert "(no GPU recorded yet)" in text
+    assert "\n" not in text
+    assert "CPU cores, " in BLOCKS["number"](of_cpu, "01_amp")
+    assert pages.filled(CAPTIONS, of_cpu).count("(no GPU recorded yet)") == 1
+    assert pages.filled(CAPTIONS, of_cpu).count("README.md), CPU.*") == 1
     assert "no GPU has been recorded" in BLOCKS["figure"](of_cpu, "idle")
     assert "some steps have no effect" in BLOCKS["recorded-on"](of_cpu)
+
+
+def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(course):
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
+    shown = next(step for step, summary in of_cpu.shown.summaries.items() if len(summary.advice) > 3)
+    advice = of_cpu.shown.summaries[shown].advice
+    text = BLOCKS["profile"](of_cpu, shown)
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    assert [line.removeprefix("- ").partition(" (")[0] for line in lines] == [piece.title for piece in advice[:3]]
+    assert advice[0].why in lines[0]
+    assert not any(piece.why in text for piece in advice[1:])
+    assert f"`explain` prints every reason, and {len(advice) - 3} more." in text
+
+
+def test_transfers_have_columns_of_copies_where_a_trace_shows_one(course, gpu_course):
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
+    text = BLOCKS["transfers"](of_cpu)
+    assert "no copy" not in text
+    assert "bandwidth" not in text
+    assert "No trace shows a copy to a device." in text
+    assert "copied per step" in BLOCKS["transfers"](gpu_course)
 
 
 def test_every_study_has_blocks_that_name_its_command_where_it_was_not_recorded(gpu_course):

@@ -1,6 +1,6 @@
 """Blocks about a whole ladder: a row for each step."""
 
-from common.course import figures
+from common.course.blocks.page import measured
 from common.course.recorded import Course
 from common.explain.terminal import size_text
 from common.ladder import markdown
@@ -23,17 +23,22 @@ def ladders(course: Course) -> str:
 
 
 def transfers(course: Course) -> str:
-    """What a batch of each step holds, and what its trace shows being copied to the device."""
-    rows = []
+    """What a batch of each step holds, and what its trace shows being copied to the device, if it shows any copy."""
+    rows, any_copy = [], False
     for row in course.shown.ladder.rows:
         result, summary = row.result, course.shown.summaries.get(row.result.step)
         h2d = summary.in_steps.copies["h2d"] if summary else None
+        any_copy = any_copy or bool(h2d and h2d.count)
         copied = size_text(summary.step_bytes) if summary and h2d and h2d.count else "no copy"
         bandwidth = f"{h2d.gigabytes_per_second:.1f} GB/s" if h2d and h2d.gigabytes_per_second else "-"
         per_image = size_text(result.batch_bytes / result.batch_size)
         per_batch = size_text(result.batch_bytes)
         rows.append([f"`{result.step}`", str(result.batch_size), per_batch, per_image, copied, bandwidth])
-    return markdown.table(["step", ">batch", ">per batch", ">per image", ">copied per step", ">bandwidth"], rows)
+    headers = ["step", ">batch", ">per batch", ">per image", ">copied per step", ">bandwidth"]
+    if any_copy:
+        return f"{markdown.table(headers, rows)}\n\n{measured(course)}"
+    table = markdown.table(headers[:4], [cells[:4] for cells in rows])
+    return f"{table}\n\n{measured(course)} No trace shows a copy to a device."
 
 
 def first_steps(course: Course) -> str:
@@ -43,21 +48,10 @@ def first_steps(course: Course) -> str:
         seconds = course.shown.first_run(row.result.step).first_step_seconds
         first = "-" if seconds is None else f"{seconds:.1f}"
         rows.append([f"`{row.result.step}`", first, f"{row.result.step_ms.median / 1e3:.2f}"])
-    table = markdown.table(["step", ">first step, s", ">later step, s"], rows)
+    table = markdown.table(["step", ">first step, s", ">later step, s"], rows) + f"\n\n{measured(course)}"
     if all(first == "-" for _, first, _ in rows):
         return f"This record was made before `result.json` held the time of the first step (schema 1).\n\n{table}"
     return table
 
 
-def limit(course: Course) -> str:
-    """The part of each traced step in which the device computes, and the bound on what hiding all the rest gains."""
-    rows = []
-    for step, parts in figures.per_image_ms(course.shown).items():
-        step_ms, computing_ms = sum(parts.values()), parts["kernel"] or parts["cpu_exec"]
-        bound = f"{step_ms / computing_ms:.2f}x" if computing_ms else "-"
-        rows.append([f"`{step}`", f"{step_ms:.3f}", f"{computing_ms:.3f}", bound])
-    what = "kernels" if course.shown.device_type == "cuda" else "operators on the CPU"
-    return markdown.table(["step", ">ms per image, traced", f">of that, {what}", ">at most, all else hidden"], rows)
-
-
-BLOCKS = (ladders, transfers, first_steps, limit)
+BLOCKS = (ladders, transfers, first_steps)

@@ -5,36 +5,50 @@ from common.course.recorded import Course
 from common.ladder.markdown import escaped
 from common.ladder.published import DEVICE
 
-FOOT = "*From `logs/reference/`: tables and figures by `make docs-figures`, screenshots by `make docs-screenshots`.*"
+FOOT = "*Made from `logs/reference/` by `make docs-figures` and `make docs-screenshots`.*"
 
 
 def machine(course: Course) -> str:
-    """Which machine the page's numbers are from, and what that means where it is a CPU."""
-    base = course.shown.ladder.baseline
-    measured_on = (
-        f"{escaped(base.device)}, {base.environment.cores} CPU cores, {escaped(base.model)} at {base.image_size} px, "
-        f"{course.shown.run_count} runs"
-    )
-    if base.device_type == "cuda":
-        return (
-            f"> Measured figures on this page: {measured_on}. *The original's* are from a {DEVICE}: one run, no "
-            "spread, from traced steps."
-        )
+    """For the index: which machine the course's numbers are from, and what that means where it is a CPU."""
+    text = f"The measured tables and figures of the course are from one machine, {_machine(course)}"
+    if course.shown.device_type == "cuda":
+        return f"{text}; *the original's* are from a {DEVICE}: one run, no spread, from traced steps."
     return (
-        f"> **No GPU has been recorded yet.** Measured figures on this page are from a CPU ({measured_on}). What the "
-        "text says about a GPU's trace is what to expect; it was not measured here. GPU figures are *the original's*: "
-        f"published for a {DEVICE}, one run, no spread, from traced steps. `python -m common record` on a GPU adds "
-        "measured ones."
+        f"{text}: a line below each table says so, what the text says about a GPU's trace is cited or marked as "
+        "expected, and `python -m common record` on a GPU adds measured ones."
     )
+
+
+def measured(course: Course) -> str:
+    """The line below a measured table: where it was measured. A page has it once; see `measured_again`."""
+    return f"*Measured: {_machine(course)}.*"
+
+
+def measured_again(course: Course) -> str:
+    """The line below a page's further tables, in place of `measured`."""
+    return f"*{_record(course)}{'' if course.shown.device_type == 'cuda' else ', CPU'}.*"
+
+
+def _machine(course: Course) -> str:
+    base, shown = course.shown.ladder.baseline, course.shown
+    rounds = "1 round" if shown.run_count == 1 else f"{shown.run_count} rounds"
+    cores = "" if shown.device_type == "cuda" else f", {base.environment.cores} CPU cores"
+    none = "" if shown.device_type == "cuda" else " (no GPU recorded yet)"
+    return f"{_record(course)}{cores}, {escaped(base.model)} at {base.image_size} px, {rounds}{none}"
+
+
+def _record(course: Course) -> str:
+    """The device, linked to the page of its record."""
+    device = escaped(course.shown.ladder.baseline.device)
+    return f"[{device}]({course.to_logs}/{course.shown.folder.name}/README.md)"
 
 
 def recorded_on(course: Course) -> str:
     """For the README's figure: what it was recorded on, and what a CPU's ladder cannot show."""
     base = course.shown.ladder.baseline
-    record = f"[{escaped(base.device)}]({course.to_logs}/{course.shown.folder.name}/README.md)"
     text = (
-        f"Recorded on {record}, {base.environment.cores} CPU cores, {course.shown.run_count} interleaved runs per "
-        "step; drawn by `make docs-figures`."
+        f"Recorded on {_record(course)}, {base.environment.cores} CPU cores, {course.shown.run_count} interleaved runs "
+        "per step; drawn by `make docs-figures`."
     )
     if base.device_type == "cuda":
         return text

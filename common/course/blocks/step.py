@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.course import figures
+from common.course.blocks.page import measured
 from common.course.blocks.published import published
 from common.course.recorded import Course
 from common.errors import InputError
@@ -20,6 +21,7 @@ from common.trace.units import fine_time_text
 
 UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
 SHOWN = 5  # operators, kernels and allocations that a table lists
+ADVICE = 3  # pieces of advice that a chapter lists
 
 
 def diff(course: Course, before: str, after: str) -> str:
@@ -43,7 +45,7 @@ def number(course: Course, step: str) -> str:
     rows = shown.ladder.rows[max(0, at - 1) : at + 1]
     steps = [row.result.step for row in rows]
     table = markdown.ladder_table(shown.ladder, shown.limit, steps, gains=False)
-    return "\n\n".join(part for part in (table, _gain(rows), published(course, step)) if part)
+    return "\n\n".join(part for part in (table, measured(course), _gain(rows), published(course, step)) if part)
 
 
 def _gain(rows: Sequence[Row]) -> str:
@@ -52,10 +54,7 @@ def _gain(rows: Sequence[Row]) -> str:
     if gain := row.gain:
         verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "not resolved"
         rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
-        sentences.append(
-            f"On {escaped(row.result.device)}: **{gain}** the images/s of the step before, with the 95 % interval of "
-            f"{rounds}: {verdict}."
-        )
+        sentences.append(f"**{gain}** the images/s of the step before, with the 95 % interval of {rounds}: {verdict}.")
     known = rows[0].result.notes if len(rows) > 1 else []
     sentences += [f"The run noted: {escaped(note)}." for note in row.result.notes if note not in known]
     return " ".join(sentences)
@@ -77,6 +76,8 @@ def profile(course: Course, step: str) -> str:
         "",
         markdown.table(["part of a mean step", ">time", ">share"], rows),
         "",
+        measured(course),
+        "",
         _traced_and_timed(course, step, summary),
         "",
     ]
@@ -88,14 +89,21 @@ def profile(course: Course, step: str) -> str:
         }
         known = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
         lines += [f"GPU {gpu.id}: {known}.", ""]
-    lines += [f"**{escaped(summary.verdict)}.**", "", *map(_advice_line, summary.advice)]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"**{escaped(summary.verdict)}.**", "", *_advice_lines(summary.advice)])
 
 
-def _advice_line(advice: Advice) -> str:
-    gain = "gain unknown" if advice.predicted_gain is None else f"at most {advice.predicted_gain:.2f} times as fast"
-    step = f"`{advice.step}`" if advice.step else "beyond the walkthrough's steps"
-    return f"- {advice.title} ({step}): {gain}; {escaped(advice.why)}."
+def _advice_lines(advice: Sequence[Advice]) -> list[str]:
+    """The first pieces of advice, a line each: title, step, gain; the first with its reason."""
+    lines = []
+    for shown in advice[:ADVICE]:
+        gain = "gain unknown" if shown.predicted_gain is None else f"at most {shown.predicted_gain:.2f} times as fast"
+        step = f"`{shown.step}`" if shown.step else "beyond the walkthrough's steps"
+        why = "" if lines else f"; {escaped(shown.why)}"
+        lines.append(f"- {shown.title} ({step}): {gain}{why}.")
+    more = len(advice) - ADVICE
+    if len(advice) > 1:
+        lines += ["", f"`explain` prints every reason{f', and {more} more' if more > 0 else ''}."]
+    return lines
 
 
 def _traced_and_timed(course: Course, step: str, summary: Summary) -> str:
@@ -120,7 +128,8 @@ def change(course: Course, before: str, after: str) -> str:
     roles = [role for role in parts[before] if parts[before][role] > 0 or parts[after][role] > 0]
     rows = [[role, f"{parts[before][role]:.3f}", f"{parts[after][role]:.3f}"] for role in roles]
     rows.append(["all", f"{sum(parts[before].values()):.3f}", f"{sum(parts[after].values()):.3f}"])
-    return markdown.table(["ms per image, traced", f">`{before}`", f">`{after}`"], rows)
+    table = markdown.table(["ms per image, traced", f">`{before}`", f">`{after}`"], rows)
+    return f"{table}\n\n{measured(course)}"
 
 
 def busiest(course: Course, step: str) -> str:
@@ -136,7 +145,8 @@ def busiest(course: Course, step: str) -> str:
         [code(item.name, 70), str(item.count), fine_time_text(item.us), f"{item.us / total:.1%}"]
         for item in longest[:SHOWN]
     ]
-    return markdown.table([what, f">count, {count} steps", f">time, {count} steps", ">share"], rows)
+    table = markdown.table([what, f">count, {count} steps", f">time, {count} steps", ">share"], rows)
+    return f"{table}\n\n{measured(course)}"
 
 
 def top_allocations(course: Course, step: str) -> str:
@@ -147,7 +157,8 @@ def top_allocations(course: Course, step: str) -> str:
     at_peak = summary.memory[0].at_peak
     total = sum(at_peak.values())
     rows = [[code(name, 60), size_text(size), f"{size / total:.1%}"] for name, size in at_peak.items()][:SHOWN]
-    return markdown.table(["allocated while tracing, in use at the peak", ">bytes", ">share"], rows)
+    table = markdown.table(["allocated while tracing, in use at the peak", ">bytes", ">share"], rows)
+    return f"{table}\n\n{measured(course)}"
 
 
 BLOCKS = (diff, number, profile, change, busiest, top_allocations)

@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 from rich.table import Table
 from rich.text import Text
 
+from common.course.blocks.page import measured_again
 from common.course.recorded import Course
 from common.ladder import markdown
 from common.ladder.markdown import escaped
@@ -46,7 +47,8 @@ def shows(study: str) -> Callable[[Callable[[S], list[str]]], Callable[[Course],
             if result is None:
                 device = escaped(course.shown.ladder.baseline.device)
                 return f"*Not recorded on {device}: `python -m common {COMMANDS[study]}`.*"
-            return "\n\n".join(paragraphs(cast("S", result)))
+            text = "\n\n".join(paragraphs(cast("S", result)))
+            return f"{text}\n\n{measured_again(course)}" if "|--" in text else text
 
         return block
 

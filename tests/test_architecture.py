@@ -1,4 +1,4 @@
-"""The architecture: who imports whom, and what starting costs in imports. See README, "How it is built"."""
+"""The architecture: who imports whom, and what starting costs in imports. See CONTRIBUTING, "How it is built"."""
 
 import ast
 import re

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import record
-from common.course import figures, lab_figures, others
+from common.course import diagrams, figures, first_picture, lab_figures, others
 from common.course.blocks import BLOCKS
 from common.course.blocks.fit import FIGURE
 from common.course.blocks.page import measured, measured_again
@@ -65,6 +65,9 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
     files[docs / "predicted.md"] = predictions.markdown(ladders, others.section(others.read(root))) + "\n"
     if course.fit:
         files[docs / "figures" / FIGURE] = svg_text(gpu_memory_figure(course.fit))
+    files[docs / "figures" / first_picture.FILE] = first_picture.svg(course)
+    for name, diagram in diagrams.DIAGRAMS.items():
+        files[docs / "figures" / "diagrams" / f"{name}.svg"] = diagram()
     for recorded in course.records:
         for name, draw in figures.FIGURES.items():
             if drawing := draw(recorded):

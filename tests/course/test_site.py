@@ -1,6 +1,7 @@
 """The course as a site: it builds, needs no internet, and a broken link fails the build."""
 
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from support import CPU_RECORD, ROOT
 pytestmark = pytest.mark.xdist_group("course")
 MOST_WORDS = 1300  # of a page, outside tables and code
 MOST_OF_A_CHAPTER = 1450  # of a chapter, tables and code included
+CHROMIUM = shutil.which("chromium")
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 BROKEN = "[a](nowhere.md) ![figure](figures/none.svg) [code](../steps/none.py) [out](../../../etc/hosts)"
 # The site's own configuration, of one page; relative paths in it are relative to this file.
@@ -53,9 +55,33 @@ def test_the_site_has_every_page_figure_and_linked_program(site):
 
 
 def test_the_site_requests_nothing_from_the_internet(site):
-    for page in site.glob("*.html"):
+    pages = sorted(site.rglob("*.html"))
+    assert any(page.parent.name == "labs" for page in pages)
+    for page in pages:
         text = page.read_text(encoding="utf-8")
-        assert not re.findall(r"<(?:script|img|link)[^>]+(?:src|href)=\"(?:https?:)?//[^\"]+", text), page.name
+        assert not re.findall(r"<(?:script|img|link|iframe)[^>]+(?:src|href)=\"?(?:https?:)?//[^\"]+", text), page.name
+    for sheet in site.rglob("*.css"):
+        assert not re.findall(r"url\([\"']?(?:https?:)?//|@import", sheet.read_text(encoding="utf-8")), sheet.name
+
+
+def test_each_lab_is_in_the_list_has_its_page_and_is_in_the_site(site):
+    labs = {path.parent.name for path in (ROOT / "labs").glob("*/study.py")}
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for lab in labs:
+        assert f"- labs/{lab}.md" in config
+        assert (site / "labs" / f"{lab}.html").exists()
+    assert labs == {path.stem for path in (ROOT / "docs" / "labs").glob("*.md")}
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="chromium is not here")
+def test_the_cheat_sheet_prints_on_one_page(site, tmp_path):
+    printed = tmp_path / "cheat_sheet.pdf"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--no-pdf-header-footer"]
+    page = (site / "cheat_sheet.html").as_uri()
+    subprocess.run(
+        [CHROMIUM, *options, f"--print-to-pdf={printed}", page], capture_output=True, timeout=120, check=True
+    )
+    assert re.findall(rb"/Count (\d+)", printed.read_bytes()) == [b"1"]
 
 
 class Words(HTMLParser):

@@ -1,0 +1,69 @@
+"""Blocks of the README's first screen."""
+
+import re
+
+from common.course import first_picture
+from common.course.recorded import Course
+from common.ladder import markdown
+from common.ladder.markdown import escaped
+from common.ladder.published import DEVICE, MODEL, PUBLISHED
+from common.machine import ROOT
+
+NOTEBOOK = "colab.ipynb"
+COLAB = "https://colab.research.google.com"
+BADGE = f"{COLAB}/assets/colab-badge.svg"
+_ADDRESS = re.compile(r'^Repository = "https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?"', re.MULTILINE)
+
+
+def picture(course: Course) -> str:
+    """A real trace, what `explain` says of it, and the ladder."""
+    return f"![{escaped(first_picture.alternative_text(course))}]({course.to_docs}figures/{first_picture.FILE})"
+
+
+def results(course: Course) -> str:
+    """A row for each recorded machine, and one for the figures that the original walkthrough published."""
+    rows = []
+    for recorded in course.records:
+        base, last = recorded.ladder.baseline, recorded.ladder.rows[-1]
+        cores = "" if base.device_type == "cuda" else f", {base.environment.cores} CPU cores"
+        rows.append(
+            [
+                f"{escaped(base.device)}{cores}",
+                escaped(f"{base.model}, {base.size_label}"),
+                f"{base.samples_per_second.median:,.0f}",
+                f"`{last.result.step}`",
+                str(last.relative),
+                str(recorded.run_count),
+                f"[{base.started[:10]}]({course.to_logs}/{recorded.folder.name}/README.md)",
+            ]
+        )
+    step, published = list(PUBLISHED.items())[-1]
+    first = next(iter(PUBLISHED.values()))
+    others = [f"{DEVICE} *(others')*", f"{MODEL}, 224 px", f"{first.images_per_second:,.0f}", f"`{step}`"]
+    rows.append([*others, f"{published.relative:.2f}x", "1", "published; no spread, from traced steps"])
+    headers = ["machine", "model", ">baseline, images/s", "last step", ">times the baseline", ">rounds", "recorded"]
+    return markdown.table(headers, rows)
+
+
+def colab(course: Course) -> str:
+    """How to run the ladder on a rented T4: one click, once pyproject.toml says where the project is on GitHub."""
+    file = f"{course.to_docs}{NOTEBOOK}"
+    name = repository()
+    if name:
+        badge = (
+            f"[![Open the notebook in Colab, on a free T4]({BADGE})]({COLAB}/github/{name}/blob/HEAD/docs/{NOTEBOOK})"
+        )
+        return f"{badge} [runs the ladder]({file}) on a T4, in about a quarter of an hour."
+    return (
+        f"No GPU at hand? [This notebook]({file}) runs the ladder on a T4 in about a quarter of an hour: upload it to "
+        f"[Colab]({COLAB}/#create=true), choose a T4, *Run all*."
+    )
+
+
+def repository() -> str | None:
+    """owner/name of the project on GitHub, as pyproject.toml's [project.urls] has it; None where it has none."""
+    address = _ADDRESS.search((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return address[1] if address else None
+
+
+BLOCKS = (picture, results, colab)

@@ -1,0 +1,207 @@
+"""The README's first picture: a real trace, what `explain` says of it, what the change gained, and the ladder.
+
+The trace is a GPU's: of the record that the chapters show, or, until a GPU has been recorded, one that others published
+(see `strip`). The ladder is always this project's own.
+"""
+
+from dataclasses import dataclass
+from textwrap import wrap
+
+from common.course import strip
+from common.course.drawing import CHARACTER, Picture
+from common.course.recorded import Course
+from common.course.strip import BINS, Strip
+from common.errors import printable
+from common.ladder.compare import Ladder
+from common.ladder.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
+from common.ladder.statistics import Ratio
+from common.trace.summary import summarize
+
+FILE = "first_picture.svg"
+WIDTH = 900.0
+LEFT_WIDTH, RIGHT_FROM = 500.0, 540.0  # px
+NAMES, ROW, ROW_GAP = 78.0, 19.0, 4.0  # px: room for the rows' names, a row's height
+LADDER_NAMES, LADDER_VALUES, LADDER_ROW = 176.0, 62.0, 21.0
+SMALL = 13.0
+COLOURS = {"loader": "#d55e00", "CPU": "#0072b2", "copies": "#e69f00", "kernels": "#009e73"}
+MEANINGS = {"loader": "loading", "CPU": "CPU", "copies": "copies", "kernels": "GPU"}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A trace before and after one change. title: what it is of, and whose; path: as `explain` is given.
+
+    gain: of the change, with what it was measured in.
+    """
+
+    title: str
+    path: str
+    change: str
+    before: Strip
+    after: Strip
+    gain: Ratio
+    measured: str
+
+
+def example(course: Course) -> Example | None:
+    """The trace to show: of a recorded GPU, else the published one; None where there is neither."""
+    recorded = course.shown
+    kept = strip.read(recorded.folder.parent)
+    if recorded.device_type != "cuda":
+        return _published(kept) if kept else None
+    steps = list(recorded.summaries)
+    if len(steps) < 2:
+        return None
+    first, last = steps[0], steps[-1]
+    before, after = (
+        strip.strip(summarize(recorded.folder / step / recorded.row(step).result.trace)) for step in (first, last)
+    )
+    base = recorded.ladder.baseline
+    return Example(
+        title=f"recorded with this project, {base.model} on {before.device or base.device}",
+        path=f"logs/reference/{recorded.folder.name}/{first}",
+        change=step_label(last),
+        before=before,
+        after=after,
+        gain=recorded.row(last).relative,
+        measured="timed without the profiler",
+    )
+
+
+def _published(kept: strip.Strips) -> Example:
+    return Example(
+        title=kept.caption,
+        path=kept.path,
+        change=kept.change,
+        before=kept.before,
+        after=kept.after,
+        gain=kept.gain,
+        measured="their typical traced steps",
+    )
+
+
+def alternative_text(course: Course) -> str:
+    """What the picture shows, in words."""
+    shown, ladder = example(course), course.shown.ladder
+    parts = []
+    if shown:
+        parts.append(
+            f"A training step of a real trace ({shown.title}) takes {shown.before.step_ms:.0f} ms. "
+            + "; ".join(line.strip() for line in _verdict(shown))
+            + f". {shown.change[0].upper()}{shown.change[1:]}: {shown.after.step_ms:.0f} ms, {shown.gain} "
+            + f"({shown.measured})."
+        )
+    last = ladder.rows[-1]
+    parts.append(
+        f"The ladder of {len(ladder.rows)} steps on {ladder.baseline.device}, with the {interval_label(ladder)}: "
+        f"{step_label(last.result.step)} {last.relative} the baseline."
+    )
+    return " ".join(parts)
+
+
+def svg(course: Course) -> str:
+    """The picture's text."""
+    shown, ladder = example(course), course.shown.ladder
+    height = max(90 + LADDER_ROW * len(ladder.rows), 470.0)
+    picture = Picture(WIDTH, height, alternative_text(course))
+    if shown:
+        _draw_example(picture, shown)
+        _draw_ladder(picture, ladder, RIGHT_FROM)
+    else:
+        _draw_ladder(picture, ladder, 0)
+    return picture.svg()
+
+
+def _draw_example(picture: Picture, shown: Example) -> None:
+    picture.text((0, 18), "1  A real trace", 16, bold=True)
+    picture.text((0, 37), shown.title, SMALL)
+    scale = (LEFT_WIDTH - NAMES) / max(shown.before.step_ms, shown.after.step_ms)
+    top = _draw_strip(picture, shown.before, 47, scale, "before")
+    top = _draw_verdict(picture, shown, top + 32)
+    picture.text((0, top + 34), "3  The fix, in a new trace", 16, bold=True)
+    picture.text((0, top + 53), f"{shown.change}: {shown.gain} ({shown.measured})", SMALL)
+    _draw_strip(picture, shown.after, top + 63, scale, "after")
+
+
+def _draw_verdict(picture: Picture, shown: Example, top: float) -> float:
+    """The text of `explain`; returns where it ends."""
+    picture.text((0, top + 4), "2  What explain says of it", 16, bold=True)
+    lines = [f"$ python -m common explain {shown.path}", *_verdict(shown)]
+    for number, line in enumerate(lines):
+        picture.text((0, top + 25 + 18 * number), line, 12.5, mono=True)
+    return top + 25 + 18 * (len(lines) - 1)
+
+
+def _verdict(shown: Example) -> list[str]:
+    """The lines of `explain` that the picture repeats."""
+    lines = [] if shown.before.busy is None else [f"GPU 0: busy {shown.before.busy:.1%}"]
+    lines += wrap(printable(shown.before.verdict, 120), 64)
+    if shown.before.expected:
+        lines += [f"1. {shown.before.advice}: about {shown.before.expected:.2f}x as fast"]
+        lines += wrap(
+            printable(shown.before.why.partition(",")[0], 120), 60, initial_indent="   ", subsequent_indent="   "
+        )
+    return lines
+
+
+def _draw_strip(picture: Picture, drawn: Strip, top: float, scale: float, name: str) -> float:
+    """One step, a row for each of its parts, on an axis of ms; returns where it ends."""
+    width = drawn.step_ms * scale
+    for number, (row, percent) in enumerate(drawn.rows.items()):
+        base = top + (number + 1) * (ROW + ROW_GAP) - ROW_GAP
+        picture.text((0, base - 5), MEANINGS[row], SMALL)
+        picture.line((NAMES, base), (NAMES + width, base), width=0.5)
+        for begin, end, share in _runs(percent):
+            left, right = (NAMES + width * at / BINS for at in (begin, end))
+            picture.area(
+                [(left, base), (left, base - ROW * share), (right, base - ROW * share), (right, base)], COLOURS[row]
+            )
+    end = top + len(drawn.rows) * (ROW + ROW_GAP)
+    picture.line((NAMES + width, top - 2), (NAMES + width, end), dashes="2 3")
+    label = f"{drawn.step_ms:.0f} ms"
+    room = LEFT_WIDTH - NAMES - width > len(label) * CHARACTER * SMALL + 8
+    picture.text(
+        (NAMES + width + (5 if room else 0), end - 6 if room else end + 12), label, SMALL, "start" if room else "end"
+    )
+    picture.text((NAMES, end + 12), "0" if room else "0 ms; height: the share of each moment that is in use", 12)
+    return end + 12
+
+
+def _runs(percent: list[int]) -> list[tuple[int, int, float]]:
+    """Stretches of equal height, (first, past the last, 0..1), but for those of none."""
+    runs: list[tuple[int, int, float]] = []
+    for at, value in enumerate(percent):
+        share = min(round(value / 5) * 0.05, 1.0) if value >= 3 else 0.0
+        if runs and runs[-1][2] == share:
+            runs[-1] = (runs[-1][0], at + 1, share)
+        else:
+            runs.append((at, at + 1, share))
+    return [run for run in runs if run[2]]
+
+
+def _draw_ladder(picture: Picture, ladder: Ladder, left: float) -> None:
+    """A bar for each step, times the baseline, with its interval."""
+    base = ladder.baseline
+    cores = "" if base.device_type == "cuda" else f", {base.environment.cores} CPU cores"
+    picture.text((left, 18), "The ladder, measured by this project", 16, bold=True)
+    picture.text((left, 37), f"times the baseline; {base.device}{cores}", SMALL)
+    begin, right = left + LADDER_NAMES, WIDTH - LADDER_VALUES
+    most = max(row.relative.ratio for row in ladder.rows)
+    reach = min(max(row.relative.high for row in ladder.rows), 1.5 * most)
+    scale = (right - begin) / reach
+    top = 50.0
+    for number, row in enumerate(ladder.rows):
+        ratio, middle = row.relative, top + LADDER_ROW * (number + 0.5)
+        colour = colour_of(ratio)
+        picture.text((left, middle + 4.5), step_label(row.result.step), SMALL)
+        picture.box(begin, middle - 7, begin + ratio.ratio * scale, middle + 7, colour)
+        low, high = begin + ratio.low * scale, begin + min(ratio.high, reach) * scale
+        if ratio.high > ratio.low:
+            picture.line((low, middle), (high, middle), width=1.5)
+            for end in (low, high):
+                picture.line((end, middle - 4), (end, middle + 4), width=1.5)
+        resolved = colour != UNRESOLVED
+        picture.text((high + 5, middle + 4.5), short(ratio), SMALL, colour=GREY, bold=resolved)
+    below = top + LADDER_ROW * len(ladder.rows)
+    picture.line((begin + scale, top), (begin + scale, below), dashes="2 3")
+    picture.text((left, below + 18), f"lines: {interval_label(ladder)}; grey, ~: not resolved", 12)

@@ -46,8 +46,11 @@ class Shot:
     bottom: int | None = None
 
 
-def photograph(page: "Page", base: str, shot: Shot, runs: Sequence[str], two_steps_us: float) -> "Image":
-    """A picture of a run, from a TensorBoard at the address `base`. two_steps_us: what the place "two steps" shows."""
+def photograph(page: "Page", base: str, shot: Shot, runs: Sequence[str], two_steps_us: tuple[float, float]) -> "Image":
+    """A picture of a run, from a TensorBoard at the address `base`.
+
+    two_steps_us: what the place "two steps" shows of it, from the trace's first step on.
+    """
     from PIL import Image
 
     page.set_viewport_size({"width": shot.width, "height": shot.height})
@@ -55,7 +58,7 @@ def photograph(page: "Page", base: str, shot: Shot, runs: Sequence[str], two_ste
     if shot.tab == WALKTHROUGH:
         options = {"before": runs[0], "after": runs[1]} if shot.page == "compare" else {"run": run}
         if shot.place == "two steps":
-            options |= {"from": f"{-0.02 * two_steps_us:.0f}", "to": f"{two_steps_us:.0f}"}
+            options |= {"from": f"{two_steps_us[0]:.0f}", "to": f"{two_steps_us[1]:.0f}"}
         page.goto(f"{base}/data/plugin/walkthrough/page.html#{shot.page}?{urlencode(options)}")
         page.reload()
         wait_for_walkthrough(page)

@@ -64,19 +64,19 @@ class Picture:
 
 _PAIR = ("03_reduced_h2d_copy", "04_multiprocess_loading")
 _LANES = {"tab": WALKTHROUGH, "page": "timeline", "place": "two steps", "height": 1000}
-_STEP = Shot(WALKTHROUGH, "step", height=920, bottom=912)
+_STEP = Shot(WALKTHROUGH, "step", height=1000, bottom=990)
 _OVERVIEW = Shot(PROFILER, "Overview", width=1100, height=916)
 PICTURES = [
     Picture(
         "gpu_verdict",
-        (Shot(WALKTHROUGH, "step", width=1100, bottom=562), Shot(**_LANES, width=1100, top=128, bottom=592)),
+        (Shot(WALKTHROUGH, "step", width=1100, bottom=588), Shot(**_LANES, width=1100, top=128, bottom=592)),
         _PAIR[:1],
         (BEFORE,),
         "the verdict with its advice; below it two steps in the Timeline, with the times at which the GPU is idle",
     ),
     Picture("gpu_overview_before", (_OVERVIEW,), _PAIR[:1], (BEFORE,)),
     Picture("gpu_overview_after", (_OVERVIEW,), _PAIR[1:], (AFTER,)),
-    Picture("gpu_step", (_STEP,), _PAIR[:1], (BEFORE,)),
+    Picture("gpu_step", (_STEP,), _PAIR[1:], (AFTER,)),
     Picture(
         "gpu_tables",
         (Shot(WALKTHROUGH, "step", place="tables", height=640),),
@@ -86,7 +86,7 @@ PICTURES = [
     ),
     Picture(
         "gpu_timeline",
-        (Shot(**_LANES, top=48, bottom=592), Shot(**_LANES, run=1, top=48, bottom=644)),
+        (Shot(**_LANES, top=48, bottom=586), Shot(**_LANES, run=1, top=48, bottom=636)),
         _PAIR,
         (BEFORE, AFTER),
         "the same length of time, before (above) and after (below)",
@@ -199,10 +199,18 @@ def take(pictures: Sequence[Picture], recorded: Recorded, samples: Path) -> None
                     runs = picture.samples
                     if logdir == RECORDS:
                         runs = [file.parent.relative_to(RECORDS).as_posix() for file in files]
-                    two_steps = 2 * summarize(files[0]).steps.mean_us
-                    parts = [photograph(page, base, shot, runs, two_steps) for shot in picture.shots]
+                    ranges = two_steps(files)
+                    parts = [photograph(page, base, shot, runs, ranges[shot.run]) for shot in picture.shots]
                     save(parts, FOLDER / f"{picture.name}.png")
                     print(f"taken: {picture.name}", flush=True)
+
+
+def two_steps(files: Sequence[Path]) -> list[tuple[float, float]]:
+    """From the second step of each trace on, as long as two mean steps of the first trace take: µs from its begin."""
+    steps = [summarize(file).steps for file in files]
+    length = 2 * steps[0].mean_us
+    begins = [float(one.start[min(1, len(one.start) - 1)] - one.start[0]) for one in steps]
+    return [(begin - 0.02 * length, begin + length) for begin in begins]
 
 
 def merged(new: Mapping[str, dict[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -4,7 +4,8 @@
 # make lab-memory   the lab on memory, small and short (the whole study: python labs/memory/study.py)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
-# make docs-screenshots, docs-notebook   take new screenshots of TensorBoard, execute the notebook
+# make docs-screenshots   take new pictures of TensorBoard (SAMPLES=logs/samples: others' traces, from there)
+# make docs-notebook   execute the notebook
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
 # make lab-transformer   fine-tune a transformer with every trick: the small version of that lab, minutes
 # make lab-simcls   re-rank summaries: the small version of that lab, minutes
@@ -64,7 +65,7 @@ docs-figures: setup
 	@$(BIN)/python -m common.course
 
 docs-screenshots: setup
-	@$(BIN)/python -m common.course.screenshots
+	@$(BIN)/python -m common.course.screenshots $(if $(SAMPLES),--samples $(SAMPLES)) $(ARGS)
 
 docs-notebook: setup
 	@cd docs && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace walkthrough.ipynb

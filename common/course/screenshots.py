@@ -1,162 +1,249 @@
-"""`python -m common.course.screenshots`: screenshots of TensorBoard on the recorded runs, for the docs.
+"""`python -m common.course.screenshots`: pictures of TensorBoard for the docs, of recorded runs and of samples.
 
-Needs Playwright and Chromium, as the browser tests do (`make test-browser` installs them). A list beside the pictures
-says what each shows: pages use it as alternative text, and a test compares it with what is recorded now.
+Until a GPU has been recorded, pictures of a GPU show others' published traces, the samples that `python -m common
+samples` fetches; from then on the same pictures show the record. Needs Playwright and Chromium, as the browser tests
+do (`make test-browser` installs them). A list beside the pictures says what each shows: pages have its captions, and a
+test compares it with what is recorded now.
 """
 
+import argparse
+import hashlib
 import json
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from common import record
+from common.course.photograph import PROFILER, WALKTHROUGH, Shot, browser, photograph, save, tensorboard
 from common.course.recorded import RECORDS, Recorded, records
 from common.errors import InputError, one_line_errors
+from common.ladder.markdown import escaped
 from common.machine import ROOT
-
-if TYPE_CHECKING:  # needed to take screenshots only
-    from playwright.sync_api import Page, ViewportSize  # pyright: ignore[reportMissingImports]  # by make test-browser
+from common.trace.summary import summarize
 
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
-SPECIMEN = ROOT / "docs" / "specimen"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SIZE: "ViewportSize" = {"width": 1200, "height": 900}
+SAMPLES = ROOT / "logs" / "samples"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A published trace: the file in the run's folder of that name, and what its training does."""
+
+    file: str
+    words: str
+
+
+PUBLISHER = "PyTorch's published trace, ResNet-50, V100"
+SOURCE = "https://github.com/pytorch/kineto/tree/041e7ce99f1562dd81232ee58b7c454ef16bfae2/tb_plugin/samples"
+LICENCE = "BSD-3-Clause"
+BEFORE, AFTER = "resnet50_v100_0_workers", "resnet50_v100_4_workers"
+PUBLISHED = {
+    BEFORE: Sample("worker0.1623143089861.pt.trace.json.gz", "loading in the main process"),
+    AFTER: Sample("worker0.1623212756351.pt.trace.json.gz", "loading in 4 worker processes"),
+}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A page of the tab WALKTHROUGH ("step", "timeline") or a view of PYTORCH_PROFILER, of a recorded step."""
+    """A picture of steps of the record; of samples instead as long as no GPU has been recorded, where it has any.
+
+    steps, samples: the runs that `shots` number. shows: what is to be seen, whatever was measured; "" where the page's
+    name says it.
+    """
 
     name: str
-    tab: str
-    page: str
-    step: str
+    shots: tuple[Shot, ...]
+    steps: tuple[str, ...]
+    samples: tuple[str, ...] = ()
+    shows: str = ""
 
 
+_PAIR = ("03_reduced_h2d_copy", "04_multiprocess_loading")
+_LANES = {"tab": WALKTHROUGH, "page": "timeline", "place": "two steps", "height": 1000}
+_STEP = Shot(WALKTHROUGH, "step", height=1000, bottom=990)
+_OVERVIEW = Shot(PROFILER, "Overview", width=1100, height=916)
 PICTURES = [
-    Picture("walkthrough_step", "WALKTHROUGH", "step", "00_baseline"),
-    Picture("timeline", "WALKTHROUGH", "timeline", "04_multiprocess_loading"),
-    Picture("overview", "PYTORCH_PROFILER", "Overview", "00_baseline"),
-    Picture("overview_02", "PYTORCH_PROFILER", "Overview", "02_bigger_batch"),
-    Picture("trace", "PYTORCH_PROFILER", "Trace", "03_reduced_h2d_copy"),
-    Picture("memory", "PYTORCH_PROFILER", "Memory", "02_bigger_batch"),
+    Picture(
+        "gpu_verdict",
+        (Shot(WALKTHROUGH, "step", width=1100, bottom=588), Shot(**_LANES, width=1100, top=128, bottom=592)),
+        _PAIR[:1],
+        (BEFORE,),
+        "the verdict with its advice; below it two steps in the Timeline, with the times at which the GPU is idle",
+    ),
+    Picture("gpu_overview_before", (_OVERVIEW,), _PAIR[:1], (BEFORE,)),
+    Picture("gpu_overview_after", (_OVERVIEW,), _PAIR[1:], (AFTER,)),
+    Picture("gpu_step", (_STEP,), _PAIR[1:], (AFTER,)),
+    Picture(
+        "gpu_tables",
+        (Shot(WALKTHROUGH, "step", place="tables", height=640),),
+        _PAIR[:1],
+        (BEFORE,),
+        "the table of kernels",
+    ),
+    Picture(
+        "gpu_timeline",
+        (Shot(**_LANES, top=48, bottom=586), Shot(**_LANES, run=1, top=48, bottom=636)),
+        _PAIR,
+        (BEFORE, AFTER),
+        "the same length of time, before (above) and after (below)",
+    ),
+    Picture(
+        "gpu_gap",
+        (Shot(WALKTHROUGH, "step", place="gap", height=1200, top=48),),
+        _PAIR[:1],
+        (BEFORE,),
+        "in the Timeline the longest gap of the GPU is selected; the panel says what the CPU did meanwhile",
+    ),
+    Picture(
+        "gpu_launch",
+        (Shot(WALKTHROUGH, "step", place="kernel", height=1160, top=48),),
+        _PAIR[:1],
+        (BEFORE,),
+        "in the Timeline a kernel is selected, with an arrow from its launch; the panel names call and operators",
+    ),
+    Picture(
+        "gpu_trace",
+        (Shot(WALKTHROUGH, "timeline", place="copy", height=640, top=120, bottom=530),),
+        _PAIR[:1],
+        (BEFORE,),
+        "the Trace view around a copy to the GPU, which is marked",
+    ),
+    Picture("gpu_kernel", (Shot(PROFILER, "GPU Kernel", width=1100, height=1000, bottom=930),), _PAIR[:1], (BEFORE,)),
+    Picture("gpu_compare", (Shot(WALKTHROUGH, "compare", height=742),), _PAIR, (BEFORE, AFTER)),
+    Picture("ladder", (Shot(WALKTHROUGH, "ladder", height=1000, bottom=970),), ("00_baseline",)),
+    Picture("walkthrough_step", (Shot(WALKTHROUGH, "step", height=920, bottom=832),), ("00_baseline",)),
+    Picture("timeline", (Shot(WALKTHROUGH, "timeline", height=800, bottom=470),), ("04_multiprocess_loading",)),
+    Picture("overview", (Shot(PROFILER, "Overview", width=1100, bottom=880),), ("00_baseline",)),
+    Picture("overview_02", (Shot(PROFILER, "Overview", width=1100, bottom=880),), ("02_bigger_batch",)),
+    Picture("trace", (Shot(PROFILER, "Trace", height=640, bottom=330),), ("03_reduced_h2d_copy",)),
+    Picture("memory", (Shot(PROFILER, "Memory", width=1100, bottom=800),), ("02_bigger_batch",)),
 ]
-OF_SPECIMEN = [Picture("gpu_kernel", "PYTORCH_PROFILER", "GPU Kernel", "made_up_gpu")]
 
 
-def shown(recorded: Recorded) -> dict[str, dict[str, str]]:
-    """{picture: {"trace": the file that it shows, "alt": its alternative text}}."""
-    device = recorded.ladder.baseline.device
-    pictures = {
-        picture.name: {
-            "trace": recorded.row(picture.step).result.trace,
-            "alt": f"Screenshot of TensorBoard, {picture.tab}, {picture.page}: {picture.step} as recorded on {device}",
-        }
-        for picture in PICTURES
+def of_samples(picture: Picture, recorded: Recorded) -> bool:
+    """Whether a picture shows samples: it has some, and no GPU has been recorded."""
+    return bool(picture.samples) and recorded.device_type != "cuda"
+
+
+def traces(picture: Picture, recorded: Recorded, samples: Path) -> list[Path]:
+    """The files that a picture shows, one for each of its runs."""
+    if of_samples(picture, recorded):
+        return [samples / run / PUBLISHED[run].file for run in picture.samples]
+    return [recorded.folder / step / recorded.row(step).result.trace for step in picture.steps]
+
+
+def shown(recorded: Recorded, samples: Path = SAMPLES) -> dict[str, dict[str, Any]]:
+    """{picture: what it shows}: files with their SHA-256, texts, and for samples source and licence.
+
+    Without pictures of samples where one of their files is not there.
+    """
+    every = {picture: traces(picture, recorded, samples) for picture in PICTURES}
+    return {
+        picture.name: _described(picture, recorded, files)
+        for picture, files in every.items()
+        if all(file.is_file() for file in files)
     }
-    for picture in OF_SPECIMEN:
-        text = f"Screenshot of TensorBoard, {picture.tab}, {picture.page}: the specimen, a trace written by hand"
-        pictures[picture.name] = {"trace": "specimen.pt.trace.json", "alt": text}
-    return pictures
 
 
-def alt_text(name: str) -> str:
-    """A picture's alternative text: of what it shows, whatever has been recorded since."""
-    return json.loads(LIST.read_text(encoding="utf-8"))[name]["alt"]
+def _described(picture: Picture, recorded: Recorded, files: Sequence[Path]) -> dict[str, Any]:
+    shot = picture.shots[0]
+    where = f"Screenshot of TensorBoard, {shot.tab}, {shot.page}"
+    described = {
+        "traces": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
+        "alt": f"{where}: {picture.shows}" if picture.shows else where,
+    }
+    if of_samples(picture, recorded):
+        what = ", then ".join(PUBLISHED[run].words for run in picture.samples)
+        return {**described, "caption": f"{PUBLISHER}: {what}", "source": SOURCE, "licence": LICENCE}
+    steps, device = ", then ".join(picture.steps), recorded.ladder.baseline.device
+    return {**described, "caption": f"{steps} as recorded on {device}", "source": None, "licence": None}
 
 
-def photograph(page: "Page", base: str, picture: Picture, run: str) -> None:
-    """Save a picture of a run in `FOLDER`, from a TensorBoard at the address `base`."""
-    if picture.tab == "WALKTHROUGH":
-        page.goto(f"{base}/data/plugin/walkthrough/page.html#{picture.page}?run={run}")
-        page.reload()
-        wait_for_walkthrough(page)
-    else:
-        page.goto(f"{base}/data/plugin/pytorch_profiler/index.html")
-        choose(page, 0, run)
-        choose(page, 1, picture.page)
-        page.wait_for_selector("iframe" if picture.page == "Trace" else ".plotly, .main-svg", timeout=120_000)
-    page.evaluate("document.activeElement.blur()")
-    page.wait_for_timeout(6000)  # until animations have ended
-    page.screenshot(path=FOLDER / f"{picture.name}.png")
+def listed() -> dict[str, dict[str, Any]]:
+    """What the pictures show that are there: {picture: as `shown` says}."""
+    return json.loads(LIST.read_text(encoding="utf-8")) if LIST.exists() else {}
 
 
-def wait_for_walkthrough(page: "Page") -> None:
-    """Wait until a page of the tab WALKTHROUGH shows its data."""
-    page.wait_for_function(
-        "document.querySelector('#view').children.length > 0 && !document.querySelector('#progress').textContent",
-        timeout=120_000,
-    )
+def markdown(name: str, to_docs: str = "") -> str:
+    """A picture with its alternative text and, below it, its caption: of what it shows, whatever is recorded since.
+
+    Raises KeyError for a picture that was never taken.
+    """
+    picture = listed()[name]
+    caption, source = escaped(picture["caption"]), picture["source"]
+    if source:
+        caption = caption.replace(PUBLISHER, f"[{PUBLISHER}]({source})", 1)
+    alt = escaped(f"{picture['alt']}. {picture['caption']}")
+    return f"![{alt}]({to_docs}screenshots/{name}.png)\n\n*{caption}*"
 
 
-def choose(page: "Page", number: int, text: str) -> None:
-    """Choose an entry of one of the lists on the left of the profiler's page."""
-    select = page.locator("[role=button][aria-haspopup=listbox]").nth(number)
-    select.wait_for(timeout=60_000)
-    if select.inner_text().strip() != text:
-        select.click()
-        page.get_by_role("option", name=text, exact=True).click()
-    page.wait_for_timeout(500)
+def take(pictures: Sequence[Picture], recorded: Recorded, samples: Path) -> None:
+    """Take pictures, of the record and of samples."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with browser() as page, tempfile.TemporaryDirectory() as temporary:
+        published, own = Path(temporary), [picture for picture in pictures if not of_samples(picture, recorded)]
+        others = [picture for picture in pictures if of_samples(picture, recorded)]
+        for run in sorted({run for picture in others for run in picture.samples}):
+            (published / run).mkdir()
+            shutil.copy(samples / run / PUBLISHED[run].file, published / run)
+        for logdir, chosen in ((published, others), (RECORDS, own)):
+            if not chosen:
+                continue
+            with tensorboard(logdir, len({file.parent for file in logdir.glob("**/*.pt.trace.json.gz")})) as base:
+                for picture in chosen:
+                    files = traces(picture, recorded, samples)
+                    runs = picture.samples
+                    if logdir == RECORDS:
+                        runs = [file.parent.relative_to(RECORDS).as_posix() for file in files]
+                    ranges = two_steps(files)
+                    parts = [photograph(page, base, shot, runs, ranges[shot.run]) for shot in picture.shots]
+                    save(parts, FOLDER / f"{picture.name}.png")
+                    print(f"taken: {picture.name}", flush=True)
+
+
+def two_steps(files: Sequence[Path]) -> list[tuple[float, float]]:
+    """From the second step of each trace on, as long as two mean steps of the first trace take: µs from its begin."""
+    steps = [summarize(file).steps for file in files]
+    length = 2 * steps[0].mean_us
+    begins = [float(one.start[min(1, len(one.start) - 1)] - one.start[0]) for one in steps]
+    return [(begin - 0.02 * length, begin + length) for begin in begins]
+
+
+def merged(new: Mapping[str, dict[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The list after pictures were taken again: the new text of those named, the old one of the others."""
+    old = listed()
+    entries = {**old, **{name: new[name] for name in names}}
+    return {picture.name: entries[picture.name] for picture in PICTURES if picture.name in entries}
 
 
 @one_line_errors()
-def main() -> None:
-    """Take the pictures of the record that the chapters show. Exit code 2 and one line where there is no browser."""
-    try:
-        from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError as error:
-        raise InputError("Playwright is not installed: `make test-browser` installs it") from error
-    if not CHROMIUM:
-        raise InputError("Chromium is not installed: on Debian and Ubuntu, apt install chromium")
-    every = records()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
-        page = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page(viewport=SIZE)
-        with _board(RECORDS, sum(len(recorded.steps) for recorded in every)) as base:
-            for picture in PICTURES:
-                photograph(page, base, picture, f"{every[0].folder.name}/{picture.step}")
-        with _board(SPECIMEN, len(OF_SPECIMEN)) as base:
-            for picture in OF_SPECIMEN:
-                photograph(page, base, picture, picture.step)
-    record.write_whole(LIST, json.dumps(shown(every[0]), indent=2) + "\n")
-    print(f"written: {', '.join(shown(every[0]))} in {FOLDER.relative_to(ROOT)}; then: make docs-figures")
-
-
-@contextmanager
-def _board(logdir: Path, runs: int) -> Iterator[str]:
-    """A TensorBoard on a folder, once it lists so many runs: its address."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        base = f"http://localhost:{free.getsockname()[1]}"
-    words = [Path(sys.executable).with_name("tensorboard"), "--logdir", logdir, "--port", base.rpartition(":")[2]]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as board:
-        try:
-            _wait_for_runs(base, logdir, runs)
-            yield base
-        finally:
-            board.terminate()
-
-
-def _wait_for_runs(base: str, logdir: Path, count: int) -> None:
-    ends = time.monotonic() + 180
-    while time.monotonic() < ends:
-        try:
-            with urllib.request.urlopen(f"{base}/data/plugin/pytorch_profiler/runs", timeout=30) as answer:
-                if len(json.load(answer).get("runs", [])) >= count:
-                    return
-        except OSError:
-            pass
-        time.sleep(1)
-    raise InputError(f"TensorBoard did not show {count} runs of {logdir} within three minutes")
+def main(words: Sequence[str] | None = None) -> None:
+    """Take the pictures. Exit code 2 and one line where there is no browser, or where a given folder lacks samples."""
+    parser = argparse.ArgumentParser(prog="python -m common.course.screenshots", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these pictures (default: all)")
+    parser.add_argument("--samples", type=Path, help="folder of others' traces (default: logs/samples)")
+    options = parser.parse_args(words)
+    recorded, samples = records()[0], options.samples or SAMPLES
+    if unknown := sorted(set(options.names) - {picture.name for picture in PICTURES}):
+        raise InputError(f"there is no picture {unknown[0]!r}; known: {', '.join(p.name for p in PICTURES)}")
+    new = shown(recorded, samples)
+    wanted = [picture for picture in PICTURES if picture.name in (options.names or [p.name for p in PICTURES])]
+    missing = [picture.name for picture in wanted if picture.name not in new]
+    if missing and options.samples:
+        raise InputError(f"{samples} lacks traces of {', '.join(PUBLISHED)}: `python -m common samples` fetches them")
+    if missing:
+        print(f"no samples in {samples} (python -m common samples): {len(missing)} pictures of them stay as they are")
+    chosen = [picture for picture in wanted if picture.name in new]
+    take(chosen, recorded, samples)
+    record.write_whole(LIST, json.dumps(merged(new, [picture.name for picture in chosen]), indent=2) + "\n")
+    for path in FOLDER.glob("*.png"):
+        if path.stem not in {picture.name for picture in PICTURES}:
+            path.unlink()
+    print(f"written: {len(chosen)} pictures in docs/screenshots; then: make docs-figures")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """The course's pages: what is generated is up to date, marks are filled, chapters and links are whole."""
 
-import json
 import re
 
 import matplotlib
 import pytest
 from support import NAMES, ROOT, assert_refused, run_program
 
-from common.course import pages, recorded, screenshots
+from common.course import pages, recorded
 from common.course.blocks.page import FOOT, measured, measured_again
 from common.errors import InputError
 
@@ -153,10 +152,3 @@ def test_every_test_that_a_page_names_exists():
     names = {name for page in [*PAGES, ROOT / "README.md"] for name in re.findall(r"`(test_\w+)`", read(page))}
     tests = "".join(read(path) for path in (ROOT / "tests").rglob("test_*.py"))
     assert {name for name in names if f"def {name}(" not in tests} == set()
-
-
-def test_the_screenshots_show_the_recorded_traces():
-    listed = json.loads(read(screenshots.LIST))
-    assert listed == screenshots.shown(recorded.records()[0]), "run `make docs-screenshots`"
-    used = set(re.findall(r"begin screenshot (\w+) -->", "".join(map(read, PAGES))))
-    assert used == set(listed) == {path.stem for path in screenshots.FOLDER.glob("*.png")}

@@ -63,8 +63,8 @@ def figure(course: Course, name: str) -> str:
 
 
 def screenshot(course: Course, name: str) -> str:
-    """One of the pictures of TensorBoard that `screenshots` took."""
-    return f"![{escaped(screenshots.alt_text(name))}]({course.to_docs}screenshots/{name}.png)"
+    """One of the pictures of TensorBoard that `screenshots` took, with its caption."""
+    return screenshots.markdown(name, course.to_docs)
 
 
 def foot(course: Course) -> str:

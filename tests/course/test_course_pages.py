@@ -6,7 +6,7 @@ import matplotlib
 import pytest
 from support import NAMES, ROOT, assert_refused, run_program
 
-from common.course import pages, recorded
+from common.course import pages
 from common.course.blocks.page import FOOT, measured, measured_again
 from common.errors import InputError
 

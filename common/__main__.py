@@ -27,6 +27,7 @@ COMMANDS = {
     "trace": "common.attach.trace_command",
     "time": "common.attach.time_command",
     "record": "common.reference.command",
+    "samples": "common.reference.samples_command",
     "limit": "common.studies.limit",
     "ablate": "common.studies.ablation",
     "overhead": "common.studies.overhead",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import record
-from common.course import diagrams, figures, first_picture, lab_figures, others
+from common.course import diagrams, figures, first_picture, lab_figures, others, real_gpu
 from common.course.blocks import BLOCKS
 from common.course.blocks.fit import FIGURE
 from common.course.blocks.page import measured, measured_again
@@ -73,6 +73,8 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
             if drawing := draw(recorded):
                 files[docs / "figures" / recorded.folder.name / f"{name}.svg"] = svg_text(drawing[0])
         files[recorded.folder / reference_page.FILE] = reference_page.page(recorded.folder)
+    for name, draw in real_gpu.drawings(course).items():
+        files[docs / "figures" / real_gpu.FOLDER / f"{name}.svg"] = svg_text(draw().figure)
     for lab, study in course.labs.items():
         for name, (drawing, _) in lab_figures.figures(study).items():
             files[docs / "figures" / "labs" / lab / f"{name}.svg"] = svg_text(drawing)

@@ -106,7 +106,18 @@ class Replay:
 
     def step_us(self, change: Change) -> np.ndarray:
         """µs of each step with `change`, float64 [steps], steps as `steps.steps` defines them."""
-        mark, end = self._replayed(change)
+        begin, end = self._steps(*self._replayed(change))
+        return np.maximum(end - begin, 0.0 if change.at_least is None else change.at_least)
+
+    def timeline(self, change: Change) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """µs, of the replay: when steps begin; when kernels, copies and sets, in turn, begin and end (or NaN)."""
+        marks, end = self._replayed(change)
+        work = np.full((2, len(self.trace.kernels) + len(self.trace.copies) + len(self.trace.sets)), np.nan)
+        work[:, self._order] = end - (self._end - self._start) * self._factors(change), end
+        return self._steps(marks, end)[0], work[0], work[1]
+
+    def _steps(self, mark: tuple[list[float], list[float]], end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """When steps begin and end, of what `_replayed` returns."""
         last = np.full(len(self.steps.names), -np.inf)
         inside = self._launched_in >= 0
         np.maximum.at(last, self._launched_in[inside], end[inside])
@@ -114,12 +125,12 @@ class Replay:
         if self.steps.start[0] > self.steps.cpu_start[0]:  # earlier steps' device work ends in the first one
             earlier = np.flatnonzero(self._end == self.steps.start[0])
             before = end[earlier[0]] if len(earlier) else self.steps.start[0]
-        durations = []
+        times = []
         for first, stop, work in zip(*mark, last, strict=True):
             begin = max(first, before)
             before = max(stop, work, begin)
-            durations.append(before - begin)
-        return np.array(durations) if change.at_least is None else np.maximum(durations, change.at_least)
+            times.append((begin, before))
+        return np.array(times)[:, 0], np.array(times)[:, 1]
 
     def _find_dependencies(self, size: np.ndarray) -> None:
         """For each device work: when its launch lets it begin, its predecessor, and what else it waited for."""
@@ -289,7 +300,8 @@ class Replay:
 
     def _origin(self) -> float:
         """Before everything that is replayed."""
-        times = [spans.start[0] for spans in (self.trace.runtime, *_device(self.trace)) if len(spans)]
+        tables = (self.trace.runtime, self.trace.kernels, self.trace.copies, self.trace.sets)
+        times = [spans.start[0] for spans in tables if len(spans)]
         return min([float(self.steps.cpu_start[0]), *times]) - 1.0
 
     def _factors(self, change: Change) -> np.ndarray:
@@ -317,10 +329,6 @@ def _last_at_most(values: Sequence[float], counts: Sequence[int], limits: Sequen
 
 def _both(combine: np.ufunc, one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
     return one if other is None else other if one is None else combine(one, other)
-
-
-def _device(trace: Trace) -> tuple[Spans, Spans, Spans]:
-    return trace.kernels, trace.copies, trace.sets
 
 
 def _saved(cpu: Sequence[tuple[Cover, float]], waiting: Cover, origin: float):

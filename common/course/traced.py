@@ -1,0 +1,291 @@
+"""What the figures of real GPUs show, computed from others' traces (see `common.reference.samples`) or recorded ones.
+
+The traces are not kept here. `logs/reference/samples.json` holds what was computed, with each trace's SHA-256:
+
+    python -m common.course.traced FOLDER     compute it anew from the samples in a folder, whatever their names
+"""
+
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from common import record
+from common.course.others import traces_in
+from common.course.recorded import RECORDS
+from common.errors import InputError, one_line_errors
+from common.explain.view import print_summary
+from common.reference import samples
+from common.trace.changes import Changes
+from common.trace.copies import direction
+from common.trace.findings.finding import Look
+from common.trace.intervals import Cover, shares
+from common.trace.kinds import ATTENTION, COLLECTIVE, CONVOLUTION, KINDS, MATRIX, kind_numbers
+from common.trace.phases import phases
+from common.trace.python import stepping_thread
+from common.trace.replay import Change, Replay
+from common.trace.steps import is_mark
+from common.trace.summary import Summary, summarize
+from common.trace.tensor_cores import uses_tensor_cores
+from common.trace.typical import is_outlier
+
+FILE = "samples.json"
+BINS = 360  # stretches of time that a step is divided into: about two pixels each
+LARGE = 1e6  # bytes: a copy of a batch, not of a number
+BEFORE_COPY, AFTER_COPY = 4e3, 11e3  # µs around the largest copy, where a picture shows only that
+
+LOADING, FORWARD, BACKWARD, OPTIMIZER = "DataLoader", "forward", "backward", "optimizer, zero_grad"
+WAITING = "waits in a copy or a synchronisation"
+TO_GPU, OTHER_COPIES = "to the GPU", "other copies"
+MATRIX_PLAIN, MATRIX_CORES = "matrix work without Tensor Cores", "matrix work on Tensor Cores"
+COLLECTIVES, OTHER_KERNELS = "collectives", "other kernels"
+CPU, COPIES, KERNELS = "CPU", "copies", "kernels"
+LONG_WAIT = 100.0  # µs
+WIDTH = 110
+LEFT_OUT = ("Kernels:", "CPU operators", "Operators", "Copies", "Memory", "What stands out")
+
+
+class TracedStep(Struct, frozen=True):
+    """A stretch of one step in bins, and numbers of the whole trace.
+
+    what: what changed, if the times are a replay's. step: its name. us: the length of the stretch. step_us: of the
+    step. lanes: {lane: {group: per cent of each bin}}; groups of a lane are disjoint and sum up to at most 100.
+    in_stretch: µs in it, by group. mean: of all traced steps: {"step": µs, "utilization": 0..1, group or role: µs}.
+    """
+
+    gpu: str
+    step: str
+    us: float
+    step_us: float
+    lanes: dict[str, dict[str, list[int]]]
+    in_stretch: dict[str, float]
+    mean: dict[str, float]
+    what: str = ""
+
+
+class Sampled(Struct, frozen=True):
+    """What `samples.json` holds. steps: {"SAMPLE" or "SAMPLE CHANGE" or "… copy": its step}. sha256: {sample: …}.
+
+    explain: {sample: the first lines of what `explain` prints}. kernels: {sample: names of the longest matrix work}.
+    """
+
+    sha256: dict[str, str]
+    steps: dict[str, TracedStep]
+    explain: dict[str, str]
+    kernels: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A step to compute from a sample; the fields are the arguments of `traced_step`."""
+
+    sample: str
+    change: str | None = None
+    around_copy: bool = False
+    count: int = 1
+
+
+WANTED = {
+    "resnet50_v100_0_workers": Wanted("resnet50_v100_0_workers"),
+    "resnet50_v100_4_workers": Wanted("resnet50_v100_4_workers"),
+    "resnet50_v100_4_workers copy": Wanted("resnet50_v100_4_workers", around_copy=True),
+    "resnet50_v100_4_workers uint8": Wanted("resnet50_v100_4_workers", "03_reduced_h2d_copy", around_copy=True),
+    "resnet50_v100_4_workers pinned": Wanted("resnet50_v100_4_workers", "05_pinned_memory", around_copy=True),
+    "resnet50_v100_ddp": Wanted("resnet50_v100_ddp"),
+    "resnet50_v100_ddp amp": Wanted("resnet50_v100_ddp", "01_amp"),
+    "resnet50_a100_ddp": Wanted("resnet50_a100_ddp", count=2),
+    "resnet50_a100_ddp twice": Wanted("resnet50_a100_ddp", "02_bigger_batch"),
+}
+EXPLAINED = ("resnet50_v100_0_workers", "qwen_h100", "resnet_mi300x_ddp")
+
+
+def read(root: Path = RECORDS) -> Sampled | None:
+    """What the file in a folder of records holds; None without it."""
+    path = root / FILE
+    return msgspec.json.decode(path.read_bytes(), type=Sampled) if path.exists() else None
+
+
+def traced_step(summary: Summary, change: str | None = None, around_copy: bool = False, count: int = 1) -> TracedStep:
+    """The typical step that is nearest to the mean of the typical ones, as traced or replayed with a change.
+
+    around_copy: only what is around its largest copy to the device. count: so many steps from that one on.
+    """
+    trace, steps = summary.trace, summary.steps
+    usual = ~is_outlier(steps)
+    index = int(np.argmin(np.where(usual, np.abs(steps.duration - steps.duration[usual].mean()), np.inf)))
+    index = min(index, len(steps.names) - count)
+    work = [trace.kernels, trace.copies]
+    begin, length = float(steps.start[index]), float(steps.duration[index : index + count].sum())
+    start, end = (np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end"))
+    replayed = Change()
+    if change:
+        look = Look(
+            trace,
+            summary.typical,
+            phases(trace, steps),
+            summary.usual.idle,
+            summary.usual.communication,
+            summary.nature,
+            summary.outliers,
+            steps,
+        )
+        replay, replayed = Replay(trace, steps, usual), Changes(look, summary.tensor_cores)[change]
+        begins, start, end = replay.timeline(replayed)
+        start, end = start[: len(trace.kernels) + len(trace.copies)], end[: len(trace.kernels) + len(trace.copies)]
+        begin, length = float(begins[index]), float(replay.step_us(replayed)[index])
+    first, us = begin, length
+    if around_copy:
+        size = np.nan_to_num(trace.copies.bytes)
+        inside = direction(trace, "h2d") & (trace.copies.start >= steps.start[index]) & (size > LARGE)
+        copy = int(np.argmax(np.where(inside & (trace.copies.start < steps.end[index]), size, -1)))
+        first, us = float(start[len(trace.kernels) + copy]) - BEFORE_COPY, BEFORE_COPY + AFTER_COPY
+    covers = _device_lanes(summary, start, end)
+    if not change:
+        covers = {CPU: _cpu_lane(summary)} | covers
+    return TracedStep(
+        gpu=summary.gpus[0].name if summary.gpus and summary.gpus[0].name else "a GPU",
+        step=steps.names[index],
+        us=round(us, 1),
+        step_us=round(length, 1),
+        lanes={lane: _binned(groups, first, us) for lane, groups in covers.items()},
+        in_stretch={
+            group: round(float(part), 1)
+            for groups in covers.values()
+            for group, part in zip(groups, shares(groups.values(), first, first + us), strict=True)
+        },
+        mean=_means(summary, replayed),
+        what=change or "",
+    )
+
+
+def _device_lanes(summary: Summary, start: np.ndarray, end: np.ndarray) -> dict[str, dict[str, Cover]]:
+    """Of kernels and copies, in turn, that begin and end then (NaN: not at all): the covers by lane and group."""
+    trace, count = summary.trace, len(summary.trace.kernels)
+    start, end = np.nan_to_num(start, nan=0.0), np.nan_to_num(end, nan=0.0)
+    group = kernel_groups(summary)
+    to_gpu = direction(trace, "h2d")
+
+    def cover(mask: np.ndarray, offset: int) -> Cover:
+        at = np.flatnonzero(mask) + offset
+        return Cover(start[at], end[at])
+
+    return {
+        COPIES: {TO_GPU: cover(to_gpu, count), OTHER_COPIES: cover(~to_gpu, count)},
+        KERNELS: {name: cover(group == name, 0) for name in (MATRIX_CORES, MATRIX_PLAIN, OTHER_KERNELS, COLLECTIVES)},
+    }
+
+
+def kernel_groups(summary: Summary) -> np.ndarray:
+    """The group of each kernel: matrix work with Tensor Cores or without, collectives, others."""
+    trace = summary.trace
+    number = kind_numbers(trace)
+    matrix = np.isin(number, [KINDS.index(name) for name in (MATRIX, CONVOLUTION, ATTENTION)])
+    cores = trace.named(trace.kernels, uses_tensor_cores)
+    group = np.full(len(number), OTHER_KERNELS, dtype=object)
+    group[number == KINDS.index(COLLECTIVE)] = COLLECTIVES
+    group[matrix] = MATRIX_PLAIN
+    group[matrix & cores] = MATRIX_CORES
+    return group
+
+
+def _cpu_lane(summary: Summary) -> dict[str, Cover]:
+    trace, operators, runtime = summary.trace, summary.trace.operators, summary.trace.runtime
+    parts = phases(trace, summary.steps)
+    own = operators.thread == stepping_thread(trace)
+    marks = trace.named(operators, is_mark)
+    waits = trace.named(runtime, lambda name: "ynchronize" in name or "emcpy" in name) & (runtime.duration > LONG_WAIT)
+    return {
+        WAITING: runtime.cover(waits),
+        LOADING: parts.loading,
+        OPTIMIZER: parts.per_step,
+        BACKWARD: operators.cover(~own & ~marks),
+        FORWARD: operators.cover(own & ~marks),
+    }
+
+
+def _binned(groups: Mapping[str, Cover], first: float, us: float) -> dict[str, list[int]]:
+    """Per cent of each bin by group; a moment counts for the first group that covers it."""
+    edges = first + us * np.arange(BINS + 1) / BINS
+    parts = shares(groups.values(), edges[:-1], edges[1:]) / (us / BINS) * 100
+    return {name: np.rint(row).astype(int).tolist() for name, row in zip(groups, parts, strict=True) if row.any()}
+
+
+def _means(summary: Summary, change: Change) -> dict[str, float]:
+    """Of the mean traced step: µs, by role, by cause of an idle GPU, by group of kernels (of the typical steps)."""
+    steps, count = summary.steps, len(summary.steps.names)
+    kernels, usual = summary.trace.kernels, summary.typical
+    factor = np.ones(len(kernels)) if change.kernels is None else change.kernels
+    us = Cover(usual.start, usual.end).within(kernels.start, kernels.end) * factor / len(usual.names)
+    group = kernel_groups(summary)
+    h2d = summary.in_steps.copies["h2d"]
+    values = {
+        "step": steps.mean_us,
+        "typical step": usual.mean_us,
+        "kernels": len(kernels) / count,
+        "h2d bytes": summary.usual.step_bytes,
+        "h2d us": h2d.us / count,
+        "utilization": summary.gpus[0].utilization if summary.gpus else 0.0,
+        **{f"role {name}": value for name, value in steps.mean_breakdown_us.items()},
+        **{f"idle {name}": value / count for idle in summary.idle[:1] for name, value in idle.causes_us.items()},
+        **{f"usual idle {name}": value / len(usual.names) for name, value in summary.usual.idle[0].causes_us.items()},
+        **{name: float(us[group == name].sum()) for name in (MATRIX_CORES, MATRIX_PLAIN, OTHER_KERNELS, COLLECTIVES)},
+    }
+    return {name: round(float(value), 5) for name, value in values.items()}
+
+
+def longest_matrix_work(summary: Summary, count: int = 3) -> list[str]:
+    """The names of the kernels that take most of the time of matrix work."""
+    group = kernel_groups(summary)
+    kernels = summary.trace.kernels
+    total: dict[str, float] = {}
+    for number, us in zip(kernels.name.tolist(), np.where(group == OTHER_KERNELS, 0, kernels.duration), strict=True):
+        total[summary.trace.names[number]] = total.get(summary.trace.names[number], 0.0) + float(us)
+    names = {summary.trace.names[number] for number in kernels.name[np.isin(group, [MATRIX_CORES, MATRIX_PLAIN])]}
+    return sorted(names, key=lambda name: (-total[name], name))[:count]
+
+
+def explained(summary: Summary) -> str:
+    """What `explain` prints of a trace, `WIDTH` columns wide, without the parts named in `LEFT_OUT`."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    print_summary(summary, Console(file=text, width=WIDTH, color_system=None, legacy_windows=False))
+    parts = [part for part in text.getvalue().split("\n\n") if not part.strip().startswith(LEFT_OUT)]
+    return "\n\n".join("\n".join(line.rstrip() for line in part.splitlines()) for part in parts).strip("\n") + "\n"
+
+
+def compute(traces: Mapping[str, Path]) -> Sampled:
+    """Everything, from traces by their SHA-256. Raises InputError where one is missing."""
+    listed = {sample.name: sample for sample in samples.read_list().samples}
+    names = dict.fromkeys([*(wanted.sample for wanted in WANTED.values()), *EXPLAINED])
+    missing = [name for name in names if listed[name].sha256 not in traces]
+    if missing:
+        raise InputError(f"the folder lacks the trace {missing[0]}: `python -m common samples` fetches it")
+    summaries = {name: summarize(traces[listed[name].sha256]) for name in names}
+    return Sampled(
+        sha256={name: listed[name].sha256 for name in names},
+        steps={
+            key: traced_step(summaries[one.sample], one.change, one.around_copy, one.count)
+            for key, one in WANTED.items()
+        },
+        explain={name: explained(summaries[name]) for name in EXPLAINED},
+        kernels={name: longest_matrix_work(summaries[name]) for name in ("resnet50_v100_ddp", "resnet50_a100_ddp")},
+    )
+
+
+@one_line_errors()
+def main(words: Sequence[str]) -> None:
+    """Exit code 0; 2 with one line where a trace is missing or cannot be read."""
+    if len(words) != 1 or not Path(words[0]).is_dir():
+        raise InputError("name one folder, with the samples: `python -m common samples` fetches them into logs/samples")
+    sampled = compute(traces_in(Path(words[0])))
+    record.write_whole(RECORDS / FILE, msgspec.json.encode(sampled, order="deterministic") + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

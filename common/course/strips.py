@@ -34,6 +34,15 @@ QUIET, PRESENT = 0.10, 0.5  # of a bin: below, nothing runs there; above, the gr
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """A figure, its alternative text, and the line below it: what it is drawn from."""
+
+    figure: Figure
+    alt: str
+    caption: str
+
+
+@dataclass(frozen=True)
 class Note:
     """A call-out: its text, and the stretch that it is about, ms; below: under the kernels, not above the CPU."""
 
@@ -192,3 +201,36 @@ def bars(axes: Axes, rows: Sequence[tuple[str, dict[str, float]]], colours: dict
         bbox_to_anchor=(0.45, -0.14 if len(rows) > 2 else -0.2),
         ncols=4,
     )
+
+
+def ms(us: float) -> str:
+    """Milliseconds with one decimal."""
+    return f"{us / 1e3:.1f} ms"
+
+
+def busy(step: TracedStep) -> float:
+    """The share of the stretch in which a kernel runs, 0..1."""
+    groups = step.lanes.get(KERNELS, {})
+    return sum(step.in_stretch[group] for group in groups) / step.us
+
+
+def loading_notes(step: TracedStep) -> tuple[Note, ...]:
+    """A call-out at the longest wait for a batch, if it is worth one."""
+    begin, end = longest(step, CPU, traced.LOADING)
+    if end - begin < 0.04 * step.us / 1e3:
+        return ()
+    return (Note(f"{end - begin:.1f} ms: the loop waits for its next batch", begin, end),)
+
+
+def wait_ms(step: TracedStep) -> float:
+    """The longest wait for a batch, ms."""
+    begin, end = longest(step, CPU, traced.LOADING)
+    return end - begin
+
+
+def idle_notes(step: TracedStep) -> tuple[Note, ...]:
+    """A call-out at the longest time without a kernel, if it is worth one."""
+    begin, end = longest(step, KERNELS)
+    if end - begin < 0.04 * step.us / 1e3:
+        return ()
+    return (Note(f"no kernel for {end - begin:.1f} ms: the GPU is idle", begin, end, below=True),)

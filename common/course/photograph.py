@@ -65,6 +65,7 @@ def photograph(page: "Page", base: str, shot: Shot, runs: Sequence[str], two_ste
     else:
         page.goto(f"{base}/data/plugin/pytorch_profiler/index.html")
         choose(page, 0, run)
+        page.wait_for_load_state("networkidle")  # the page shows the run's Overview first, whatever was chosen before
         choose(page, 1, shot.page)
         page.wait_for_selector("iframe" if shot.page == "Trace" else ".plotly, .main-svg", timeout=120_000)
         page.locator("button").first.click()  # the lists fold away: the view is what the page tells about
@@ -133,8 +134,8 @@ def save(parts: "Sequence[Image]", path: Path) -> None:
     for part in parts:
         whole.paste(part, (0, top))
         top += part.height + BETWEEN
-    # this method keeps the rare colours, such as those of a legend
-    whole.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
+    # this method keeps the rare colours, such as those of a legend; kmeans the exact ones of large areas
+    whole.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=2, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def wait_for_walkthrough(page: "Page") -> None:

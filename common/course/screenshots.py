@@ -64,7 +64,7 @@ class Picture:
 
 _PAIR = ("03_reduced_h2d_copy", "04_multiprocess_loading")
 _LANES = {"tab": WALKTHROUGH, "page": "timeline", "place": "two steps", "height": 1000}
-_STEP = Shot(WALKTHROUGH, "step", height=1000, bottom=990)
+_STEP = Shot(WALKTHROUGH, "step", bottom=712)
 _OVERVIEW = Shot(PROFILER, "Overview", width=1100, height=916)
 PICTURES = [
     Picture(
@@ -86,7 +86,7 @@ PICTURES = [
     ),
     Picture(
         "gpu_timeline",
-        (Shot(**_LANES, top=48, bottom=586), Shot(**_LANES, run=1, top=48, bottom=636)),
+        (Shot(**_LANES, top=48, bottom=594), Shot(**_LANES, run=1, top=48, bottom=622)),
         _PAIR,
         (BEFORE, AFTER),
         "the same length of time, before (above) and after (below)",

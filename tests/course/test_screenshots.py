@@ -14,6 +14,7 @@ pytestmark = pytest.mark.xdist_group("course")  # the records are read once
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 NAMES = [picture.name for picture in PICTURES]
 OF_SAMPLES = [picture.name for picture in PICTURES if picture.samples]
+FETCHED = ROOT / "common" / "reference" / "samples.json"
 HERE = all((screenshots.SAMPLES / run / sample.file).exists() for run, sample in PUBLISHED.items())
 
 
@@ -61,6 +62,13 @@ def test_the_pictures_of_the_record_show_what_is_recorded_now(shown_record, tmp_
 @pytest.mark.skipif(not HERE, reason="no samples here: python -m common samples fetches them")
 def test_the_pictures_of_samples_show_the_files_that_are_there(shown_record):
     assert screenshots.listed() == screenshots.shown(shown_record), "run `make docs-screenshots`"
+
+
+@pytest.mark.skipif(not FETCHED.exists(), reason="the list of what `python -m common samples` fetches is not here")
+def test_the_pictures_of_samples_show_the_files_that_the_command_fetches():
+    fetched = {(entry["file"], entry["sha256"]) for entry in json.loads(FETCHED.read_text(encoding="utf-8"))["samples"]}
+    listed = [entry for entry in screenshots.listed().values() if entry["source"]]
+    assert {pair for entry in listed for pair in entry["traces"].items()} <= fetched
 
 
 def test_every_picture_is_listed_taken_and_on_a_page():

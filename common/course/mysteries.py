@@ -10,10 +10,11 @@ no view needs, so that it is small.
 import argparse
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -32,8 +33,15 @@ MEASURED = FOLDER / "measured.json"
 NAMES = ("a", "b", "c", "d", "e")
 TRACED_STEPS = {"c": 8}  # where the pattern over several steps is the evidence; else 3
 TRACE_WARMUP = 40  # steps: beyond the first epochs of the programs with short ones
-WARMUP, STEPS, ROUNDS = 20, 100, 10  # of `walkthrough time`; about 6 minutes on 2 cores
-_HEADER = ("schemaVersion", "deviceProperties", "record_shapes", "walkthrough", "displayTimeUnit", "baseTimeNanoseconds")
+WARMUP, STEPS, ROUNDS = 20, 100, 8  # of `walkthrough time`; about 6 minutes on 2 idle cores
+_HEADER = (
+    "schemaVersion",
+    "deviceProperties",
+    "record_shapes",
+    "walkthrough",
+    "displayTimeUnit",
+    "baseTimeNanoseconds",
+)
 _UNUSED = ("Record function id", "Ev Idx", "Concrete Inputs", "Input Strides")
 
 
@@ -55,11 +63,12 @@ class Gain:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `measure` wrote. gains: by mystery. steps: timed in each run."""
+    """What `measure` wrote. load_average: before it began. steps: timed in each run. gains: by mystery."""
 
     schema: int
     environment: record.Environment
     started: str
+    load_average: float
     steps: int
     gains: dict[str, Gain]
 
@@ -102,9 +111,13 @@ def record_trace(name: str) -> Path:
     return path
 
 
-def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Measured:
-    """Time every program against its fixed one with `walkthrough time`. Raises InputError where one fails."""
-    started, gains = now(), {}
+def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Iterator[Measured]:
+    """Time every program against its fixed one with `walkthrough time`: after each, all that is measured so far.
+
+    Raises InputError where one fails.
+    """
+    made = record.environment(version("torch"), None)
+    started, load, gains = now(), round(os.getloadavg()[0], 2), {}
     for name in NAMES:
         commands = [_named(program(name)), "--versus", _named(program(name, fixed=True))]
         options = ["--warmup", str(WARMUP), "--steps", str(steps), "--rounds", str(rounds), "--json"]
@@ -112,7 +125,7 @@ def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Measured:
         speeds, ratio = result["steps_per_second"], result["ratio"]
         gains[name] = Gain(speeds["A"], speeds["B"], *(ratio[key] for key in ("ratio", "low", "high", "rounds")))
         print(f"{name}: the fixed program is {gains[name].as_ratio} as fast", flush=True)
-    return Measured(1, record.environment(version("torch"), None), started, steps, gains)
+        yield Measured(1, made, started, load, steps, dict(gains))
 
 
 @one_line_errors()
@@ -121,14 +134,15 @@ def main(words: Sequence[str]) -> None:
     parser = OneLineParser(prog="python -m common.course.mysteries", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--traces", action="store_true", help="record the traces instead of measuring the gains")
-    parser.add_argument("--rounds", type=whole_number(2, 1000), default=ROUNDS, metavar="N", help="runs of each program")
+    parser.add_argument("--rounds", type=whole_number(2, 1000), default=ROUNDS, metavar="N", help="of each program")
     args = parser.parse_args(words)
     if args.traces:
         for name in NAMES:
             path = record_trace(name)
             print(f"written: {path.relative_to(ROOT)} ({path.stat().st_size / 1e3:.0f} kB)", flush=True)
         return
-    record.write_json(MEASURED, asdict(measure(args.rounds)))
+    for measured in measure(args.rounds):
+        record.write_json(MEASURED, asdict(measured))
     print(f"written: {MEASURED.relative_to(ROOT)}; run `make docs-figures`")
 
 
@@ -138,9 +152,7 @@ def _named(path: Path) -> str:
 
 def _run(command: str, *words: str) -> str:
     """The output of a command of the walkthrough, in the project's folder. Raises InputError where it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "common", command, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    done = subprocess.run([sys.executable, "-m", "common", command, *words], cwd=ROOT, capture_output=True)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines() or ["it says nothing"]
         raise InputError(f"walkthrough {command} {words[-1]} failed: {lines[-1]}")

@@ -5,10 +5,10 @@ A block is a function of a `Course` and of the words after its name; it returns 
 
 from collections.abc import Callable
 
-from common.course.blocks import fit, lab, ladder, page, published, step, study
+from common.course.blocks import fit, lab, ladder, mysteries, page, published, step, study
 
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
-    for module in (page, step, ladder, published, study, fit, lab)
+    for module in (page, step, ladder, published, study, fit, lab, mysteries)
     for block in module.BLOCKS
 }

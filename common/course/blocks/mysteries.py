@@ -95,7 +95,7 @@ def computed_again(shown: Summary) -> Evidence:
         [
             ("the loader's bar, of a step", _of_step(shown, _waiting(shown).mean())),
             ("steps per epoch; steps before the trace", f"{known and known.steps_per_epoch}; {mysteries.TRACE_WARMUP}"),
-            (code("aten::stft"), f"{_count(shown, 'aten::stft'):.0f} per step of {_samples(shown):.0f} sounds"),
+            (code("aten::_fft_r2c"), f"{_count(shown, 'aten::_fft_r2c'):.0f} per step of {_samples(shown):.0f} sounds"),
         ],
         _without(shown, _waiting(shown).mean()),
     )

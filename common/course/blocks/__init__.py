@@ -5,10 +5,23 @@ A block is a function of a `Course` and of the words after its name; it returns 
 
 from collections.abc import Callable
 
-from common.course.blocks import chapters, fit, front, gpu, lab, ladder, log, page, published, step, study
+from common.course.blocks import (
+    chapters,
+    fit,
+    front,
+    gpu,
+    lab,
+    ladder,
+    log,
+    mysteries,
+    page,
+    published,
+    step,
+    study,
+)
 
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
-    for module in (page, step, ladder, published, study, fit, lab, log, chapters, front, gpu)
+    for module in (page, step, ladder, published, study, fit, lab, log, chapters, front, gpu, mysteries)
     for block in module.BLOCKS
 }

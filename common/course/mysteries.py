@@ -1,0 +1,163 @@
+"""The mystery traces of `docs/mysteries/`: recording them, and measuring what fixing their programs gains.
+
+    python -m common.course.mysteries [--rounds N]     time each program against its fixed one: measured.json
+    python -m common.course.mysteries --traces         record the traces anew
+
+A trace stays as `walkthrough trace` wrote it, without what names this machine and without the arguments of events that
+no view needs, so that it is small.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from common import record
+from common.errors import InputError, one_line_errors
+from common.ladder.statistics import Ratio
+from common.machine import ROOT, now
+from common.options import OneLineParser, whole_number
+from common.run import privacy
+
+FOLDER = ROOT / "docs" / "mysteries"
+PROGRAMS = FOLDER / "programs"
+MEASURED = FOLDER / "measured.json"
+NAMES = ("a", "b", "c", "d", "e")
+TRACED_STEPS = {"c": 8}  # where the pattern over several steps is the evidence; else 3
+TRACE_WARMUP = 40  # steps: beyond the first epochs of the programs with short ones
+WARMUP, STEPS, ROUNDS = 20, 100, 8  # of `walkthrough time`; about 6 minutes on 2 idle cores
+_HEADER = (
+    "schemaVersion",
+    "deviceProperties",
+    "record_shapes",
+    "walkthrough",
+    "displayTimeUnit",
+    "baseTimeNanoseconds",
+)
+_UNUSED = ("Record function id", "Ev Idx", "Concrete Inputs", "Input Strides")
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times as fast the fixed program is, and steps/s of both: the geometric means are the ratio's."""
+
+    before: list[float]
+    after: list[float]
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+    @property
+    def as_ratio(self) -> Ratio:
+        return Ratio(self.ratio, self.low, self.high, self.rounds)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `measure` wrote. load_average: before it began. steps: timed in each run. gains: by mystery."""
+
+    schema: int
+    environment: record.Environment
+    started: str
+    load_average: float
+    steps: int
+    gains: dict[str, Gain]
+
+
+def program(name: str, fixed: bool = False) -> Path:
+    """The program of a mystery, or the one in which its cause is fixed."""
+    return PROGRAMS / f"{name}{'_fixed' if fixed else ''}.py"
+
+
+def trace_of(name: str) -> Path:
+    """The trace of a mystery."""
+    return FOLDER / name / "train.pt.trace.json.gz"
+
+
+def read_measured(path: Path = MEASURED) -> Measured | None:
+    """What was measured; None where there is no such file. Raises InputError for a broken one."""
+    return record.read_as(Measured, path, (1,)) if path.exists() else None
+
+
+def cleaned(trace: dict[str, Any]) -> dict[str, Any]:
+    """A trace without names of the machine and its folders, and without arguments that nothing reads."""
+    kept = {key: trace[key] for key in _HEADER if key in trace}
+    for event in trace["traceEvents"]:
+        for key in _UNUSED:
+            event.get("args", {}).pop(key, None)
+    return privacy.scrubbed(kept | {"traceEvents": trace["traceEvents"]})
+
+
+def record_trace(name: str) -> Path:
+    """Trace a mystery's program with `walkthrough trace` and write its trace: the path. Raises InputError."""
+    steps = TRACED_STEPS.get(name, 3)
+    with tempfile.TemporaryDirectory() as out:
+        _run("trace", "--warmup", str(TRACE_WARMUP), "--steps", str(steps), "--out", out, "--", _named(program(name)))
+        (written,) = Path(out).glob("*.pt.trace.json.gz")
+        trace = cleaned(json.loads(gzip.decompress(written.read_bytes())))
+    text = json.dumps(trace, separators=(",", ":")).encode()
+    path = trace_of(name)
+    path.parent.mkdir(exist_ok=True)
+    record.write_whole(path, gzip.compress(text, 9, mtime=0))
+    return path
+
+
+def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Iterator[Measured]:
+    """Time every program against its fixed one with `walkthrough time`: after each, all that is measured so far.
+
+    Raises InputError where one fails.
+    """
+    made = record.environment(version("torch"), None)
+    started, load, gains = now(), round(os.getloadavg()[0], 2), {}
+    for name in NAMES:
+        commands = [_named(program(name)), "--versus", _named(program(name, fixed=True))]
+        options = ["--warmup", str(WARMUP), "--steps", str(steps), "--rounds", str(rounds), "--json"]
+        result = json.loads(_run("time", *options, "--", *commands))
+        speeds, ratio = result["steps_per_second"], result["ratio"]
+        gains[name] = Gain(speeds["A"], speeds["B"], *(ratio[key] for key in ("ratio", "low", "high", "rounds")))
+        print(f"{name}: the fixed program is {gains[name].as_ratio} as fast", flush=True)
+        yield Measured(1, made, started, load, steps, dict(gains))
+
+
+@one_line_errors()
+def main(words: Sequence[str]) -> None:
+    """Exit code 0; 2 with one line where a program cannot be run."""
+    parser = OneLineParser(prog="python -m common.course.mysteries", description=__doc__, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--traces", action="store_true", help="record the traces instead of measuring the gains")
+    parser.add_argument("--rounds", type=whole_number(2, 1000), default=ROUNDS, metavar="N", help="of each program")
+    args = parser.parse_args(words)
+    if args.traces:
+        for name in NAMES:
+            path = record_trace(name)
+            print(f"written: {path.relative_to(ROOT)} ({path.stat().st_size / 1e3:.0f} kB)", flush=True)
+        return
+    for measured in measure(args.rounds):
+        record.write_json(MEASURED, asdict(measured))
+    print(f"written: {MEASURED.relative_to(ROOT)}; run `make docs-figures`")
+
+
+def _named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _run(command: str, *words: str) -> str:
+    """The output of a command of the walkthrough, in the project's folder. Raises InputError where it fails."""
+    done = subprocess.run([sys.executable, "-m", "common", command, *words], cwd=ROOT, capture_output=True)
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").splitlines() or ["it says nothing"]
+        raise InputError(f"walkthrough {command} {words[-1]} failed: {lines[-1]}")
+    return done.stdout.decode()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

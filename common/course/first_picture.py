@@ -31,7 +31,7 @@ MEANINGS = {"loader": "loading", "CPU": "CPU", "copies": "copies", "kernels": "G
 class Example:
     """A trace before and after one change. title: what it is of, and whose; path: as `explain` is given.
 
-    gain: of the change, with what it was measured in.
+    gain: of the change; measured: on what. is_own: recorded with this project, not by others.
     """
 
     title: str
@@ -41,6 +41,7 @@ class Example:
     after: Strip
     gain: Ratio
     measured: str
+    is_own: bool
 
 
 def example(course: Course) -> Example | None:
@@ -65,6 +66,7 @@ def example(course: Course) -> Example | None:
         after=after,
         gain=recorded.row(last).relative,
         measured="timed without the profiler",
+        is_own=True,
     )
 
 
@@ -77,6 +79,7 @@ def _published(kept: strip.Strips) -> Example:
         after=kept.after,
         gain=kept.gain,
         measured="their typical traced steps",
+        is_own=False,
     )
 
 
@@ -163,7 +166,7 @@ def _draw_strip(picture: Picture, drawn: Strip, top: float, scale: float, name: 
     picture.text(
         (NAMES + width + (5 if room else 0), end - 6 if room else end + 12), label, SMALL, "start" if room else "end"
     )
-    picture.text((NAMES, end + 12), "0" if room else "0 ms; height: the share of each moment that is in use", 12)
+    picture.text((NAMES, end + 12), "0" if room else "0 ms; height: the share of the time in use", 12)
     return end + 12
 
 

@@ -1,16 +1,16 @@
 """The README's first picture: a real trace, what `explain` says of it, what the change gained, and the ladder.
 
 The trace is a GPU's: of the record that the chapters show, or, until a GPU has been recorded, one that others published
-(see `strip`). The ladder is always this project's own.
+(see `first_trace`). The ladder is always this project's own.
 """
 
 from dataclasses import dataclass
 from textwrap import wrap
 
-from common.course import strip
+from common.course import first_trace
 from common.course.drawing import CHARACTER, Picture
+from common.course.first_trace import BINS, Strip
 from common.course.recorded import Course
-from common.course.strip import BINS, Strip
 from common.errors import printable
 from common.ladder.compare import Ladder
 from common.ladder.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
@@ -47,7 +47,7 @@ class Example:
 def example(course: Course) -> Example | None:
     """The trace to show: of a recorded GPU, else the published one; None where there is neither."""
     recorded = course.shown
-    kept = strip.read(recorded.folder.parent)
+    kept = first_trace.read(recorded.folder.parent)
     if recorded.device_type != "cuda":
         return _published(kept) if kept else None
     steps = list(recorded.summaries)
@@ -55,7 +55,7 @@ def example(course: Course) -> Example | None:
         return None
     first, last = steps[0], steps[-1]
     before, after = (
-        strip.strip(summarize(recorded.folder / step / recorded.row(step).result.trace)) for step in (first, last)
+        first_trace.strip(summarize(recorded.folder / step / recorded.row(step).result.trace)) for step in (first, last)
     )
     base = recorded.ladder.baseline
     return Example(
@@ -70,7 +70,7 @@ def example(course: Course) -> Example | None:
     )
 
 
-def _published(kept: strip.Strips) -> Example:
+def _published(kept: first_trace.Strips) -> Example:
     return Example(
         title=kept.caption,
         path=kept.path,
@@ -119,11 +119,11 @@ def _draw_example(picture: Picture, shown: Example) -> None:
     picture.text((0, 18), "1  A real trace", 16, bold=True)
     picture.text((0, 37), shown.title, SMALL)
     scale = (LEFT_WIDTH - NAMES) / max(shown.before.step_ms, shown.after.step_ms)
-    top = _draw_strip(picture, shown.before, 47, scale, "before")
+    top = _draw_strip(picture, shown.before, 47, scale)
     top = _draw_verdict(picture, shown, top + 32)
     picture.text((0, top + 34), "3  The fix, in a new trace", 16, bold=True)
     picture.text((0, top + 53), f"{shown.change}: {shown.gain} ({shown.measured})", SMALL)
-    _draw_strip(picture, shown.after, top + 63, scale, "after")
+    _draw_strip(picture, shown.after, top + 63, scale)
 
 
 def _draw_verdict(picture: Picture, shown: Example, top: float) -> float:
@@ -147,7 +147,7 @@ def _verdict(shown: Example) -> list[str]:
     return lines
 
 
-def _draw_strip(picture: Picture, drawn: Strip, top: float, scale: float, name: str) -> float:
+def _draw_strip(picture: Picture, drawn: Strip, top: float, scale: float) -> float:
     """One step, a row for each of its parts, on an axis of ms; returns where it ends."""
     width = drawn.step_ms * scale
     for number, (row, percent) in enumerate(drawn.rows.items()):

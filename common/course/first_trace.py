@@ -1,7 +1,7 @@
 """One training step of a trace as shares of its time, small enough to keep: what the README's picture shows.
 
-Traces that others published are not kept here. `logs/reference/first_trace.json` holds addresses, SHA-256 and strips of two
-of them:
+Traces that others published are not kept here. `logs/reference/first_trace.json` holds addresses, SHA-256 and strips
+of two of them:
 
     python -m common.course.first_trace FOLDER     compute them anew from the traces in a folder, whatever their names
 """

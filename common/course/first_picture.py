@@ -1,16 +1,16 @@
 """The README's first picture: a real trace, what `explain` says of it, what the change gained, and the ladder.
 
 The trace is a GPU's: of the record that the chapters show, or, until a GPU has been recorded, one that others published
-(see `strip`). The ladder is always this project's own.
+(see `first_trace`). The ladder is always this project's own.
 """
 
 from dataclasses import dataclass
 from textwrap import wrap
 
-from common.course import strip
+from common.course import first_trace
 from common.course.drawing import CHARACTER, Picture
+from common.course.first_trace import BINS, Strip
 from common.course.recorded import Course
-from common.course.strip import BINS, Strip
 from common.errors import printable
 from common.ladder.compare import Ladder
 from common.ladder.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
@@ -31,7 +31,7 @@ MEANINGS = {"loader": "loading", "CPU": "CPU", "copies": "copies", "kernels": "G
 class Example:
     """A trace before and after one change. title: what it is of, and whose; path: as `explain` is given.
 
-    gain: of the change, with what it was measured in.
+    gain: of the change; measured: on what. is_own: recorded with this project, not by others.
     """
 
     title: str
@@ -41,12 +41,13 @@ class Example:
     after: Strip
     gain: Ratio
     measured: str
+    is_own: bool
 
 
 def example(course: Course) -> Example | None:
     """The trace to show: of a recorded GPU, else the published one; None where there is neither."""
     recorded = course.shown
-    kept = strip.read(recorded.folder.parent)
+    kept = first_trace.read(recorded.folder.parent)
     if recorded.device_type != "cuda":
         return _published(kept) if kept else None
     steps = list(recorded.summaries)
@@ -54,7 +55,7 @@ def example(course: Course) -> Example | None:
         return None
     first, last = steps[0], steps[-1]
     before, after = (
-        strip.strip(summarize(recorded.folder / step / recorded.row(step).result.trace)) for step in (first, last)
+        first_trace.strip(summarize(recorded.folder / step / recorded.row(step).result.trace)) for step in (first, last)
     )
     base = recorded.ladder.baseline
     return Example(
@@ -65,10 +66,11 @@ def example(course: Course) -> Example | None:
         after=after,
         gain=recorded.row(last).relative,
         measured="timed without the profiler",
+        is_own=True,
     )
 
 
-def _published(kept: strip.Strips) -> Example:
+def _published(kept: first_trace.Strips) -> Example:
     return Example(
         title=kept.caption,
         path=kept.path,
@@ -77,6 +79,7 @@ def _published(kept: strip.Strips) -> Example:
         after=kept.after,
         gain=kept.gain,
         measured="their typical traced steps",
+        is_own=False,
     )
 
 
@@ -116,11 +119,11 @@ def _draw_example(picture: Picture, shown: Example) -> None:
     picture.text((0, 18), "1  A real trace", 16, bold=True)
     picture.text((0, 37), shown.title, SMALL)
     scale = (LEFT_WIDTH - NAMES) / max(shown.before.step_ms, shown.after.step_ms)
-    top = _draw_strip(picture, shown.before, 47, scale, "before")
+    top = _draw_strip(picture, shown.before, 47, scale)
     top = _draw_verdict(picture, shown, top + 32)
     picture.text((0, top + 34), "3  The fix, in a new trace", 16, bold=True)
     picture.text((0, top + 53), f"{shown.change}: {shown.gain} ({shown.measured})", SMALL)
-    _draw_strip(picture, shown.after, top + 63, scale, "after")
+    _draw_strip(picture, shown.after, top + 63, scale)
 
 
 def _draw_verdict(picture: Picture, shown: Example, top: float) -> float:
@@ -144,7 +147,7 @@ def _verdict(shown: Example) -> list[str]:
     return lines
 
 
-def _draw_strip(picture: Picture, drawn: Strip, top: float, scale: float, name: str) -> float:
+def _draw_strip(picture: Picture, drawn: Strip, top: float, scale: float) -> float:
     """One step, a row for each of its parts, on an axis of ms; returns where it ends."""
     width = drawn.step_ms * scale
     for number, (row, percent) in enumerate(drawn.rows.items()):
@@ -163,7 +166,7 @@ def _draw_strip(picture: Picture, drawn: Strip, top: float, scale: float, name: 
     picture.text(
         (NAMES + width + (5 if room else 0), end - 6 if room else end + 12), label, SMALL, "start" if room else "end"
     )
-    picture.text((NAMES, end + 12), "0" if room else "0 ms; height: the share of each moment that is in use", 12)
+    picture.text((NAMES, end + 12), "0" if room else "0 ms; height: the share of the time in use", 12)
     return end + 12
 
 

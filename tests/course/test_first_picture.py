@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import asdict
 from support import CPU_RECORD, ROOT
 
-from common.course import first_picture, others, strip
+from common.course import first_picture, first_trace, others
 from common.course.blocks import BLOCKS
 from common.course.recorded import RECORDS, Course
 from common.ladder.published import PUBLISHED
@@ -26,10 +26,10 @@ def of_cpu(course):
 
 
 def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with():
-    drawn = strip.strip(summarize(SPECIMEN))  # of 1000 us the loader takes 300 and kernels 400
+    drawn = first_trace.strip(summarize(SPECIMEN))  # of 1000 us the loader takes 300 and kernels 400
     assert drawn.step_ms == pytest.approx(1.0)
-    assert all(len(percent) == strip.BINS for percent in drawn.rows.values())
-    share = {row: sum(percent) / strip.BINS for row, percent in drawn.rows.items()}
+    assert all(len(percent) == first_trace.BINS for percent in drawn.rows.values())
+    share = {row: sum(percent) / first_trace.BINS for row, percent in drawn.rows.items()}
     assert share["loader"] == pytest.approx(30, abs=1)
     assert share["kernels"] == pytest.approx(40, abs=1)
     assert drawn.busy == pytest.approx(0.4)
@@ -37,13 +37,13 @@ def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with():
 
 def test_a_trace_without_a_gpu_has_no_rows_of_one(of_cpu):
     recorded = of_cpu.shown
-    drawn = strip.strip(recorded.summaries["00_baseline"])
+    drawn = first_trace.strip(recorded.summaries["00_baseline"])
     assert set(drawn.rows) == {"loader", "CPU"}
     assert drawn.busy is None
 
 
 def test_the_published_strips_are_what_their_traces_give():
-    kept = strip.read()
+    kept = first_trace.read()
     pair = others.read().pairs[0]
     assert (kept.before.address, kept.before.sha256) == (pair.before.address, pair.before.sha256)
     assert (kept.after.address, kept.after.sha256) == (pair.after.address, pair.after.sha256)
@@ -52,8 +52,8 @@ def test_the_published_strips_are_what_their_traces_give():
         pytest.skip("the traces are not here")
     files = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in TRACES.glob("resnet50*")}
     for old in (kept.before, kept.after):
-        new = strip.strip(summarize(files[old.sha256]), old.address, old.sha256)
-        assert asdict(new) == asdict(old), "run `python -m common.course.strip FOLDER`"
+        new = first_trace.strip(summarize(files[old.sha256]), old.address, old.sha256)
+        assert asdict(new) == asdict(old), "run `python -m common.course.first_trace FOLDER`"
 
 
 def test_the_picture_shows_others_trace_as_theirs_until_a_gpu_is_recorded(of_cpu, gpu_course):
@@ -61,7 +61,7 @@ def test_the_picture_shows_others_trace_as_theirs_until_a_gpu_is_recorded(of_cpu
     for text in (picture, alternative):
         assert "PyTorch's published trace, ResNet-50, V100" in text
         assert "busy 55.5%" in text
-    assert str(strip.read(RECORDS).gain) in alternative
+    assert str(first_trace.read(RECORDS).gain) in alternative
     own = first_picture.svg(gpu_course)
     assert "made-up GPU" in own
     assert "published" not in own
@@ -78,7 +78,7 @@ def test_the_picture_has_each_step_of_the_ladder_with_its_interval(of_cpu):
 
 
 def test_without_any_trace_of_a_gpu_the_picture_is_the_ladder(of_cpu, monkeypatch):
-    monkeypatch.setattr(strip, "read", lambda root: None)
+    monkeypatch.setattr(first_trace, "read", lambda root: None)
     assert first_picture.example(of_cpu) is None
     assert "explain" not in first_picture.svg(of_cpu)
 

@@ -17,7 +17,13 @@ _ADDRESS = re.compile(r'^Repository = "https://github\.com/([\w.-]+/[\w.-]+?)(?:
 
 def picture(course: Course) -> str:
     """A real trace, what `explain` says of it, and the ladder."""
-    return f"![{escaped(first_picture.alternative_text(course))}]({course.to_docs}figures/{first_picture.FILE})"
+    shown = first_picture.example(course)
+    image = f"![{escaped(first_picture.alternative_text(course))}]({course.to_docs}figures/{first_picture.FILE})"
+    if shown is None:
+        return image
+    left = "a trace recorded with this project" if shown.is_own else "a trace that others published"
+    later = "" if shown.is_own else " Once a GPU is recorded here, its trace replaces theirs."
+    return f"{image}\n\n*Left: {left}, as `explain` reads it. Right: our ladder.{later}*"
 
 
 def results(course: Course) -> str:
@@ -53,10 +59,10 @@ def colab(course: Course) -> str:
         badge = (
             f"[![Open the notebook in Colab, on a free T4]({BADGE})]({COLAB}/github/{name}/blob/HEAD/docs/{NOTEBOOK})"
         )
-        return f"{badge} [runs the ladder]({file}) on a T4, in about a quarter of an hour."
+        return f"{badge} [runs the ladder]({file}) on a T4; expect a quarter of an hour."
     return (
-        f"No GPU at hand? [This notebook]({file}) runs the ladder on a T4 in about a quarter of an hour: upload it to "
-        f"[Colab]({COLAB}/#create=true), choose a T4, *Run all*."
+        f"No GPU at hand? [This notebook]({file}) runs the ladder on a T4; expect a quarter of an hour. Upload it to "
+        f"[Colab]({COLAB}), choose a T4, *Run all*."
     )
 
 

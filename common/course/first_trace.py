@@ -1,9 +1,9 @@
 """One training step of a trace as shares of its time, small enough to keep: what the README's picture shows.
 
-Traces that others published are not kept here. `logs/reference/strips.json` holds the addresses, SHA-256 and strips of
-two of them:
+Traces that others published are not kept here. `logs/reference/first_trace.json` holds addresses, SHA-256 and strips
+of two of them:
 
-    python -m common.course.strip FOLDER     compute them anew from the traces in a folder, whatever their names
+    python -m common.course.first_trace FOLDER     compute them anew from the traces in a folder, whatever their names
 """
 
 import sys
@@ -24,7 +24,7 @@ from common.trace.intervals import Cover
 from common.trace.steps import ROLES, roles
 from common.trace.summary import Summary, summarize
 
-FILE = "strips.json"
+FILE = "first_trace.json"
 BINS = 240  # parts of a step: more than a narrow picture can show
 ROWS = {  # {row: the roles in any of which its time is spent}; time that waits for the loader is in no other row
     "loader": ["dataloader"],

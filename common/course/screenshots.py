@@ -115,11 +115,6 @@ PICTURES = [
     Picture("gpu_kernel", (Shot(PROFILER, "GPU Kernel", width=1100, height=1000, bottom=930),), _PAIR[:1], (BEFORE,)),
     Picture("gpu_compare", (Shot(WALKTHROUGH, "compare", height=742),), _PAIR, (BEFORE, AFTER)),
     Picture("ladder", (Shot(WALKTHROUGH, "ladder", height=1000, bottom=970),), ("00_baseline",)),
-    Picture("walkthrough_step", (Shot(WALKTHROUGH, "step", height=920, bottom=832),), ("00_baseline",)),
-    Picture("timeline", (Shot(WALKTHROUGH, "timeline", height=800, bottom=470),), ("04_multiprocess_loading",)),
-    Picture("overview", (Shot(PROFILER, "Overview", width=1100, bottom=880),), ("00_baseline",)),
-    Picture("overview_02", (Shot(PROFILER, "Overview", width=1100, bottom=880),), ("02_bigger_batch",)),
-    Picture("trace", (Shot(PROFILER, "Trace", height=640, bottom=330),), ("03_reduced_h2d_copy",)),
     Picture("memory", (Shot(PROFILER, "Memory", width=1100, bottom=800),), ("02_bigger_batch",)),
 ]
 

@@ -38,7 +38,7 @@ def folder(tmp_path, monkeypatch):
     folder = tmp_path / "screenshots"
     folder.mkdir()
     (folder / "gone.png").write_bytes(b"")
-    listed = {**screenshots.listed(), "overview": {}, "gone": {}}
+    listed = {**screenshots.listed(), "ladder": {}, "gone": {}}
     (folder / "made_from.json").write_text(json.dumps(listed), encoding="utf-8")
     monkeypatch.setattr(screenshots, "FOLDER", folder)
     monkeypatch.setattr(screenshots, "LIST", folder / "made_from.json")
@@ -112,7 +112,7 @@ def test_where_there_are_no_samples_their_pictures_stay_and_a_line_says_so(
     after = screenshots.listed()
     assert list(after) == NAMES
     assert {name: after[name] for name in OF_SAMPLES} == {name: before[name] for name in OF_SAMPLES}
-    assert after["overview"]["traces"]
+    assert after["ladder"]["traces"]
     assert not (folder / "gone.png").exists()
 
 
@@ -130,7 +130,7 @@ def test_a_picture_has_its_caption_below_with_a_link_to_the_publisher():
     assert image.endswith("](../screenshots/gpu_gap.png)")
     assert PUBLISHER in image.partition("](")[0]
     assert caption.startswith(f"*[{PUBLISHER}]({SOURCE})")
-    assert "recorded on" in screenshots.markdown("overview").split("\n\n")[1]
+    assert "recorded on" in screenshots.markdown("ladder").split("\n\n")[1]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,6 @@ def of_record(recorded: Recorded, before: str, after: str) -> Drawn:
     return Drawn(
         strips_figure(strips),
         f"Two steps as recorded on {device}: what CPU, copies and kernels do. {numbers}.",
-        f"Recorded on {escaped(device)}, in `logs/reference/{recorded.folder.name}/`: one traced step of `{before}` and "
-        f"one of `{after}`.",
+        f"Recorded on {escaped(device)}, in `logs/reference/{recorded.folder.name}/`: one traced step of `{before}` "
+        f"and one of `{after}`.",
     )

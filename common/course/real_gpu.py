@@ -13,6 +13,7 @@ from common.course.sample_figures import OF_SAMPLES
 from common.course.strips import Drawn, Strip, busy, idle_notes, loading_notes, ms, strips_figure
 from common.course.traced import traced_step
 from common.ladder.figures import step_label
+from common.ladder.markdown import escaped
 
 FOLDER = "gpu"  # below docs/figures
 CHAPTERS = {  # {the page: the step before, the step after}
@@ -61,6 +62,6 @@ def of_record(recorded: Recorded, before: str, after: str) -> Drawn:
     return Drawn(
         strips_figure(strips),
         f"Two steps as recorded on {device}: what CPU, copies and kernels do. {numbers}.",
-        f"Recorded on {device}, in `logs/reference/{recorded.folder.name}/`: one traced step of `{before}` and one of "
-        f"`{after}`.",
+        f"Recorded on {escaped(device)}, in `logs/reference/{recorded.folder.name}/`: one traced step of `{before}` "
+        f"and one of `{after}`.",
     )

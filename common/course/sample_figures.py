@@ -260,8 +260,8 @@ def pinned_memory(sampled: Sampled, course: Course) -> Drawn:
         f"Two strips around the copy of a batch. Traced: the CPU waits {ms(waited)} in the call, no kernel runs. "
         "Predicted with pinned memory: the call returns at once, the copy and the kernels stay where they are.",
         f"{PAIR.replace('traces', 'trace')}, 4 workers. The strip after is predicted by `explain`'s replay, not "
-        f"measured; it keeps the copy's length: a step takes {ms(before.step_us)} before and {ms(after.step_us)} after, "
-        "since the kernels need this batch. Expect a shorter copy too; to hide it takes the next chapter. "
+        f"measured; it keeps the copy's length: a step takes {ms(before.step_us)} before and {ms(after.step_us)} "
+        "after, since the kernels need this batch. Expect a shorter copy too; to hide it takes the next chapter. "
         f"{FETCH} the trace.",
     )
 

@@ -75,8 +75,8 @@ def _draw(picture: Picture, panel: Panel, top: float, scale: float, longest: flo
         picture.text((0, y + LANE / 2 + 5), lane)
     if panel.mark:
         x = LEFT + panel.mark[0] * scale
-        picture.line((x, first - 3), (x, first + len(tops) * (LANE + GAP)), width=1.5, dashes="2 3")
-        picture.text((x, top + 17), panel.mark[1], 13, "middle")
+        picture.line((x, first - 3), (x, first + len(tops) * (LANE + GAP)), width=1.5, dotted=True)
+        picture.text((x, top + 17), panel.mark[1], 13, "center")
     for box in panel.boxes:
         place = (LEFT + box.start * scale, tops[box.lane], LEFT + box.end * scale - 1, tops[box.lane] + LANE)
         if box.kind == "idle":

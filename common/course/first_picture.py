@@ -1,30 +1,65 @@
 """The README's first picture: a real trace, what `explain` says of it, what the change gained, and the ladder.
 
 The trace is a GPU's: of the record that the chapters show, or, until a GPU has been recorded, one that others published
-(see `first_trace`). The ladder is always this project's own.
+(see `traced`). The ladder is always this project's own.
 """
 
 from dataclasses import dataclass
 from textwrap import wrap
 
-from common.course import first_trace
+import numpy as np
+
+from common.course import traced
 from common.course.drawing import CHARACTER, Picture
-from common.course.first_trace import BINS, Strip
+from common.course.others import gain
+from common.course.real_gpu import has_traced_gpu
 from common.course.recorded import Course
+from common.course.strips import area
+from common.course.traced import BINS, CPU, LOADING, Brief, TracedStep
 from common.errors import printable
 from common.ladder.compare import Ladder
 from common.ladder.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
 from common.ladder.statistics import Ratio
-from common.trace.summary import summarize
+from common.trace.summary import Summary
 
 FILE = "first_picture.svg"
 WIDTH = 900.0
 LEFT_WIDTH, RIGHT_FROM = 500.0, 540.0  # px
 NAMES, ROW, ROW_GAP = 78.0, 19.0, 4.0  # px: room for the rows' names, a row's height
 LADDER_NAMES, LADDER_VALUES, LADDER_ROW = 176.0, 62.0, 21.0
-SMALL = 13.0
-COLOURS = {"loader": "#d55e00", "CPU": "#0072b2", "copies": "#e69f00", "kernels": "#009e73"}
-MEANINGS = {"loader": "loading", "CPU": "CPU", "copies": "copies", "kernels": "GPU"}
+SMALL, CODE = 13.0, 12.5  # px: of texts
+MONOSPACED = 0.6  # width of a character over its text's size
+COLOURS = {"loading": "#d55e00", "CPU": "#0072b2", "copies": "#e69f00", "GPU": "#009e73"}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One of its steps, and what `explain` says of all."""
+
+    step: TracedStep
+    brief: Brief
+
+    @property
+    def step_ms(self) -> float:
+        return self.step.us / 1e3
+
+    @property
+    def rows(self) -> dict[str, np.ndarray]:
+        """{row: per cent of each of `BINS` equal parts of the step in which it does anything, int64}."""
+        lanes = self.step.lanes
+        cpu = lanes[CPU]
+        groups = {
+            "loading": [cpu[LOADING]] if LOADING in cpu else [],
+            "CPU": [percents for group, percents in cpu.items() if group != LOADING],
+            "copies": list(lanes[traced.COPIES].values()),
+            "GPU": list(lanes[traced.KERNELS].values()),
+        }
+        return {row: np.array([*parts, [0] * BINS]).sum(axis=0) for row, parts in groups.items()}
+
+
+def of_summary(summary: Summary) -> Trace:
+    """The `Trace` to show of a recorded one."""
+    return Trace(traced.traced_step(summary), traced.brief(summary))
 
 
 @dataclass(frozen=True)
@@ -37,8 +72,8 @@ class Example:
     title: str
     path: str
     change: str
-    before: Strip
-    after: Strip
+    before: Trace
+    after: Trace
     gain: Ratio
     measured: str
     is_own: bool
@@ -47,19 +82,16 @@ class Example:
 def example(course: Course) -> Example | None:
     """The trace to show: of a recorded GPU, else the published one; None where there is neither."""
     recorded = course.shown
-    kept = first_trace.read(recorded.folder.parent)
     if recorded.device_type != "cuda":
-        return _published(kept) if kept else None
-    steps = list(recorded.summaries)
+        return _published()
+    steps = [step for step in recorded.summaries if has_traced_gpu(recorded, step)]
     if len(steps) < 2:
         return None
     first, last = steps[0], steps[-1]
-    before, after = (
-        first_trace.strip(summarize(recorded.folder / step / recorded.row(step).result.trace)) for step in (first, last)
-    )
+    before, after = (of_summary(recorded.summaries[step]) for step in (first, last))
     base = recorded.ladder.baseline
     return Example(
-        title=f"recorded with this project, {base.model} on {before.device or base.device}",
+        title=f"recorded with this project, {base.model} on {base.device}",
         path=f"logs/reference/{recorded.folder.name}/{first}",
         change=step_label(last),
         before=before,
@@ -70,14 +102,18 @@ def example(course: Course) -> Example | None:
     )
 
 
-def _published(kept: first_trace.Strips) -> Example:
+def _published() -> Example | None:
+    sampled = traced.read()
+    if sampled is None:
+        return None
+    before, after = (Trace(sampled.steps[name], sampled.briefs[name]) for name in traced.PAIR)
     return Example(
-        title=kept.caption,
-        path=kept.path,
-        change=kept.change,
-        before=kept.before,
-        after=kept.after,
-        gain=kept.gain,
+        title=traced.PUBLISHER,
+        path=f"logs/samples/{traced.PAIR[0]}",
+        change="with 4 loader processes",
+        before=before,
+        after=after,
+        gain=gain(before.brief.typical_us, after.brief.typical_us),
         measured="their typical traced steps",
         is_own=False,
     )
@@ -131,55 +167,40 @@ def _draw_verdict(picture: Picture, shown: Example, top: float) -> float:
     picture.text((0, top + 4), "2  What explain says of it", 16, bold=True)
     lines = [f"$ python -m common explain {shown.path}", *_verdict(shown)]
     for number, line in enumerate(lines):
-        picture.text((0, top + 25 + 18 * number), line, 12.5, mono=True)
+        words = line.lstrip()  # an SVG's text does not begin with spaces
+        left = (len(line) - len(words)) * MONOSPACED * CODE
+        picture.text((left, top + 25 + 18 * number), words, CODE, mono=True)
     return top + 25 + 18 * (len(lines) - 1)
 
 
 def _verdict(shown: Example) -> list[str]:
     """The lines of `explain` that the picture repeats."""
-    lines = [] if shown.before.busy is None else [f"GPU 0: busy {shown.before.busy:.1%}"]
-    lines += wrap(printable(shown.before.verdict, 120), 64)
-    if shown.before.expected:
-        lines += [f"1. {shown.before.advice}: about {shown.before.expected:.2f}x as fast"]
-        lines += wrap(
-            printable(shown.before.why.partition(",")[0], 120), 60, initial_indent="   ", subsequent_indent="   "
-        )
+    brief = shown.before.brief
+    lines = [f"GPU 0: busy {shown.before.step.mean['utilization']:.1%}", *wrap(printable(brief.verdict, 120), 64)]
+    if brief.expected:
+        lines += [f"1. {brief.advice}: about {brief.expected:.2f}x as fast"]
+        lines += wrap(printable(brief.why.partition(",")[0], 120), 60, initial_indent="   ", subsequent_indent="   ")
     return lines
 
 
-def _draw_strip(picture: Picture, drawn: Strip, top: float, scale: float) -> float:
+def _draw_strip(picture: Picture, shown: Trace, top: float, scale: float) -> float:
     """One step, a row for each of its parts, on an axis of ms; returns where it ends."""
-    width = drawn.step_ms * scale
-    for number, (row, percent) in enumerate(drawn.rows.items()):
+    width, rows = shown.step_ms * scale, shown.rows
+    edges = np.linspace(NAMES, NAMES + width, BINS + 1)
+    for number, (row, percents) in enumerate(rows.items()):
         base = top + (number + 1) * (ROW + ROW_GAP) - ROW_GAP
-        picture.text((0, base - 5), MEANINGS[row], SMALL)
+        picture.text((0, base - 5), row, SMALL)
         picture.line((NAMES, base), (NAMES + width, base), width=0.5)
-        for begin, end, share in _runs(percent):
-            left, right = (NAMES + width * at / BINS for at in (begin, end))
-            picture.area(
-                [(left, base), (left, base - ROW * share), (right, base - ROW * share), (right, base)], COLOURS[row]
-            )
-    end = top + len(drawn.rows) * (ROW + ROW_GAP)
-    picture.line((NAMES + width, top - 2), (NAMES + width, end), dashes="2 3")
-    label = f"{drawn.step_ms:.0f} ms"
+        picture.add(area(edges, base, -ROW, np.zeros(BINS), percents, COLOURS[row]))
+    end = top + len(rows) * (ROW + ROW_GAP)
+    picture.line((NAMES + width, top - 2), (NAMES + width, end), dotted=True)
+    label = f"{shown.step_ms:.0f} ms"
     room = LEFT_WIDTH - NAMES - width > len(label) * CHARACTER * SMALL + 8
     picture.text(
-        (NAMES + width + (5 if room else 0), end - 6 if room else end + 12), label, SMALL, "start" if room else "end"
+        (NAMES + width + (5 if room else 0), end - 6 if room else end + 12), label, SMALL, "left" if room else "right"
     )
     picture.text((NAMES, end + 12), "0" if room else "0 ms; height: the share of the time in use", 12)
     return end + 12
-
-
-def _runs(percent: list[int]) -> list[tuple[int, int, float]]:
-    """Stretches of equal height, (first, past the last, 0..1), but for those of none."""
-    runs: list[tuple[int, int, float]] = []
-    for at, value in enumerate(percent):
-        share = min(round(value / 5) * 0.05, 1.0) if value >= 3 else 0.0
-        if runs and runs[-1][2] == share:
-            runs[-1] = (runs[-1][0], at + 1, share)
-        else:
-            runs.append((at, at + 1, share))
-    return [run for run in runs if run[2]]
 
 
 def _draw_ladder(picture: Picture, ladder: Ladder, left: float) -> None:
@@ -206,5 +227,5 @@ def _draw_ladder(picture: Picture, ladder: Ladder, left: float) -> None:
         resolved = colour != UNRESOLVED
         picture.text((high + 5, middle + 4.5), short(ratio), SMALL, colour=GREY, bold=resolved)
     below = top + LADDER_ROW * len(ladder.rows)
-    picture.line((begin + scale, top), (begin + scale, below), dashes="2 3")
+    picture.line((begin + scale, top), (begin + scale, below), dotted=True)
     picture.text((left, below + 18), f"lines: {interval_label(ladder)}; grey, ~: not resolved", 12)

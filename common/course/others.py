@@ -5,7 +5,6 @@ The traces are not kept here. `logs/reference/others.json` holds where they are,
     python -m common.course.others FOLDER     compute it anew from the traces in a folder, whatever their names
 """
 
-import hashlib
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from common.ladder.markdown import escaped, table
 from common.ladder.predictions import Prediction, cells
 from common.ladder.statistics import Ratio, of_windows
 from common.machine import git_revision, now
+from common.reference import samples
 from common.trace.advice import Advice
 from common.trace.summary import Summary, summarize
 
@@ -56,7 +56,7 @@ class Pair(Struct, frozen=True):
     @property
     def prediction(self) -> Prediction:
         """Measured: the median typical step before over that after."""
-        return Prediction("", self.step, self.advice, _gain(self.before.typical_us, self.after.typical_us))
+        return Prediction("", self.step, self.advice, gain(self.before.typical_us, self.after.typical_us))
 
 
 class Others(Struct, frozen=True):
@@ -76,7 +76,7 @@ def read(root: Path = RECORDS) -> Others:
 def traces_in(folder: Path) -> dict[str, Path]:
     """{SHA-256: path} of the traces in a folder and below it."""
     files = [path for path in sorted(folder.rglob("*.json*")) if path.is_file()]
-    return {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in files}
+    return {samples.sha256(path): path for path in files}
 
 
 def computed(pair: Pair, traces: Mapping[str, Path]) -> Pair:
@@ -101,7 +101,7 @@ def section(others: Others) -> list[str]:
     rows = []
     for pair in others.pairs:
         links = f"[before]({pair.before.address}), [after]({pair.after.address})"
-        every = _gain(pair.before.steps_us.values(), pair.after.steps_us.values())
+        every = gain(pair.before.steps_us.values(), pair.after.steps_us.values())
         steps = list(pair.before.steps_us)
         what = escaped(f"{pair.what}, steps {steps[0]} to {steps[-1]}, {pair.gpu or 'a GPU that is not named'}")
         rows.append(
@@ -128,7 +128,8 @@ def _traced(traced: Traced, summary: Summary) -> Traced:
     return replace(traced, steps_us=lengths, outlying=[step.name for step in summary.outliers])
 
 
-def _gain(before_us: Iterable[float], after_us: Iterable[float]) -> Ratio:
+def gain(before_us: Iterable[float], after_us: Iterable[float]) -> Ratio:
+    """The median step before over that after, with the 95 % interval over these few steps."""
     return of_windows(*([1 / us for us in steps_us] for steps_us in (after_us, before_us)))
 
 

@@ -28,7 +28,7 @@ CHAPTERS = {  # {the page: the step before, the step after}
 
 def drawings(course: Course) -> dict[str, Callable[[], Drawn]]:
     """{name: draws it} of every figure that can be drawn: of a recorded GPU where there is one, else of samples."""
-    sampled = traced.read(course.shown.folder.parent) or traced.read()
+    sampled = traced.read()
     result: dict[str, Callable[[], Drawn]] = {}
     if sampled:
         result = {name: partial(draw, sampled, course) for name, draw in OF_SAMPLES.items()}
@@ -58,10 +58,10 @@ def of_record(recorded: Recorded, before: str, after: str) -> Drawn:
             )
         )
     device = recorded.ladder.baseline.device
+    folder = f"`logs/reference/{recorded.folder.name}/`"
     numbers = "; ".join(f"{strip.title}, kernels {busy(strip.step):.0%} of the time" for strip in strips)
     return Drawn(
         strips_figure(strips),
         f"Two steps as recorded on {device}: what CPU, copies and kernels do. {numbers}.",
-        f"Recorded on {escaped(device)}, in `logs/reference/{recorded.folder.name}/`: one traced step of `{before}` "
-        f"and one of `{after}`.",
+        f"Recorded on {escaped(device)}, in {folder}: one traced step of `{before}` and one of `{after}`.",
     )

@@ -33,7 +33,7 @@ from common.ladder.figures import GREY
 from common.ladder.gpu_memory import KINDS, Prediction
 from common.studies.fit.figure import COLOURS as MEMORY_COLOURS
 
-PAIR = "PyTorch's published traces, ResNet-50, V100, batch 32, fp32"
+PAIR = f"{traced.PUBLISHER.replace('trace', 'traces')}, batch 32, fp32"
 FETCH = "`python -m common samples` fetches"
 ROLES = ("kernel", "memcpy", "runtime", "dataloader", "cpu_exec")
 
@@ -41,8 +41,8 @@ ROLES = ("kernel", "memcpy", "runtime", "dataloader", "cpu_exec")
 def measuring(sampled: Sampled, course: Course) -> Drawn:
     """00: how to read a step, and where its time goes before and after."""
     before, after = (sampled.steps[f"resnet50_v100_{count}_workers"] for count in (0, 4))
-    figure = Figure(figsize=(9, 5.1), layout="constrained")
-    strip_axes, bar_axes = figure.subplots(2, 1, height_ratios=[1.15, 1])
+    figure = Figure(figsize=(9, 5.3), layout="constrained")
+    strip_axes, bar_axes = figure.subplots(2, 1, height_ratios=[1.3, 1])
     notes = [*loading_notes(before), *idle_notes(before)]
     for group in (traced.FORWARD, traced.BACKWARD, traced.OPTIMIZER):
         begin, end = longest(before, CPU, group)
@@ -260,8 +260,8 @@ def pinned_memory(sampled: Sampled, course: Course) -> Drawn:
         f"Two strips around the copy of a batch. Traced: the CPU waits {ms(waited)} in the call, no kernel runs. "
         "Predicted with pinned memory: the call returns at once, the copy and the kernels stay where they are.",
         f"{PAIR.replace('traces', 'trace')}, 4 workers. The strip after is predicted by `explain`'s replay, not "
-        f"measured; it keeps the copy's length: the step goes from {ms(before.step_us)} to {ms(after.step_us)}, hardly "
-        "less, since the kernels need this batch. Expect a shorter copy too; to hide it takes the next chapter. "
+        f"measured; it keeps the copy's length: a step takes {ms(before.step_us)} before and {ms(after.step_us)} "
+        "after, since the kernels need this batch. Expect a shorter copy too; to hide it takes the next chapter. "
         f"{FETCH} the trace.",
     )
 

@@ -7,7 +7,6 @@ test compares it with what is recorded now.
 """
 
 import argparse
-import hashlib
 import json
 import shutil
 import tempfile
@@ -19,9 +18,11 @@ from typing import Any
 from common import record
 from common.course.photograph import PROFILER, WALKTHROUGH, Shot, browser, photograph, save, tensorboard
 from common.course.recorded import RECORDS, Recorded, records
+from common.course.traced import PAIR, PUBLISHER
 from common.errors import InputError, one_line_errors
 from common.ladder.markdown import escaped
 from common.machine import ROOT
+from common.reference import samples as reference_samples
 from common.trace.summary import summarize
 
 FOLDER = ROOT / "docs" / "screenshots"
@@ -29,22 +30,11 @@ LIST = FOLDER / "made_from.json"
 SAMPLES = ROOT / "logs" / "samples"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A published trace: the file in the run's folder of that name, and what its training does."""
-
-    file: str
-    words: str
-
-
-PUBLISHER = "PyTorch's published trace, ResNet-50, V100"
-SOURCE = "https://github.com/pytorch/kineto/tree/041e7ce99f1562dd81232ee58b7c454ef16bfae2/tb_plugin/samples"
-LICENCE = "BSD-3-Clause"
-BEFORE, AFTER = "resnet50_v100_0_workers", "resnet50_v100_4_workers"
-PUBLISHED = {
-    BEFORE: Sample("worker0.1623143089861.pt.trace.json.gz", "loading in the main process"),
-    AFTER: Sample("worker0.1623212756351.pt.trace.json.gz", "loading in 4 worker processes"),
-}
+BEFORE, AFTER = PAIR
+WORDS = {BEFORE: "loading in the main process", AFTER: "loading in 4 worker processes"}
+PUBLISHED = {sample.name: sample for sample in reference_samples.read_list().samples if sample.name in PAIR}
+SOURCE = PUBLISHED[BEFORE].address.replace("/raw/", "/tree/").rsplit("/", 2)[0]  # the folder that holds both
+LICENCE = reference_samples.read_list().licences[PUBLISHED[BEFORE].source].name
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,7 @@ def of_samples(picture: Picture, recorded: Recorded) -> bool:
 def traces(picture: Picture, recorded: Recorded, samples: Path) -> list[Path]:
     """The files that a picture shows, one for each of its runs."""
     if of_samples(picture, recorded):
-        return [samples / run / PUBLISHED[run].file for run in picture.samples]
+        return [PUBLISHED[run].path(samples) for run in picture.samples]
     return [recorded.folder / step / recorded.row(step).result.trace for step in picture.steps]
 
 
@@ -148,11 +138,11 @@ def _described(picture: Picture, recorded: Recorded, files: Sequence[Path]) -> d
     shot = picture.shots[0]
     where = f"Screenshot of TensorBoard, {shot.tab}, {shot.page}"
     described = {
-        "traces": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files},
+        "traces": {file.name: reference_samples.sha256(file) for file in files},
         "alt": f"{where}: {picture.shows}" if picture.shows else where,
     }
     if of_samples(picture, recorded):
-        what = ", then ".join(PUBLISHED[run].words for run in picture.samples)
+        what = ", then ".join(WORDS[run] for run in picture.samples)
         return {**described, "caption": f"{PUBLISHER}: {what}", "source": SOURCE, "licence": LICENCE}
     steps, device = ", then ".join(picture.steps), recorded.ladder.baseline.device
     return {**described, "caption": f"{steps} as recorded on {device}", "source": None, "licence": None}
@@ -184,7 +174,7 @@ def take(pictures: Sequence[Picture], recorded: Recorded, samples: Path) -> None
         others = [picture for picture in pictures if of_samples(picture, recorded)]
         for run in sorted({run for picture in others for run in picture.samples}):
             (published / run).mkdir()
-            shutil.copy(samples / run / PUBLISHED[run].file, published / run)
+            shutil.copy(PUBLISHED[run].path(samples), published / run)
         for logdir, chosen in ((published, others), (RECORDS, own)):
             if not chosen:
                 continue

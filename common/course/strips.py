@@ -86,8 +86,8 @@ def draw_strip(axes: Axes, strip: Strip, width_ms: float) -> None:
         axes.plot([0, edges[-1]], [bottom, bottom], color=GREY, linewidth=0.6)
         base = np.zeros(BINS)
         for group, percents in strip.step.lanes.get(lane, {}).items():
-            top = np.minimum(base + np.array(percents), 100.0)
-            axes.add_patch(_area(edges, bottom + THICK * _coarse(base), bottom + THICK * _coarse(top), COLOURS[group]))
+            top = base + np.array(percents)
+            axes.add_patch(area(edges, bottom, THICK, base, top, COLOURS[group]))
             base = top
     if strip.missing:
         axes.text(0.01 * width_ms, HEIGHTS[CPU] + 0.25, strip.missing, color=GREY, fontsize=9)
@@ -113,20 +113,20 @@ def draw_strip(axes: Axes, strip: Strip, width_ms: float) -> None:
     axes.tick_params(colors=GREY, axis="x")
 
 
-def _coarse(percents: np.ndarray) -> np.ndarray:
-    """As shares in steps of `LEVEL`, which the eye does not see: neighbours are then alike, and the file is small."""
-    return np.rint(percents / LEVEL) * LEVEL / 100
+def area(edges: np.ndarray, bottom: float, thick: float, low: np.ndarray, high: np.ndarray, colour: str) -> PathPatch:
+    """What lies between two step functions, per cent of `thick` above `bottom`: a rectangle for each constant stretch.
 
-
-def _area(edges: np.ndarray, low: np.ndarray, high: np.ndarray, colour: str) -> PathPatch:
-    """What lies between two step functions: a rectangle for each stretch in which both are constant."""
+    In steps of `LEVEL`, which the eye does not see: neighbours are then alike, and the file is small.
+    """
+    low, high = (np.rint(np.minimum(percents, 100) / LEVEL) * LEVEL / 100 for percents in (low, high))
     new = np.flatnonzero(np.concatenate([[True], (np.diff(low) != 0) | (np.diff(high) != 0)]))
     last = np.append(new[1:], len(low))
     vertices, codes = [], []
     for begin, end in zip(new.tolist(), last.tolist(), strict=True):
         if high[begin] > low[begin]:
             left, right = edges[begin], edges[end]
-            vertices += [(left, low[begin]), (right, low[begin]), (right, high[begin]), (left, high[begin]), (left, 0)]
+            below, above = bottom + thick * low[begin], bottom + thick * high[begin]
+            vertices += [(left, below), (right, below), (right, above), (left, above), (left, below)]
             codes += [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
     return PathPatch(Path(np.array(vertices).reshape(-1, 2), codes or None), facecolor=colour, linewidth=0)
 
@@ -147,12 +147,13 @@ def legend(axes: Axes, strips: Sequence[Strip]) -> None:
 
 
 def strip_legend(axes: Axes, groups: Sequence[str]) -> None:
-    """What some colours mean, in the lower right of a strip."""
+    """What some colours mean, in the lower right of a strip, above its axis."""
+    axes.set_ylim(bottom=-1.45)
     patches = [Patch(color=COLOURS[group], label=group) for group in groups]
     axes.legend(
         handles=patches,
         loc="lower right",
-        bbox_to_anchor=(1, -0.06),
+        bbox_to_anchor=(1, -0.02),
         ncols=len(patches),
         frameon=False,
         labelcolor=GREY,

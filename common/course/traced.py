@@ -35,6 +35,8 @@ from common.trace.tensor_cores import uses_tensor_cores
 from common.trace.typical import is_outlier
 
 FILE = "samples.json"
+PAIR = ("resnet50_v100_0_workers", "resnet50_v100_4_workers")  # before and after: batches are loaded in processes
+PUBLISHER = "PyTorch's published trace, ResNet-50, V100"  # the caption of both
 BINS = 360  # stretches of time that a step is divided into: about two pixels each
 LARGE = 1e6  # bytes: a copy of a batch, not of a number
 BEFORE_COPY, AFTER_COPY = 4e3, 11e3  # µs around the largest copy, where a picture shows only that
@@ -68,14 +70,29 @@ class TracedStep(Struct, frozen=True):
     what: str = ""
 
 
+class Brief(Struct, frozen=True):
+    """A trace in few words. typical_us: the length of each typical step. verdict: of `explain`.
+
+    advice: its first piece: what, why, and how many times as fast a step is expected to be; "" and None without any.
+    """
+
+    typical_us: list[float]
+    verdict: str
+    advice: str = ""
+    why: str = ""
+    expected: float | None = None
+
+
 class Sampled(Struct, frozen=True):
     """What `samples.json` holds. steps: {"SAMPLE" or "SAMPLE CHANGE" or "… copy": its step}. sha256: {sample: …}.
 
-    explain: {sample: the first lines of what `explain` prints}. kernels: {sample: names of the longest matrix work}.
+    briefs: {sample: in few words}. explain: {sample: the first lines of what `explain` prints}. kernels: {sample: names
+    of the longest matrix work}.
     """
 
     sha256: dict[str, str]
     steps: dict[str, TracedStep]
+    briefs: dict[str, Brief]
     explain: dict[str, str]
     kernels: dict[str, list[str]]
 
@@ -91,8 +108,7 @@ class Wanted:
 
 
 WANTED = {
-    "resnet50_v100_0_workers": Wanted("resnet50_v100_0_workers"),
-    "resnet50_v100_4_workers": Wanted("resnet50_v100_4_workers"),
+    **{sample: Wanted(sample) for sample in PAIR},
     "resnet50_v100_4_workers copy": Wanted("resnet50_v100_4_workers", around_copy=True),
     "resnet50_v100_4_workers uint8": Wanted("resnet50_v100_4_workers", "03_reduced_h2d_copy", around_copy=True),
     "resnet50_v100_4_workers pinned": Wanted("resnet50_v100_4_workers", "05_pinned_memory", around_copy=True),
@@ -104,21 +120,21 @@ WANTED = {
 EXPLAINED = ("resnet50_v100_0_workers", "qwen_h100", "resnet_mi300x_ddp")
 
 
-def read(root: Path = RECORDS) -> Sampled | None:
-    """What the file in a folder of records holds; None without it."""
-    path = root / FILE
+def read() -> Sampled | None:
+    """What the file beside the records holds; None without it."""
+    path = RECORDS / FILE
     return msgspec.json.decode(path.read_bytes(), type=Sampled) if path.exists() else None
 
 
 def traced_step(summary: Summary, change: str | None = None, around_copy: bool = False, count: int = 1) -> TracedStep:
-    """The typical step that is nearest to the mean of the typical ones, as traced or replayed with a change.
+    """The typical step of median length, as traced or replayed with a change.
 
     around_copy: only what is around its largest copy to the device. count: so many steps from that one on.
     """
     trace, steps = summary.trace, summary.steps
     usual = ~is_outlier(steps)
-    index = int(np.argmin(np.where(usual, np.abs(steps.duration - steps.duration[usual].mean()), np.inf)))
-    index = min(index, len(steps.names) - count)
+    by_length = np.argsort(np.where(usual, steps.duration, np.inf), kind="stable")
+    index = min(int(by_length[usual.sum() // 2]), len(steps.names) - count)
     work = [trace.kernels, trace.copies]
     begin, length = float(steps.start[index]), float(steps.duration[index : index + count].sum())
     start, end = (np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end"))
@@ -238,6 +254,16 @@ def _means(summary: Summary, change: Change) -> dict[str, float]:
     return {name: round(float(value), 5) for name, value in values.items()}
 
 
+def brief(summary: Summary) -> Brief:
+    """A trace in few words."""
+    typical_us = summary.typical.duration.tolist()
+    if not summary.advice:
+        return Brief(typical_us, summary.verdict)
+    first = summary.advice[0]
+    expected = first.estimated_gain or first.predicted_gain
+    return Brief(typical_us, summary.verdict, first.title, first.why, expected)
+
+
 def longest_matrix_work(summary: Summary, count: int = 3) -> list[str]:
     """The names of the kernels that take most of the time of matrix work."""
     group = kernel_groups(summary)
@@ -273,6 +299,7 @@ def compute(traces: Mapping[str, Path]) -> Sampled:
             key: traced_step(summaries[one.sample], one.change, one.around_copy, one.count)
             for key, one in WANTED.items()
         },
+        briefs={name: brief(summaries[name]) for name in PAIR},
         explain={name: explained(summaries[name]) for name in EXPLAINED},
         kernels={name: longest_matrix_work(summaries[name]) for name in ("resnet50_v100_ddp", "resnet50_a100_ddp")},
     )
@@ -285,6 +312,7 @@ def main(words: Sequence[str]) -> None:
         raise InputError("name one folder, with the samples: `python -m common samples` fetches them into logs/samples")
     sampled = compute(traces_in(Path(words[0])))
     record.write_whole(RECORDS / FILE, msgspec.json.encode(sampled, order="deterministic") + b"\n")
+    print(f"written: {RECORDS / FILE}; then: make docs-figures")
 
 
 if __name__ == "__main__":

@@ -54,17 +54,17 @@ def save(figure: "Figure", path: Path) -> None:
         write_whole(path, svg_text(figure))
 
 
-def svg_text(figure: "Figure") -> str:
-    """A matplotlib figure as SVG, its grey in the reader's light or dark theme.
+def svg_text(figure: "Figure", title: str | None = None) -> str:
+    """A matplotlib figure as SVG, its grey in the reader's light or dark theme. title: what a screen reader says.
 
     The same text each time: no date or version, coordinates with at most 3 decimals (the last digits of a float differ
     from CPU to CPU), and numbers in place of matplotlib's ids, which are hashes of coordinates. See also `same_figure`.
     """
     from matplotlib import rc_context
 
-    text = io.StringIO()
+    text, metadata = io.StringIO(), {"Date": None, "Creator": None} | ({"Title": title} if title else {})
     with rc_context({"svg.hashsalt": "walkthrough", "svg.fonttype": "none"}):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        figure.savefig(text, format="svg", metadata=metadata, transparent=True)
     svg = text.getvalue().replace(GREY, "currentColor")
     svg = "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
     svg = _TAG.sub(lambda tag: _DECIMALS.sub(_rounded, tag[0]), svg)

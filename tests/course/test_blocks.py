@@ -84,7 +84,6 @@ def test_a_cpus_record_is_labelled_as_one(course):
     assert pages.filled(CAPTIONS, of_cpu).count("(no GPU recorded yet)") == 1
     assert pages.filled(CAPTIONS, of_cpu).count("README.md), CPU.*") == 1
     assert "no GPU has been recorded" in BLOCKS["figure"](of_cpu, "idle")
-    assert "some steps have no effect" in BLOCKS["recorded-on"](of_cpu)
 
 
 def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(course):

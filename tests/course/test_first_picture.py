@@ -1,21 +1,20 @@
 """The README's picture: a real trace with its address and checksum, and a recorded GPU's own trace in its place."""
 
-import hashlib
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
-from msgspec.structs import asdict
 from support import CPU_RECORD, ROOT
 
-from common.course import first_picture, first_trace, others
+from common.course import first_picture, others, traced
 from common.course.blocks import BLOCKS
-from common.course.recorded import RECORDS, Course
+from common.course.drawing import POINT
+from common.course.recorded import Course
 from common.ladder.published import PUBLISHED
 from common.trace.summary import summarize
 
 pytestmark = pytest.mark.xdist_group("course")
-TRACES = ROOT.parent / "shared" / "traces"
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -26,34 +25,22 @@ def of_cpu(course):
 
 
 def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with():
-    drawn = first_trace.strip(summarize(SPECIMEN))  # of 1000 us the loader takes 300 and kernels 400
-    assert drawn.step_ms == pytest.approx(1.0)
-    assert all(len(percent) == first_trace.BINS for percent in drawn.rows.values())
-    share = {row: sum(percent) / first_trace.BINS for row, percent in drawn.rows.items()}
-    assert share["loader"] == pytest.approx(30, abs=1)
-    assert share["kernels"] == pytest.approx(40, abs=1)
-    assert drawn.busy == pytest.approx(0.4)
+    shown = first_picture.of_summary(summarize(SPECIMEN))  # of 1000 us the loader takes 300 and kernels 400
+    assert shown.step_ms == pytest.approx(1.0)
+    assert all(len(percents) == traced.BINS for percents in shown.rows.values())
+    share = {row: sum(percents) / traced.BINS for row, percents in shown.rows.items()}
+    assert share["loading"] == pytest.approx(30, abs=1)
+    assert share["GPU"] == pytest.approx(40, abs=1)
+    assert shown.step.mean["utilization"] == pytest.approx(0.4)
 
 
-def test_a_trace_without_a_gpu_has_no_rows_of_one(of_cpu):
-    recorded = of_cpu.shown
-    drawn = first_trace.strip(recorded.summaries["00_baseline"])
-    assert set(drawn.rows) == {"loader", "CPU"}
-    assert drawn.busy is None
-
-
-def test_the_published_strips_are_what_their_traces_give():
-    kept = first_trace.read()
+def test_the_published_gain_is_that_of_the_pair_measured_by_others(of_cpu):
     pair = others.read().pairs[0]
-    assert (kept.before.address, kept.before.sha256) == (pair.before.address, pair.before.sha256)
-    assert (kept.after.address, kept.after.sha256) == (pair.after.address, pair.after.sha256)
-    assert str(kept.gain) == str(pair.prediction.gain)
-    if not TRACES.is_dir():
-        pytest.skip("the traces are not here")
-    files = {hashlib.sha256(path.read_bytes()).hexdigest(): path for path in TRACES.glob("resnet50*")}
-    for old in (kept.before, kept.after):
-        new = first_trace.strip(summarize(files[old.sha256]), old.address, old.sha256)
-        assert asdict(new) == asdict(old), "run `python -m common.course.first_trace FOLDER`"
+    sampled = traced.read()
+    assert [sampled.sha256[name] for name in traced.PAIR] == [pair.before.sha256, pair.after.sha256]
+    assert first_picture.example(of_cpu).gain == pair.prediction.gain
+    lengths = sorted(sampled.briefs[traced.PAIR[0]].typical_us)
+    assert sampled.steps[traced.PAIR[0]].us == lengths[len(lengths) // 2]
 
 
 def test_the_picture_shows_others_trace_as_theirs_until_a_gpu_is_recorded(of_cpu, gpu_course):
@@ -61,7 +48,7 @@ def test_the_picture_shows_others_trace_as_theirs_until_a_gpu_is_recorded(of_cpu
     for text in (picture, alternative):
         assert "PyTorch's published trace, ResNet-50, V100" in text
         assert "busy 55.5%" in text
-    assert str(first_trace.read(RECORDS).gain) in alternative
+    assert str(others.read().pairs[0].prediction.gain) in alternative
     own = first_picture.svg(gpu_course)
     assert "made-up GPU" in own
     assert "published" not in own
@@ -69,16 +56,18 @@ def test_the_picture_shows_others_trace_as_theirs_until_a_gpu_is_recorded(of_cpu
 
 
 def test_the_picture_has_each_step_of_the_ladder_with_its_interval(of_cpu):
-    root = ET.fromstring(first_picture.svg(of_cpu))
+    svg = first_picture.svg(of_cpu)
+    root = ET.fromstring(svg)
     texts = [text.text for text in root.iter(f"{SVG}text")]
     for row in of_cpu.shown.ladder.rows:
         assert row.result.step.replace("_", " ") in texts
     assert any(text.startswith("lines: 95 % interval") for text in texts)
-    assert all(float(text.get("font-size")) >= 12 for text in root.iter(f"{SVG}text"))
+    sizes = re.findall(r"font-size: ([\d.]+)px", svg)  # in points
+    assert min(float(size) / POINT for size in sizes) >= 12
 
 
 def test_without_any_trace_of_a_gpu_the_picture_is_the_ladder(of_cpu, monkeypatch):
-    monkeypatch.setattr(first_trace, "read", lambda root: None)
+    monkeypatch.setattr(traced, "read", lambda: None)
     assert first_picture.example(of_cpu) is None
     assert "explain" not in first_picture.svg(of_cpu)
 

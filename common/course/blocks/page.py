@@ -43,18 +43,6 @@ def _record(course: Course) -> str:
     return f"[{device}]({course.to_logs}/{course.shown.folder.name}/README.md)"
 
 
-def recorded_on(course: Course) -> str:
-    """For the README's figure: what it was recorded on, and what a CPU's ladder cannot show."""
-    base = course.shown.ladder.baseline
-    text = (
-        f"Recorded on {_record(course)}, {base.environment.cores} CPU cores, {course.shown.run_count} interleaved runs "
-        "per step; drawn by `make docs-figures`."
-    )
-    if base.device_type == "cuda":
-        return text
-    return f"{text} Without a GPU some steps have no effect: they are among the grey ones."
-
-
 def figure(course: Course, name: str) -> str:
     """One of `figures.FIGURES`, of the record that the chapters show."""
     drawing = figures.FIGURES[name](course.shown)
@@ -72,4 +60,4 @@ def foot(course: Course) -> str:
     return FOOT
 
 
-BLOCKS = (machine, recorded_on, figure, screenshot, foot)
+BLOCKS = (machine, figure, screenshot, foot)

@@ -180,7 +180,6 @@ FIGURES: dict[str, Callable[[Recorded], Drawing | None]] = {
     figure.__name__: figure for figure in (ladder, breakdown, memory, idle, predicted, roofline, ablation, sweep)
 }
 NOT_DRAWN = {  # where a record lacks what a figure shows
-    "idle": "No figure of why the GPU waits: no GPU has been recorded.",
     "memory": "No figure of memory: the traces have no memory events.",
     "roofline": "No roofline: `python -m common limit` has not been recorded.",
     "ablation": "No figure of effects: `python -m common ablate` has not been recorded.",

@@ -12,7 +12,7 @@ import numpy as np
 from common.course import traced
 from common.course.drawing import CHARACTER, Picture
 from common.course.others import gain
-from common.course.real_gpu import has_traced_gpu
+from common.course.real_gpu import CHAPTERS, has_traced_gpu
 from common.course.recorded import Course
 from common.course.strips import area
 from common.course.traced import BINS, CPU, LOADING, Brief, TracedStep
@@ -82,12 +82,9 @@ class Example:
 def example(course: Course) -> Example | None:
     """The trace to show: of a recorded GPU, else the published one; None where there is neither."""
     recorded = course.shown
-    if recorded.device_type != "cuda":
+    first, last = CHAPTERS["04_loading"]  # the same batch before and after
+    if recorded.device_type != "cuda" or not all(has_traced_gpu(recorded, step) for step in (first, last)):
         return _published()
-    steps = [step for step in recorded.summaries if has_traced_gpu(recorded, step)]
-    if len(steps) < 2:
-        return None
-    first, last = steps[0], steps[-1]
     before, after = (of_summary(recorded.summaries[step]) for step in (first, last))
     base = recorded.ladder.baseline
     return Example(
@@ -96,7 +93,7 @@ def example(course: Course) -> Example | None:
         change=step_label(last),
         before=before,
         after=after,
-        gain=recorded.row(last).relative,
+        gain=recorded.row(last).gain or recorded.row(last).relative,
         measured="timed without the profiler",
         is_own=True,
     )
@@ -114,7 +111,7 @@ def _published() -> Example | None:
         before=before,
         after=after,
         gain=gain(before.brief.typical_us, after.brief.typical_us),
-        measured="their typical traced steps",
+        measured=f"typical traced steps; of all, {before.step.mean['step'] / after.step.mean['step']:.2f}x",
         is_own=False,
     )
 
@@ -126,7 +123,7 @@ def alternative_text(course: Course) -> str:
     if shown:
         parts.append(
             f"A training step of a real trace ({shown.title}) takes {shown.before.step_ms:.0f} ms. "
-            + "; ".join(line.strip() for line in _verdict(shown))
+            + "; ".join(_verdict(shown))
             + f". {shown.change[0].upper()}{shown.change[1:]}: {shown.after.step_ms:.0f} ms, {shown.gain} "
             + f"({shown.measured})."
         )
@@ -141,7 +138,7 @@ def alternative_text(course: Course) -> str:
 def svg(course: Course) -> str:
     """The picture's text."""
     shown, ladder = example(course), course.shown.ladder
-    height = max(90 + LADDER_ROW * len(ladder.rows), 470.0)
+    height = max(106 + LADDER_ROW * len(ladder.rows), 470.0)
     picture = Picture(WIDTH, height, alternative_text(course))
     if shown:
         _draw_example(picture, shown)
@@ -165,7 +162,9 @@ def _draw_example(picture: Picture, shown: Example) -> None:
 def _draw_verdict(picture: Picture, shown: Example, top: float) -> float:
     """The text of `explain`; returns where it ends."""
     picture.text((0, top + 4), "2  What explain says of it", 16, bold=True)
-    lines = [f"$ python -m common explain {shown.path}", *_verdict(shown)]
+    lines = [f"$ python -m common explain {shown.path}"]
+    for line in _verdict(shown):
+        lines += wrap(line, 64, subsequent_indent="   ")
     for number, line in enumerate(lines):
         words = line.lstrip()  # an SVG's text does not begin with spaces
         left = (len(line) - len(words)) * MONOSPACED * CODE
@@ -176,10 +175,10 @@ def _draw_verdict(picture: Picture, shown: Example, top: float) -> float:
 def _verdict(shown: Example) -> list[str]:
     """The lines of `explain` that the picture repeats."""
     brief = shown.before.brief
-    lines = [f"GPU 0: busy {shown.before.step.mean['utilization']:.1%}", *wrap(printable(brief.verdict, 120), 64)]
+    lines = [printable(brief.verdict, 120)]
     if brief.expected:
-        lines += [f"1. {brief.advice}: about {brief.expected:.2f}x as fast"]
-        lines += wrap(printable(brief.why.partition(",")[0], 120), 60, initial_indent="   ", subsequent_indent="   ")
+        lines.append(f"1. {brief.advice}: about {brief.expected:.2f}x as fast")
+        lines.append(printable(brief.why.partition(",")[0], 120))
     return lines
 
 
@@ -199,7 +198,7 @@ def _draw_strip(picture: Picture, shown: Trace, top: float, scale: float) -> flo
     picture.text(
         (NAMES + width + (5 if room else 0), end - 6 if room else end + 12), label, SMALL, "left" if room else "right"
     )
-    picture.text((NAMES, end + 12), "0" if room else "0 ms; height: the share of the time in use", 12)
+    picture.text((NAMES, end + 12), "0" if room else "0 ms; a full bar: busy all the time", 12)
     return end + 12
 
 
@@ -228,4 +227,5 @@ def _draw_ladder(picture: Picture, ladder: Ladder, left: float) -> None:
         picture.text((high + 5, middle + 4.5), short(ratio), SMALL, colour=GREY, bold=resolved)
     below = top + LADDER_ROW * len(ladder.rows)
     picture.line((begin + scale, top), (begin + scale, below), dotted=True)
-    picture.text((left, below + 18), f"lines: {interval_label(ladder)}; grey, ~: not resolved", 12)
+    picture.text((left, below + 18), f"lines: {interval_label(ladder)}", 12)
+    picture.text((left, below + 34), "grey, ~: not resolved", 12)

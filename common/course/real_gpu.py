@@ -12,6 +12,7 @@ from common.course.recorded import Course, Recorded
 from common.course.sample_figures import OF_SAMPLES
 from common.course.strips import Drawn, Strip, busy, idle_notes, loading_notes, ms, strips_figure
 from common.course.traced import traced_step
+from common.explain.terminal import size_text
 from common.ladder.figures import step_label
 from common.ladder.markdown import escaped
 
@@ -49,19 +50,18 @@ def of_record(recorded: Recorded, before: str, after: str) -> Drawn:
     """Two steps of a ladder recorded here."""
     strips = []
     for when, step in (("before", before), ("after", after)):
-        shown = traced_step(recorded.summaries[step])
-        strips.append(
-            Strip(
-                f"{when}: {step_label(step)}, {ms(shown.us)} per step",
-                shown,
-                (*loading_notes(shown), *idle_notes(shown)),
-            )
+        shown, batch = traced_step(recorded.summaries[step]), recorded.row(step).result.batch_size
+        title = (
+            f"{when}: {step_label(step)}, batch {batch}, {ms(shown.us)} per step, {shown.us / batch:.0f} us per image"
         )
+        strips.append(Strip(title, shown, (*loading_notes(shown), *idle_notes(shown))))
     device = recorded.ladder.baseline.device
     folder = f"`logs/reference/{recorded.folder.name}/`"
+    peaks = [size_text(recorded.row(step).result.peak_memory_bytes.allocated) for step in (before, after)]
     numbers = "; ".join(f"{strip.title}, kernels {busy(strip.step):.0%} of the time" for strip in strips)
     return Drawn(
         strips_figure(strips),
         f"Two steps as recorded on {device}: what CPU, copies and kernels do. {numbers}.",
-        f"Recorded on {escaped(device)}, in {folder}: one traced step of `{before}` and one of `{after}`.",
+        f"Recorded on {escaped(device)}, in {folder}: one traced step of `{before}` and one of `{after}`. Memory "
+        f"allocated at the peak, measured: {peaks[0]} before, {peaks[1]} after.",
     )

@@ -277,9 +277,9 @@ def idle(sampled: Sampled, course: Course) -> Drawn:
         (
             label,
             {
-                cause: step.mean[f"idle {cause}"] / 1e3
+                cause: step.mean[f"usual idle {cause}"] / 1e3
                 for cause in CAUSE_COLOURS
-                if any(other.mean[f"idle {cause}"] > 50 for other in steps.values())
+                if any(other.mean[f"usual idle {cause}"] > 50 for other in steps.values())
             },
         )
         for label, step in steps.items()
@@ -287,14 +287,14 @@ def idle(sampled: Sampled, course: Course) -> Drawn:
     figure = Figure(figsize=(9, 2.5), layout="constrained")
     axes = figure.subplots()
     bars(axes, rows, dict(CAUSE_COLOURS), "ms")
-    axes.set_title("why the GPU runs no kernel: ms of a mean traced step", fontsize=10, color=GREY, loc="left")
+    axes.set_title("why the GPU runs no kernel: ms of a typical traced step", fontsize=10, color=GREY, loc="left")
     texts = "; ".join(
         f"{label}: {', '.join(f'{cause} {value:.1f}' for cause, value in parts.items())} ms" for label, parts in rows
     )
     return Drawn(
         figure,
         f"Stacked bars: ms per step without a kernel, by cause. {texts}.",
-        f"{PAIR}: the mean of 6 traced steps each, with the two long ones. Causes as `explain` names them. "
+        f"{PAIR}: means of the typical steps, without two long ones of the second trace. Causes as `explain` names them. "
         f"{FETCH} both.",
     )
 

@@ -238,13 +238,10 @@ def _means(summary: Summary, change: Change) -> dict[str, float]:
     factor = np.ones(len(kernels)) if change.kernels is None else change.kernels
     us = Cover(usual.start, usual.end).within(kernels.start, kernels.end) * factor / len(usual.names)
     group = kernel_groups(summary)
-    h2d = summary.in_steps.copies["h2d"]
     values = {
         "step": steps.mean_us,
         "typical step": usual.mean_us,
-        "kernels": len(kernels) / count,
         "h2d bytes": summary.usual.step_bytes,
-        "h2d us": h2d.us / count,
         "utilization": summary.gpus[0].utilization if summary.gpus else 0.0,
         **{f"role {name}": value for name, value in steps.mean_breakdown_us.items()},
         **{f"idle {name}": value / count for idle in summary.idle[:1] for name, value in idle.causes_us.items()},

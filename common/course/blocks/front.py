@@ -48,7 +48,15 @@ def results(course: Course) -> str:
     first = next(iter(PUBLISHED.values()))
     others = [f"{DEVICE} *(others')*", f"{MODEL}, 224 px", f"{first.images_per_second:,.0f}", f"`{step}`"]
     rows.append([*others, f"{published.relative:.2f}x", "1", "published; no spread, from traced steps"])
-    headers = ["machine", "model", ">baseline, images/s", "last step that gained", ">times the baseline", ">rounds", "recorded"]
+    headers = [
+        "machine",
+        "model",
+        ">baseline, images/s",
+        "last step that gained",
+        ">times the baseline",
+        ">rounds",
+        "recorded",
+    ]
     return markdown.table(headers, rows)
 
 

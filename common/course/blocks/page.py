@@ -1,6 +1,7 @@
 """Blocks that every page may have: what its numbers are from, figures and screenshots."""
 
 from common.course import figures, screenshots
+from common.course.blocks.gpu import gpu
 from common.course.recorded import Course
 from common.ladder.markdown import escaped
 from common.ladder.published import DEVICE
@@ -47,6 +48,8 @@ def figure(course: Course, name: str) -> str:
     """One of `figures.FIGURES`, of the record that the chapters show."""
     drawing = figures.FIGURES[name](course.shown)
     file = f"{course.to_docs}figures/{course.shown.folder.name}/{name}.svg"
+    if name == "idle" and not drawing:
+        return gpu(course, name)  # others' traces show why theirs waited
     return f"![{escaped(drawing[1])}]({file})" if drawing else f"*{figures.NOT_DRAWN[name]}*"
 
 

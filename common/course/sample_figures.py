@@ -294,8 +294,8 @@ def idle(sampled: Sampled, course: Course) -> Drawn:
     return Drawn(
         figure,
         f"Stacked bars: ms per step without a kernel, by cause. {texts}.",
-        f"{PAIR}: means of the typical steps, without two long ones of the second trace. Causes as `explain` names them. "
-        f"{FETCH} both.",
+        f"{PAIR}: means of the typical steps, without two long ones of the second trace. Causes as `explain` "
+        f"names them. {FETCH} both.",
     )
 
 

@@ -1,7 +1,7 @@
 """The mystery traces of `docs/mysteries/`: recording them, and measuring what fixing their programs gains.
 
     python -m common.course.mysteries [--rounds N]     time each program against its fixed one: measured.json
-    python -m common.course.mysteries --traces         record the traces anew
+    python -m common.course.mysteries --traces [NAME …]    record the traces anew, or those named
 
 A trace stays as `walkthrough trace` wrote it, without what names this machine and without the arguments of events that
 no view needs, so that it is small.
@@ -9,12 +9,13 @@ no view needs, so that it is small.
 
 import argparse
 import gzip
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -29,7 +30,7 @@ from common.run import privacy
 
 FOLDER = ROOT / "docs" / "mysteries"
 PROGRAMS = FOLDER / "programs"
-MEASURED = FOLDER / "measured.json"
+MEASURED = PROGRAMS / "measured.json"  # not beside the traces: a viewer would take it for one
 NAMES = ("a", "b", "c", "d", "e")
 TRACED_STEPS = {"c": 8}  # where the pattern over several steps is the evidence; else 3
 TRACE_WARMUP = 40  # steps: beyond the first epochs of the programs with short ones
@@ -63,13 +64,17 @@ class Gain:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `measure` wrote. load_average: before it began. steps: timed in each run. gains: by mystery."""
+    """What `measure` found. load_average: before it began. steps: timed in each run. gains: by mystery.
+
+    programs: {file name: SHA-256} of what was timed.
+    """
 
     schema: int
     environment: record.Environment
     started: str
     load_average: float
     steps: int
+    programs: dict[str, str]
     gains: dict[str, Gain]
 
 
@@ -81,6 +86,12 @@ def program(name: str, fixed: bool = False) -> Path:
 def trace_of(name: str) -> Path:
     """The trace of a mystery."""
     return FOLDER / name / "train.pt.trace.json.gz"
+
+
+def checksums() -> dict[str, str]:
+    """{file name: SHA-256} of all programs."""
+    paths = [program(name, fixed) for name in NAMES for fixed in (False, True)]
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def read_measured(path: Path = MEASURED) -> Measured | None:
@@ -111,13 +122,11 @@ def record_trace(name: str) -> Path:
     return path
 
 
-def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Iterator[Measured]:
-    """Time every program against its fixed one with `walkthrough time`: after each, all that is measured so far.
-
-    Raises InputError where one fails.
-    """
+def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Measured:
+    """Time every program against its fixed one with `walkthrough time`. Raises InputError where one fails."""
     made = record.environment(version("torch"), None)
-    started, load, gains = now(), round(os.getloadavg()[0], 2), {}
+    started, load, programs = now(), round(os.getloadavg()[0], 2), checksums()
+    gains: dict[str, Gain] = {}
     for name in NAMES:
         commands = [_named(program(name)), "--versus", _named(program(name, fixed=True))]
         options = ["--warmup", str(WARMUP), "--steps", str(steps), "--rounds", str(rounds), "--json"]
@@ -125,7 +134,7 @@ def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Iterator[Measured]:
         speeds, ratio = result["steps_per_second"], result["ratio"]
         gains[name] = Gain(speeds["A"], speeds["B"], *(ratio[key] for key in ("ratio", "low", "high", "rounds")))
         print(f"{name}: the fixed program is {gains[name].as_ratio} as fast", flush=True)
-        yield Measured(1, made, started, load, steps, dict(gains))
+    return Measured(1, made, started, load, steps, programs, gains)
 
 
 @one_line_errors()
@@ -133,16 +142,21 @@ def main(words: Sequence[str]) -> None:
     """Exit code 0; 2 with one line where a program cannot be run."""
     parser = OneLineParser(prog="python -m common.course.mysteries", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--traces", action="store_true", help="record the traces instead of measuring the gains")
+    parser.add_argument(
+        "--traces",
+        nargs="*",
+        choices=NAMES,
+        metavar="NAME",
+        help="record the traces (of all, or of those named: a b c d e) instead of measuring the gains",
+    )
     parser.add_argument("--rounds", type=whole_number(2, 1000), default=ROUNDS, metavar="N", help="of each program")
     args = parser.parse_args(words)
-    if args.traces:
-        for name in NAMES:
+    if args.traces is not None:
+        for name in args.traces or NAMES:
             path = record_trace(name)
             print(f"written: {path.relative_to(ROOT)} ({path.stat().st_size / 1e3:.0f} kB)", flush=True)
         return
-    for measured in measure(args.rounds):
-        record.write_json(MEASURED, asdict(measured))
+    record.write_json(MEASURED, asdict(measure(args.rounds)))  # at the end: an interrupted run changes nothing
     print(f"written: {MEASURED.relative_to(ROOT)}; run `make docs-figures`")
 
 

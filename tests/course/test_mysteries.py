@@ -5,6 +5,7 @@ import json
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support import ROOT, assert_refused, run_program
 
@@ -148,13 +149,14 @@ def test_an_answer_shows_the_measured_gain_and_says_where_there_is_none(monkeypa
 
 def test_what_was_measured_is_of_these_programs():
     measured = mysteries.read_measured()
+    assert measured.programs == mysteries.checksums()
     assert list(measured.gains) == list(mysteries.NAMES)
     for gain in measured.gains.values():
         assert len(gain.before) == len(gain.after) == gain.rounds >= 2
         assert gain.low < gain.ratio < gain.high
 
 
-def test_gains_are_read_from_the_timed_rounds_and_kept_after_each_program(monkeypatch):
+def test_gains_are_read_from_the_timed_rounds(monkeypatch):
     asked = []
 
     def run(command, *words):
@@ -163,9 +165,10 @@ def test_gains_are_read_from_the_timed_rounds_and_kept_after_each_program(monkey
         return json.dumps({"steps_per_second": {"A": [1.0, 1.0], "B": [2.0, 2.0]}, "ratio": ratio})
 
     monkeypatch.setattr(mysteries, "_run", run)
-    kept = list(mysteries.measure(rounds=2, steps=5))
-    assert [len(one.gains) for one in kept] == [1, 2, 3, 4, 5]
-    assert str(kept[-1].gains["e"].as_ratio) == "2.00x (1.90-2.10)"
+    measured = mysteries.measure(rounds=2, steps=5)
+    assert list(measured.gains) == list(mysteries.NAMES)
+    assert str(measured.gains["e"].as_ratio) == "2.00x (1.90-2.10)"
+    assert measured.programs == mysteries.checksums()
     programs = "docs/mysteries/programs/b.py", "--versus", "docs/mysteries/programs/b_fixed.py"
     assert asked[1] == ("time", programs)
 
@@ -188,7 +191,45 @@ def test_a_program_that_fails_is_named(monkeypatch):
     done = SimpleNamespace(returncode=1, stdout=b"", stderr=b"some lines\nwhy it failed\n")
     monkeypatch.setattr(mysteries.subprocess, "run", lambda *_, **__: done)
     with pytest.raises(InputError, match=r"walkthrough time docs/mysteries/programs/a_fixed\.py failed: why it failed"):
-        next(mysteries.measure(rounds=2))
+        mysteries.measure(rounds=2)
+
+
+def test_an_interrupted_measurement_leaves_the_earlier_one_as_it_is(monkeypatch, tmp_path):
+    earlier = tmp_path / "measured.json"
+    earlier.write_text("earlier", encoding="utf-8")
+
+    def run(command, *words):
+        if words[-1].endswith("c_fixed.py"):
+            raise InputError("c fails")
+        ratio = {"ratio": 2.0, "low": 1.9, "high": 2.1, "rounds": 2}
+        return json.dumps({"steps_per_second": {"A": [1.0, 1.0], "B": [2.0, 2.0]}, "ratio": ratio})
+
+    monkeypatch.setattr(mysteries, "MEASURED", earlier)
+    monkeypatch.setattr(mysteries, "_run", run)
+    with pytest.raises(SystemExit):
+        mysteries.main([])
+    assert earlier.read_text(encoding="utf-8") == "earlier"
+
+
+def test_the_traces_that_are_named_are_recorded(monkeypatch):
+    recorded = []
+    monkeypatch.setattr(mysteries, "record_trace", lambda name: recorded.append(name) or mysteries.trace_of(name))
+    mysteries.main(["--traces", "b"])
+    mysteries.main(["--traces"])
+    assert recorded == ["b", *mysteries.NAMES]
+
+
+def test_explain_reads_the_folder_of_mysteries_without_a_complaint():
+    done = run_program("-m", "common", "explain", "docs/mysteries", cwd=ROOT)
+    assert "traceEvents" not in done.stdout + done.stderr
+
+
+@each
+def test_a_trace_was_not_recorded_beside_other_programs(shown, name):
+    """Profiled steps take longer than those before them, unless those were slowed down."""
+    untraced_us = 1e3 * np.median(shown[name].trace.recording.untraced_step_ms)
+    steps = shown[name].steps
+    assert untraced_us <= 1.2 * np.median(steps.end - steps.start)
 
 
 def test_the_command_refuses_other_options():

@@ -19,6 +19,10 @@ from common.trace.steps import ROLES
 from common.trace.summary import Summary, summarize
 from common.trace.units import fine_time_text
 
+FOOT = (
+    "*Made by `make docs-figures` from `docs/mysteries/`, which `python -m common.course.mysteries` "
+    "records and measures.*"
+)
 LOADER = ROLES.index("dataloader")
 
 
@@ -63,7 +67,12 @@ def mysteries_machine(course: Course) -> str:
     )
 
 
-BLOCKS = (mystery, mystery_fix, mysteries_machine)
+def mysteries_foot(course: Course) -> str:
+    """Where the page's tables come from."""
+    return FOOT
+
+
+BLOCKS = (mystery, mystery_fix, mysteries_machine, mysteries_foot)
 
 
 @cache

@@ -83,7 +83,7 @@ def test_a_cpus_record_is_labelled_as_one(course):
     assert "CPU cores, " in BLOCKS["number"](of_cpu, "01_amp")
     assert pages.filled(CAPTIONS, of_cpu).count("(no GPU recorded yet)") == 1
     assert pages.filled(CAPTIONS, of_cpu).count("README.md), CPU.*") == 1
-    assert "no GPU has been recorded" in BLOCKS["figure"](of_cpu, "idle")
+    assert "published traces" in BLOCKS["figure"](of_cpu, "idle")
 
 
 def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(course):

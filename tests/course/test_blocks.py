@@ -214,4 +214,5 @@ def test_a_figure_that_a_record_cannot_give_has_a_sentence_in_its_place(course, 
     for name, draw in figures.FIGURES.items():
         for shown in (course, gpu_course):
             text = BLOCKS["figure"](shown, name)
-            assert text.startswith("![" if draw(shown.shown) else "*No ")
+            drawn = draw(shown.shown) or name == "idle"  # in its place others' traces are shown
+            assert text.startswith("![" if drawn else "*No ")

@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"{description(sample, every)}\n  {sample.address}")
         return 0
     if args.source and not args.source.is_dir():
-        raise InputError(f"--from {args.source}: there is no such folder")
+        what = "is a file: name the folder that holds it" if args.source.exists() else "there is no such folder"
+        raise InputError(f"--from {args.source}: {what}")
     if args.dir.exists() and not args.dir.is_dir():
         raise InputError(f"{args.dir} is a file: name a folder")
     samples.write_licences(every, args.dir)

@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from support import CPU_RECORD, NAMES, ROOT, make_result, write_run
+from support import CPU_RECORD, NAMES, ROOT, build_site, make_result, write_run
 
 from common import record
 from common.course import pages, recorded
@@ -19,6 +19,15 @@ GPU = "made-up-gpu"
 def course():
     """What the pages show: this project's records. For reading only."""
     return Course(recorded.records())
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The course as a site, built once: its folder."""
+    folder = tmp_path_factory.mktemp("site")
+    finished = build_site(ROOT, folder)
+    assert finished.returncode == 0, finished.stderr
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -138,7 +138,7 @@ def test_a_fix_is_a_few_lines(name):
 def test_an_answer_shows_the_measured_gain_and_says_where_there_is_none(monkeypatch):
     ratio = mysteries.Gain([1.0, 2.0], [2.0, 4.0], 2.0, 1.5, 2.5, 2)
     environment = SimpleNamespace(cpu="Some CPU", cores=4, torch="2.15.0")
-    measured = mysteries.Measured(1, environment, "2026-11-23T20:00:00+00:00", 0.1, 100, {"a": ratio})
+    measured = mysteries.Measured(1, environment, "2026-11-23T20:00:00+00:00", 0.1, 100, {}, {"a": ratio})
     monkeypatch.setattr(mysteries, "read_measured", lambda: measured)
     assert "**2.00x (1.50-2.50)**, 2 rounds" in BLOCKS["mystery"](None, "a")
     assert "not measured" in BLOCKS["mystery"](None, "b")

@@ -1,18 +1,14 @@
 """The course as a site: it builds, needs no internet, and a broken link fails the build."""
 
 import re
-import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
-from support import CPU_RECORD, ROOT
+from support import CPU_RECORD, ROOT, build_site
 
 pytestmark = pytest.mark.xdist_group("course")
 MOST_WORDS = 1300  # of a page, outside tables and code
 MOST_OF_A_CHAPTER = 1450  # of a chapter, tables and code included
-CHROMIUM = shutil.which("chromium")
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 BROKEN = "[a](nowhere.md) ![figure](figures/none.svg) [code](../steps/none.py) [out](../../../etc/hosts)"
 # The site's own configuration, of one page; relative paths in it are relative to this file.
@@ -23,26 +19,6 @@ site_dir: site
 hooks: [{ROOT / "common" / "course" / "site.py"}]
 nav: [index.md]
 """
-
-
-def build(folder, site):
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    """The site, built once: its folder."""
-    folder = tmp_path_factory.mktemp("site")
-    finished = build(ROOT, folder)
-    assert finished.returncode == 0, finished.stderr
-    return folder
 
 
 def test_the_site_has_every_page_figure_and_linked_program(site):
@@ -71,17 +47,6 @@ def test_each_lab_is_in_the_list_has_its_page_and_is_in_the_site(site):
         assert f"- labs/{lab}.md" in config
         assert (site / "labs" / f"{lab}.html").exists()
     assert labs == {path.stem for path in (ROOT / "docs" / "labs").glob("*.md")}
-
-
-@pytest.mark.skipif(not CHROMIUM, reason="chromium is not here")
-def test_the_cheat_sheet_prints_on_one_page(site, tmp_path):
-    printed = tmp_path / "cheat_sheet.pdf"
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--no-pdf-header-footer"]
-    page = (site / "cheat_sheet.html").as_uri()
-    subprocess.run(
-        [CHROMIUM, *options, f"--print-to-pdf={printed}", page], capture_output=True, timeout=120, check=True
-    )
-    assert re.findall(rb"/Count (\d+)", printed.read_bytes()) == [b"1"]
 
 
 class Words(HTMLParser):
@@ -131,7 +96,7 @@ def one_page(folder, text):
     (folder / "docs").mkdir()
     (folder / "docs" / "index.md").write_text(f"# One page\n\n{text}\n", encoding="utf-8")
     (folder / "mkdocs.yml").write_text(ONE_PAGE, encoding="utf-8")
-    return build(folder, folder / "site")
+    return build_site(folder, folder / "site")
 
 
 def test_a_link_to_a_file_of_the_repository_is_built(tmp_path):

@@ -44,7 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch):
     """A server with two samples, which are the list; `faults` says what is wrong with which answer."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1,.invalid")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.faults, server.asked = {}, []
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -140,10 +140,16 @@ def test_without_a_network_one_line_says_so_and_what_is_there_stays(server, tmp_
     assert files(tmp_path) == WHOLE[:3]
 
 
-def test_a_host_that_has_no_address_and_one_that_says_nothing(server, tmp_path):
+def no_address(*_, **__):
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_a_host_that_has_no_address_and_one_that_says_nothing(server, tmp_path, monkeypatch):
     sample = samples.read_list().samples[0]
-    with pytest.raises(samples.InputError, match="cannot be fetched"):
-        samples.fetch(replace(sample, address="http://no-such-host.invalid/x"), tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", no_address)
+        with pytest.raises(samples.InputError, match="the host's name cannot be resolved"):
+            samples.fetch(replace(sample, address="http://no-such-host.invalid/x"), tmp_path)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -168,7 +174,11 @@ def test_a_folder_that_cannot_be_used_is_one_line(server, tmp_path, capsys):
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert run(tmp_path / "file") == 2
     assert run(tmp_path / "s", "--from", tmp_path / "none") == 2
-    assert capsys.readouterr().err.count("\n") == 2
+    assert run(tmp_path / "s", "--from", tmp_path / "file") == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "there is no such folder" in lines[1]
+    assert "is a file: name the folder that holds it" in lines[2]
 
 
 def test_the_list_names_every_trace_by_commit_and_its_licence():

@@ -1,9 +1,10 @@
 """`python -m common.course.screenshots`: pictures of TensorBoard for the docs, of recorded runs and of samples.
 
 Until a GPU has been recorded, pictures of a GPU show others' published traces, the samples that `python -m common
-samples` fetches; from then on the same pictures show the record. Needs Playwright and Chromium, as the browser tests
-do (`make test-browser` installs them). A list beside the pictures says what each shows: pages have its captions, and a
-test compares it with what is recorded now.
+samples` fetches; from then on those of the chapters show the record, while those of the pages that explain a view stay,
+since these pages read numbers off them. Needs Playwright and Chromium, as the browser tests do (`make test-browser`
+installs them). A list beside the pictures says what each shows: pages have its captions, and a test compares it with
+what is recorded now.
 """
 
 import argparse
@@ -42,7 +43,7 @@ class Picture:
     """A picture of steps of the record; of samples instead as long as no GPU has been recorded, where it has any.
 
     steps, samples: the runs that `shots` number. shows: what is to be seen, whatever was measured; "" where the page's
-    name says it.
+    name says it. kept: of samples for good, also once a GPU is recorded.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Picture:
     steps: tuple[str, ...]
     samples: tuple[str, ...] = ()
     shows: str = ""
+    kept: bool = False
 
 
 _PAIR = ("03_reduced_h2d_copy", "04_multiprocess_loading")
@@ -63,16 +65,18 @@ PICTURES = [
         _PAIR[:1],
         (BEFORE,),
         "the verdict with its advice; below it two steps in the Timeline, with the times at which the GPU is idle",
+        kept=True,
     ),
     Picture("gpu_overview_before", (_OVERVIEW,), _PAIR[:1], (BEFORE,)),
     Picture("gpu_overview_after", (_OVERVIEW,), _PAIR[1:], (AFTER,)),
-    Picture("gpu_step", (_STEP,), _PAIR[1:], (AFTER,)),
+    Picture("gpu_step", (_STEP,), _PAIR[1:], (AFTER,), kept=True),
     Picture(
         "gpu_tables",
         (Shot(WALKTHROUGH, "step", place="tables", height=640),),
         _PAIR[:1],
         (BEFORE,),
         "the table of kernels",
+        kept=True,
     ),
     Picture(
         "gpu_timeline",
@@ -80,6 +84,7 @@ PICTURES = [
         _PAIR,
         (BEFORE, AFTER),
         "the same length of time, before (above) and after (below)",
+        kept=True,
     ),
     Picture(
         "gpu_gap",
@@ -94,6 +99,7 @@ PICTURES = [
         _PAIR[:1],
         (BEFORE,),
         "in the Timeline a kernel is selected, with an arrow from its launch; the panel names call and operators",
+        kept=True,
     ),
     Picture(
         "gpu_trace",
@@ -101,17 +107,24 @@ PICTURES = [
         _PAIR[:1],
         (BEFORE,),
         "the Trace view around a copy to the GPU, which is marked",
+        kept=True,
     ),
-    Picture("gpu_kernel", (Shot(PROFILER, "GPU Kernel", width=1100, height=1000, bottom=930),), _PAIR[:1], (BEFORE,)),
-    Picture("gpu_compare", (Shot(WALKTHROUGH, "compare", height=742),), _PAIR, (BEFORE, AFTER)),
+    Picture(
+        "gpu_kernel",
+        (Shot(PROFILER, "GPU Kernel", width=1100, height=1000, bottom=930),),
+        _PAIR[:1],
+        (BEFORE,),
+        kept=True,
+    ),
+    Picture("gpu_compare", (Shot(WALKTHROUGH, "compare", height=742),), _PAIR, (BEFORE, AFTER), kept=True),
     Picture("ladder", (Shot(WALKTHROUGH, "ladder", height=1000, bottom=970),), ("00_baseline",)),
     Picture("memory", (Shot(PROFILER, "Memory", width=1100, bottom=800),), ("02_bigger_batch",)),
 ]
 
 
 def of_samples(picture: Picture, recorded: Recorded) -> bool:
-    """Whether a picture shows samples: it has some, and no GPU has been recorded."""
-    return bool(picture.samples) and recorded.device_type != "cuda"
+    """Whether a picture shows samples: it has some, and either keeps them or no GPU has been recorded."""
+    return bool(picture.samples) and (picture.kept or recorded.device_type != "cuda")
 
 
 def traces(picture: Picture, recorded: Recorded, samples: Path) -> list[Path]:

@@ -92,13 +92,23 @@ def test_without_the_samples_only_the_record_is_shown(shown_record, tmp_path):
     assert set(screenshots.shown(shown_record, tmp_path)) == set(NAMES) - set(OF_SAMPLES)
 
 
-def test_once_a_gpu_is_recorded_its_steps_take_the_place_of_the_samples(shown_record, tmp_path, monkeypatch):
+def test_once_a_gpu_is_recorded_its_steps_take_the_place_of_the_samples(shown_record, samples, monkeypatch):
     monkeypatch.setattr(type(shown_record), "device_type", "cuda")
-    entries = screenshots.shown(shown_record, tmp_path)
+    entries = screenshots.shown(shown_record, samples)
     assert list(entries) == NAMES
-    steps = ["03_reduced_h2d_copy", "04_multiprocess_loading"]
-    assert list(entries["gpu_compare"]["traces"]) == [shown_record.row(step).result.trace for step in steps]
-    assert all(PUBLISHER not in entry["caption"] and entry["source"] is None for entry in entries.values())
+    before, after = (shown_record.row(step).result.trace for step in ("03_reduced_h2d_copy", "04_multiprocess_loading"))
+    assert list(entries["gpu_gap"]["traces"]) == [before]
+    assert list(entries["gpu_overview_after"]["traces"]) == [after]
+    kept = {picture.name for picture in PICTURES if picture.kept}
+    assert {name for name, entry in entries.items() if entry["source"]} == kept
+    assert all((PUBLISHER in entry["caption"]) == (name in kept) for name, entry in entries.items())
+
+
+def test_pictures_from_which_a_page_about_a_view_reads_numbers_are_kept():
+    of_views = ("tensorboard.md", "trace_view.md", "gpu_kernel_view.md")
+    text = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in of_views)
+    names = set(re.findall(r"begin screenshot (\w+) -->", text)) & set(OF_SAMPLES)
+    assert names == {picture.name for picture in PICTURES if picture.kept}
 
 
 def test_where_there_are_no_samples_their_pictures_stay_and_a_line_says_so(

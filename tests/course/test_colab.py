@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from support import NAMES, ROOT
+from support import CPU_RECORD, NAMES, ROOT
 
 from common.__main__ import _parser
 from common.course.blocks import front
@@ -18,6 +19,7 @@ from common.course.blocks import front
 NOTEBOOK = ROOT / "docs" / "colab.ipynb"
 COPIED = ("common", "steps", "pyproject.toml")  # what a recording needs of the project
 ADDRESS = 'REPOSITORY = "'
+COMMIT = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org", "commit", "--quiet")
 
 
 @pytest.fixture
@@ -102,9 +104,9 @@ def test_without_a_gpu_or_an_address_one_line_says_what_to_do(notebook, tmp_path
     assert output.traceback[0].startswith(line)
 
 
-@pytest.mark.long
-@pytest.mark.thorough
-def test_the_notebook_runs_on_a_cpu_but_for_its_gpu(notebook, tmp_path, monkeypatch):
+@pytest.fixture
+def without_gpu(notebook, tmp_path, monkeypatch):
+    """The notebook as it can run here: the project is copied, and what needs a GPU or the internet is left out."""
     for name in COPIED:  # instead of the clone
         source, target = ROOT / name, tmp_path / "walkthrough" / name
         target.parent.mkdir(exist_ok=True)
@@ -115,8 +117,39 @@ def test_the_notebook_runs_on_a_cpu_but_for_its_gpu(notebook, tmp_path, monkeypa
     replaced(notebook, "if not torch.cuda.is_available():", "if False:")
     replaced(notebook, "print(torch.cuda.get_device_name(),", "print(")
     replaced(notebook, "%pip install --quiet --editable .[train,board] matplotlib", "pass")
-    replaced(notebook, "--runs 1 --minutes {MINUTES}", "--runs 1 --device cpu --quick")
     replaced(notebook, "%load_ext tensorboard\n%tensorboard --logdir {RECORD}", "pass")
+    return notebook
+
+
+@pytest.mark.long
+def test_the_notebook_reads_and_packs_what_was_recorded(without_gpu, tmp_path):
+    shutil.copytree(ROOT / "logs" / "reference" / CPU_RECORD, tmp_path / "walkthrough" / "runs" / CPU_RECORD)
+    replaced(without_gpu, "!python -m common record --runs 1", "#")
+    run(without_gpu, tmp_path, 300)
+    text = printed(without_gpu)
+    assert text.count("What to do: ") == 2
+    assert "16_data_parallel" in text  # the table
+    assert (tmp_path / "walkthrough" / "ladder.png").exists()
+    assert (tmp_path / "walkthrough" / f"{CPU_RECORD}.zip").exists()
+
+
+def test_a_second_run_of_all_cells_stays_in_the_first_clone(notebook, tmp_path):
+    clone = next(cell.source for cell in code(notebook) if "git clone" in cell.source)
+    origin = tmp_path / "origin"
+    for words in (["init", "--quiet", origin], [*COMMIT, "--allow-empty", "--message", "empty"]):
+        subprocess.run(["git", *words], cwd=tmp_path if words[0] == "init" else origin, check=True, timeout=60)
+    sources = [f"REPOSITORY = {origin.as_uri()!r}", clone, clone, "print('now in', Path.cwd())"]
+    again = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    run(again, tmp_path, 120)
+    assert f"now in {(tmp_path / 'walkthrough').resolve()}\n" in printed(again)
+    assert [path.parent.name for path in tmp_path.rglob(".git")] == ["origin", "walkthrough"]
+
+
+@pytest.mark.long
+@pytest.mark.thorough
+def test_the_notebook_runs_on_a_cpu_but_for_its_gpu(without_gpu, tmp_path):
+    notebook = without_gpu
+    replaced(notebook, "--runs 1 --minutes {MINUTES} --download", "--runs 1 --device cpu --quick")
     run(notebook, tmp_path, 1200)
     text = printed(notebook)
     folder = next((tmp_path / "walkthrough" / "runs").iterdir())

@@ -101,7 +101,7 @@ def fetch(sample: Sample, folder: Path, timeout: float = TIMEOUT) -> None:
             f"{sample.name}: {sample.address} answers {error.code} {printable(error.reason, 60)}"
         ) from error
     except (OSError, http.client.HTTPException) as error:
-        raise InputError(f"{sample.name}: {sample.address} cannot be fetched: {_reason(error)}") from error
+        raise InputError(f"{_reason(error)}: {sample.name} cannot be fetched from {sample.address}") from error
 
 
 def _keep(sample: Sample, folder: Path, answer: IO[bytes]) -> None:

@@ -9,7 +9,6 @@ no view needs, so that it is small.
 
 import argparse
 import gzip
-import hashlib
 import json
 import os
 import subprocess
@@ -26,6 +25,7 @@ from common.errors import InputError, one_line_errors
 from common.ladder.statistics import Ratio
 from common.machine import ROOT, now
 from common.options import OneLineParser, whole_number
+from common.reference.samples import sha256
 from common.run import privacy
 
 FOLDER = ROOT / "docs" / "mysteries"
@@ -91,7 +91,7 @@ def trace_of(name: str) -> Path:
 def checksums() -> dict[str, str]:
     """{file name: SHA-256} of all programs."""
     paths = [program(name, fixed) for name in NAMES for fixed in (False, True)]
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {path.name: sha256(path) for path in paths}
 
 
 def read_measured(path: Path = MEASURED) -> Measured | None:

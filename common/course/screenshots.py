@@ -30,12 +30,12 @@ FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
 SAMPLES = ROOT / "logs" / "samples"
 
-
 BEFORE, AFTER = PAIR
 WORDS = {BEFORE: "loading in the main process", AFTER: "loading in 4 worker processes"}
-PUBLISHED = {sample.name: sample for sample in reference_samples.read_list().samples if sample.name in PAIR}
+LISTED = reference_samples.read_list()
+PUBLISHED = {sample.name: sample for sample in LISTED.samples if sample.name in PAIR}
 SOURCE = PUBLISHED[BEFORE].address.replace("/raw/", "/tree/").rsplit("/", 2)[0]  # the folder that holds both
-LICENCE = reference_samples.read_list().licences[PUBLISHED[BEFORE].source].name
+LICENCE = LISTED.licences[PUBLISHED[BEFORE].source].name
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def run_step(
             print(distorted[0], flush=True)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
-            distorted = new_pages(page_faults, timing.page_faults)
+            distorted += new_pages(page_faults, timing.page_faults)
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
             shutil.copyfileobj(plain, compressed)
         if not leads:

@@ -14,6 +14,7 @@ from support import ROOT
 
 from common.studies.lab import read
 from labs.speedrun import heads, recipe
+from labs.speedrun import race as race_module
 from labs.speedrun.race import FILE, race_options
 from labs.speedrun.tables import PROGRAMS
 
@@ -80,6 +81,23 @@ def test_every_program_races_and_learns(raced, name):
     assert len(race["seconds"]) == len(race["accuracies"]) == 3
     assert race["losses"][-1] < race["losses"][0]
     assert "5.00% in" in done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_step_waits_for_the_device_to_read_a_loss(raced, name, monkeypatch):
+    losses = []
+
+    def one_step(file, args, data, loader, train_step, *_, **__):
+        batch = next(iter(loader))
+        with monkeypatch.context() as patched:
+            for reads in ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__"):
+                patched.setattr(torch.Tensor, reads, lambda *_: pytest.fail(f"{file} reads a value in its step"))
+            losses.append(train_step(*batch))
+
+    monkeypatch.setattr(race_module, "run_race", one_step)
+    done, _ = raced(name)
+    assert done.returncode == 0, done.stderr
+    assert losses[0].requires_grad
 
 
 RECIPES = recipe.recipes()

@@ -84,6 +84,17 @@ def test_every_program_races_and_learns(raced, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_every_program_turns_tf32_off_by_names_that_can_be_read_afterwards(raced, name, monkeypatch):
+    """Inductor's max-autotune reads them, and torch raises where newer and older names are mixed."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    monkeypatch.setattr(race_module, "run_race", lambda *_, **__: None)
+    done, _ = raced(name)
+    assert done.returncode == 0, done.stderr
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, False)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_no_step_waits_for_the_device_to_read_a_loss(raced, name, monkeypatch):
     losses = []
 

@@ -22,7 +22,7 @@ from common.options import StepOptions
 from common.run import progress, ranks
 from common.run.batches import Epochs
 from common.run.folder import add_trace, own_folder, publish, stamp
-from common.run.gpu_clocks import GpuWatch, slowed_down
+from common.run.gpu_clocks import GpuWatch
 from common.run.reader import end_with_reader
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.run.tracing import cpu_peak_bytes, traced_window, without_kernels
@@ -118,7 +118,7 @@ def run_step(
             batch_bytes=transfer.batch_bytes,
             gpu_clocks=watch.clocks,
             trace=_trace_name(),
-            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks), *no_kernels],
+            notes=[*notes, *_notes(step, args, device, precision), *watch.notes, *no_kernels],
             environment=environment,
             started=started,
         )

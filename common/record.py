@@ -116,8 +116,9 @@ class Result:
     the model computes in, "bfloat16". workers, pin_memory: the loader's. world_size: processes that trained together.
     samples_per_second: of all of them; tokens_per_second: for what trains on tokens, else None. first_step_seconds: of
     the first training step, which compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes:
-    bytes that one batch moves to the device. gpu_clocks: see `run.gpu_clocks`. notes: what this device could not do.
-    started: ISO 8601.
+    bytes that one batch moves to the device. gpu_clocks: see `run.gpu_clocks`. needs: what the step's change needs and
+    this run lacked, "a GPU", so that it is the program of the step before; None where the change has an effect. notes:
+    what this device could not do. started: ISO 8601.
     """
 
     schema: int
@@ -140,9 +141,15 @@ class Result:
     batch_bytes: int
     gpu_clocks: GpuClocks | None = None
     trace: str
+    needs: str | None = None
     notes: list[str]
     environment: Environment
     started: str
+
+    @property
+    def acts(self) -> bool:
+        """Whether the step's change has an effect in this run; else it is noise that its speed differs by."""
+        return self.needs is None
 
     @property
     def data_label(self) -> str:
@@ -168,6 +175,7 @@ class Result:
     def as_json(self) -> dict[str, Any]:
         """The object that `result.json` holds, in the schema that the result was made with."""
         left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + (() if self.gpu_clocks else ("gpu_clocks",))
+        left_out += ("needs",) if self.acts else ()
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 

@@ -116,7 +116,8 @@ class Result:
     the model computes in, "bfloat16". workers, pin_memory: the loader's. world_size: processes that trained together.
     samples_per_second: of all of them; tokens_per_second: for what trains on tokens, else None. first_step_seconds: of
     the first training step, which compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes:
-    bytes that one batch moves to the device. gpu_clocks: see `run.gpu_clocks`. notes: what this device could not do.
+    bytes that one batch moves to the device. gpu_clocks: see `run.gpu_clocks`. needs: what the step's change needs and
+    this run lacked, "a GPU"; None where the change has an effect. notes: what this device could not do.
     started: ISO 8601.
     """
 
@@ -139,6 +140,7 @@ class Result:
     peak_memory_bytes: PeakMemory
     batch_bytes: int
     gpu_clocks: GpuClocks | None = None
+    needs: str | None = None
     trace: str
     notes: list[str]
     environment: Environment
@@ -167,7 +169,9 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `result.json` holds, in the schema that the result was made with."""
-        left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + (() if self.gpu_clocks else ("gpu_clocks",))
+        left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + tuple(
+            name for name in ("gpu_clocks", "needs") if getattr(self, name) is None
+        )
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 

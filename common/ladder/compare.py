@@ -27,15 +27,21 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class Row:
-    """One step in a ladder: how fast it is against the baseline, and against the row before (None for the first).
+    """One step in a ladder: how fast it is against the baseline, and against the last row before it that acts.
 
-    rounds: its windows, round by round, that both ratios are from.
+    rounds: its windows, round by round, that both ratios are from. gain: None for the first row and for one that does
+    not act: it is the program of the row before it, so that a ratio would be noise.
     """
 
     result: Result
     rounds: Rounds
     relative: Ratio
     gain: Ratio | None
+
+    @property
+    def acts(self) -> bool:
+        """Whether the step's change has an effect on this device; where not, `result.needs` says what it needs."""
+        return self.result.needs is None
 
 
 @dataclass(frozen=True)
@@ -88,15 +94,19 @@ def _ladder(group: list[Result], runs: Runs) -> Ladder:
     windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
     rows: list[Row] = []
     for result, rounds in zip(group, windows, strict=True):
-        gain = ratio(rounds, rows[-1].rounds) if rows else None
-        relative = gain if gain and len(rows) == 1 else ratio(rounds, windows[0])
+        before = next((row for row in reversed(rows) if row.acts), rows[0] if rows else None)
+        relative = ratio(rounds, windows[0])
+        gain = ratio(rounds, before.rounds) if before and result.needs is None else None
         rows.append(Row(result, rounds, relative, gain))
     return Ladder(rows)
 
 
 def rounds_compared(ladder: Ladder) -> tuple[int, int]:
-    """The fewest and the most rounds that a ratio of the ladder is from: 1 for one from the windows of two runs."""
-    rounds = [ratio.rounds for row in ladder.rows[1:] for ratio in (row.relative, row.gain) if ratio]
+    """The fewest and the most rounds that a ratio of the ladder is from: 1 for one from the windows of two runs.
+
+    Without the rows that do not act, whose ratios are not shown.
+    """
+    rounds = [ratio.rounds for row in ladder.rows[1:] if row.acts for ratio in (row.relative, row.gain) if ratio]
     return min(rounds, default=1), max(rounds, default=1)
 
 
@@ -174,6 +184,8 @@ def comparison(compared: Sequence[Ladder]) -> dict[str, Any]:
                     "relative_low": relative and relative.low,
                     "relative_high": relative and relative.high,
                     "resolved": relative and relative.resolved,
+                    "acts": row.acts,
+                    "needs": row.result.needs,
                 }
             )
     return {"baseline": compared[0].baseline.step, "rows": rows}

@@ -113,6 +113,17 @@ def test_a_slower_step_has_a_ratio_below_1():
     assert str(ladder.rows[1].gain).startswith("0.50x (0.4")
 
 
+def test_a_row_without_effect_has_no_gain_and_the_next_one_is_compared_with_the_last_that_acts():
+    noise = make_result("01_amp", windows=SLOW, needs="bf16 units")
+    [ladder] = compare.ladders([make_result(windows=SLOW), noise, make_result("02_bigger_batch", windows=FAST)])
+    assert [row.acts for row in ladder.rows] == [True, False, True]
+    assert ladder.rows[1].gain is None
+    assert ladder.rows[2].gain == ladder.rows[2].relative  # both against 00_baseline
+    rows = compare.comparison([ladder])["rows"]
+    assert [(row["acts"], row["needs"]) for row in rows] == [(True, None), (False, "bf16 units"), (True, None)]
+    assert rows[1]["relative"] == 1.0
+
+
 def test_a_step_that_was_run_again_by_itself_is_not_the_rounds_that_its_folder_still_has(tmp_path):
     base = in_rounds(tmp_path, "00_baseline", {1: around(100.0), 2: around(80.0)})
     in_rounds(tmp_path, "01_amp", {1: around(100.0), 2: around(80.0)})
@@ -345,6 +356,7 @@ def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command, sch
     assert (ratio, resolved) == (pytest.approx(2.0), True)
     assert 1 < low < ratio < high
     assert [value["rows"][0][name] for name in ("relative", "resolved")] == [1.0, False]
+    assert (row.pop("acts"), row.pop("needs")) == (True, None)
     assert row == json.loads((tmp_path / "01_amp" / "result.json").read_text())
     assert ("precision" in row) == (schema == 2)
 

@@ -34,7 +34,13 @@ def lacking():
 
 
 @pytest.fixture
-def fake_runs(monkeypatch, tmp_path, refusing, lacking):
+def needing():
+    """{step: what its change needs and this device lacks} of those among `fake_runs` that have no effect here."""
+    return {}
+
+
+@pytest.fixture
+def fake_runs(monkeypatch, tmp_path, refusing, lacking, needing):
     """In place of real steps: each run writes a hand-made result. Returns the log of runs and the steps to fail."""
     log, failing = [], set()
 
@@ -47,9 +53,8 @@ def fake_runs(monkeypatch, tmp_path, refusing, lacking):
             return runner.Outcome(2, refusing[file.stem])
         speed = 100.0 + len(log)
         notes = [record.NO_KERNELS] if len(log) in lacking else []
-        result = make_result(
-            file.stem, windows=[speed] * 5, trace=f"secret-host.{len(log)}.pt.trace.json.gz", notes=notes
-        )
+        trace, needs = f"secret-host.{len(log)}.pt.trace.json.gz", needing.get(file.stem)
+        result = make_result(file.stem, windows=[speed] * 5, trace=trace, notes=notes, needs=needs)
         folder = write_run(words[words.index("--logdir") + 1], result)
         (folder / f"events.out.tfevents.17.secret-host.{len(log)}").write_bytes(b"scalars")
         kernel = {"name": "triton_poi_fused_0", "args": {"kernel_file": "/tmp/torchinductor_secret/ab/c.py", "n": 1}}
@@ -89,6 +94,21 @@ def test_runs_are_interleaved_and_every_window_is_kept(fake_runs, tmp_path):
     assert whole.samples_per_second == record.Throughput(105.0, [102.0] * 5 + [105.0] * 5 + [108.0] * 5)
     assert (folder / whole.trace).exists()
     assert not (tmp_path / FOLDER / ".running").exists()
+
+
+def test_a_step_without_effect_on_this_device_is_recorded_once(fake_runs, needing, tmp_path, capsys):
+    log, _ = fake_runs
+    needing["01_amp"] = "bf16 units"
+    assert record_runs(tmp_path, "--runs", "3") == 0
+    assert log == [*NAMES, "00_baseline", "02_bigger_batch", "00_baseline", "02_bigger_batch"]
+    folder = tmp_path / FOLDER
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "The table: " in line]
+    assert "holds 3 run(s) of every step, 1 of 01_amp: without effect on this device. The table:" in line
+    assert record.read_result(folder / "01_amp" / "result.json").needs == "bf16 units"
+    assert recording.interleaved(folder)
+    log.clear()
+    assert record_runs(tmp_path, "--runs", "4") == 0
+    assert log == ["00_baseline", "02_bigger_batch"]
 
 
 def test_one_trace_per_step_is_kept_without_host_name_or_path(fake_runs, tmp_path):

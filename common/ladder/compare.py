@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, printable
 from common.ladder.statistics import Ratio, Rounds, ratio
 from common.record import FILE, Result, Setup, read_result, run_files
 
@@ -40,8 +40,13 @@ class Row:
 
     @property
     def acts(self) -> bool:
-        """Whether the step's change has an effect on this device; where not, `result.needs` says what it needs."""
+        """Whether the step's change has an effect on this device."""
         return self.result.needs is None
+
+    @property
+    def needs(self) -> str:
+        """What stands in the place of ratios: "needs a GPU"; "" for a row that acts."""
+        return "" if self.acts else f"needs {printable(self.result.needs, 40)}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,15 @@ class Ladder:
     @property
     def baseline(self) -> Result:
         return self.rows[0].result
+
+    @property
+    def acting(self) -> list[Row]:
+        """The rows whose ratios say something: the baseline, and those that act."""
+        return [row for row in self.rows if row.acts or row is self.rows[0]]
+
+    def before(self, row: Row) -> Row | None:
+        """The row that `row.gain` is against: the last one before it that acts. None for the first row."""
+        return next((other for other in reversed(self.acting) if other.result.step < row.result.step), None)
 
 
 def spread(result: Result) -> tuple[float, float]:
@@ -94,10 +108,8 @@ def _ladder(group: list[Result], runs: Runs) -> Ladder:
     windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
     rows: list[Row] = []
     for result, rounds in zip(group, windows, strict=True):
-        before = next((row for row in reversed(rows) if row.acts), rows[0] if rows else None)
-        relative = ratio(rounds, windows[0])
-        gain = ratio(rounds, before.rounds) if before and result.needs is None else None
-        rows.append(Row(result, rounds, relative, gain))
+        before = Ladder(rows).acting[-1].rounds if rows and result.needs is None else None
+        rows.append(Row(result, rounds, ratio(rounds, windows[0]), before and ratio(rounds, before)))
     return Ladder(rows)
 
 
@@ -106,7 +118,7 @@ def rounds_compared(ladder: Ladder) -> tuple[int, int]:
 
     Without the rows that do not act, whose ratios are not shown.
     """
-    rounds = [ratio.rounds for row in ladder.rows[1:] if row.acts for ratio in (row.relative, row.gain) if ratio]
+    rounds = [ratio.rounds for row in ladder.acting[1:] for ratio in (row.relative, row.gain) if ratio]
     return min(rounds, default=1), max(rounds, default=1)
 
 

@@ -140,12 +140,10 @@ def enable_tf32() -> None:
 
 
 def _allow_tf32(allowed: bool) -> None:
-    # One by one: in torch 2.11, `torch.backends.fp32_precision` does not reach convolutions. Matrix products by the
-    # older name, which sets the newer too: after `matmul.fp32_precision = "tf32"` alone, torch.compile up to 2.13
-    # refuses to go on, since it reads both. No CPU is concerned.
+    # By the older names, which set the newer too. After the newer, `fp32_precision = …`, some releases raise where
+    # anything reads the older, as torch.compile, max-autotune and `cudnn.flags()` do. No CPU is concerned.
     torch.backends.cuda.matmul.allow_tf32 = allowed
-    convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]  # no stub
-    convolutions.fp32_precision = "tf32" if allowed else "ieee"
+    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def empty_cache(device: torch.device) -> None:

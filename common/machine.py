@@ -67,6 +67,15 @@ def keep_freed_memory() -> bool:
     return all([mallopt(setting, value) for setting, value in MALLOPT.items()])
 
 
+def page_faults() -> int:
+    """How often this process has touched a page of memory that it did not have yet (minor faults); 0 if unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def cpu_name() -> str:
     """The processor's marketing name, as far as the system reports it."""
     return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown CPU"

@@ -117,8 +117,8 @@ class Result:
     samples_per_second: of all of them; tokens_per_second: for what trains on tokens, else None. first_step_seconds: of
     the first training step, which compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes:
     bytes that one batch moves to the device. gpu_clocks: see `run.gpu_clocks`. needs: what the step's change needs and
-    this run lacked, "a GPU"; None where the change has an effect. notes: what this device could not do.
-    started: ISO 8601.
+    this run lacked, "a GPU", so that it is the program of the step before; None where the change has an effect. notes:
+    what this device could not do. started: ISO 8601.
     """
 
     schema: int
@@ -140,11 +140,16 @@ class Result:
     peak_memory_bytes: PeakMemory
     batch_bytes: int
     gpu_clocks: GpuClocks | None = None
-    needs: str | None = None
     trace: str
+    needs: str | None = None
     notes: list[str]
     environment: Environment
     started: str
+
+    @property
+    def acts(self) -> bool:
+        """Whether the step's change has an effect in this run; else it is noise that its speed differs by."""
+        return self.needs is None
 
     @property
     def data_label(self) -> str:
@@ -169,9 +174,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `result.json` holds, in the schema that the result was made with."""
-        left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + tuple(
-            name for name in ("gpu_clocks", "needs") if getattr(self, name) is None
-        )
+        left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + (() if self.gpu_clocks else ("gpu_clocks",))
+        left_out += ("needs",) if self.acts else ()
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 

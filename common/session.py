@@ -3,7 +3,9 @@
 The two measurements are never mixed: tracing slows the training, so throughput comes from the timed windows alone.
 """
 
+import ast
 import gzip
+import re
 import shutil
 import statistics
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from common.run.folder import add_trace, own_folder, publish, stamp
 from common.run.gpu_clocks import GpuWatch, slowed_down
 from common.run.reader import end_with_reader
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
-from common.run.tracing import cpu_peak_bytes, traced_window, without_kernels
+from common.run.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ def run_step(
     if len(loader) == 0:
         raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} {unit})")
     plan = QUICK if args.quick else FULL
+    needs = unmet_need(file, device, precision)
     started, environment = machine.now(), record.environment(torch.__version__, torch.version.cuda)
     leads = ranks.rank() == 0
     say = progress.say if leads else quiet
@@ -84,12 +87,14 @@ def run_step(
             peak = record.PeakMemory(*gpu_peak_bytes(device))
 
         trace, packed = staging / "trace.json", staging / "trace.json.gz"  # names that TensorBoard would not load
-        trace_events = traced_window(batches, train_step, device, trace, args.stacks)
-        no_kernels = without_kernels(trace_events, device)
-        if no_kernels and leads:  # also where `record` follows this run and shows no notes
-            print(no_kernels[0], flush=True)
+        page_faults: list[int] = []
+        trace_events = traced_window(batches, train_step, device, trace, args.stacks, page_faults)
+        distorted = without_kernels(trace_events, device)
+        if distorted and leads:  # also where `record` follows this run and shows no notes
+            print(distorted[0], flush=True)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
+            distorted = new_pages(page_faults, timing.page_faults)
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
             shutil.copyfileobj(plain, compressed)
         if not leads:
@@ -118,7 +123,8 @@ def run_step(
             batch_bytes=transfer.batch_bytes,
             gpu_clocks=watch.clocks,
             trace=_trace_name(),
-            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks), *no_kernels],
+            needs=needs,
+            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks), *distorted],
             environment=environment,
             started=started,
         )
@@ -135,6 +141,27 @@ def run_step(
         f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"
     )
     return result
+
+
+def unmet_need(file: str, device: torch.device, precision: torch.dtype | None) -> str | None:
+    """What the program's change needs, by the line `Needs` of its docstring, and this run lacks; None where it acts.
+
+    "a GPU"; "bf16 units", which are there where autocast is on; "a second process". A program without that line acts
+    everywhere. Raises InputError for another need.
+    """
+    docstring = ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""
+    line = re.search(r"^Needs\s+(.*)", docstring, re.MULTILINE)
+    if line is None:
+        return None
+    met = {
+        "a GPU": device.type == "cuda",
+        "bf16 units": precision not in (None, torch.float32),
+        "a second process": ranks.world_size() > 1,
+    }
+    need = next((need for need in met if line[1].startswith(need)), None)
+    if need is None:
+        raise InputError(f"{file}: its docstring needs {line[1]!r}; known are: {', '.join(met)}")
+    return None if met[need] else need
 
 
 def _trace_name() -> str:

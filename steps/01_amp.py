@@ -3,8 +3,9 @@
 Idea       Convolutions and matrix products in 16 bits run on Tensor Cores and keep activations of half the size.
 Change     torch.autocast around forward and loss: bf16 where the GPU has it, otherwise fp16 with a GradScaler.
 Look for   GPU Kernel: Tensor Cores no longer at 0 %; Memory: a lower peak; Overview: less "Kernel" time per step.
-Caution    fp16 needs the scaler: small gradients underflow to zero without it. On most CPUs
-           bf16 is slower than fp32, without its instructions many times: autocast is on only with AMX.
+Caution    fp16 needs the scaler: small gradients underflow to zero without it.
+Needs      bf16 units (fp16 on older GPUs). On most CPUs bf16 is slower than fp32, without its instructions many times:
+           there autocast is on only with AMX.
 """
 
 import sys
@@ -30,8 +31,8 @@ def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     train_set = cifar10(args.data, transform=resized_float(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=32, shuffle=True, drop_last=True)

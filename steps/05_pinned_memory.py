@@ -5,7 +5,7 @@ Change     DataLoader(pin_memory=True) and .to(device, non_blocking=True).
 Look for   Trace: "Memcpy HtoD (Pinned -> Device)" instead of "Pageable", overlapping with the launches that follow.
 Caution    Pinned memory cannot be swapped out: too much of it slows the whole machine. Never change a batch on the CPU
            after a non-blocking copy of it.
-No GPU     Nothing is copied to a device, so pinned memory has no effect.
+Needs      a GPU. Where nothing is copied to a device, pinned memory has no effect.
 """
 
 import sys
@@ -31,8 +31,8 @@ def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, drop_last=True,

@@ -7,7 +7,7 @@ Look for   Trace: "Memcpy HtoD" in a row of its own, beside the kernels of the s
 Caution    Streams are not ordered among each other: the one that trains must wait for the copy (wait_stream), and the
            batch's memory must not be reused before it has been trained on (record_stream). At least one more batch is
            on the device. It needs pinned memory.
-No GPU     There is no copy to overlap: batches are passed on as they are.
+Needs      a GPU. On a CPU there is no copy to overlap: batches are passed on as they are.
 """
 
 import sys
@@ -34,8 +34,8 @@ def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, drop_last=True,

@@ -6,7 +6,7 @@ Change     losses.append(loss.detach()).
 Look for   Trace: no "aten::item", no "cudaStreamSynchronize" at the end of a step; the CPU runs ahead of the GPU.
 Caution    print(loss), an `if` on a tensor, .cpu() and .tolist() wait as well. Read losses once per epoch, with
            torch.stack(losses).tolist(). With fp16, GradScaler still reads one number per step: see step 11.
-No GPU     A CPU has the loss at once: there is nothing to wait for.
+Needs      a GPU. A CPU has the loss at once: there is nothing to wait for.
 """
 
 import sys
@@ -33,8 +33,8 @@ def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     train_set = cifar10(args.data, download=args.download)
     loader = DeviceLoader(train_set, args.batch_size, device, args.seed)

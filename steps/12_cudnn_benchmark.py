@@ -6,7 +6,7 @@ Change     torch.backends.cudnn.benchmark = True.
 Look for   GPU Kernel: other names among the convolutions, and less time in them; the first step takes longer.
 Caution    Every new shape is measured again: batches that vary in size pay each time, hence drop_last. The choice may
            differ from run to run, and so may the last digits of a loss.
-No GPU     There is no cuDNN.
+Needs      a GPU. On a CPU there is no cuDNN.
 """
 
 import sys
@@ -33,8 +33,8 @@ def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
 
     train_set = cifar10(args.data, download=args.download)

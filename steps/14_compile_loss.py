@@ -1,8 +1,8 @@
 """Step 14: compile normalisation and loss with the model.
 
 Idea       Converting and normalising a batch is four kernels, each of which reads and writes all of it in float32.
-           Inside the compiled function they are one, with the conversion to autocast's dtype; so is the loss.
-Change     One compiled function: images to loss. The normalisation as one multiply-add, images * scale + bias.
+           Inside the compiled module they are one, with the conversion to autocast's dtype; so is the loss.
+Change     One compiled module, from images to loss. The normalisation as one multiply-add, images * scale + bias.
 Look for   Trace: aten::div, aten::sub and aten::_to_copy gone from the start of a step. Memory: a lower peak.
 Caution    What is compiled must not read a tensor's value (.item(), an `if` on one): each such place splits the graph.
            Resizing stays outside: on a CPU the generated code for it is slower than torch's own.
@@ -27,31 +27,37 @@ from torch import nn
 from torchvision.transforms.v2.functional import resize
 
 
+class ImagesToLoss(nn.Module):
+    def __init__(self, model, scale, bias, amp_dtype):
+        super().__init__()
+        self.model, self.criterion = model, nn.CrossEntropyLoss()
+        self.scale, self.bias, self.amp_dtype = scale, bias, amp_dtype
+
+    def forward(self, images, labels):
+        with torch.autocast(images.device.type, self.amp_dtype, enabled=self.amp_dtype != torch.float32):
+            return self.criterion(self.model(images * self.scale + self.bias), labels)
+
+
 @one_line_errors()
 def main():
     args = step_options(__doc__, __file__)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
 
     train_set = cifar10(args.data, download=args.download)
     loader = DeviceLoader(train_set, args.batch_size, device, args.seed)
     model = classifier(args.model, args.image_size).to(device, memory_format=torch.channels_last)
-    criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
     amp_dtype = autocast_dtype(device, args.precision)
     mean = torch.tensor(CIFAR10_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(CIFAR10_STD, device=device).view(3, 1, 1)
-    scale, bias = 1 / (255 * std), -mean / std
+    forward = ImagesToLoss(model, 1 / (255 * std), -mean / std, amp_dtype)
+    forward.compile()
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
     losses = []
-
-    @torch.compile
-    def forward(images, labels):
-        with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
-            return criterion(model(images * scale + bias), labels)
 
     def train_step(images, labels):
         images = images.contiguous(memory_format=torch.channels_last)

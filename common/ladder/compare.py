@@ -41,7 +41,7 @@ class Row:
     @property
     def acts(self) -> bool:
         """Whether the step's change has an effect on this device."""
-        return self.result.needs is None
+        return self.result.acts
 
     @property
     def needs(self) -> str:
@@ -108,7 +108,7 @@ def _ladder(group: list[Result], runs: Runs) -> Ladder:
     windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
     rows: list[Row] = []
     for result, rounds in zip(group, windows, strict=True):
-        before = Ladder(rows).acting[-1].rounds if rows and result.needs is None else None
+        before = Ladder(rows).acting[-1].rounds if rows and result.acts else None
         rows.append(Row(result, rounds, ratio(rounds, windows[0]), before and ratio(rounds, before)))
     return Ladder(rows)
 

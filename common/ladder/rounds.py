@@ -203,7 +203,7 @@ class Schedule:
 
 def acts(results: Iterable[record.Result]) -> bool:
     """Whether a step's change has an effect on this device, by its runs."""
-    return all(result.needs is None for result in results)
+    return all(result.acts for result in results)
 
 
 def once(runs: Mapping[int, record.Result]) -> bool:

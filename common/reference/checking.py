@@ -85,7 +85,7 @@ def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
                 result, line = _of_step(step, shared, problems, fully)
                 results.append(result)
                 lines.append(line)
-                if result.needs is None:
+                if result.acts:
                     counts.add(len(record.run_files(step)))
     if len(counts) > 1:
         problems.insert(0, f"the steps have different numbers of runs ({', '.join(map(str, sorted(counts)))})")

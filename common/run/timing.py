@@ -48,10 +48,14 @@ class Window:
 
 @dataclass(frozen=True)
 class Timing:
-    """A training as it was timed. first_step_seconds: of the first step, loading not included; it is in no window."""
+    """A training as it was timed. first_step_seconds: of the first step, loading not included; it is in no window.
+
+    page_faults: `machine.page_faults` per step while the windows were timed.
+    """
 
     first_step_seconds: float
     windows: list[Window]
+    page_faults: float = 0.0
 
     @property
     def samples_per_second(self) -> record.Throughput:
@@ -99,14 +103,16 @@ def time_training(
         empty_cache(device)
         torch.cuda.reset_peak_memory_stats(device)
         train_step(*next(batches))  # reserves again what a step needs, which takes time
-    windows = []
+    windows, trained, faults = [], 0, machine.page_faults()
     with around_windows or nullcontext():
         for number in range(1, plan.windows + 1):
-            for _ in range(steps_past_epoch(batches, steps)):
+            skipped = steps_past_epoch(batches, steps)
+            for _ in range(skipped):
                 train_step(*next(batches))
+            trained += skipped + steps
             windows.append(timed_window(batches, train_step, device, steps, count_tokens))
             report(f"window {number}/{plan.windows}", number + 1, samples_per_second=windows[-1].samples_per_second)
-    return Timing(first_step_seconds, windows)
+    return Timing(first_step_seconds, windows, (machine.page_faults() - faults) / trained)
 
 
 def _time_first_step(batch: Batch, train_step: TrainStep, device: torch.device) -> float:

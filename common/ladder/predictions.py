@@ -152,8 +152,8 @@ def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> 
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):
         lines += [
-            "No ladder from a GPU has been recorded yet. On a CPU some of the steps have no effect, and the traces",
-            "show it; see [Without a GPU](index.md#without-a-gpu).",
+            "No ladder from a GPU has been recorded yet. Steps that have no effect on a CPU are left out; see",
+            "[Without a GPU](index.md#without-a-gpu).",
             "",
         ]
     for ladder, rows in ladders:

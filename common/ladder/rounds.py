@@ -10,7 +10,7 @@ A step whose change has no effect on this device runs once, for its trace: it is
 
 import argparse
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -69,7 +69,8 @@ class Schedule:
     scripts: the steps. limit: rounds at most. until: the goal of `--until` in percent, None to make all rounds.
     runs: {step: {round: its result}}; what is there is not run again. not_run: {step: why it cannot be run here}.
     pace: times each run that succeeds, from one `next` to the following one; with a limit, `--minutes` may end the
-    rounds as well.
+    rounds as well. without_effect: steps that will run once, as far as it is known before their first run; only the
+    time to go depends on it.
     """
 
     scripts: Sequence[Path]
@@ -78,6 +79,7 @@ class Schedule:
     pace: Pace = field(default_factory=Pace)
     runs: dict[str, dict[int, record.Result]] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
+    without_effect: Collection[str] = ()
 
     @classmethod
     def of(
@@ -125,8 +127,10 @@ class Schedule:
         return [script for script in left if script.stem not in self.not_run]
 
     def to_go(self) -> list[str]:
-        """The step of every run that is not there."""
-        return [script.stem for number in range(1, self.limit + 1) for script in self.missing(number)]
+        """The step of every run that is to be made."""
+        left = [script.stem for number in range(1, self.limit + 1) for script in self.missing(number)]
+        single = [step for step in dict.fromkeys(left) if step in self.without_effect]
+        return [step for step in left if step not in single] + single
 
     @property
     def whole_rounds(self) -> int:

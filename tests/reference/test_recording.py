@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support import ROOT, make_result, write_run
@@ -66,6 +67,7 @@ def fake_runs(monkeypatch, tmp_path, refusing, lacking, needing):
     monkeypatch.setattr(runner, "run", run)
     monkeypatch.setattr(runner, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in NAMES])
     monkeypatch.setattr(runner, "check_input", lambda args: None)
+    monkeypatch.setattr(recording, "without_effect", lambda args, steps: needing)
     monkeypatch.setattr(machine, "git_revision", lambda: "0123456789ab")
     monkeypatch.setattr(machine, "cpu_name", lambda: "Test CPU (R) 2.0")
     monkeypatch.setattr("common.device.cpu_name", machine.cpu_name)
@@ -240,6 +242,26 @@ def test_a_record_with_few_minutes_ends_in_time_and_the_same_command_goes_on(fak
     assert record_runs(tmp_path, "--runs", "5", "--minutes", "6.5") == 0
     assert log == NAMES * 3
     assert f"{tmp_path / FOLDER} holds 3 run(s) of every step" in capsys.readouterr().out
+
+
+def test_the_time_to_go_counts_a_step_without_effect_once(fake_runs, needing, tmp_path, capsys, monkeypatch):
+    log, _ = fake_runs
+    needing["02_bigger_batch"] = "a GPU"
+    monkeypatch.setattr(pace, "monotonic", lambda: 60.0 * len(log))
+    assert record_runs(tmp_path, "--runs", "5") == 0
+    out = capsys.readouterr().out
+    assert "3 steps x 5 rounds, 10 runs to go: about 10 min; finished runs are kept" in out
+    assert "round 1 is over; about 8 min to go" in out
+
+
+def test_which_steps_are_recorded_once_depends_on_device_and_precision(monkeypatch):
+    def idle(device, precision):
+        monkeypatch.setattr("common.device.checked_device", lambda name: name)
+        args = SimpleNamespace(device=device, precision=precision)
+        return [step[:2] for step in sorted(recording.without_effect(args, runner.step_files()))]
+
+    assert idle("cpu", "fp32") == ["01", "05", "06", "10", "12", "15", "16"]
+    assert idle("cuda", "fp16") == ["16"]
 
 
 def test_minutes_combine_with_a_goal(fake_runs, tmp_path, capsys, monkeypatch):

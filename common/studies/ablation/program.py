@@ -60,7 +60,7 @@ def training(on: Optimisations, options: StepOptions) -> Training:
         model = model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # lacks a stub
     mode = "reduce-overhead" if on.cuda_graphs else None
     if on.compile and not on.compile_loss:
-        model = torch.compile(model, mode=mode)
+        model.compile(mode=mode)
     criterion = nn.CrossEntropyLoss()
     fused = {"fused": True} if on.fused_optimizer else {}
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, **fused)

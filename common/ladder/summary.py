@@ -9,8 +9,8 @@ from common.ladder.gpu_memory import Fit
 from common.ladder.statistics import ratio
 
 NO_EFFECT = (
-    "Where a row says what the step needs, its change has no effect on this device: it ran once, for its trace, and the "
-    "next step is compared with the last one that has an effect."
+    "Where a row says what the step needs, its change has no effect on this device: it ran once, for its trace, and "
+    "the next step is compared with the last one that has an effect."
 )
 
 

@@ -147,8 +147,10 @@ def unmet_need(file: str, device: torch.device, precision: torch.dtype | None) -
     """What the program's change needs, by the line `Needs` of its docstring, and this run lacks; None where it acts.
 
     "a GPU"; "bf16 units", which are there where autocast is on; "a second process". A program without that line acts
-    everywhere. Raises InputError for another need.
+    everywhere, as does one that is no file. Raises InputError for another need.
     """
+    if not Path(file).is_file():
+        return None
     docstring = ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""
     line = re.search(r"^Needs\s+(.*)", docstring, re.MULTILINE)
     if line is None:

@@ -63,7 +63,7 @@ def test_explain_shows_both_ranks_with_what_they_communicate(two, capsys):
 
 def test_one_process_says_so_and_replaces_the_traces_of_two(two, run_here, monkeypatch, tmp_path):
     shutil.copytree(two.logdir, tmp_path / "logs")
-    monkeypatch.setattr(torch, "compile", lambda mode: lambda function: function)
+    monkeypatch.setattr(torch, "compile", lambda call, mode: call)
     finished = run_here(PROGRAM, *WORDS, "--logdir", tmp_path / "logs", "--data", tmp_path)
     assert finished.returncode == 0, finished.stderr
     run = tmp_path / "logs" / PROGRAM.stem
@@ -93,6 +93,7 @@ def run_step(file, args, loader, train_step, **more):
     facts = {{
         "labels": [batch[1].tolist() for batch in batches],
         "losses": losses,
+        "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         "weights": [parameter.double().sum().item() for parameter in model.parameters()],
     }}
     Path({folder!r}, "rank" + os.environ["RANK"] + ".json").write_text(json.dumps(facts))
@@ -113,4 +114,5 @@ def test_the_ranks_train_on_other_images_and_keep_the_same_weights(tmp_path):
     one, other = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
     assert one["labels"] != other["labels"]
     assert one["losses"] != other["losses"]
+    assert one["graphs"] == other["graphs"] == 1  # normalisation, model and loss, compiled before DDP wraps them
     assert one["weights"] == other["weights"]

@@ -279,7 +279,7 @@ def test_tf32_is_switched_in_matrix_products_and_convolutions_of_a_gpu_alone():
         switch()
         assert torch.backends.cuda.matmul.fp32_precision == precision
         assert torch.get_float32_matmul_precision() == older  # which torch.compile reads up to 2.13, and refuses a mix
-        assert torch.backends.cudnn.conv.fp32_precision == precision
+        assert torch.backends.cudnn.allow_tf32 == (precision == "tf32")  # which max-autotune reads, and refuses a mix
         assert (torch.backends.mkldnn.matmul.fp32_precision, torch.backends.mkldnn.conv.fp32_precision) == on_a_cpu
 
 

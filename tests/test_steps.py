@@ -13,8 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from common import record
 from common.data import CIFAR10_STD
 from common.device import enable_tf32, without_gpu
+from common.errors import InputError
 from common.loaders import DeviceLoader, Prefetcher
 from common.machine import cpu_bf16_hardware
+from common.session import unmet_need
 
 PAIRS = list(itertools.pairwise(STEPS))
 
@@ -46,8 +48,39 @@ def test_a_step_opens_with_idea_change_look_for_and_caution(path):
     assert docstring.startswith(f"Step {path.stem[:2]}: ")
     for part in ("\nIdea ", "\nChange ", "\nLook for ", "\nCaution "):
         assert docstring.count(part) == 1
-    assert docstring.count("\nNo GPU ") == bool(without_gpu(path.stem[3:], "cpu"))
+    said = docstring.count("\nNo GPU ") + docstring.count("\nNeeds      a GPU. ")
+    assert said == bool(without_gpu(path.stem[3:], "cpu"))
     assert max(map(len, docstring.splitlines())) <= 120
+
+
+ON_CPU = {
+    "01_amp": "bf16 units", "16_data_parallel": "a second process",
+    **dict.fromkeys(("05_pinned_memory", "06_prefetch_stream", "10_no_hidden_syncs", "12_cudnn_benchmark",
+                     "15_cuda_graphs"), "a GPU"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "processes", "lacking"),
+    [
+        ("cpu", torch.float32, 1, ON_CPU),
+        ("cpu", torch.bfloat16, 1, {name: need for name, need in ON_CPU.items() if need != "bf16 units"}),
+        ("cuda", torch.float16, 1, {"16_data_parallel": "a second process"}),
+        ("cuda", torch.bfloat16, 2, {}),
+        ("cuda", None, 2, {"01_amp": "bf16 units"}),
+    ],
+)
+def test_a_step_says_what_its_change_needs_and_the_device_lacks(device, precision, processes, lacking, monkeypatch):
+    monkeypatch.setattr("common.run.ranks.world_size", lambda: processes)
+    needs = {path.stem: unmet_need(str(path), torch.device(device), precision) for path in STEPS}
+    assert {name: need for name, need in needs.items() if need} == lacking
+
+
+def test_a_need_that_nobody_knows_is_refused(tmp_path):
+    step = tmp_path / "17_own.py"
+    step.write_text('"""Step 17: own.\n\nNeeds      two GPUs. Of one kind.\n"""\n')
+    with pytest.raises(InputError, match="two GPUs"):
+        unmet_need(str(step), torch.device("cpu"), None)
 
 
 class Reads(TorchDispatchMode):
@@ -80,7 +113,7 @@ def settings(captured, compiled):
         "precision": captured.precision or torch.float32,
         "synchronises": reads(captured, images, labels) > 0,
         "channels_last": captured.model.layers[0].weight.is_contiguous(memory_format=torch.channels_last),
-        "compiled": "the model" if captured.model in targets else "a function" if targets else "nothing",
+        "compiled": "the model" if captured.model in targets else "images to loss" if targets else "nothing",
         "mode": modes[0],
         "fused": optimizer.defaults["fused"],
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
@@ -100,14 +133,12 @@ def settings(captured, compiled):
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    """torch.compile leaves models and functions as they are; a list of (what it was asked for, mode)."""
+    """Compiling leaves modules as they are; a list of (the module, mode)."""
     asked = []
 
-    def leave(target=None, mode=None):
-        if target is None:
-            return lambda function: leave(function, mode)
-        asked.append((target, mode))
-        return target
+    def leave(call, mode=None):
+        asked.append((call.__self__, mode))
+        return call
 
     monkeypatch.setattr(torch, "compile", leave)
     return asked
@@ -123,7 +154,7 @@ def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompile
     ladder = []
     monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun sets it
     monkeypatch.setattr("torch.distributed.init_process_group", lambda backend: None)
-    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda model: model)
+    monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda module, **_: module)
     for name in NAMES:
         monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
         uncompiled.clear()
@@ -142,11 +173,17 @@ def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompile
     }  # fmt: skip
 
 
-def test_the_baseline_switches_tf32_off(capture_step, tmp_path):
+@pytest.mark.parametrize("name", NAMES)
+def test_every_step_switches_tf32_off_in_words_that_can_be_read_back(name, capture_step, uncompiled, tmp_path):
+    """By the older names and by the newer: torch.compile's max-autotune and `cudnn.flags()` read the older."""
     enable_tf32()
-    capture_step("00_baseline", "--data", str(tmp_path))
+    capture_step(name, "--data", str(tmp_path))
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, False)
+    assert torch.get_float32_matmul_precision() == "highest"
     assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-    assert torch.backends.cudnn.conv.fp32_precision == "ieee"
+    assert torch.backends.cudnn.conv.fp32_precision in ("none", "ieee")  # none: nothing but float32 is asked for
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        pass
 
 
 def test_autocast_computes_in_the_chosen_dtype_and_keeps_the_loss_in_fp32(capture_step, bf16_cpu, tmp_path):

@@ -24,7 +24,7 @@ QUEUE_LENGTHS = 4
 # The profiler keeps its events in the blocks that the steps before have freed. Then each traced step takes new pages
 # for its tensors, which a timed step does not (13,824 per step of 128 images of 96 px), and the operators that
 # allocate look several times as slow as they are. On a CPU so much memory is touched and freed beforehand.
-SPARE_BYTES = 256 * 2**20
+SPARE_BYTES = 512 * 2**20
 NEW_PAGES = 1000  # per traced step beyond those of a timed one, 4 MB: from here on a run says so
 
 

@@ -2,11 +2,13 @@
 
 import json
 
+import pytest
 import torch
+from support import ROOT, run_program
 from torch.utils.data import DataLoader
 
 from common.run.batches import Epochs
-from common.run.tracing import QUEUE_LENGTHS, TRACED_STEPS, traced_window, without_kernels
+from common.run.tracing import NEW_PAGES, QUEUE_LENGTHS, TRACED_STEPS, new_pages, traced_window, without_kernels
 
 
 def traced(tmp_path, batches):
@@ -68,3 +70,46 @@ def test_a_trace_of_a_gpu_without_kernels_is_noted():
     assert "holds no kernels" in note
     assert without_kernels([*operators, kernel], torch.device("cuda")) == []
     assert without_kernels(operators, torch.device("cpu")) == []
+
+
+PAGES = """
+import itertools, sys, tempfile
+from pathlib import Path
+import torch
+from common import machine
+from common.run import tracing
+
+kept = machine.keep_freed_memory()
+net = torch.nn.Sequential(*(torch.nn.Conv2d(3, 3, 1) for _ in range(3)))
+
+def train_step(images):
+    (images.float() / 255 - 0.5).mul(2)
+    loss = net(images.float() / 255).sum()
+    loss.backward()
+    return loss
+
+images = torch.zeros(128, 3, 96, 96, dtype=torch.uint8)
+for _ in range(8):
+    train_step(images)
+faults = []
+with tempfile.TemporaryDirectory() as folder:
+    batches = itertools.repeat((images,))
+    tracing.traced_window(batches, train_step, torch.device("cpu"), Path(folder) / "trace.json", page_faults=faults)
+print(kept, *faults)
+"""
+
+
+def test_traced_steps_touch_no_more_new_pages_than_timed_ones():
+    finished = run_program("-c", PAGES, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+    kept, *faults = finished.stdout.split()
+    if kept != "True":
+        pytest.skip("no glibc, or MALLOC_ variables are set: freed memory is not kept here")
+    assert len(faults) == TRACED_STEPS
+    assert new_pages([int(pages) for pages in faults], timed=0) == []
+
+
+def test_traced_steps_that_wait_for_new_memory_are_noted():
+    assert new_pages([NEW_PAGES + 9, NEW_PAGES + 11, NEW_PAGES + 10], timed=11) == []
+    (note,) = new_pages([15_000, 15_010, 15_020], timed=10)
+    assert "15,000 new pages" in note

@@ -22,11 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from common import machine, record, session
 from common.device import without_gpu
 from common.errors import InputError, one_line_errors
-from common.ladder.runner import step_files
 from common.options import StepOptions
 from common.run import timing, tracing
-
-NEED_A_GPU = ("05", "06", "10", "12", "15")
 
 
 class Images(Dataset):
@@ -52,29 +49,6 @@ def options(logdir, **changes):
         precision="auto", seed=0, quick=True, stacks=False,
     )  # fmt: skip
     return StepOptions(**(values | changes))
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "processes", "idle"),
-    [
-        ("cpu", torch.float32, 1, {"01": "bf16 units", "16": "a second process"} | dict.fromkeys(NEED_A_GPU, "a GPU")),
-        ("cpu", torch.bfloat16, 2, dict.fromkeys(NEED_A_GPU, "a GPU")),
-        ("cuda", torch.bfloat16, 1, {"16": "a second process"}),
-        ("cuda", torch.float16, 2, {}),
-        ("cuda:1", torch.float32, 2, {"01": "bf16 units"}),
-    ],
-)
-def test_a_steps_change_acts_where_what_it_needs_is_there(device, precision, processes, idle, monkeypatch):
-    monkeypatch.setattr(session.ranks, "world_size", lambda: processes)
-    needs = {step.stem[:2]: session.unmet_need(str(step), torch.device(device), precision) for step in step_files()}
-    assert {step: need for step, need in needs.items() if need} == idle
-    assert len(needs) == 17
-
-
-def test_a_need_that_is_not_known_is_refused(tmp_path):
-    (tmp_path / "17_odd.py").write_text('"""Step 17.\n\nNeeds      patience.\n"""\n')
-    with pytest.raises(InputError, match="its docstring needs 'patience"):
-        session.unmet_need(str(tmp_path / "17_odd.py"), torch.device("cpu"), None)
 
 
 def small_step(failing=None):

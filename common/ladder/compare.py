@@ -109,7 +109,8 @@ def _ladder(group: list[Result], runs: Runs) -> Ladder:
     rows: list[Row] = []
     for result, rounds in zip(group, windows, strict=True):
         before = Ladder(rows).acting[-1].rounds if rows and result.acts else None
-        rows.append(Row(result, rounds, ratio(rounds, windows[0]), before and ratio(rounds, before)))
+        gain = None if before is None else ratio(rounds, before)
+        rows.append(Row(result, rounds, ratio(rounds, windows[0]), gain))
     return Ladder(rows)
 
 

@@ -3,7 +3,7 @@
 import gzip
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from common.board.store import ANY_STEPS, Kind, Steps, Store
 from common.errors import InputError, printable
 from common.ladder import compare, gpu_memory, published, statistics
 from common.ladder.statistics import Rounds
-from common.ladder.summary import intervals, prediction, summary
+from common.ladder.summary import intervals, notes_of, prediction, summary
 from common.record import Result
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ READ_AHEAD = 40  # runs whose traces are read before the page asks for them
 A_DAY = 24 * 3600  # s
 RESULT_FIELDS = (
     *("step", "device_type", "model", "batch_size", "samples_per_second", "step_ms"),
-    *("peak_memory_bytes", "batch_bytes", "notes"),
+    *("peak_memory_bytes", "batch_bytes"),
 )
 
 ORIGINAL = {"device": published.DEVICE, "model": published.MODEL, "relative": published.RELATIVE}
@@ -114,7 +114,8 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
                 problems.append(f"{printable(folder.name)}: {printable(error)}")
                 continue
             for ladder in compared:
-                rows = [_row(row, run_of_result[id(row.result)], fit) for row in ladder.rows]
+                notes = set(notes_of(ladder))
+                rows = [_row(row, run_of_result[id(row.result)], fit, notes) for row in ladder.rows]
                 base = ladder.baseline
                 title = f"{folder.name}: {base.model}, {base.size_label}, {base.data}, on {base.device}"
                 texts = {"summary": summary(ladder), "intervals": intervals(ladder)}
@@ -186,20 +187,33 @@ def _fit_in(folder: Path) -> gpu_memory.Fit | None:
         return None
 
 
-def _row(row: compare.Row, run: Run, fit: gpu_memory.Fit | None) -> dict[str, Any]:
+def _row(row: compare.Row, run: Run, fit: gpu_memory.Fit | None, notes: Collection[str]) -> dict[str, Any]:
+    """A row of `_ladders`. needs: "needs a GPU" where the step's change has no effect, and then no ratio.
+
+    notes: those that `compare` prints; the row has no others.
+    """
     result = asdict(row.result)
     low, high = compare.spread(row.result)
     return {key: result[key] for key in RESULT_FIELDS} | {
         "run": run.name,
+        "notes": [note for note in row.result.notes if note in notes],
+        "acts": row.acts,
+        "needs": row.needs or None,
         "low": low,
         "high": high,
         "windows": sum(map(len, row.rounds.values())),
         "rounds": len(row.rounds),
-        "relative": _ratio(row.relative) if row.gain else asdict(row.relative) | {"resolved": True, "text": "1.00x"},
+        "relative": _relative(row),
         "gain": row.gain and _ratio(row.gain),
         "has_trace": bool(run.traces),
         "gpu_bytes_predicted": fit and fit.gpu_bytes(row.result),
     }
+
+
+def _relative(row: compare.Row) -> dict[str, Any] | None:
+    if row.relative is statistics.SAME:  # the baseline, not grey
+        return asdict(row.relative) | {"resolved": True, "text": "1.00x"}
+    return _ratio(row.relative) if row.acts else None
 
 
 def _ratio(ratio: statistics.Ratio) -> dict[str, Any]:

@@ -59,10 +59,10 @@ def ladder(recorded: Recorded) -> Drawing:
     rows = recorded.ladder.rows
     base = rows[0].result.samples_per_second.median
     steps = "; ".join(
-        f"{step_label(row.result.step)} {row.relative} the baseline"
-        + (f", {short(row.gain)} the step before" if row.gain.resolved else "")
-        for row in rows
-        if row.gain
+        f"{step_label(row.result.step)} "
+        + (f"{row.relative} the baseline" if row.gain else row.needs)
+        + (f", {short(row.gain)} the step before" if row.gain and row.gain.resolved else "")
+        for row in rows[1:]
     )
     return ladder_figure(recorded.ladder), (
         f"Two bar charts of times the images/s of the baseline ({base:.0f}) and of the step before, with the "

@@ -127,10 +127,11 @@ def alternative_text(course: Course) -> str:
             + f". {shown.change[0].upper()}{shown.change[1:]}: {shown.after.step_ms:.0f} ms, {shown.gain} "
             + f"({shown.measured})."
         )
-    last = ladder.rows[-1]
+    last, idle = ladder.acting[-1], len(ladder.rows) - len(ladder.acting)
     parts.append(
         f"The ladder of {len(ladder.rows)} steps on {ladder.baseline.device}, with the {interval_label(ladder)}: "
         f"{step_label(last.result.step)} {last.relative} the baseline."
+        + (f" {idle} of them have no effect there." if idle else "")
     )
     return " ".join(parts)
 
@@ -209,14 +210,18 @@ def _draw_ladder(picture: Picture, ladder: Ladder, left: float) -> None:
     picture.text((left, 18), "The ladder, measured by this project", 16, bold=True)
     picture.text((left, 37), f"times the baseline; {base.device}{cores}", SMALL)
     begin, right = left + LADDER_NAMES, WIDTH - LADDER_VALUES
-    most = max(row.relative.ratio for row in ladder.rows)
-    reach = min(max(row.relative.high for row in ladder.rows), 1.5 * most)
+    most = max(row.relative.ratio for row in ladder.acting)
+    reach = min(max(row.relative.high for row in ladder.acting), 1.5 * most)
     scale = (right - begin) / reach
     top = 50.0
     for number, row in enumerate(ladder.rows):
         ratio, middle = row.relative, top + LADDER_ROW * (number + 0.5)
         colour = colour_of(ratio)
         picture.text((left, middle + 4.5), step_label(row.result.step), SMALL)
+        if row not in ladder.acting:
+            behind = min(begin + scale + 5, WIDTH - len(row.needs) * CHARACTER * 12)  # the dotted line, if it has room
+            picture.text((behind, middle + 4.5), row.needs, 12, colour=GREY)
+            continue
         picture.box(begin, middle - 7, begin + ratio.ratio * scale, middle + 7, colour)
         low, high = begin + ratio.low * scale, begin + min(ratio.high, reach) * scale
         if ratio.high > ratio.low:

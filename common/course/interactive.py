@@ -39,7 +39,7 @@ def show(recorded: Recorded, name: str) -> None:
 
 def ladder(recorded: Recorded) -> go.Figure:
     """plotly's `figures.ladder`: times the baseline; the gain over the step before and the windows on hover."""
-    rows = recorded.ladder.rows
+    rows, acting = recorded.ladder.rows, recorded.ladder.acting
     ratios = [row.relative for row in rows]
     below, above = reach((ratio.low, ratio.ratio, ratio.high) for ratio in ratios)
     details = [
@@ -50,8 +50,8 @@ def ladder(recorded: Recorded) -> go.Figure:
         for row in rows
     ]
     bar = go.Bar(
-        x=[step_label(row.result.step) for row in rows],
-        y=[ratio.ratio for ratio in ratios],
+        x=[step_label(row.result.step) + ("" if row in acting else f"<br>{row.needs}") for row in rows],
+        y=[row.relative.ratio if row in acting else None for row in rows],
         error_y={"array": above, "arrayminus": below},
         text=[short(ratio) for ratio in ratios],
         textposition="inside",

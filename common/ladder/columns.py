@@ -101,8 +101,8 @@ def columns(
         "Tensor Cores": column(
             matrix_units(used).replace(" ", "\n"), lambda row: _share(used.get(step_of(row)), "tensor_cores")
         ),
-        "vs step before": column("vs step\nbefore", lambda row: "" if row.gain is None else str(row.gain)),
-        "vs baseline": column("vs\nbaseline", lambda row: "1.00x" if row.result is base else str(row.relative)),
+        "vs step before": column("vs step\nbefore", lambda row: row.needs if row.gain is None else str(row.gain)),
+        "vs baseline": column("vs\nbaseline", lambda row: _relative(row, row.result is base)),
         "original": column("original", _published),
     }
     if fit and any(fit.gpu_bytes(row.result) for row in ladder.rows):
@@ -110,6 +110,10 @@ def columns(
     if limit:
         table["% of limit"] = column("% of\nlimit", lambda row: f"{limit.share_of_limit(row.result):.0%}")
     return table
+
+
+def _relative(row: Row, is_base: bool) -> str:
+    return "1.00x" if is_base else str(row.relative) if row.acts else ""
 
 
 def matrix_units(used: Mapping[str, GpuUse]) -> str:

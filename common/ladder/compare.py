@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError
+from common.errors import InputError, printable
 from common.ladder.statistics import Ratio, Rounds, ratio
 from common.record import FILE, Result, Setup, read_result, run_files
 
@@ -27,15 +27,26 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class Row:
-    """One step in a ladder: how fast it is against the baseline, and against the row before (None for the first).
+    """One step in a ladder: how fast it is against the baseline, and against the last row before it that acts.
 
-    rounds: its windows, round by round, that both ratios are from.
+    rounds: its windows, round by round, that both ratios are from. gain: None for the first row and for one that does
+    not act: it is the program of the row before it, so that a ratio would be noise.
     """
 
     result: Result
     rounds: Rounds
     relative: Ratio
     gain: Ratio | None
+
+    @property
+    def acts(self) -> bool:
+        """Whether the step's change has an effect on this device."""
+        return self.result.acts
+
+    @property
+    def needs(self) -> str:
+        """What stands in the place of ratios: "needs a GPU"; "" for a row that acts."""
+        return "" if self.acts else f"needs {printable(self.result.needs, 40)}"
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,15 @@ class Ladder:
     @property
     def baseline(self) -> Result:
         return self.rows[0].result
+
+    @property
+    def acting(self) -> list[Row]:
+        """The rows whose ratios say something: the baseline, and those that act."""
+        return [row for row in self.rows if row.acts or row is self.rows[0]]
+
+    def before(self, row: Row) -> Row | None:
+        """The row that `row.gain` is against: the last one before it that acts. None for the first row."""
+        return next((other for other in reversed(self.acting) if other.result.step < row.result.step), None)
 
 
 def spread(result: Result) -> tuple[float, float]:
@@ -88,15 +108,18 @@ def _ladder(group: list[Result], runs: Runs) -> Ladder:
     windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
     rows: list[Row] = []
     for result, rounds in zip(group, windows, strict=True):
-        gain = ratio(rounds, rows[-1].rounds) if rows else None
-        relative = gain if gain and len(rows) == 1 else ratio(rounds, windows[0])
-        rows.append(Row(result, rounds, relative, gain))
+        before = Ladder(rows).acting[-1].rounds if rows and result.acts else None
+        gain = None if before is None else ratio(rounds, before)
+        rows.append(Row(result, rounds, ratio(rounds, windows[0]), gain))
     return Ladder(rows)
 
 
 def rounds_compared(ladder: Ladder) -> tuple[int, int]:
-    """The fewest and the most rounds that a ratio of the ladder is from: 1 for one from the windows of two runs."""
-    rounds = [ratio.rounds for row in ladder.rows[1:] for ratio in (row.relative, row.gain) if ratio]
+    """The fewest and the most rounds that a ratio of the ladder is from: 1 for one from the windows of two runs.
+
+    Without the rows that do not act, whose ratios are not shown.
+    """
+    rounds = [ratio.rounds for row in ladder.acting[1:] for ratio in (row.relative, row.gain) if ratio]
     return min(rounds, default=1), max(rounds, default=1)
 
 
@@ -174,6 +197,8 @@ def comparison(compared: Sequence[Ladder]) -> dict[str, Any]:
                     "relative_low": relative and relative.low,
                     "relative_high": relative and relative.high,
                     "resolved": relative and relative.resolved,
+                    "acts": row.acts,
+                    "needs": row.result.needs,
                 }
             )
     return {"baseline": compared[0].baseline.step, "rows": rows}

@@ -141,7 +141,12 @@ def ladder_figure(ladder: Ladder) -> "Figure":
     rows = ladder.rows
     figure = Figure(figsize=(9, 1.9 + 0.33 * len(rows)), layout="constrained")
     relative, gained = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
-    _bars(relative, dict(enumerate(row.relative for row in rows)), start=0)
+    shown = {y: row.relative for y, row in enumerate(rows) if row in ladder.acting}
+    _bars(relative, shown, start=0)
+    for y in range(len(rows)):
+        if y not in shown:
+            offset = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+            relative.annotate(rows[y].needs, (0, y), **offset, color=UNRESOLVED, fontsize=9)
     styled(relative, f"times the baseline ({ladder.baseline.samples_per_second.median:,.0f} images/s)")
     relative.set_yticks(range(len(rows)), [step_label(row.result.step) for row in rows])
     relative.set_ylim(len(rows) - 0.4, -0.6)

@@ -94,7 +94,7 @@ def predictions(
     runs, problems = compare.readable_rounds(logdir, results)
     for ladder in compare.ladders(results, runs):
         summaries = {}
-        for before in ladder.rows[:-1]:
+        for before in ladder.acting[:-1]:
             try:
                 trace = Path(logdir) / before.result.step / before.result.trace
                 summaries[before.result.step] = summarize(Chunks(trace, max_size))
@@ -108,7 +108,7 @@ def predictions(
 def of_ladder(ladder: compare.Ladder, summaries: Mapping[str, Summary]) -> list[Prediction]:
     """The `Prediction`s of one ladder. summaries: {step: the `Summary` of its trace}; steps may be missing."""
     rows = []
-    for before, after in pairwise(ladder.rows):
+    for before, after in pairwise(ladder.acting):
         if after.gain is None:
             continue
         summary, step = summaries.get(before.result.step), after.result.step
@@ -152,8 +152,8 @@ def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> 
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):
         lines += [
-            "No ladder from a GPU has been recorded yet. On a CPU some of the steps have no effect, and the traces",
-            "show it; see [Without a GPU](index.md#without-a-gpu).",
+            "No ladder from a GPU has been recorded yet. Steps that have no effect on a CPU are left out; see",
+            "[Without a GPU](index.md#without-a-gpu).",
             "",
         ]
     for ladder, rows in ladders:

@@ -5,11 +5,12 @@
     NN_name/*.pt.trace.json.gz, events.…    of one round (see `merging.traced`): TensorBoard shows one run per step
 
 `tour --rounds` and `record` share this. A machine that drifts (heat, other load) affects every step of a round alike.
+A step whose change has no effect on this device runs once, for its trace: it is the program of the step before.
 """
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -68,7 +69,8 @@ class Schedule:
     scripts: the steps. limit: rounds at most. until: the goal of `--until` in percent, None to make all rounds.
     runs: {step: {round: its result}}; what is there is not run again. not_run: {step: why it cannot be run here}.
     pace: times each run that succeeds, from one `next` to the following one; with a limit, `--minutes` may end the
-    rounds as well.
+    rounds as well. without_effect: steps that will run once, as far as it is known before their first run; only the
+    time to go depends on it.
     """
 
     scripts: Sequence[Path]
@@ -77,6 +79,7 @@ class Schedule:
     pace: Pace = field(default_factory=Pace)
     runs: dict[str, dict[int, record.Result]] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
+    without_effect: Collection[str] = ()
 
     @classmethod
     def of(
@@ -118,19 +121,22 @@ class Schedule:
                 )
 
     def missing(self, number: int) -> list[Path]:
-        """The scripts whose run of a round is not there, without those that cannot be run here."""
-        scripts = (script for script in self.scripts if script.stem not in self.not_run)
-        return [script for script in scripts if number not in self.runs.get(script.stem, {})]
+        """The scripts whose run of a round is not there, without those that cannot be run here or ran once, enough."""
+        scripts = ((script, self.runs.get(script.stem, {})) for script in self.scripts)
+        left = (script for script, runs in scripts if number not in runs and not once(runs))
+        return [script for script in left if script.stem not in self.not_run]
 
     def to_go(self) -> list[str]:
-        """The step of every run that is not there."""
-        return [script.stem for number in range(1, self.limit + 1) for script in self.missing(number)]
+        """The step of every run that is to be made."""
+        left = [script.stem for number in range(1, self.limit + 1) for script in self.missing(number)]
+        single = [step for step in dict.fromkeys(left) if step in self.without_effect]
+        return [step for step in left if step not in single] + single
 
     @property
     def whole_rounds(self) -> int:
-        """How many runs there are of every step that can be run here."""
-        steps = (script.stem for script in self.scripts if script.stem not in self.not_run)
-        return min((len(self.runs.get(step, {})) for step in steps), default=0)
+        """How many runs there are of every step that can be run here; of one that runs once only if there are none."""
+        steps = [self.runs.get(script.stem, {}) for script in self.scripts if script.stem not in self.not_run]
+        return min((len(runs) for runs in steps if not once(runs)), default=min(map(len, steps), default=0))
 
     @property
     def _at_most(self) -> str:
@@ -187,15 +193,26 @@ class Schedule:
         """Whether the rounds may end after this one. Prints how wide the intervals are still."""
         if number < max([2, *(round_ for runs in self.runs.values() for round_ in runs)]):
             return False  # one round has no pairs; later ones are there from an earlier call
-        steps = [script.stem for script in self.scripts if self.runs.get(script.stem)]
         speeds = {
-            step: {round_: run.samples_per_second.windows for round_, run in self.runs[step].items()} for step in steps
+            script.stem: {round_: run.samples_per_second.windows for round_, run in runs.items()}
+            for script in self.scripts
+            if (runs := self.runs.get(script.stem)) and acts(runs.values())
         }
         reach, step = widest(speeds)
         if step:
             width = f"±{100 * reach:.1f} %" if reach < 1 else "over ±100 %"
             print(f"round {number}: widest {width} ({step}); goal ±{goal:g} %", flush=True)
         return number >= FEWEST and 100 * reach <= goal
+
+
+def acts(results: Iterable[record.Result]) -> bool:
+    """Whether a step's change has an effect on this device, by its runs."""
+    return all(result.acts for result in results)
+
+
+def once(runs: Mapping[int, record.Result]) -> bool:
+    """Whether these runs of a step are all that it needs: its change has no effect here, and a trace is there."""
+    return not acts(runs.values()) and not all(result.lacks_kernels for result in runs.values())
 
 
 def widest(speeds: Mapping[str, statistics.Rounds]) -> tuple[float, str]:

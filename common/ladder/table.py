@@ -26,15 +26,12 @@ from common.ladder.columns import (
 )
 from common.ladder.compare import GpuUse, Ladder, half_spread, is_first_step
 from common.ladder.gpu_memory import Fit
-from common.ladder.summary import intervals, prediction, summary
+from common.ladder.summary import intervals, notes_of, prediction, summary
 from common.record import Result
 from common.run.not_run import NotRun
 
 UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond it intervals are wide
 
-NO_EFFECT = (
-    "A step whose change has no effect on this device (see its note) differs from the one before by chance only.\n"
-)
 OF_TRACES = "GPU busy, {}: of the traced steps and of their kernels' time; `explain` shows more.\n"
 NO_GPU = "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` shows where the time went.\n"
 
@@ -77,7 +74,7 @@ def _print_ladder(
     groups += [TRACED] if steps & used.keys() else []
     by_name = columns(ladder, used, limit, missing, fit)
     groups += [PREDICTED] if PREDICTED[0] in by_name else []
-    notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
+    notes = notes_of(ladder)
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
     numbered = [note for note in notes if note not in everywhere]
     names = [
@@ -121,7 +118,7 @@ def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | 
         f"original: as published for a {published.DEVICE} at 224 px, against its own baseline; not measured here."
     )
     return (
-        f"{intervals(ladder)}\n{NO_EFFECT if on_cpu else ''}"
+        f"{intervals(ladder)}\n"
         "images/s: the median timed window, no profiler running; window ±: half the windows' range. "
         f"memory: {memory}. batch MB: what a batch moves to the device.\n"
         f"{_of_limit(limit) if limit else ''}{traced}"

@@ -27,7 +27,9 @@ from common.studies import study
 
 WINDOWS = 5  # of a run, at least
 FIX = "leave it as `python -m common record` wrote it, or record it anew"
-OF_ALL_RUNS = ("schema", "device_type", "batch_size", "batch_bytes", "precision", "workers", "pin_memory", "world_size")
+OF_ALL_RUNS = (
+    "schema", "device_type", "batch_size", "batch_bytes", "precision", "workers", "pin_memory", "world_size", "needs"
+)  # fmt: skip
 
 
 def check(folder: Path) -> int:
@@ -74,9 +76,7 @@ def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
     problems, lines, results = [], [], []
     shared = _header(folder / header.FILE)
     steps = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    counts = sorted({len(record.run_files(step)) for step in steps if not (step / not_run.FILE).exists()})
-    if len(counts) > 1:
-        problems.append(f"the steps have different numbers of runs ({', '.join(map(str, counts))})")
+    counts: set[int] = set()  # of runs, of steps whose change has an effect: the others run once
     for step in steps:
         with _collected(problems):
             if (step / not_run.FILE).exists():
@@ -85,6 +85,10 @@ def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
                 result, line = _of_step(step, shared, problems, fully)
                 results.append(result)
                 lines.append(line)
+                if result.acts:
+                    counts.add(len(record.run_files(step)))
+    if len(counts) > 1:
+        problems.insert(0, f"the steps have different numbers of runs ({', '.join(map(str, sorted(counts)))})")
     if results:
         for path, name in sorted((folder / file, name) for file, name in study.files().items()):
             with _collected(problems):

@@ -76,12 +76,14 @@ def _missing_packages() -> list[str]:
 def whole_rounds(folder: Path) -> Iterator[Path]:
     """The folder of a record that has only whole rounds, summed up: itself, or a copy where a call was cut off.
 
-    Without the runs of a round that is not whole. Prints what the copy is without.
+    Without the runs of a round that is not whole; of a step without effect on its device one run is enough. Prints what
+    the copy is without.
     """
     names, _ = record_files(folder)
     steps = {name: name.split("/")[0] for name in names if "/" in name}
     counts = Counter(step for name, step in steps.items() if "/runs/" in name)
-    whole = min(counts.values(), default=0)
+    acting = [step for step in counts if rounds.acts(record.read_runs(folder / step))]
+    whole = min((counts[step] for step in acting or counts), default=0)
     cut = [
         name
         for name, step in steps.items()

@@ -5,7 +5,7 @@ from pathlib import Path
 from common import record
 from common.errors import printable
 from common.ladder import compare, markdown
-from common.ladder.summary import intervals, summary
+from common.ladder.summary import intervals, notes_of, summary
 from common.reference import header
 from common.run import not_run
 
@@ -29,7 +29,7 @@ def page(folder: str | Path) -> str:
     base, environment = ladder.baseline, ladder.baseline.environment
     windows = len(base.samples_per_second.windows)
     precision = "" if settings.precision in (None, "auto") else f", --precision {settings.precision}"
-    notes = dict.fromkeys(note for result in results for note in result.notes)
+    notes = notes_of(ladder)
     missing = not_run.read_all(folder)
     lines = [
         f"# {markdown.escaped(base.model)}, {base.image_size} px, on {markdown.escaped(base.device)}",

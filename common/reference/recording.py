@@ -19,6 +19,8 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -54,6 +56,7 @@ def record_ladder(args: argparse.Namespace) -> int:
     pace = Pace(args.minutes, say=partial(print, flush=True))
     schedule = rounds.Schedule.of(args, runner.step_files(), rounds.RECORDED, pace)
     header = _header(args)
+    schedule.without_effect = without_effect(args, schedule.scripts)
     folder = args.logdir / folder_name(header)
     with locked(folder / ".record.lock", f"another `record` is writing to {folder}: wait for it"):
         try:
@@ -115,6 +118,19 @@ def _header(args: argparse.Namespace) -> Header:
     return Header(schema=record.SCHEMA, settings=settings, environment=environment, code=machine.code_hash(*CODE))
 
 
+def without_effect(args: argparse.Namespace, steps: Sequence[Path]) -> set[str]:
+    """Those steps whose change has no effect on this device: they are recorded once."""
+    import torch
+
+    from common.device import autocast_dtype, checked_device
+    from common.session import unmet_need
+
+    device = torch.device(checked_device(args.device))
+    with redirect_stdout(None):  # a step prints it too
+        precision = autocast_dtype(device, args.precision)
+    return {step.stem for step in steps if unmet_need(str(step), device, precision)}
+
+
 def interleaved(folder: str | Path) -> bool:
     """Whether every step's run 1 was started before any step's run 2, and so on."""
     rounds: dict[int, list[datetime]] = {}
@@ -169,6 +185,8 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
     which = f"every step but {', '.join(schedule.not_run)}" if schedule.not_run else "every step"
+    if single := [step for step, runs in schedule.runs.items() if rounds.once(runs)]:
+        which += f", 1 of {', '.join(single)}: without effect on this device"
     table = f"{sys.executable} -m common compare {folder}"
     print(f"{folder} holds {schedule.whole_rounds} run(s) of {which}. The table: {table}")
     return runner.exit_code(codes)

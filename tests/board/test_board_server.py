@@ -7,16 +7,18 @@ import sys
 import threading
 import urllib.parse
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
-from support import ROOT
+from support import ROOT, make_result
 from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tensorboard
 from support.trace_builder import two_steps
 
 from common import record
-from common.board import kept
+from common.board import kept, plugin
 from common.board.runs import Runs
 from common.ladder import gpu_memory
+from common.ladder.compare import ladders
 from common.trace.kernel_name import short_name
 from common.trace.steps import ROLES
 from common.trace.summary import summarize
@@ -121,6 +123,17 @@ def test_the_ladder_is_that_of_compare(board):
     assert [row["relative"]["resolved"] for row in ladder["rows"]] == [True, True]  # the baseline is not grey
     assert ladder["summary"].endswith("1 of 1 (faster: 04 1.20x).")
     assert answer["original"]["relative"]["05_pinned_memory"] == 5.05
+
+
+def test_a_step_without_effect_on_the_device_says_what_it_needs_in_place_of_ratios():
+    noise = make_result("05_pinned_memory", needs="a GPU", notes=["no GPU: so", "of all"])
+    [ladder] = ladders([make_result(notes=["of all"]), noise, make_result("07_small_images", windows=[204.0] * 5)])
+    run = SimpleNamespace(name="a run", traces={})
+    base, idle, last = [plugin._row(row, run, None, {"of all"}) for row in ladder.rows]
+    assert (idle["acts"], idle["needs"], idle["gain"], idle["relative"]) == (False, "needs a GPU", None, None)
+    assert idle["notes"] == ["of all"]
+    assert (base["acts"], base["needs"], base["relative"]["text"]) == (True, None, "1.00x")
+    assert last["gain"]["ratio"] == last["relative"]["ratio"] == pytest.approx(2.0)
 
 
 def test_the_gpu_memory_predicted_for_a_step_stands_in_its_row_and_a_broken_file_is_left_out(board, logdir):

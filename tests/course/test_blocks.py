@@ -9,7 +9,7 @@ import pytest
 from support import CPU_RECORD, ROOT, make_limit
 
 from common import record
-from common.course import figures, pages, recorded
+from common.course import figures, first_picture, interactive, pages, recorded
 from common.course.blocks import BLOCKS, study
 from common.course.recorded import Course
 from common.errors import InputError
@@ -148,6 +148,32 @@ def test_first_steps_of_a_record_that_lacks_them_are_left_open(own_gpu_records):
     table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
     assert "| `13_compile` | - | 0.32 |" in table
     assert "This record was made before `result.json` held the time of the first step (schema 1)." in table
+
+
+def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
+    needs = {"05_pinned_memory": "a GPU", "06_prefetch_stream": "a GPU", "16_data_parallel": "a second process"}
+    for step, need in needs.items():
+        for file in ("result.json", "runs/1.json"):
+            path = own_gpu_records / GPU / step / file
+            record.write_json(path, record.read_json(path) | {"needs": need})
+    course = Course(recorded.records(own_gpu_records))
+    assert "| needs a GPU |" in next(row for row in BLOCKS["chapters"](course).splitlines() if "05_pinned" in row)
+    assert "**No effect on this device: it needs a GPU.**" in BLOCKS["number"](course, "05_pinned_memory")
+    number = BLOCKS["number"](course, "07_small_images")  # 800 images/s after 500
+    assert "| `04_multiprocess_loading` |" in number
+    assert "06_prefetch_stream" not in number
+    assert "**1.60x (" in number
+    assert "the images/s of `04_multiprocess_loading`, the last step before it with an effect here, " in number
+    assert "| `15_cuda_graphs` |" in BLOCKS["results"](course)  # the last that acts
+    shown = course.shown
+    assert len(shown.predictions) == len(shown.ladder.rows) - 1 - len(needs)
+    [pair] = [(row.before, row.gain.ratio) for row in shown.predictions if row.step == "07_small_images"]
+    assert pair == ("04_multiprocess_loading", pytest.approx(1.6, rel=0.01))
+    assert "05 pinned memory needs a GPU;" in figures.ladder(shown)[1]
+    assert "needs a second process" in first_picture.svg(course)
+    assert "15 cuda graphs" in first_picture.alternative_text(course)
+    [bar] = interactive.ladder(shown).data
+    assert dict(zip(bar.x, bar.y, strict=True))["06 prefetch stream<br>needs a GPU"] is None
 
 
 def test_text_out_of_a_record_stays_text(own_gpu_records):

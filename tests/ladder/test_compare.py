@@ -113,6 +113,59 @@ def test_a_slower_step_has_a_ratio_below_1():
     assert str(ladder.rows[1].gain).startswith("0.50x (0.4")
 
 
+def test_a_row_without_effect_has_no_gain_and_the_next_one_is_compared_with_the_last_that_acts():
+    noise = make_result("01_amp", windows=SLOW, needs="bf16 units")
+    [ladder] = compare.ladders([make_result(windows=SLOW), noise, make_result("02_bigger_batch", windows=FAST)])
+    assert [row.acts for row in ladder.rows] == [True, False, True]
+    assert ladder.rows[1].gain is None
+    assert ladder.rows[2].gain == ladder.rows[2].relative  # both against 00_baseline
+    rows = compare.comparison([ladder])["rows"]
+    assert [(row["acts"], row["needs"]) for row in rows] == [(True, None), (False, "bf16 units"), (True, None)]
+    assert rows[1]["relative"] == 1.0
+
+
+def a_cpus_ladder():
+    """Steps of which one gains and four have no effect, although two of those happen to be fastest."""
+    waits, pins, unpinned = "threads sleep", "no GPU: pinning has no effect", "no GPU: there is no cuDNN"
+    results = [
+        make_result(windows=SLOW, notes=[waits]),
+        make_result("01_amp", windows=SLOW, needs="bf16 units", notes=[waits, "autocast is off"]),
+        make_result("04_multiprocess_loading", windows=FAST, notes=[waits]),
+        make_result("05_pinned_memory", windows=around(300.0), needs="a GPU", notes=[waits, pins]),
+        make_result("12_cudnn_benchmark", windows=around(300.0), needs="a GPU", notes=[waits, unpinned]),
+        make_result("16_data_parallel", windows=around(400.0), needs="a second process", notes=[waits, "one trains"]),
+    ]
+    [ladder] = compare.ladders([replace(result, device_type="cpu") for result in results])
+    return ladder
+
+
+def test_rows_without_effect_say_what_they_need_in_the_table_and_are_not_counted():
+    text = printed([a_cpus_ladder()])
+    assert row_of(text, "05_pinned_memory").split()[1:6] == ["300.0", "needs", "a", "GPU", "32"]
+    assert row_of(text, "01_amp").split()[2:7] == ["100.0", "needs", "bf16", "units", "32"]
+    assert "2.00x" in row_of(text, "04_multiprocess_loading")
+    assert "Top of the ladder: 04_multiprocess_loading, 2.00x" in text
+    words = " ".join(text.split())
+    assert "step before: 1 of 1 (faster: 04 2.00x). 4 steps have no effect on this device (01, 05, 12, 16)." in words
+    assert words.count("Where a row says what the step needs, its change has no effect on this device") == 1
+    page = markdown.ladder_table(a_cpus_ladder())
+    assert row_of(page, "| `16_data_parallel`").split(" | ")[2:5] == ["400.0", "needs a second process", ""]
+
+
+def test_what_several_steps_without_effect_note_is_not_repeated():
+    assert summary.notes_of(a_cpus_ladder()) == ["threads sleep", "autocast is off", "one trains"]
+    text = printed([a_cpus_ladder()])
+    assert "no GPU: " not in text
+    assert "All: threads sleep." in text
+    assert "[2] one trains" in text
+
+
+def test_where_every_step_acts_nothing_is_said_of_those_that_do_not():
+    [ladder] = compare.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
+    assert summary.NO_EFFECT not in summary.intervals(ladder)
+    assert "no effect" not in summary.summary(ladder)
+
+
 def test_a_step_that_was_run_again_by_itself_is_not_the_rounds_that_its_folder_still_has(tmp_path):
     base = in_rounds(tmp_path, "00_baseline", {1: around(100.0), 2: around(80.0)})
     in_rounds(tmp_path, "01_amp", {1: around(100.0), 2: around(80.0)})
@@ -345,6 +398,7 @@ def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command, sch
     assert (ratio, resolved) == (pytest.approx(2.0), True)
     assert 1 < low < ratio < high
     assert [value["rows"][0][name] for name in ("relative", "resolved")] == [1.0, False]
+    assert (row.pop("acts"), row.pop("needs")) == (True, None)
     assert row == json.loads((tmp_path / "01_amp" / "result.json").read_text())
     assert ("precision" in row) == (schema == 2)
 

@@ -67,6 +67,14 @@ def test_a_bar_is_grey_and_marked_where_its_ratio_is_not_resolved():
     ]
 
 
+def test_a_step_without_effect_has_what_it_needs_in_the_place_of_its_bars():
+    noise = make_result("05_pinned_memory", windows=FAST, needs="a GPU")
+    [ladder] = compare.ladders([make_result(windows=SLOW), noise])
+    figure = figures.ladder_figure(ladder)
+    assert texts_of(figure) == ["1.00x", "needs a GPU"]
+    assert [len(axes.patches) for axes in figure.axes] == [1, 0]
+
+
 def test_a_slower_step_has_a_colour_of_its_own():
     [ladder] = compare.ladders([make_result(windows=FAST), make_result("01_amp", windows=SLOW)])
     assert figures.colour_of(ladder.rows[1].relative) == figures.SLOWER

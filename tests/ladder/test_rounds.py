@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support import make_result
 
+from common import record
 from common.errors import InputError
 from common.ladder import rounds
 from common.ladder.runner import Outcome
@@ -23,12 +24,16 @@ def parsed(*words, default=1):
     return parser.parse_args(words)
 
 
-def runs_of(schedule, speeds):
-    """Go through a schedule; each run has the windows speeds(round, step). Returns the order of the runs."""
+def runs_of(schedule, speeds, needs=None):
+    """Go through a schedule; each run has the windows speeds(round, step). Returns the order of the runs.
+
+    needs: {step: what its change needs and this device lacks}.
+    """
     order = []
     for number, script in schedule:
         order.append((number, script.stem))
-        schedule.add(number, make_result(script.stem, windows=[speeds(number, script.stem)] * 5))
+        windows = [speeds(number, script.stem)] * 5
+        schedule.add(number, make_result(script.stem, windows=windows, needs=(needs or {}).get(script.stem)))
     return order
 
 
@@ -72,6 +77,25 @@ def test_runs_that_are_there_already_are_not_made_again():
     schedule.add(1, make_result("00_a"))
     schedule.add(2, make_result("01_b"))
     assert runs_of(schedule, steady) == [(1, "01_b"), (2, "00_a")]
+
+
+def test_a_step_without_effect_on_this_device_runs_once_and_the_goal_ignores_it(capsys):
+    def speeds(number, step):
+        return 1.0 if step == "02_c" else steady(number, step)  # run again it would make a wide interval
+
+    schedule = rounds.Schedule([*SCRIPTS, Path("steps/02_c.py")], limit=3, until=5)
+    order = runs_of(schedule, speeds, needs={"02_c": "a GPU"})
+    assert [step for _, step in order] == ["00_a", "01_b", "02_c", "00_a", "01_b", "00_a", "01_b"]
+    assert capsys.readouterr().out.splitlines()[-1] == "round 3: widest ±0.0 % (01_b); goal ±5 %"
+    assert (schedule.whole_rounds, schedule.to_go()) == (3, [])
+
+
+def test_a_step_without_effect_runs_again_until_its_trace_holds_kernels():
+    schedule = rounds.Schedule(SCRIPTS, limit=4)
+    schedule.add(1, make_result("01_b", needs="a second process", notes=[record.NO_KERNELS]))
+    assert schedule.missing(2) == SCRIPTS
+    schedule.add(2, make_result("01_b", needs="a second process"))
+    assert schedule.missing(3) == SCRIPTS[:1]
 
 
 def test_what_cannot_be_run_here_is_not_tried_again_and_what_fails_otherwise_is():

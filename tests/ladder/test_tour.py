@@ -68,7 +68,10 @@ def test_on_a_cpu_the_notes_name_what_has_no_effect(quick_tour):
         ("one process trains alone", "16_data_parallel"),
     ):
         assert [name for name in notes if note in notes[name]] == [step]
-        assert note in quick_tour.finished.stdout
+        needs_a_gpu = next(result.needs == "a GPU" for result in results if result.step == step)
+        assert (note in quick_tour.finished.stdout) != needs_a_gpu, "the row says it"
+    assert quick_tour.finished.stdout.count("needs a GPU") == 5
+    assert "needs a second process" in quick_tour.finished.stdout
 
 
 def test_compare_reads_what_the_tour_wrote(quick_tour, capsys):

@@ -128,6 +128,27 @@ def test_of_a_round_that_was_cut_off_nothing_is_packed_and_everything_is_kept(fo
     assert record.read_result(unzipped / "00_baseline" / "result.json") == a_result("00_baseline", 1)
 
 
+def without_effect(folder, step):
+    """Make a step of a record one that has no effect on its device: run once."""
+    (folder / step / "runs" / "2.json").unlink()
+    edit(folder / step / "runs" / "1.json", lambda value: value.update(needs="bf16 units"))
+    record.write_result(folder / step / "runs" / "1.json", record.read_result(folder / step / "runs" / "1.json"))
+    rounds.sum_up(folder / step)
+    page.write_page(folder)
+
+
+def test_a_step_without_effect_on_its_device_has_one_run_and_the_others_keep_theirs(folder, command, tmp_path):
+    without_effect(folder, "01_amp")
+    code, out, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    assert [line.split(",")[0] for line in out[:2]] == ["00_baseline: 2 runs", "01_amp: 1 runs"]
+    code, out, err = command("--pack", folder)
+    assert (code, err) == (0, [])
+    assert not any("cut off" in line for line in out)
+    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
+        assert len([name for name in file.namelist() if "/runs/" in name]) == 3
+
+
 def test_of_a_first_round_that_was_cut_off_the_whole_runs_are_packed(folder, command, tmp_path):
     shutil.rmtree(folder / "01_amp" / "runs")
     (folder / "01_amp" / "result.json").unlink()

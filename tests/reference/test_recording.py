@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support import ROOT, make_result, recorded, write_run
@@ -37,7 +38,13 @@ def lacking():
 
 
 @pytest.fixture
-def fake_runs(monkeypatch, tmp_path, refusing, lacking):
+def needing():
+    """{step: what its change needs and this device lacks} of those among `fake_runs` that have no effect here."""
+    return {}
+
+
+@pytest.fixture
+def fake_runs(monkeypatch, tmp_path, refusing, lacking, needing):
     """In place of real steps: each run writes a hand-made result. Returns the log of runs and the steps to fail."""
     log, failing = [], set()
 
@@ -50,9 +57,8 @@ def fake_runs(monkeypatch, tmp_path, refusing, lacking):
             return runner.Outcome(2, refusing[file.stem])
         speed = 100.0 + len(log)
         notes = [record.NO_KERNELS] if len(log) in lacking else []
-        result = make_result(
-            file.stem, windows=[speed] * 5, trace=f"secret-host.{len(log)}.pt.trace.json.gz", notes=notes
-        )
+        trace, needs = f"secret-host.{len(log)}.pt.trace.json.gz", needing.get(file.stem)
+        result = make_result(file.stem, windows=[speed] * 5, trace=trace, notes=notes, needs=needs)
         folder = write_run(words[words.index("--logdir") + 1], result)
         (folder / f"events.out.tfevents.17.secret-host.{len(log)}").write_bytes(b"scalars")
         kernel = {"name": "triton_poi_fused_0", "args": {"kernel_file": "/tmp/torchinductor_secret/ab/c.py", "n": 1}}
@@ -64,6 +70,7 @@ def fake_runs(monkeypatch, tmp_path, refusing, lacking):
     monkeypatch.setattr(runner, "run", run)
     monkeypatch.setattr(runner, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in NAMES])
     monkeypatch.setattr(runner, "check_input", lambda args: None)
+    monkeypatch.setattr(recording, "without_effect", lambda args, steps: needing)
     monkeypatch.setattr(machine, "git_revision", lambda: "0123456789ab")
     monkeypatch.setattr(machine, "cpu_name", lambda: "Test CPU (R) 2.0")
     monkeypatch.setattr("common.device.cpu_name", machine.cpu_name)
@@ -92,6 +99,21 @@ def test_runs_are_interleaved_and_every_window_is_kept(fake_runs, tmp_path):
     assert whole.samples_per_second == record.Throughput(105.0, [102.0] * 5 + [105.0] * 5 + [108.0] * 5)
     assert (folder / whole.trace).exists()
     assert not (tmp_path / FOLDER / ".running").exists()
+
+
+def test_a_step_without_effect_on_this_device_is_recorded_once(fake_runs, needing, tmp_path, capsys):
+    log, _ = fake_runs
+    needing["01_amp"] = "bf16 units"
+    assert record_runs(tmp_path, "--runs", "3") == 0
+    assert log == [*NAMES, "00_baseline", "02_bigger_batch", "00_baseline", "02_bigger_batch"]
+    folder = tmp_path / FOLDER
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "The table: " in line]
+    assert "holds 3 run(s) of every step, 1 of 01_amp: without effect on this device. The table:" in line
+    assert record.read_result(folder / "01_amp" / "result.json").needs == "bf16 units"
+    assert recording.interleaved(folder)
+    log.clear()
+    assert record_runs(tmp_path, "--runs", "4") == 0
+    assert log == ["00_baseline", "02_bigger_batch"]
 
 
 def test_one_trace_per_step_is_kept_without_host_name_or_path(fake_runs, tmp_path):
@@ -296,6 +318,26 @@ def test_a_record_with_few_minutes_ends_in_time_and_the_same_command_goes_on(fak
     assert record_runs(tmp_path, "--runs", "5", "--minutes", "6.5") == 0
     assert log == NAMES * 3
     assert f"{tmp_path / FOLDER} holds 3 run(s) of every step" in capsys.readouterr().out
+
+
+def test_the_time_to_go_counts_a_step_without_effect_once(fake_runs, needing, tmp_path, capsys, monkeypatch):
+    log, _ = fake_runs
+    needing["02_bigger_batch"] = "a GPU"
+    monkeypatch.setattr(pace, "monotonic", lambda: 60.0 * len(log))
+    assert record_runs(tmp_path, "--runs", "5") == 0
+    out = capsys.readouterr().out
+    assert "3 steps x 5 rounds, 10 runs to go: about 10 min; finished runs are kept" in out
+    assert "round 1 is over; about 8 min to go" in out
+
+
+def test_which_steps_are_recorded_once_depends_on_device_and_precision(monkeypatch):
+    def idle(device, precision):
+        monkeypatch.setattr("common.device.checked_device", lambda name: name)
+        args = SimpleNamespace(device=device, precision=precision)
+        return [step[:2] for step in sorted(recording.without_effect(args, runner.step_files()))]
+
+    assert idle("cpu", "fp32") == ["01", "05", "06", "10", "12", "15", "16"]
+    assert idle("cuda", "fp16") == ["16"]
 
 
 def test_minutes_combine_with_a_goal(fake_runs, tmp_path, capsys, monkeypatch):

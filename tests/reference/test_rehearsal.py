@@ -17,7 +17,7 @@ from common.__main__ import main
 from common.reference.recording import TRACE_LIMIT
 from common.studies import study
 
-STEPS = ["00_baseline", "16_data_parallel"]
+STEPS = ["00_baseline", "11_fused_optimizer"]
 FULL = re.compile(r"^FULL = Plan\(.*\)$", re.MULTILINE)
 SHORT = "FULL = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=2, window_seconds=0.05)"
 # `python -c CUT_OFF MODULE.FUNCTION N words…`: the command, killed as it calls that function for the Nth time.
@@ -146,7 +146,7 @@ def test_a_ladder_is_recorded_and_packed_with_few_packages_whatever_is_cut_off(
     code, out, err = command("--check", unzipped)
     assert (code, out[-1], err) == (0, "ok", [])
     assert (unzipped / first.name / "runs" / "1.json").read_bytes() == run
-    assert "| `16_data_parallel`" in (unzipped / "README.md").read_text()
+    assert f"| `{STEPS[1]}`" in (unzipped / "README.md").read_text()
     with pytest.raises(SystemExit) as ended:
         main(["compare", str(unzipped)])
     assert ended.value.code == 0

@@ -23,9 +23,11 @@ from common.__main__ import main
 from common.errors import InputError
 from common.ladder import statistics
 from common.ladder.figures import MEMORY, SPEED, UNRESOLVED
+from common.ladder.runner import step_files
 from common.ladder.statistics import of_pairs
 from common.options import StepOptions
 from common.record import Setup, StepTime, Throughput
+from common.session import unmet_need
 from common.studies import study
 from common.studies.ablation import effects, figure, measure, plan, program, record, view
 from common.studies.ablation.plan import LADDER, PAIRS, Optimisations, Pair, Variant, no_effect, pairs, variants
@@ -216,7 +218,9 @@ def test_what_cannot_be_run_is_one_line(small, capsys, monkeypatch):
 
 # The plan
 
-ON_NO_GPU = ["amp", "pinned_memory", "prefetch_stream", "cudnn_benchmark", "cuda_graphs", "tf32"]  # without effect
+ON_NO_GPU = [  # without effect
+    "amp", "pinned_memory", "prefetch_stream", "no_hidden_syncs", "cudnn_benchmark", "cuda_graphs", "tf32",
+]  # fmt: skip
 
 
 def names_of(variants):
@@ -276,6 +280,12 @@ def test_what_has_no_effect_on_this_device_is_not_measured():
     assert no_effect(replace(options, device="cuda:1"), None) == {}
     no_change = replace(options, device="cuda", batch_size=32, workers=0)
     assert list(no_effect(no_change, None)) == ["bigger_batch", "multiprocess_loading"]
+
+
+def test_an_optimisation_has_no_effect_where_its_step_says_so():
+    cpu = torch.device("cpu")
+    needing = [step.stem[3:] for step in step_files() if unmet_need(str(step), cpu, torch.bfloat16) == "a GPU"]
+    assert needing == [name for name in ON_NO_GPU if name not in ("amp", "tf32")]
 
 
 def test_where_compile_cannot_run_the_full_ladder_is_without_it():

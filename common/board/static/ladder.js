@@ -15,7 +15,8 @@ export async function ladder(site) {
   for (const shown of ladders) {
     page.append(h("h1", {}, shown.title), h("p", {}, h("b", {}, shown.summary)), h("div", {class: "grid"},
       section("Images/s", speedChart(site, shown),
-        note(`The median timed window, no profiler running; the whiskers are the range of the windows (${windows(shown)}).`)),
+        note(`The median timed window, no profiler running; the whiskers are the range of the windows (${windows(shown)}).${
+          shown.rows.every((row) => row.acts) ? "" : " Grey: a step without effect on this device."}`)),
       section("Relative to the baseline", relativeChart(site, shown, original),
         note(shown.intervals), comparable(shown, original)
           ? note(`Orange: the course's original ladder, on a ${original.device}, one run per step, no interval published.`) : null),
@@ -70,7 +71,7 @@ function opensSteps(site, host, rows) {
 function speedChart(site, {rows}) {
   const speeds = rows.map((row) => row.samples_per_second.median);
   return opensSteps(site, chart(site, [{
-    type: "bar", x: rows.map((row) => plain(row.step)), y: speeds, marker: {color: "#0072B2"},
+    type: "bar", x: rows.map((row) => plain(row.step)), y: speeds, marker: {color: rows.map((row) => (row.acts ? "#0072B2" : "#999999"))},
     error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row, at) => row.high - speeds[at]),
       arrayminus: rows.map((row, at) => speeds[at] - row.low)},
     hovertemplate: "%{x}<br>%{y:.1f} images/s<extra></extra>",
@@ -83,17 +84,20 @@ function comparable({rows}, original) {
 }
 
 function relativeChart(site, {rows, ...shown}, original) {
-  const steps = rows.map((row) => plain(row.step));
+  const steps = rows.map((row) => plain(row.step)), none = {ratio: null, low: null, high: null};
+  const ratios = rows.map((row) => row.relative ?? none); // none of a step without effect on this device
   const published = {type: "bar", name: original.device, x: steps, y: rows.map((row) => original.relative[row.step] ?? null),
     marker: {color: "#E69F00"}, hovertemplate: `%{x}<br>%{y:.2f}x<extra>${plain(original.device)}</extra>`};
   return opensSteps(site, chart(site, [
-    {type: "bar", name: "here", x: steps, y: rows.map((row) => row.relative.ratio),
-      marker: {color: rows.map((row) => (row.relative.resolved ? "#0072B2" : "#999999"))},
-      customdata: rows.map((row) => row.relative.text), hovertemplate: "%{x}<br>%{customdata}<extra>here</extra>",
-      error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row) => row.relative.high - row.relative.ratio),
-        arrayminus: rows.map((row) => row.relative.ratio - row.relative.low)}},
+    {type: "bar", name: "here", x: steps, y: ratios.map((relative) => relative.ratio),
+      marker: {color: ratios.map((relative) => (relative.resolved ? "#0072B2" : "#999999"))},
+      customdata: ratios.map((relative) => relative.text), hovertemplate: "%{x}<br>%{customdata}<extra>here</extra>",
+      error_y: {type: "data", symmetric: false, color: ink(site), array: ratios.map(({high, ratio}) => high - ratio),
+        arrayminus: ratios.map(({low, ratio}) => ratio - low)}},
     ...(comparable({rows, ...shown}, original) ? [published] : []),
-  ], {label: "Throughput relative to the baseline", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: "x"}}), rows);
+  ], {label: "Throughput relative to the baseline", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: "x"},
+    annotations: rows.filter((row) => !row.relative).map((row) => (
+      {x: plain(row.step), y: 0, text: plain(row.needs), textangle: -90, yanchor: "bottom", showarrow: false}))}), rows);
 }
 
 // A stacked bar for each step: ms per step, or µs per image. Bars appear as the traces are read; a failure is shown.
@@ -149,7 +153,7 @@ function ladderTable(site, {rows}) {
   const predicted = rows.some((row) => row.gpu_bytes_predicted); // by `python -m common fit`, for the step on a GPU
   return h("div", {}, table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">range of windows", ">windows / rounds",
     ">peak memory", ...(predicted ? [">on a GPU, predicted"] : [])],
-  rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain), ratioText(row.relative),
+  rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain) ?? row.needs, ratioText(row.relative),
     `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.windows} / ${row.rounds}`, bytes(row.peak_memory_bytes.allocated),
     ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : [])])),
   ...everywhere.map((text) => note(`All: ${text}.`)), ...numbered.map((text, at) => note(`[${at + 1}] ${text}`)));

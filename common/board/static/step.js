@@ -145,23 +145,25 @@ function memoryCurve(site, memory) {
   return panel;
 }
 
-// What changed since the step before in the run's ladder; null where there is none, or no trace of it.
+// What changed since the last step before in the run's ladder that has an effect on this device; null where there is none, or no trace of it.
 async function changeFromBefore(site, run, digest) {
   try {
     const {ladders} = await site.ladders();
     const rows = ladders.map((candidate) => candidate.rows).find((candidate) => candidate.some((row) => row.run === run.key));
     const at = rows ? rows.findIndex((row) => row.run === run.key) : -1;
-    if (at < 1 || !rows[at - 1].has_trace) {
+    const row = rows?.[at], last = rows?.slice(0, at).findLast((candidate) => candidate.acts) ?? rows?.[0];
+    if (at < 1 || !last.has_trace) {
       return null;
     }
-    const before = await site.digest(rows[at - 1].run);
+    const before = await site.digest(last.run);
     if (!before.steps) {
       return null;
     }
-    const prediction = before.predictions[rows[at].step];
+    const prediction = before.predictions[row.step];
     const predicted = prediction?.estimated_gain || prediction?.predicted_gain ? `Predicted from its trace: ${prediction.gain}. ` : "";
-    return section(`Since ${rows[at - 1].step}`, note(`${predicted}Measured: ${rows[at].gain.text}.`),
-      note(batchNote(rows[at - 1].batch_size, rows[at].batch_size)), changes(before, digest));
+    return section(`Since ${last.step}`,
+      note(row.gain ? `${predicted}Measured: ${row.gain.text}.` : `The change ${row.needs}: no effect on this device.`),
+      note(batchNote(last.batch_size, row.batch_size)), changes(before, digest));
   } catch {
     return null;
   }

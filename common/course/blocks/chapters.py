@@ -33,7 +33,7 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
 def chapters(course: Course) -> str:
     """Every chapter with its question and the gain of its step over the step before, as recorded and as published."""
     base = course.shown.ladder.baseline
-    gains = {row.result.step[:2]: str(row.gain) for row in course.shown.ladder.rows if row.gain}
+    gains = {row.result.step[:2]: str(row.gain) if row.gain else row.needs for row in course.shown.ladder.rows[1:]}
     steps = list(PUBLISHED)
     speeds = {step: row.images_per_second for step, row in PUBLISHED.items()}
     published = {step[:2]: f"{speeds[step] / speeds[before]:.2f}x" for before, step in pairwise(steps)}

@@ -61,9 +61,9 @@ def results(course: Course) -> str:
 
 
 def last_that_gained(ladder: Ladder) -> Row:
-    """The last step that is faster than the step before by more than the interval; without any, the last step."""
+    """The last step that is faster than the step before by more than the interval; without any, the last that acts."""
     gained = [row for row in ladder.rows if row.gain and row.gain.resolved and row.gain.ratio > 1]
-    return (gained or ladder.rows)[-1]
+    return (gained or ladder.acting)[-1]
 
 
 def colab(course: Course) -> str:

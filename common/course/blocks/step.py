@@ -37,24 +37,32 @@ def diff(course: Course, before: str, after: str) -> str:
 
 
 def number(course: Course, step: str) -> str:
-    """What a step gained over the one before: the recorded rows of both, the interval, and the original's figures."""
+    """What a step gained over the last one with an effect: the recorded rows of both, the interval, the original's."""
     shown = course.shown
     if step not in shown.steps:
         return f"`{step}` has not been recorded."
-    at = shown.steps.index(step)
-    rows = shown.ladder.rows[max(0, at - 1) : at + 1]
+    row, at = shown.row(step), shown.steps.index(step)
+    rows = [*filter(None, [shown.ladder.before(row)]), row]
     steps = [row.result.step for row in rows]
     table = markdown.ladder_table(shown.ladder, shown.limit, steps, gains=False)
-    return "\n\n".join(part for part in (table, measured(course), _gain(rows), published(course, step)) if part)
+    skipped = steps[0] if steps[0] != shown.steps[max(0, at - 1)] else ""
+    parts = (table, measured(course), _gain(rows, skipped), published(course, step))
+    return "\n\n".join(filter(None, parts))
 
 
-def _gain(rows: Sequence[Row]) -> str:
-    """In words: the gain of the last of one or two rows, and what its run noted that the row before did not."""
+def _gain(rows: Sequence[Row], skipped_to: str) -> str:
+    """In words: the gain of the last of one or two rows, and what its run noted that the row before did not.
+
+    skipped_to: the row before, where others stand between them that have no effect on this device; else "".
+    """
     sentences, row = [], rows[-1]
     if gain := row.gain:
         verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "not resolved"
         rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
-        sentences.append(f"**{gain}** the images/s of the step before, with the 95 % interval of {rounds}: {verdict}.")
+        before = f"`{skipped_to}`, the last step before it with an effect here" if skipped_to else "the step before"
+        sentences.append(f"**{gain}** the images/s of {before}, with the 95 % interval of {rounds}: {verdict}.")
+    elif not row.acts:
+        sentences.append(f"**No effect on this device: it {escaped(row.needs)}.**")
     known = rows[0].result.notes if len(rows) > 1 else []
     sentences += [f"The run noted: {escaped(note)}." for note in row.result.notes if note not in known]
     return " ".join(sentences)

@@ -214,8 +214,8 @@ def no_effect(options: StepOptions, autocast_off: str | None) -> dict[str, str]:
         reasons["bigger_batch"] = f"--batch-size {options.batch_size} is the baseline's"
     if not options.workers:
         reasons["multiprocess_loading"] = "--workers 0 loads in the main process"
-    # The others are another program without a GPU too.
-    for name in ("pinned_memory", "prefetch_stream", "cudnn_benchmark", "cuda_graphs", TF32):
+    # Those steps whose docstring says that they need a GPU; the others are another program without one too.
+    for name in ("pinned_memory", "prefetch_stream", "no_hidden_syncs", "cudnn_benchmark", "cuda_graphs", TF32):
         for reason in without_gpu(name, options.device):
             reasons[name] = reason
     return {name: reasons[name] for name in NAMES if name in reasons}

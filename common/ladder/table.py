@@ -15,6 +15,7 @@ from common.ladder.columns import (
     LIMIT,
     ORIGINAL,
     PREDICTED,
+    ROOFS,
     SPEED,
     TRACED,
     Column,
@@ -34,6 +35,10 @@ UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond 
 
 NO_EFFECT = (
     "A step whose change has no effect on this device (see its note) differs from the one before by chance only.\n"
+)
+OF_ROOFS = (
+    "% of arithmetic peak, % of memory roof: FLOPs of a step, and bytes that it must move at least, per second, as a "
+    "share of the measured peaks (`limit`); -: not measured in the row's precision.\n"
 )
 OF_TRACES = "GPU busy, {}: of the traced steps and of their kernels' time; `explain` shows more.\n"
 NO_GPU = "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` shows where the time went.\n"
@@ -76,6 +81,7 @@ def _print_ladder(
     groups = [SPEED, *([LIMIT] if limit else []), cost]
     groups += [TRACED] if steps & used.keys() else []
     by_name = columns(ladder, used, limit, missing, fit)
+    groups += [ROOFS] if ROOFS[0] in by_name else []
     groups += [PREDICTED] if PREDICTED[0] in by_name else []
     notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
@@ -124,7 +130,7 @@ def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | 
         f"{intervals(ladder)}\n{NO_EFFECT if on_cpu else ''}"
         "images/s: the median timed window, no profiler running; window ±: half the windows' range. "
         f"memory: {memory}. batch MB: what a batch moves to the device.\n"
-        f"{_of_limit(limit) if limit else ''}{traced}"
+        f"{_of_limit(limit) if limit else ''}{OF_ROOFS if ROOFS in groups else ''}{traced}"
         f"{original if beside_original(ladder) else ''}"
     ).rstrip()
 

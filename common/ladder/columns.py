@@ -20,7 +20,7 @@ PREDICTED = ("GPU MB predicted",)
 TRACED = ("GPU busy", "Tensor Cores")
 ORIGINAL = ("original",)
 # A narrow page cuts off what is last.
-PAGE = ("batch", *SPEED, "windows", "rounds", "step ms", "memory MB", *LIMIT, *ROOFS)
+PAGE = ("batch", *SPEED, "windows", "rounds", "step ms", "memory MB", *LIMIT)
 
 
 class Speed(Protocol):
@@ -117,7 +117,7 @@ def columns(
         if any(share is not None for both in shares.values() for share in both):
             for at, name in enumerate(ROOFS):
                 words = name.rsplit(" ", 1)
-                table[name] = column("\n".join(words), lambda row, at=at: _percent(shares[step_of(row)][at]))
+                table[name] = column("\n".join(words), lambda row, at=at: _percent(shares[step_of(row)][at], 1))
     return table
 
 
@@ -145,5 +145,5 @@ def _share(use: GpuUse | None, name: str) -> str:
     return _percent(use and getattr(use, name))
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+def _percent(share: float | None, decimals: int = 0) -> str:
+    return "-" if share is None else f"{share:.{decimals}%}"

@@ -81,7 +81,7 @@ def _print_ladder(
     groups = [SPEED, *([LIMIT] if limit else []), cost]
     groups += [TRACED] if steps & used.keys() else []
     by_name = columns(ladder, used, limit, missing, fit)
-    groups += [ROOFS] if ROOFS[0] in by_name else []
+    groups[2:2] = [ROOFS] if ROOFS[0] in by_name else []
     groups += [PREDICTED] if PREDICTED[0] in by_name else []
     notes = list(dict.fromkeys(note for row in ladder.rows for note in row.result.notes))
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]

@@ -99,5 +99,5 @@ def of_roofs(speed: TrainingSpeed) -> str:
     """How near the measured peaks a program is, as more lines of a label; "" where the least bytes are not known."""
     if speed.share_of_memory_roof is None:
         return ""
-    roof = share_text(speed.share_of_memory_roof)
+    roof = share_text(speed.share_of_memory_roof, 1)
     return f"\n{speed.mfu:.1%} of measured arithmetic peak,\n{roof} of measured memory roof"

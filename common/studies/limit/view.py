@@ -99,7 +99,7 @@ def speeds_table(limit: Limit) -> Table:
             "1.00x" if speed is limit.fastest else _ratio(speed, limit.fastest),
             f"{speed.step_ms.median:.1f}",
             f"{speed.mfu:.1%}",
-            share_text(speed.share_of_memory_roof),
+            share_text(speed.share_of_memory_roof, 1),
             share_text(speed.bytes_per_second and speed.bytes_per_second / limit.bytes_roof),
         )
     return table
@@ -116,7 +116,7 @@ def memory_bound(limit: Limit) -> str | None:
         ""
         if fastest.share_of_memory_roof is None
         else f" The fastest program reaches {fastest.mfu:.1%} of the measured arithmetic peak and "
-        f"{fastest.share_of_memory_roof:.0%} of the memory roof: the second says how much is left."
+        f"{fastest.share_of_memory_roof:.1%} of the memory roof: the second says how much is left."
     )
     return (
         f"Memory-bound by the roofline: at {intensity:.3g} FLOPs per byte, memory at its measured peak allows at most "
@@ -204,9 +204,9 @@ def _ratio(speed: TrainingSpeed, other: TrainingSpeed) -> str:
         return "-"
 
 
-def share_text(share: float | None) -> str:
+def share_text(share: float | None, decimals: int = 0) -> str:
     """A share, 0..1, as per cent; "-" for None."""
-    return "-" if share is None else f"{share:.0%}"
+    return "-" if share is None else f"{share:.{decimals}%}"
 
 
 def _share(part: float, whole: float) -> str:

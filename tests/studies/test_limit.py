@@ -6,6 +6,7 @@ The GPU's side is tested by fakes: nothing here was run on one.
 import argparse
 import io
 import json
+import logging
 import signal
 import sys
 import threading
@@ -731,6 +732,22 @@ def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch
     assert all(window["samples_per_second"] > 0 for window in windows)
 
 
+def test_inductor_is_asked_for_its_count_of_bytes_and_logs_nothing(monkeypatch):
+    compile_fx, metrics = (pytest.importorskip(f"torch._inductor.{name}") for name in ("compile_fx", "metrics"))
+    log, logged = logging.Logger("inductor_metrics", logging.WARNING), []
+    log.addHandler(SimpleNamespace(level=0, handle=logged.append))
+    monkeypatch.setattr(compile_fx, "inductor_metrics_log", log, raising=False)
+    compiled.count_kernel_bytes()
+    assert log.isEnabledFor(logging.INFO)  # where torch counts only for its log
+    log.info("Graph Metrics")
+    assert logged == []
+    for counted_bytes, told in ((123, 123), (0, None)):  # 0: from a cache, of a process that did not count
+        monkeypatch.setattr(metrics, "num_bytes_accessed", counted_bytes)
+        assert compiled.kernel_bytes() == told
+    monkeypatch.delattr(metrics, "num_bytes_accessed")
+    assert compiled.kernel_bytes() is None
+
+
 def test_the_process_prints_why_it_could_not_compile(monkeypatch, capsys):
     def compile_nothing(model, **_):
         raise RuntimeError("torch.compile is not supported on Python 3.99")
@@ -1139,6 +1156,10 @@ def test_a_low_mfu_is_explained_where_memory_limits_the_step():
     assert "at 50% of the measured peak bytes/s" in text
     assert view.memory_bound(make_limit(flops_per_step=10**7)) is None
     assert "Memory-bound" in shown(view.show, limit)
+
+
+def test_an_amount_has_the_prefix_that_it_is_rounded_to():
+    assert [view.rate_text(amount, "B") for amount in (999.6e6, 999.4e6, 12.0)] == ["1 GB", "999 MB", "12 B"]
 
 
 def test_windows_that_differ_widely_are_reported():

@@ -160,7 +160,7 @@ def without_formula(limit: Limit) -> str:
 def rate_text(rate: float, unit: str) -> str:
     """A rate per second, or an amount, with a prefix: "85.3 GFLOP/s"."""
     for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if rate >= scale:
+        if rate >= scale * 0.9995:  # three digits of it are 1
             return f"{rate / scale:.3g} {prefix}{unit}"
     return f"{rate:.3g} {unit}"
 

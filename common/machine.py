@@ -98,7 +98,8 @@ def _cpuinfo(field: str) -> str | None:
 def driver_version() -> str | None:
     """The NVIDIA driver's version, or None."""
     printed = _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return printed.splitlines()[0].strip() if printed else None
+    version = re.match(r"[\d.]+$", printed or "", re.MULTILINE)  # a line for each GPU, all the same
+    return version[0] if version else None
 
 
 # Rooms that only read what was recorded.
@@ -133,7 +134,9 @@ def _run(*command: str | Path) -> str | None:
     import subprocess
 
     try:
-        done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, errors="replace", timeout=20
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -24,7 +24,7 @@ from common.options import StepOptions
 from common.run import progress, ranks
 from common.run.batches import Epochs
 from common.run.folder import add_trace, own_folder, publish, stamp
-from common.run.gpu_clocks import GpuWatch, slowed_down
+from common.run.gpu_clocks import GpuWatch
 from common.run.reader import end_with_reader
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.run.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels
@@ -94,7 +94,7 @@ def run_step(
             print(distorted[0], flush=True)
         if device.type == "cpu":
             peak = record.PeakMemory(cpu_peak_bytes(trace_events), None)
-            distorted = new_pages(page_faults, timing.page_faults)
+            distorted += new_pages(page_faults, timing.page_faults)
         with open(trace, "rb") as plain, gzip.open(packed, "wb", compresslevel=6) as compressed:
             shutil.copyfileobj(plain, compressed)
         if not leads:
@@ -124,7 +124,7 @@ def run_step(
             gpu_clocks=watch.clocks,
             trace=_trace_name(),
             needs=needs,
-            notes=[*notes, *_notes(step, args, device, precision), *slowed_down(watch.clocks), *distorted],
+            notes=[*notes, *_notes(step, args, device, precision), *watch.notes, *distorted],
             environment=environment,
             started=started,
         )

@@ -17,10 +17,9 @@ WORDS = "--quick --device cpu --batch-size 8".split()
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("two processes")]
 
 
-def torchrun(*command):
-    """Two processes, which compile nothing, else they would take long."""
-    options = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-    return run_program(*options, *command, TORCHDYNAMO_DISABLE=1)
+def torchrun(*command, **environment):
+    """Two processes, in an environment with these variables."""
+    return run_program("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, *command, **environment)
 
 
 def names(folder, pattern="*"):
@@ -31,7 +30,8 @@ def names(folder, pattern="*"):
 def two(tmp_path_factory):
     """A run of two processes: its log folder, the run's own, and what was printed."""
     folder = tmp_path_factory.mktemp("two")
-    finished = torchrun(PROGRAM, *WORDS, "--logdir", folder / "logs", "--data", folder)
+    words = ("--logdir", folder / "logs", "--data", folder)
+    finished = torchrun(PROGRAM, *WORDS, *words, TORCHDYNAMO_DISABLE=1)  # to compile would take long
     assert finished.returncode == 0, finished.stderr
     return SimpleNamespace(logdir=folder / "logs", run=folder / "logs" / PROGRAM.stem, printed=finished.stdout)
 
@@ -99,6 +99,8 @@ def run_step(file, args, loader, train_step, **more):
     Path({folder!r}, "rank" + os.environ["RANK"] + ".json").write_text(json.dumps(facts))
 
 common.session.run_step = run_step
+compiled = torch.compile
+torch.compile = lambda call, mode: compiled(call, backend="eager")  # graphs are made, but no code of them: quick
 sys.argv = [{program!r}, *{words!r}]
 runpy.run_path({program!r}, run_name="__main__")
 """

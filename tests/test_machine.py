@@ -34,3 +34,21 @@ def test_a_run_on_a_cpu_notes_that_it_is_kept(monkeypatch, tmp_path, keeps):
     notes = {kind: session._notes("09_small", options(tmp_path), torch.device(kind), None) for kind in ("cpu", "cuda")}
     assert (machine.KEEPS_FREED_MEMORY in notes["cpu"]) is keeps
     assert machine.KEEPS_FREED_MEMORY not in notes["cuda"]
+
+
+@pytest.mark.parametrize(
+    ("prints", "version"),
+    [
+        ("printf '580.65.06\\n580.65.06\\n'", "580.65.06"),  # two GPUs
+        ("printf '\\n'", None),
+        ("printf '\\377[N/A]\\n'", None),
+        ("echo 'No devices were found'", None),
+        ("printf '580.65.06\\n'; exit 9", None),
+    ],
+)
+def test_a_driver_version_is_one_or_none(tmp_path, monkeypatch, prints, version):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{prints}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert machine.driver_version() == version

@@ -77,6 +77,11 @@ def run_small(logdir, failing=None, loader=None, **changes):
     return session.run_step("steps/09_small.py", options(logdir, **changes), loader, small_step(failing))
 
 
+def test_what_nvidia_smi_did_not_report_is_in_a_runs_notes(tmp_path, monkeypatch):
+    monkeypatch.setattr(session.GpuWatch, "notes", ["the GPU's clock and power were not read: there is no nvidia-smi"])
+    assert run_small(tmp_path).notes[-1].endswith("there is no nvidia-smi")
+
+
 def test_a_run_writes_the_fixed_interface(tmp_path):
     result = run_small(tmp_path)
     folder = tmp_path / "09_small"

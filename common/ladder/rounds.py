@@ -243,5 +243,5 @@ def keep(folder: Path, number: int, result: record.Result) -> None:
 def sum_up(folder: Path) -> None:
     """Write a step's `result.json` anew from the runs of its rounds, if there are any."""
     if results := record.read_runs(folder):
-        record.write_result(folder / record.FILE, merged(results))
         (folder / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it
+        record.write_result(folder / record.FILE, merged(results))

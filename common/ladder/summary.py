@@ -20,7 +20,7 @@ def intervals(ladder: Ladder) -> str:
     if most == 1:
         source = "of one round, so it holds no run-to-run variation: `tour --rounds N`, `record --runs N`"
     elif fewest == most:
-        source = f"over {most} rounds, in each of which every step ran"
+        source = f"over {most} rounds, in each of which both steps ran"
     elif fewest > 1:
         source = f"over the {fewest} to {most} rounds in which both steps ran"
     else:

@@ -45,7 +45,13 @@ def record_files(folder: Path) -> tuple[list[str], list[str]]:
             problems.append(f"{name} is larger than {limit / 1e6} MB")
         else:
             names.append(name)
-    return names, problems or missing(names)
+    return names, problems or [*missing(names), *(f"{step} holds no file" for step in empty_steps(folder, names))]
+
+
+def empty_steps(folder: Path, names: Iterable[str]) -> list[str]:
+    """The steps whose folders hold none of a record's files: a call was stopped before the first was whole."""
+    folders = {path.name for path in folder.iterdir() if path.is_dir() and re.fullmatch(STEP, path.name)}
+    return sorted(folders - {name.split("/")[0] for name in names})
 
 
 def missing(names: Iterable[str]) -> list[str]:

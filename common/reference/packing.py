@@ -15,9 +15,10 @@ from pathlib import Path
 from common import record
 from common.errors import InputError, printable
 from common.ladder import rounds
+from common.ladder.merging import merged
 from common.reference import page
 from common.reference.checking import refuse, verify
-from common.reference.layout import record_files
+from common.reference.layout import empty_steps, record_files
 from common.reference.recording import folder_name
 from common.reference.written import unpacked
 from common.run import not_run, privacy
@@ -73,9 +74,10 @@ def _missing_packages() -> list[str]:
 
 @contextmanager
 def whole_rounds(folder: Path) -> Iterator[Path]:
-    """The folder of a record that has only whole rounds: itself, or a copy without the runs of one that was cut off.
+    """The folder of a record that has only whole rounds, summed up: itself, or a copy where a call was cut off.
 
-    Of a step whose change has no effect on its device one run is enough. Prints what the copy is without.
+    Without the runs of a round that is not whole; of a step whose change has no effect on its device one run is enough.
+    Prints what the copy is without.
     """
     names, _ = record_files(folder)
     steps = {name: name.split("/")[0] for name in names if "/" in name}
@@ -85,26 +87,38 @@ def whole_rounds(folder: Path) -> Iterator[Path]:
     cut = [
         name
         for name, step in steps.items()
-        if ("/runs/" in name and int(Path(name).stem) > whole) or not (step in counts or _kept(folder / step))
+        if ("/runs/" in name and int(Path(name).stem) > whole) or not (step in counts or _kept(folder / step, name))
     ]
-    if not cut or not whole:
+    behind = [step for step in counts if not _summed_up(folder / step)]
+    if not whole or not (cut or behind or empty_steps(folder, names)):
         yield folder
         return
-    print(f"packed are {whole} round(s); {folder} keeps {len(cut)} file(s) of one that was cut off", flush=True)
+    if cut:
+        print(f"packed are {whole} round(s); {folder} keeps {len(cut)} file(s) of one that was cut off", flush=True)
     with tempfile.TemporaryDirectory() as parent:
         copy = Path(parent) / folder.resolve().name
         for name in names:
             if name not in (*cut, page.FILE):  # the page is of all runs
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(folder / name, copy / name)
-        for step in sorted({steps[name] for name in cut} & counts.keys()):
+        for step in sorted({*behind, *({steps[name] for name in cut} & counts.keys())}):
             rounds.sum_up(copy / step)
         yield copy
 
 
-def _kept(step: Path) -> bool:
-    """Whether a step's folder says how the step ended: by its result, or why it was not run."""
-    return (step / record.FILE).exists() or (step / not_run.FILE).exists()
+def _kept(step: Path, name: str) -> bool:
+    """Whether a file belongs to a step without runs: to its result, or why it was not run."""
+    if (step / not_run.FILE).exists():
+        return Path(name).name == not_run.FILE  # not the trace of a run that could be made since
+    return (step / record.FILE).exists()
+
+
+def _summed_up(step: Path) -> bool:
+    """False where a call was stopped between a run and the sum of all: there is none, or one without the last run."""
+    if (step / not_run.FILE).exists() or not (step / record.FILE).exists():
+        return False
+    before = record.read_runs(step)[:-1]
+    return not before or record.read_result(step / record.FILE) != merged(before)
 
 
 def _text(name: str, content: bytes) -> bytes:

@@ -177,6 +177,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
         result = record.read_result(running / step / record.FILE)
         if schedule.is_traced(number, result):
             _publish_small(running / step, kept, result)
+        (folder / page.FILE).unlink(missing_ok=True)  # it is of fewer runs, if this call is cut off
         rounds.keep(kept, number, result)
         schedule.add(number, result)
         print(f"{label}{result.samples_per_second.median:10.1f} images/s", flush=True)
@@ -211,12 +212,15 @@ def _publish_small(source: Path, kept: Path, result: record.Result) -> None:
     name = runs[0].trace if runs else result.step + result.trace[result.trace.index(".") :]
     with record.writing(kept):
         kept.mkdir(parents=True, exist_ok=True)
-        for old in [*kept.glob("*.pt.trace.json.gz"), *kept.glob("events.out.tfevents.*")]:
-            old.unlink()  # also of a call that was stopped before it had kept the run
+        written = {name}
         for events in source.glob("events.out.tfevents.*"):
             target = ".".join(events.name.split(".")[:4]) + f".{name.removesuffix('.pt.trace.json.gz')}"
             record.write_whole(kept / target, events.read_bytes())
+            written.add(target)
         _write_small(source / result.trace, kept / name)
+        for old in [*kept.glob("*.pt.trace.json.gz"), *kept.glob("events.out.tfevents.*")]:
+            if old.name not in written:
+                old.unlink()  # also of a call that was stopped before it had kept the run
 
 
 def _write_small(source: Path, target: Path) -> None:

@@ -3,12 +3,15 @@
 A GPU that is hot, or that reached its power limit, lowers its clock: then a run is slower, and not by its program.
 """
 
+import math
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from common.errors import printable
 
 if TYPE_CHECKING:  # what reads results starts without torch
     import torch
@@ -25,7 +28,7 @@ FIELDS = (
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 EVERY_MS = 500
 END_SECONDS = 5.0  # for nvidia-smi to end; a driver that is stuck may hold it up
-ASK_SECONDS = 20
+ASK_SECONDS = 10
 # Bits of nvmlClocksThrottleReasons in NVML's nvml.h that slow a GPU down; not: idle, clocks that someone has set.
 REASONS = {
     0x04: "power limit",
@@ -58,23 +61,30 @@ class GpuClocks:
 class GpuWatch:
     """A context in which nvidia-smi samples an NVIDIA GPU, in a process of its own. clocks: what it saw, afterwards.
 
-    None on a CPU, without nvidia-smi, and where that reports nothing in the time or of the GPU (a part of one, by MIG).
+    clocks is None on a CPU, and where nvidia-smi is missing, fails, hangs, or reports nothing in the time or of the GPU
+    (a part of one, by MIG). Then `notes` says why: nothing that nvidia-smi does raises, or fails a run.
     """
 
     def __init__(self, device: "torch.device") -> None:
         self.clocks: GpuClocks | None = None
         self._process: subprocess.Popen[str] | None = None
         self._command: list[str] | None = None  # known before it is entered: a loader's queue would fill meanwhile
-        if uuid := _uuid(device):
-            with suppress(OSError, subprocess.TimeoutExpired):  # no nvidia-smi, or one that hangs
+        self._unread = ""  # why `clocks` is None, or what it lacks
+        if device.type == "cuda":
+            try:
+                uuid = _uuid(device)
                 self._command = [*_query(uuid, (*FIELDS, _reason_field(uuid))), f"--loop-ms={EVERY_MS}"]
+            except (OSError, subprocess.TimeoutExpired) as error:
+                self._unread = _reason(error)
 
     def __enter__(self) -> "GpuWatch":
         if self._command:
-            with suppress(OSError):
+            try:
                 self._process = subprocess.Popen(
                     self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
                 )
+            except OSError as error:
+                self._unread = _reason(error)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,12 +92,21 @@ class GpuWatch:
             self._process.terminate()
             try:
                 printed, _stderr = self._process.communicate(timeout=END_SECONDS)
-            except subprocess.TimeoutExpired:  # not worth a run that is measured
+            except subprocess.TimeoutExpired as error:  # not worth a run that is measured
                 self._process.kill()
                 if self._process.stdout:
                     self._process.stdout.close()
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(END_SECONDS)
+                self._unread = _reason(error)
                 return
-            self.clocks = clocks(printed)
+            self.clocks, self._unread = clocks(printed), _not_reported(printed)
+
+    @property
+    def notes(self) -> list[str]:
+        """For a run's notes: what nvidia-smi did not report of the GPU, and why; whether the GPU was slowed down."""
+        lacks = "nvidia-smi does not report for this GPU" if self.clocks else "the GPU's clock and power were not read"
+        return [*([f"{lacks}: {self._unread}"] if self._unread else []), *slowed_down(self.clocks)]
 
 
 def _query(uuid: str, fields: Sequence[str]) -> list[str]:
@@ -95,38 +114,74 @@ def _query(uuid: str, fields: Sequence[str]) -> list[str]:
 
 
 def _reason_field(uuid: str) -> str:
-    """The one of `REASON_FIELDS` that this driver knows."""
-    *newer, oldest = REASON_FIELDS
-    for field in newer:
-        if subprocess.run(_query(uuid, [field]), capture_output=True, timeout=ASK_SECONDS).returncode == 0:
+    """The one of `REASON_FIELDS` that this driver knows. Raises OSError with nvidia-smi's own words if it has none."""
+    for field in REASON_FIELDS:
+        asked = subprocess.run(
+            _query(uuid, [field]),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            timeout=ASK_SECONDS,
+        )
+        if asked.returncode == 0:
             return field
-    return oldest
+    said = printable(" ".join(asked.stdout.split()), 120) or f"nothing, and ends with code {asked.returncode}"
+    raise OSError(None, f"says {said}")
 
 
-def _uuid(device: "torch.device") -> str | None:
-    """The GPU's own number, which nvidia-smi knows, too; CUDA's index may be another than nvidia-smi's."""
-    if device.type != "cuda":
-        return None
+def _reason(error: OSError | subprocess.TimeoutExpired) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no nvidia-smi"
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"nvidia-smi did not end within {error.timeout:g} s"
+    return f"nvidia-smi {error.strerror or error}"
+
+
+def _uuid(device: "torch.device") -> str:
+    """The GPU's own number, which nvidia-smi knows, too; CUDA's index may be another than nvidia-smi's.
+
+    Raises OSError where there is none that nvidia-smi could know.
+    """
     import torch
 
     if torch.version.hip:
-        return None
-    return str(getattr(torch.cuda.get_device_properties(device), "uuid", "")) or None
+        raise OSError(None, "knows NVIDIA's GPUs only")
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    if not uuid:
+        raise OSError(None, "cannot be asked, since this torch does not tell the GPU's UUID")
+    return uuid
+
+
+def _columns(printed: str) -> list[list[str]]:
+    """The cells of nvidia-smi's whole lines of `FIELDS` and reasons, by column; [] without a line."""
+    rows = [line.split(",") for line in printed.splitlines(keepends=True) if line.endswith("\n")]
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) == len(FIELDS) + 1]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _not_reported(printed: str) -> str:
+    """Names of the fields that no line has a value of, or why there is no line; "" where nothing is missing."""
+    columns = _columns(printed)
+    if not columns:
+        return "nvidia-smi printed no values while the windows were timed"
+    numbers = [*([_number(cell) for cell in column] for column in columns[:-1]), [_bits(c) for c in columns[-1]]]
+    names = (*FIELDS, "reasons of a lower clock")
+    return ", ".join(name for name, column in zip(names, numbers, strict=True) if set(column) == {None})
 
 
 def clocks(printed: str) -> GpuClocks | None:
     """The `GpuClocks` of nvidia-smi's lines of `FIELDS` and reasons; None without a whole line, as the last may be."""
-    rows = [line.split(",") for line in printed.splitlines(keepends=True) if line.endswith("\n")]
-    rows = [[cell.strip() for cell in row] for row in rows if len(row) == len(FIELDS) + 1]
-    if not rows:
+    columns = _columns(printed)
+    if not columns:
         return None
-    *columns, reasons = zip(*rows, strict=True)
-    sm, sm_limit, power, power_limit, temperature = ([_number(cell) for cell in column] for column in columns)
+    sm, sm_limit, power, power_limit, temperature = ([_number(cell) for cell in column] for column in columns[:-1])
     bits = 0
-    for cell in reasons:
-        bits |= int(cell, 16) if cell.lower().startswith("0x") else 0
+    for cell in columns[-1]:
+        bits |= _bits(cell) or 0
     return GpuClocks(
-        samples=len(rows),
+        samples=len(columns[0]),
         sm_mhz=_over(statistics.median, sm),
         sm_mhz_lowest=_over(min, sm),
         sm_mhz_limit=_over(max, sm_limit),
@@ -176,8 +231,16 @@ def slowed_down(clocks: GpuClocks | None) -> list[str]:
 
 def _number(cell: str) -> float | None:
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:  # "[N/A]", "[Not Supported]"
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _bits(cell: str) -> int | None:
+    try:
+        return int(cell, 16)
+    except ValueError:
         return None
 
 

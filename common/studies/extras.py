@@ -12,7 +12,6 @@ from typing import Any
 from common.errors import InputError
 
 PACKAGES = {
-    "nvidia": "nvidia-dali-cuda120",
     "rouge_score": "rouge-score",
     "sklearn": "scikit-learn",
 }  # {module: package}, where they differ

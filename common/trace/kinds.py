@@ -54,6 +54,7 @@ _PATTERNS = [
     # sage_quant: the quantisation of its inputs. reduce_segments: of vLLM's unified attention.
     (ELEMENTWISE, r"sage_quant"),
     (ATTENTION, r"flash_(fwd|bwd|attn|fprop|bprop)|flash::|flashattn|fmha|attention|attn|sdpa|pagedkv|mla_decode"),
+    (ATTENTION, r"(prefill|decode)with\w*kvcachekernel"),  # FlashInfer's; "prefill" is no fill
     (ATTENTION, r"sumodo|dot_do_o|sage_fwd|^reduce_segments$"),
     (
         NORMALISATION,

@@ -74,6 +74,12 @@ _RULES = [
     (True, r"sm(80|86|89|90|100|103|120)_xmma|xmma_(implicit_)?gemm|xmma_sparse|xmma_(fprop|dgrad|wgrad)"),
     (True, r"flash_(fwd|bwd)|flashattn(fwd|bwd)|flash_(fprop|bprop)|sdpa_sm\d+_flash"),
     (True, r"deep_gemm::|fmha_v2_\w*(fp16|bf16|e4m3)"),
+    # FlashInfer's attention of several queries (prefill.cuh: mma.sync, hopper/: wgmma) takes 8 and 16 bits only. Its
+    # kernels of one query each (decode.cuh) multiply and add on ordinary units; those of MLA do either.
+    (True, r"prefillwith(paged|ragged)?kvcachekernel"),
+    (False, r"flashinfer::(batch|single)decodewith(paged)?kvcachekernel<"),
+    # Marlin (vLLM, SGLang): weights of 4 or 8 bits times activations of 8 or 16, by mma.sync (marlin_mma.h).
+    (True, r"marlin\w*::marlin(_24)?<"),
     # Attention on AMD: Composable Kernel's (ck_tile/ops/fmha: WarpGemm is MFMA or WMMA) and aiter's in assembly.
     (
         True,

@@ -33,8 +33,8 @@ def main():
     args = step_options(__doc__, __file__, defaults=DEFAULTS)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     train_set = cifar10(args.data, transform=augmented(args.image_size), download=args.download)
     loader = DataLoader(

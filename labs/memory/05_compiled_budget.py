@@ -1,7 +1,7 @@
 """Memory 05: compiled, with a budget for activations.
 
 Idea       The compiler sees the whole graph: it chooses what to recompute so that as little work as possible is added.
-Change     torch.compile with activation_memory_budget = 0.5: half of what it would keep by itself; no save_on_cpu.
+Change     model.compile() with activation_memory_budget = 0.5: half of what it would keep by itself; no save_on_cpu.
 Look for   Memory: a peak near 02's in less time; Trace: fused kernels that recompute on the fly.
 Caution    The first step compiles. The setting is private to torch; newer versions have a public prototype for a
            part of a model, torch.autograd.graph.region_activation_memory_budget.
@@ -32,8 +32,8 @@ def main():
     args = step_options(__doc__, __file__, defaults=DEFAULTS)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     train_set = cifar10(args.data, transform=augmented(args.image_size), download=args.download)
     loader = DataLoader(
@@ -42,7 +42,7 @@ def main():
     )
     model = resnext(args.model).to(device)
     torch._functorch.config.activation_memory_budget = 0.5
-    compiled = torch.compile(model)
+    model.compile()
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     amp_dtype = autocast_dtype(device, args.precision)
@@ -52,7 +52,7 @@ def main():
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
         with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
-            loss = criterion(compiled(images), labels)
+            loss = criterion(model(images), labels)
         optimizer.zero_grad()
         scaler.scale(loss).backward()
         scaler.step(optimizer)

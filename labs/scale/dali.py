@@ -1,7 +1,10 @@
 """NVIDIA's DALI as the decoder of batches."""
 
+from importlib import import_module
+from typing import Any
+
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.studies.extras import imported
+from common.errors import InputError
 from labs.scale.jpegs import MEAN, STD
 
 import torch
@@ -10,12 +13,12 @@ import torch
 class DaliDecoder:
     """decoder(lengths, files) -> float32 [N, 3, size, size] on the device, normalised: see `gpu.decoded_batch`.
 
-    On a CPU DALI decodes on the CPU. Raises InputError where DALI is not installed.
+    On a CPU DALI decodes on the CPU. Raises InputError where DALI is not installed: its package is named after the
+    CUDA version, which has to be torch's.
     """
 
     def __init__(self, batch_size: int, size: int, device: torch.device, threads: int) -> None:
-        dali = imported("nvidia.dali", "scale", "decoding with DALI")
-        fn, types = imported("nvidia.dali.fn", "scale", "DALI"), imported("nvidia.dali.types", "scale", "DALI")
+        dali, fn, types = _dali()
         on_gpu = device.type == "cuda"
         self.files, self.device = [], device
         self.pipeline = dali.Pipeline(
@@ -38,3 +41,22 @@ class DaliDecoder:
         self.files = [file.numpy() for file in files.split(lengths.tolist())]
         (images,) = self.pipeline.run()
         return torch.from_dlpack(images.as_tensor()).to(self.device).clone()
+
+
+def _dali() -> list[Any]:
+    """The modules nvidia.dali, its fn and its types."""
+    try:
+        return [import_module(f"nvidia.dali{part}") for part in ("", ".fn", ".types")]
+    except ModuleNotFoundError as error:
+        name, cuda = error.name or "", torch.version.cuda
+        if not name.startswith("nvidia"):
+            raise InputError(f"DALI needs {name}, which is not installed: pip install {name}") from error
+        if cuda is None:
+            raise InputError(
+                f"decoding with DALI needs an NVIDIA GPU and a torch for CUDA, not this one ({torch.__version__})"
+            ) from error
+        package = f"nvidia-dali-cuda{cuda.partition('.')[0]}0"
+        raise InputError(
+            f"decoding with DALI needs {package}, which is not installed: pip install {package} "
+            f"(this torch is built for CUDA {cuda})"
+        ) from error

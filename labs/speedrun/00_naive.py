@@ -31,8 +31,8 @@ def main():
     args = race_options(__doc__, __file__)
     device, size = torch.device(args.device), args.image_size
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     data = data_set(args)
     transform = Compose([
@@ -48,7 +48,6 @@ def main():
     model = model.to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
-    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -56,7 +55,6 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
         return loss
 
     return run_race(__file__, args, data, loader, train_step, [model, optimizer])

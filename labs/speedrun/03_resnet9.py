@@ -29,8 +29,8 @@ def main():
     args = race_options(__doc__, __file__)
     device, size = torch.device(args.device), args.image_size
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
@@ -38,14 +38,12 @@ def main():
     model = model.to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
-    losses = []
 
     def train_step(images, labels):
         loss = criterion(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
         return loss
 
     return run_race(__file__, args, data, loader, train_step, [model, optimizer])

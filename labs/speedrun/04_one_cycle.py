@@ -32,8 +32,8 @@ def main():
     args = race_options(__doc__, __file__)
     device, size = torch.device(args.device), args.image_size
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
@@ -42,7 +42,6 @@ def main():
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
     schedule = one_cycle(optimizer, args.epochs * len(loader))
-    losses = []
 
     def train_step(images, labels):
         loss = criterion(model(images), labels)
@@ -50,7 +49,6 @@ def main():
         loss.backward()
         optimizer.step()
         schedule.step()
-        losses.append(loss.item())
         return loss
 
     return run_race(__file__, args, data, loader, train_step, [model, optimizer, schedule])

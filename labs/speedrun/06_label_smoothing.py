@@ -30,8 +30,8 @@ def main():
     args = race_options(__doc__, __file__)
     device, size = torch.device(args.device), args.image_size
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
@@ -40,7 +40,6 @@ def main():
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     optimizer = DecoupledSGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=0.005)
     schedule = one_cycle(optimizer, args.epochs * len(loader))
-    losses = []
 
     def train_step(images, labels):
         loss = criterion(model(images), labels)
@@ -48,7 +47,6 @@ def main():
         loss.backward()
         optimizer.step()
         schedule.step()
-        losses.append(loss.item())
         return loss
 
     return run_race(__file__, args, data, loader, train_step, [model, optimizer, schedule])

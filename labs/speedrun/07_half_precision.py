@@ -31,8 +31,8 @@ def main():
     args = race_options(__doc__, __file__)
     device, size = torch.device(args.device), args.image_size
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
@@ -43,7 +43,6 @@ def main():
     schedule = one_cycle(optimizer, args.epochs * len(loader))
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []
 
     def train_step(images, labels):
         with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
@@ -53,7 +52,6 @@ def main():
         scaler.step(optimizer)
         scaler.update()
         schedule.step()
-        losses.append(loss.item())
         return loss
 
     return run_race(__file__, args, data, loader, train_step, [model, optimizer, schedule, scaler], precision=amp_dtype)

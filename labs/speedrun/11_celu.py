@@ -32,8 +32,8 @@ def main():
     args = race_options(__doc__, __file__)
     device, size = torch.device(args.device), args.image_size
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
@@ -47,7 +47,6 @@ def main():
     schedule = one_cycle(optimizer, args.epochs * len(loader))
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []
 
     def train_step(images, labels):
         with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
@@ -57,7 +56,6 @@ def main():
         scaler.step(optimizer)
         scaler.update()
         schedule.step()
-        losses.append(loss.item())
         return loss
 
     def prepare():

@@ -90,6 +90,10 @@ class DeviceBatches:
     ) -> None:
         self.dataset, self.batch_size, self.device = data, batch_size, device
         self.shift, self.cutout, self.flip = shift, cutout, flip and data.mirrors
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was moved to the device and what was drawn, as before the first batch was asked for."""
         self._prepared: tuple[torch.Tensor, torch.Tensor] | None = None
         self.mirrored = self.order = torch.empty(0)
 
@@ -113,13 +117,6 @@ class DeviceBatches:
         self.order = torch.randperm(len(images), device=self.device)
         for batch in self.order.split(self.batch_size)[: len(self)]:
             yield images[batch], labels[batch]
-
-    def blank(self) -> Batch:
-        """A batch of zeros, in the memory format in which batches come."""
-        size, data = self.dataset.image_size, self.dataset
-        form = torch.channels_last if self.shift else torch.contiguous_format
-        images = torch.zeros(self.batch_size, data.channels, size, size, device=self.device)
-        return images.contiguous(memory_format=form), torch.zeros(self.batch_size, dtype=torch.long, device=self.device)
 
 
 def views(images: torch.Tensor, mirrors: bool) -> list[torch.Tensor]:

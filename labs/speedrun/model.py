@@ -9,6 +9,7 @@ its first layer.
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -141,17 +142,43 @@ class GhostNorm(nn.BatchNorm2d):
 
     Hoffer et al. 2017, "Train longer, generalize better". scale=False: no factor is learned, the bias alone (Page
     2019): what follows is an activation, whose next convolution learns the factor as well. ghost=0: the whole batch.
+
+    With G parts, every G-th image is of the same part: so [N, C, H, W] can be seen as [N / G, G * C, H, W], and one
+    batch norm serves all parts. That is a view of a contiguous tensor; one that is channels_last is copied before and
+    after. Running statistics are updated as by one part after the other. Images that are too few for a part of their
+    own come last, as a smaller part.
     """
 
     def __init__(self, channels: int, ghost: int = 0, scale: bool = False, momentum: float = 0.1) -> None:
         super().__init__(channels, momentum=momentum)
-        self.ghost = ghost
+        self.ghost, self.update = ghost, momentum
         self.weight.requires_grad_(scale)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not (self.training and 0 < self.ghost < len(x)):
             return super().forward(x)
-        return torch.cat([super(GhostNorm, self).forward(part) for part in x.split(self.ghost)])
+        parts = len(x) // self.ghost
+        whole = parts * self.ghost
+        if whole == len(x):
+            return self._by_parts(x, parts)
+        return torch.cat([self._by_parts(x[:whole], parts), super().forward(x[whole:])])
+
+    def _by_parts(self, x: torch.Tensor, parts: int) -> torch.Tensor:
+        """x: [N, C, H, W], N a multiple of `parts`."""
+        running_buffers: Any = self.running_mean, self.running_var, self.num_batches_tracked  # torch: or None
+        mean, variance, count = running_buffers
+        of_part = [values.repeat(parts) for values in (mean, variance, self.weight, self.bias)]
+        channels, height, width = x.shape[1:]
+        seen = x.reshape(-1, parts * channels, height, width)
+        # by momentum 1, the first two become the parts' own statistics
+        normalised = F.batch_norm(seen, *of_part, training=True, momentum=1.0, eps=self.eps).view(x.shape)
+        kept = (1 - self.update) ** torch.arange(parts - 1, -1, -1, device=x.device)
+        for running, values in zip((mean, variance), of_part[:2], strict=True):
+            running.mul_((1 - self.update) ** parts)
+            running.add_((values.view(parts, channels) * kept.unsqueeze(1)).sum(0), alpha=self.update)
+        count.add_(parts)
+        form = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+        return normalised.contiguous(memory_format=form)
 
 
 def patch_stem(channels: int, size: int = 3) -> nn.Conv2d:

@@ -2,8 +2,9 @@
 
 The clock runs while the program trains: from before the first batch is asked for (moving the data to the device is on
 it, if the program does that then) to the end of the epoch at which the target was reached. Reading files, building the
-network and testing are off the clock. So is what the first steps cost once per process (compiling, loading kernels):
-`start_up_seconds`, measured before the race on a batch of zeros, after which everything is set back.
+network and testing are off the clock. So is what a process pays once (compiling, loading libraries and kernels,
+reserving memory): `start_up_seconds`. Before the race, `prepare()` and the first steps run off the clock; then
+everything is set back, so that the race does all of it again, on the clock.
 """
 
 import argparse
@@ -22,10 +23,11 @@ from common import machine, record
 from common.device import device_name, synchronize
 from common.errors import InputError
 from common.failures import as_input_error
-from common.loaders import Batch, Loader
+from common.loaders import Loader
 from common.options import OneLineParser, StepOptions, add_step_options, resolved, unread, whole_number
 from common.session import run_step
 from common.studies.images import FOLDS, NAMES, DataSet, source_in
+from labs.speedrun.augment import DeviceBatches
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.plans import SETTINGS
 
@@ -34,7 +36,7 @@ from torch import nn
 
 FILE = "race.json"
 TEST_BATCH = 500
-WARM_UP_STEPS = 2
+START_UP_STEPS = 5  # as many as `Lookahead` takes before it averages
 Predict = Callable[[torch.Tensor], torch.Tensor]  # normalised images [N, C, H, W] -> scores [N, classes]
 
 
@@ -167,13 +169,14 @@ def race(
 
     train_step(images, labels): trains on one batch as the loader yields it and returns the loss, a tensor. state: the
     model, then all else that a step changes and that has a `state_dict`: optimizers, schedules. predict: in place of
-    the model, in tests. prepare(): is called first, on the clock. on_clock: entered while the clock runs, each time.
-    report(epoch, seconds, loss, accuracy): after each epoch.
+    the model, in tests. prepare(): is called first, on the clock; what it changes is in `state` or set back by the
+    loader's `reset()`. on_clock: entered while the clock runs, each time. report(epoch, seconds, loss, accuracy): after
+    each epoch. Losses stay on the device until the epoch ends.
     """
     device, model = torch.device(args.device), state[0]
     if device.type == "cpu":
         machine.keep_freed_memory()
-    start_up_seconds = _start_up(loader, train_step, state, device)
+    start_up_seconds = _start_up(loader, train_step, state, prepare, device)
     images, labels = data.prepared(data.test, device)
     seconds, accuracies, losses = [0.0], list[float](), list[float]()
     failure = "not reached"
@@ -219,31 +222,35 @@ def accuracy(model: nn.Module, predict: Predict, images: torch.Tensor, labels: t
 
 
 def _start_up(
-    loader: Loader, train_step: Callable[..., torch.Tensor], state: Sequence[Any], device: torch.device
+    loader: Loader,
+    train_step: Callable[..., torch.Tensor],
+    state: Sequence[Any],
+    prepare: Callable[[], None] | None,
+    device: torch.device,
 ) -> float:
-    """Seconds that the first steps take beyond what a later one does; afterwards all is as it was before them."""
+    """Seconds that `prepare`, a first batch and its steps take beyond what they take the second time.
+
+    Both times everything is set back afterwards: what `state` holds, random numbers, and the loader by its `reset()`.
+    """
     before = [copy.deepcopy(part.state_dict()) for part in state]
-    batch, step_seconds = blank_batch(loader), []
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        for _ in range(WARM_UP_STEPS + 1):
+    seconds = []
+    for _ in range(2):
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             synchronize(device)
             begin = time.perf_counter()
-            train_step(*batch)
+            if prepare:
+                prepare()
+            batch = next(iter(loader))
+            for _ in range(START_UP_STEPS):
+                train_step(*batch)
             synchronize(device)
-            step_seconds.append(time.perf_counter() - begin)
-    for part, saved in zip(state, before, strict=True):
-        part.load_state_dict(saved)
-    return max(0.0, sum(step_seconds[:-1]) - WARM_UP_STEPS * step_seconds[-1])
-
-
-def blank_batch(loader: Loader) -> Batch:
-    """A batch of zeros like those that the loader yields; the loader stays as it is."""
-    if hasattr(loader, "blank"):
-        return loader.blank()  # pyright: ignore[reportAttributeAccessIssue]
-    with torch.random.fork_rng(devices=[]):
-        image, _ = loader.dataset[0]
-    size = loader.batch_size or 1
-    return torch.zeros(size, *image.shape), torch.zeros(size, dtype=torch.long)
+            seconds.append(time.perf_counter() - begin)
+        state[0].zero_grad()
+        for part, saved in zip(state, before, strict=True):
+            part.load_state_dict(copy.deepcopy(saved))
+        if isinstance(loader, DeviceBatches):
+            loader.reset()
+    return max(0.0, seconds[0] - seconds[1])
 
 
 def run_race(

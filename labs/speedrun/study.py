@@ -228,7 +228,7 @@ def notes_of(setting: RaceOptions, data: DataSet) -> list[str]:
         )
     if setting.device == "cpu":
         notes += autocast_notes("cpu", setting.precision)
-        notes.append("no GPU: nothing is copied to a device, and .item() waits for nothing")
+        notes.append("no GPU: nothing is copied to a device, and nothing waits for one")
     return notes
 
 

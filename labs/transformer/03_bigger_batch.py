@@ -30,7 +30,7 @@ def main():
     args = step_options(__doc__, __file__, defaults=DEFAULTS)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
 
     train_set, classes = training_set(args)
     pad_id = train_set.tokens.pad_id

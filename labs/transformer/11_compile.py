@@ -2,7 +2,8 @@
 
 Idea       Compiled, a layer's small operators become few fused kernels. But rows and tokens change with every batch,
            and a graph for fixed sizes is compiled again for others.
-Change     torch.compile(packed_logits), with mark_dynamic(rows, tokens, texts) before each call.
+Change     torch.compile(packed_logits), with mark_dynamic(rows, tokens, texts) before each call. It is a function, as
+           its graph holds the mask of packed texts too, which model.compile() would leave out.
 Look for   Trace: fused kernels (triton on a GPU, cpp on a CPU). The line at the end counts graphs: one, where sizes are
            marked.
 Caution    The first step compiles. Without marks torch compiles for the first sizes, then once more with dynamic ones.
@@ -33,7 +34,7 @@ def main():
     args = step_options(__doc__, __file__, defaults=DEFAULTS)
     device = torch.device(args.device)
     torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
 
     train_set, classes = training_set(args)
     pad_id = train_set.tokens.pad_id

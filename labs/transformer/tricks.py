@@ -104,7 +104,7 @@ def assemble(
     check(tricks)
     device = torch.device(options.device)
     torch.manual_seed(options.seed if seed is None else seed)
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = False
 
     train_set, classes = data or training_set(options)
     pad_id = train_set.tokens.pad_id
@@ -124,7 +124,7 @@ def assemble(
 
     logits_of: Callable[..., torch.Tensor] = packed_logits if packed else padded_logits
     if "compile" in tricks:
-        logits_of = torch.compile(logits_of)
+        logits_of = torch.compile(logits_of)  # not model.compile(): it would leave the mask out
 
     def parts(batch: Sequence[torch.Tensor]) -> Any:
         if "gradient_accumulation" not in tricks:

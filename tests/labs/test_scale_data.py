@@ -570,6 +570,22 @@ def test_files_decoded_by_dali_are_those_of_the_cpu(drawn):
         assert ((got - wanted).abs() * 255 * 0.225).mean() < 2
 
 
+@pytest.mark.parametrize(
+    ("cuda", "needed"),
+    [
+        ("12.8", "pip install nvidia-dali-cuda120 (this torch is built for CUDA 12.8)"),
+        ("13.0", "pip install nvidia-dali-cuda130 (this torch is built for CUDA 13.0)"),
+        (None, "a torch for CUDA, not this one"),
+    ],
+)
+def test_dali_is_named_for_the_cuda_version_of_torch(monkeypatch, cuda, needed):
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    with pytest.raises(InputError) as refused:
+        dali.DaliDecoder(3, 32, torch.device("cpu"), 1)
+    assert needed in str(refused.value)
+
+
 def test_images_per_second_are_those_after_the_workers_queue(monkeypatch):
     class Loader:
         num_workers, prefetch_factor, asked = 2, 3, 0

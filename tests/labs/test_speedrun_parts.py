@@ -1,7 +1,5 @@
 """labs/speedrun: its data, augmentations, networks, optimizers and clock, by known answers."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
@@ -102,11 +100,12 @@ def test_views_are_the_image_its_shifts_and_their_mirror_images():
 
 def test_data_are_moved_when_the_first_batch_is_asked_for():
     loader = DeviceBatches(small_data(), 4, torch.device("cpu"), shift=1)
-    blank, labels = loader.blank()
     assert loader._prepared is None  # so the clock sees it
     images, _ = next(iter(loader))
-    assert (blank.shape, blank.dtype, labels.dtype) == (images.shape, images.dtype, torch.long)
-    assert blank.is_contiguous(memory_format=torch.channels_last)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert loader._prepared is not None
+    loader.reset()
+    assert loader._prepared is None
 
 
 @pytest.mark.parametrize("make", [naive_resnet, resnet9])
@@ -149,16 +148,51 @@ def test_whitening_does_not_blow_up_what_does_not_vary():
     assert stem.weight.isfinite().all()
 
 
-def test_ghost_batches_are_normalised_each_by_itself_without_a_learned_factor():
+def by_a_loop(norm, x, ghost):
+    """What a batch norm makes of ghost batches one after the other, every N-th image in each of N."""
+    parts = len(x) // ghost
+    of_parts = [norm(x[: parts * ghost][number::parts]) for number in range(parts)]
+    rest = [norm(x[parts * ghost :])] if len(x) % ghost else []
+    return torch.cat([torch.stack(of_parts, 1).flatten(0, 1), *rest])
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("count", "ghost"), [(12, 4), (8, 4), (14, 4), (7, 4)])
+def test_ghost_batches_are_normalised_as_by_a_loop_over_them(count, ghost, form):
     torch.manual_seed(0)
-    x = torch.randn(8, 3, 4, 4) + torch.arange(8).view(8, 1, 1, 1)
-    norm, plain = GhostNorm(3, ghost=4), nn.BatchNorm2d(3)
-    torch.testing.assert_close(norm(x), torch.cat([plain(x[:4]), plain(x[4:])]))
-    assert torch.equal(norm.running_mean, plain.running_mean)
-    assert (norm.weight.requires_grad, norm.bias.requires_grad) == (False, True)
-    whole = GhostNorm(3, ghost=0)
-    torch.testing.assert_close(whole(x), nn.BatchNorm2d(3)(x))
+    x = torch.randn(count, 3, 4, 4) + torch.arange(count).view(count, 1, 1, 1)
+    own, theirs = (x.clone(memory_format=form).requires_grad_() for _ in range(2))
+    norm, plain = GhostNorm(3, ghost=ghost, scale=True), nn.BatchNorm2d(3)
+    nn.init.uniform_(norm.weight, 0.5, 2)
+    nn.init.uniform_(norm.bias)
+    plain.load_state_dict(norm.state_dict())
+    result, expected = norm(own), by_a_loop(plain, theirs, ghost)
+    torch.testing.assert_close(result, expected)
+    assert result.is_contiguous(memory_format=form)
+    for output in (result, expected):
+        (output * torch.arange(output.numel()).view(output.shape).sin()).sum().backward()
+    torch.testing.assert_close(own.grad, theirs.grad)
+    torch.testing.assert_close(norm.weight.grad, plain.weight.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(dict(norm.named_buffers()), dict(plain.named_buffers()))
     torch.testing.assert_close(norm.eval()(x), plain.eval()(x))
+
+
+def test_all_ghost_batches_are_normalised_by_one_call(monkeypatch):
+    calls, batch_norm = [], nn.functional.batch_norm
+
+    def counted(x, *args, **settings):
+        calls.append(x.shape)
+        return batch_norm(x, *args, **settings)
+
+    monkeypatch.setattr(nn.functional, "batch_norm", counted)
+    GhostNorm(3, ghost=4)(torch.randn(64, 3, 4, 4))
+    assert calls == [(4, 16 * 3, 4, 4)]
+
+
+def test_a_ghost_norm_learns_no_factor_and_without_ghosts_it_is_batch_norm():
+    norm, x = GhostNorm(3, ghost=0), torch.randn(8, 3, 4, 4)
+    assert (norm.weight.requires_grad, norm.bias.requires_grad) == (False, True)
+    torch.testing.assert_close(norm(x), nn.BatchNorm2d(3)(x))
 
 
 def one_weight(value=1.0, shape=(3,)):
@@ -285,45 +319,90 @@ def test_a_failure_has_no_time(failure, words):
     assert words in str(race)
 
 
-def test_the_clock_runs_in_training_alone(tmp_path, monkeypatch):
-    """By a clock that only training moves on."""
-    now, running = [0.0], []
-    monkeypatch.setattr(race.time, "perf_counter", lambda: now[0])
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless `clock.pass_by(seconds)` moves it on."""
+
+    class Clock:
+        now = 0.0
+
+        def pass_by(self, seconds):
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(race.time, "perf_counter", lambda: clock.now)
+    return clock
+
+
+def test_the_clock_runs_in_training_alone(tmp_path, clock):
+    running = []
     model = nn.Linear(4, 10)
-    loader = SimpleNamespace(blank=lambda: (torch.zeros(2, 4), torch.zeros(2, dtype=torch.long)))
 
     class Loader:
         def __iter__(self):
-            now[0] += 0.5  # loading is on it
-            return iter([loader.blank()] * 3)
-
-        def blank(self):
-            return loader.blank()
+            clock.pass_by(0.5)  # loading is on it
+            return iter([(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))] * 3)
 
     def train_step(images, labels):
-        now[0] += 1.0
+        clock.pass_by(1.0)
         return model(images).sum() * 0
 
     def predict(images):
-        now[0] += 100.0  # testing is not
+        clock.pass_by(100.0)  # testing is not
         return torch.eye(10)[: len(images)]
-
-    def prepare():
-        now[0] += 10.0
 
     class Watch:
         def __enter__(self):
-            running.append(now[0])
+            running.append(clock.now)
 
         def __exit__(self, *_):
-            running.append(now[0])
+            running.append(clock.now)
 
     part = Images(torch.zeros(10, 1, 2, 2, dtype=torch.uint8), torch.arange(10))
     whole = DataSet("digits", part, part, 2, 10, torch.zeros(1), torch.ones(1))
-    done = race.race("p", args_of(tmp_path), whole, Loader(), train_step, [model], predict, prepare, on_clock=Watch())
+    args = args_of(tmp_path)
+    done = race.race(
+        "p", args, whole, Loader(), train_step, [model], predict, lambda: clock.pass_by(10.0), on_clock=Watch()
+    )
     assert done.seconds == [13.5, 17.0]
     assert done.accuracies == [1.0, 1.0]
     assert [end - begin for begin, end in zip(running[::2], running[1::2], strict=True)] == [13.5, 3.5]
+
+
+def test_what_a_process_pays_once_is_off_the_clock_and_the_preparation_is_on_it_again(tmp_path, clock, monkeypatch):
+    """Moving the data takes 10 s every time, whitening 20, a step 1; the first time a library costs much more."""
+    whole, once, whitened = small_data(), {"moving": 1000.0, "whitening": 2000.0, "stepping": 4000.0}, []
+    loader = DeviceBatches(whole, 4, torch.device("cpu"), shift=1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    prepared = DataSet.prepared
+
+    def moved(self, part, device):
+        clock.pass_by(10.0 + once.pop("moving", 0.0))
+        return prepared(self, part, device)
+
+    def prepare():
+        loader.prepared()
+        whitened.append(model[1].weight.detach().clone())
+        nn.init.ones_(model[1].weight)
+        clock.pass_by(20.0 + once.pop("whitening", 0.0))
+
+    def train_step(images, labels):
+        clock.pass_by(1.0 + once.pop("stepping", 0.0))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    monkeypatch.setattr(DataSet, "prepared", moved)
+    args = args_of(tmp_path, batch_size=4)
+    torch.manual_seed(0)
+    done = race.race("p", args, whole, loader, train_step, [model, optimizer], None, prepare)
+    assert done.start_up_seconds == 7000.0
+    assert done.seconds == [10 + 20 + 3, 10 + 20 + 3 + 3]  # the data's move and the preparation are in the first epoch
+    assert len(whitened) == 3
+    assert all(torch.equal(weight, whitened[0]) for weight in whitened)  # what the start-up prepared is gone
 
 
 def test_a_loss_that_is_no_number_ends_the_race(tmp_path):

@@ -14,6 +14,7 @@ from support import ROOT
 
 from common.studies.lab import read
 from labs.speedrun import heads, recipe
+from labs.speedrun import race as race_module
 from labs.speedrun.race import FILE, race_options
 from labs.speedrun.tables import PROGRAMS
 
@@ -80,6 +81,34 @@ def test_every_program_races_and_learns(raced, name):
     assert len(race["seconds"]) == len(race["accuracies"]) == 3
     assert race["losses"][-1] < race["losses"][0]
     assert "5.00% in" in done.stdout
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_program_turns_tf32_off_by_names_that_can_be_read_afterwards(raced, name, monkeypatch):
+    """Inductor's max-autotune reads them, and torch raises where newer and older names are mixed."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    monkeypatch.setattr(race_module, "run_race", lambda *_, **__: None)
+    done, _ = raced(name)
+    assert done.returncode == 0, done.stderr
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, False)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_step_waits_for_the_device_to_read_a_loss(raced, name, monkeypatch):
+    losses = []
+
+    def one_step(file, args, data, loader, train_step, *_, **__):
+        batch = next(iter(loader))
+        with monkeypatch.context() as patched:
+            for reads in ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__"):
+                patched.setattr(torch.Tensor, reads, lambda *_: pytest.fail(f"{file} reads a value in its step"))
+            losses.append(train_step(*batch))
+
+    monkeypatch.setattr(race_module, "run_race", one_step)
+    done, _ = raced(name)
+    assert done.returncode == 0, done.stderr
+    assert losses[0].requires_grad
 
 
 RECIPES = recipe.recipes()

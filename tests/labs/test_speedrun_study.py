@@ -224,7 +224,7 @@ def test_the_published_rows_stand_beside_ours_and_ours_say_how_many_reached_it()
     rows = tables.published_rows(ladder, 0.98, "A CPU", "digits")
     assert [row["who"] for row in rows][-2:] == [f"ours: {NAIVE}", f"ours: {LAST}"]
     assert "2 of 3 races" in rows[-2]["remark"]
-    assert {(row["accuracy %"], row["s"]) for row in rows} >= {(94.0, 10.0), (93.9, 61.0), (79.0, 498.0), (94.0, 2.0)}
+    assert {(row["accuracy %"], row["s"]) for row in rows} >= {(94.0, 10.0), (93.9, 61.0), (79.0, 498.0), (94.01, 2.59)}
     assert rows[-1]["data"] == "digits"
     assert {row["data"] for row in rows[:-2]} == {"CIFAR-10"}
 

@@ -253,7 +253,7 @@ def test_a_step_without_effect_on_this_device_runs_in_the_first_round_only(fake_
     assert_rounds(tmp_path / "logs" / "01_b", [101.0])
     assert_rounds(tmp_path / "logs" / "02_c", [101.0, 102.0, 103.0])
     assert "needs a GPU" in out
-    assert "over 3 rounds, in each of which every step ran" in " ".join(out.split())
+    assert "over 3 rounds, in each of which both steps ran" in " ".join(out.split())
 
 
 def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_steps, whole, tmp_path, capsys):

@@ -1,23 +1,26 @@
 """Recording a ladder: interleaved, resumable, and only runs that belong together."""
 
 import gzip
+import itertools
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from support import ROOT, make_result, write_run
+from support import ROOT, make_result, recorded, write_run
 
 from common import machine, record
 from common.__main__ import main
 from common.errors import InputError
 from common.ladder import pace, runner
 from common.reference import header, recording
-from common.run import not_run
+from common.run import events, not_run
 
 NAMES = ["00_baseline", "01_amp", "02_bigger_batch"]
 
@@ -174,6 +177,79 @@ def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, 
         main(["compare", str(tmp_path / FOLDER)])
     [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("01_amp")]
     assert "105.0" in row
+
+
+@pytest.fixture
+def valid_runs(monkeypatch, tmp_path, records):
+    """In place of real steps: each run writes what `--check` accepts. Returns the folder of the record."""
+    shared = header.read_header(records[2] / header.FILE)
+    folder = tmp_path / "R" / "test-gpu"
+
+    def run(file, words, on_progress, on_line):
+        number = len(record.run_files(folder / file.stem)) + 1
+        result = recorded.a_result(file.stem, number)
+        own = write_run(folder / ".running", result)
+        recorded.write_trace(own / result.trace, recorded.a_trace(result))
+        medians = {"median/step_ms": 1.0, "median/images_per_second": result.samples_per_second.median}
+        settings = {"precision": "float32", "workers": 0}
+        events.write_events(own / "events.out.tfevents.17.host", recorded.POINTS, settings, medians)
+        return runner.Outcome(0, "")
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(runner, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in recorded.STEPS])
+    monkeypatch.setattr(recording, "_header", lambda args: shared)
+    monkeypatch.setattr(machine, "code_hash", lambda *_: shared.code)
+    return folder
+
+
+def assert_whole(folder):
+    """Every file under a final name can be read."""
+    for path in folder.rglob("*"):
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        if path.suffix == ".gz":
+            gzip.decompress(path.read_bytes())
+        elif path.suffix == ".json":
+            json.loads(path.read_text())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_record_that_is_cut_at_any_moment_is_whole_packs_and_goes_on(valid_runs, command, tmp_path, number):
+    def record_cut(calls):
+        """Record in a process that gets the signal before its change of that number to files under a final name."""
+        child = os.fork()
+        if child:
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        left = iter(range(calls))
+
+        def cut(function):
+            def called(path, *to, **options):
+                final = str(to[0] if to else path)
+                if not final.endswith(".partial") and os.path.exists(path) and next(left, None) is None:
+                    os.kill(os.getpid(), number)
+                return function(path, *to, **options)
+
+            return called
+
+        os.replace, os.unlink = cut(os.replace), cut(os.unlink)
+        os._exit(record_runs(tmp_path / "R", "--runs", "2"))
+
+    packed = 0
+    for calls in itertools.count():
+        shutil.rmtree(tmp_path / "R", ignore_errors=True)
+        if record_cut(calls) == 0:
+            break
+        assert_whole(valid_runs)
+        holds_runs = any(record.run_files(step) for step in valid_runs.glob("[0-9]*"))
+        code, _, err = command("--pack", valid_runs)
+        assert (code, len(err)) == ((0, 0) if holds_runs else (2, 1)), err
+        packed += code == 0
+        assert record_runs(tmp_path / "R", "--runs", "2") == 0
+        code, _, err = command("--check", valid_runs)
+        assert (code, err) == (0, [])
+        assert not (valid_runs / ".running").exists()
+    assert calls > packed > 15
 
 
 def folder_of(**settings):

@@ -1,7 +1,6 @@
 """A GPU's clock while it was timed, from what nvidia-smi prints."""
 
 import os
-import signal
 import types
 
 import pytest
@@ -53,6 +52,28 @@ def gpu(monkeypatch):
     return torch.device("cuda:1")
 
 
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """nvidia_smi(text): put a shell script on the path, in place of NVIDIA's program. BEGUN in it: see `watched`."""
+    os.mkfifo(tmp_path / "begun")
+
+    def write(commands):
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{commands.replace('BEGUN', f'echo > {tmp_path}/begun')}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return write
+
+
+def watched(gpu, begun=None):
+    """A `GpuWatch` after its windows. begun: a FIFO; the windows last until a line was written into it."""
+    with GpuWatch(gpu) as watch:
+        if begun:
+            begun.read_text()
+    return watch
+
+
 @pytest.mark.parametrize(
     ("unknown", "field"),
     [
@@ -60,47 +81,85 @@ def gpu(monkeypatch):
         ("clocks_event_reasons", "clocks_throttle_reasons.active"),  # one that does not know the newer yet
     ],
 )
-def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, tmp_path, monkeypatch, unknown, field):
-    program = tmp_path / "nvidia-smi"
-    program.write_text(
-        f"""#!/bin/sh
-case "$*" in *{unknown}*) echo 'Field "{unknown}.active" is not a valid field to query.'; exit 2;; esac
+def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, nvidia_smi, tmp_path, unknown, field):
+    nvidia_smi(
+        f"""case "$*" in *{unknown}*) echo 'Field "{unknown}.active" is not a valid field to query.'; exit 2;; esac
 echo "$@" > {tmp_path}/asked
 printf '{STEADY.strip()}\\n'
-case "$*" in *loop-ms*) exec sleep 1000;; esac
-"""
+case "$*" in *loop-ms*) BEGUN; exec sleep 1000;; esac"""
     )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with GpuWatch(gpu) as watch:
-        watch._process.stdout.readline()  # it has begun
-    assert watch._process.returncode is not None
+    assert watched(gpu, tmp_path / "begun")._process.returncode is not None
     asked = (tmp_path / "asked").read_text()
     assert "--id=GPU-5bd3-01 " in asked
     assert f"--query-gpu={','.join(gpu_clocks.FIELDS)},{field} " in asked
 
 
-def test_an_nvidia_smi_that_does_not_end_holds_no_run_up(gpu, tmp_path, monkeypatch):
-    program = tmp_path / "nvidia-smi"
-    program.write_text(
-        "#!/bin/sh\ncase $* in *--loop-ms*) ;; *) exit 0 ;; esac\n"
-        "trap '' TERM\necho begun\nwhile true; do sleep 0.05; done\n"
+def test_of_several_gpus_the_one_that_trains_is_read_whatever_its_index(gpu, nvidia_smi, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-77,GPU-5bd3-01")  # cuda:1; nvidia-smi's own order is another
+    one = STEADY.strip()
+    nvidia_smi(
+        f"""case "$*" in *"--id=GPU-5bd3-01 "*) line='{one.replace("1980", "1234")}';; *) line='{one}';; esac
+echo "$line"
+case "$*" in *loop-ms*) BEGUN; exec sleep 1000;; esac"""
     )
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(gpu_clocks, "END_SECONDS", 0.1)
-    with GpuWatch(gpu) as watch:
-        assert watch._process.stdout.readline() == "begun\n"
+    watch = watched(gpu, tmp_path / "begun")
+    assert (watch.clocks.sm_mhz, watch.notes) == (1234, [])
+
+
+UNREAD = "the GPU's clock and power were not read: "
+SAMPLED = "case $* in *loop-ms*) ;; *) exit 0 ;; esac\n"  # what is asked before the windows
+
+
+@pytest.mark.parametrize(
+    ("commands", "note"),
+    [
+        ("echo 'No devices were found'; exit 6", "nvidia-smi says No devices were found"),  # MIG's part of a GPU
+        ("exit 9", "nvidia-smi says nothing, and ends with code 9"),
+        ("exec sleep 1000", "nvidia-smi did not end within 0.2 s"),
+        (f"{SAMPLED}exit 1", "nvidia-smi printed no values while the windows were timed"),
+        (f"{SAMPLED}printf '\\377\\376, 0xzz\\n'; BEGUN; exec sleep 1000", "nvidia-smi printed no values"),
+        (f"{SAMPLED}trap '' TERM; BEGUN; while true; do sleep 0.05; done", "nvidia-smi did not end within 0.2 s"),
+    ],
+)
+def test_an_nvidia_smi_of_no_use_is_a_note(gpu, nvidia_smi, tmp_path, monkeypatch, commands, note):
+    monkeypatch.setattr(gpu_clocks, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(gpu_clocks, "END_SECONDS", 0.2)
+    nvidia_smi(commands)
+    watch = watched(gpu, tmp_path / "begun" if "BEGUN" in commands else None)
     assert watch.clocks is None
-    assert watch._process.wait(10) == -signal.SIGKILL
+    assert not watch._process or watch._process.returncode is not None
+    [text] = watch.notes
+    assert text.startswith(UNREAD + note)
 
 
-def test_without_nvidia_smi_and_on_a_cpu_nothing_is_known(gpu, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("line", "lacking"),
+    [
+        ("[N/A], [N/A], [N/A], [N/A], [N/A], [N/A]", [*gpu_clocks.FIELDS, "reasons of a lower clock"]),
+        ("1980, 1980, [Unknown Error], nan, 54, 0x0000000000000000", ["power.draw", "power.limit"]),
+        ("1980, 1980, 345.10, 700.00, 54, 0xzz", ["reasons of a lower clock"]),
+    ],
+)
+def test_a_field_that_a_gpu_does_not_support_is_a_note(gpu, nvidia_smi, tmp_path, line, lacking):
+    nvidia_smi(f"{SAMPLED}echo '{line}'; BEGUN; exec sleep 1000")
+    watch = watched(gpu, tmp_path / "begun")
+    assert watch.clocks.power_watts == (345.1 if "345" in line else None)
+    assert watch.notes == [f"nvidia-smi does not report for this GPU: {', '.join(lacking)}"]
+
+
+def test_without_nvidia_smi_on_an_amd_gpu_and_without_a_uuid_a_note_says_so(gpu, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    for device in (gpu, torch.device("cpu")):
-        with GpuWatch(device) as watch:
-            pass
-        assert watch.clocks is None
+    assert watched(gpu).notes == [UNREAD + "there is no nvidia-smi"]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace())
+    assert watched(gpu).notes == [UNREAD + "nvidia-smi cannot be asked, since this torch does not tell the GPU's UUID"]
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    assert watched(gpu).notes == [UNREAD + "nvidia-smi knows NVIDIA's GPUs only"]
+
+
+def test_on_a_cpu_there_is_nothing_to_read_and_no_note(nvidia_smi):
+    nvidia_smi("exit 1")
+    watch = watched(torch.device("cpu"))
+    assert (watch.clocks, watch.notes) == (None, [])
 
 
 def test_a_result_holds_them_where_somebody_looked(tmp_path):

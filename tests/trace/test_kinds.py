@@ -19,6 +19,7 @@ _matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1_swiglu
 void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16, float, __nv_bfloat16, true, false, false>
 void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false, false, cublasGemvParamsEx>
 triton_tem_fused_mm_0
+void marlin::Marlin<1125899906909960l, 2814749767172868l, 1125899906909960l, 2814749767106568l, 256, 1, 8, 8, false, 4>
 """,
     "convolution": """
 cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1
@@ -37,6 +38,8 @@ fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKerne
 fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext
 _ZN7ck_tile6kentryILi2ENS_38FmhaBatchPrefillWithPagedKVCacheKernelINS_40BlockFmhaBatchPrefillPipeline
 void paged_attention_ll4mi_QKV_mfma16_kernel<0, __hip_bfloat16, __hip_bfloat16, (vllm::Fp8KVCacheDataType)0>
+void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)0, 16u, 1u, 4u, 4u>>
+void flashinfer::BatchPrefillWithRaggedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)1, 128u, 2u, 2u>>
 aiter::fmha_fwd_hd128_bf16_rtz
 attn_fwd
 sage_fwd

@@ -56,6 +56,11 @@ void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<(at::nati
 triton_tem_fused_mm_bf16_0
 void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 7168u, 2048u, 1u, 128u, 112u, 128u, 128u>
 fmha_v2_flash_attention_bf16_64_128_S_q_k_v_128_causal_tma_ws_sm90_kernel
+void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)0, 16u, 1u, 4u, 4u, 4u, 1u, 4u>>
+void flashinfer::BatchPrefillWithRaggedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)1, 128u, 2u, 2u, 8u, 8u, 4u, 1u>>
+void flashinfer::PrefillWithKVCacheKernel<flashinfer::CollectiveMainloop<>>
+void marlin::Marlin<1125899906909960l, 2814749767172868l, 1125899906909960l, 2814749767106568l, 256, 1, 8, 8, false, 4, 8, false>
+void marlin_moe_wna16::Marlin<__nv_bfloat16, 1125899907892224l, 256, 1, 8, 8, false, 4, 8, false>(int4 const*, int4 const*, int4*)
 """
 
 YES_IN_PUBLIC_TRACES = """
@@ -112,6 +117,7 @@ void wvSplitK_hf_sml_<__half, 64, 4, 16, 8, 1, 4>(int, int, int, int, int, int, 
 """
 
 NO = """
+void flashinfer::BatchDecodeWithPagedKVCacheKernel<(flashinfer::PosEncodingMode)0, 2u, 4u, 8u, 16u, 4u, 2u>
 volta_sgemm_128x64_nn
 volta_sgemm_32x128_tn
 ampere_sgemm_32x128_tn
@@ -195,6 +201,8 @@ triton_per_fused__softmax_convolution_backward_2
 """
 
 CANNOT_TELL = """
+void flashinfer::BatchDecodeWithPagedKVCacheKernelMLA<2u, 8u, 2u, 32u, 2u, 1u>
+void marlin::gptq_marlin_repack_kernel<256, 4, true>(unsigned int const*, unsigned int const*, unsigned int*, int, int)
 triton_tem_fused_mm_0
 triton_tem_fused_convolution_1
 triton_tem_fused_addmm_t_transpose_0

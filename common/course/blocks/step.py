@@ -124,7 +124,7 @@ def _traced_and_timed(course: Course, step: str, summary: Summary) -> str:
         f"timed, without the profiler, {fine_time_text(timed.median * 1e3)}."
     )
     if longest > UNSTEADY * shortest:
-        text += " The traced steps differ so much that something else was running: read the shares, not the times."
+        text += " The traced steps differ widely: take the time of a step from the timed ones."
     return text
 
 

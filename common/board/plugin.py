@@ -18,7 +18,7 @@ from common.board.download import download
 from common.board.runs import Run, Runs, roots_of
 from common.board.store import ANY_STEPS, Kind, Steps, Store
 from common.errors import InputError, printable
-from common.ladder import compare, gpu_memory, published, statistics
+from common.ladder import compare, gpu_memory, published, roofs, statistics
 from common.ladder.statistics import Rounds
 from common.ladder.summary import intervals, notes_of, prediction, summary
 from common.record import Result
@@ -107,7 +107,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
                 run_of_result[id(run.result)] = run
         ladders, problems = [], []
         for folder, folder_results in results.items():
-            fit = _fit_in(folder)
+            fit, measured = _read_in(folder, gpu_memory), _read_in(folder, roofs)
             try:
                 compared = compare.ladders(folder_results, rounds[folder])
             except InputError as error:
@@ -115,8 +115,13 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
                 continue
             for ladder in compared:
                 notes = set(notes_of(ladder))
-                rows = [_row(row, run_of_result[id(row.result)], fit, notes) for row in ladder.rows]
                 base = ladder.baseline
+                known = measured if measured and measured.setup.matches(base.setup) else None
+                rows = [
+                    _row(row, run_of_result[id(row.result)], fit, notes)
+                    | (known.shares(row.result) if known else roofs.NO_SHARES)
+                    for row in ladder.rows
+                ]
                 title = f"{folder.name}: {base.model}, {base.size_label}, {base.data}, on {base.device}"
                 texts = {"summary": summary(ladder), "intervals": intervals(ladder)}
                 texts["prediction"] = prediction(ladder, fit) if fit else ""
@@ -177,11 +182,11 @@ def _index(text: str | None, name: str) -> int | None:
     return int(text)
 
 
-def _fit_in(folder: Path) -> gpu_memory.Fit | None:
-    """The GPU memory that was predicted into a folder of runs, None where there is none, or none that can be read."""
-    path = folder / gpu_memory.FILE
+def _read_in(folder: Path, module: Any) -> Any:
+    """What `gpu_memory` or `roofs` reads in a folder of runs, None where there is none, or none that can be read."""
+    path = folder / module.FILE
     try:
-        return None if path.is_symlink() or not path.is_file() else gpu_memory.read(folder)
+        return None if path.is_symlink() or not path.is_file() else module.read(folder)
     except (InputError, OSError) as error:
         log.warning("skipped: %s", printable(error))
         return None

@@ -14,6 +14,7 @@ from common.run.not_run import NotRun
 GAINS = ("vs step before", "vs baseline")
 SPEED = ("images/s", *GAINS)
 LIMIT = ("% of limit",)
+ROOFS = ("% of arithmetic peak", "% of memory roof")
 COST = ("batch", "step ms", "window ±", "memory MB", "batch MB")
 PREDICTED = ("GPU MB predicted",)
 TRACED = ("GPU busy", "Tensor Cores")
@@ -46,6 +47,7 @@ class Limit(Protocol):
     def fastest(self) -> Speed: ...
 
     def share_of_limit(self, result: Result, /) -> float: ...
+    def shares(self, result: Result, /) -> dict[str, float | None]: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def columns(
     missing: Sequence[NotRun] = (),
     fit: Fit | None = None,
 ) -> dict[str, Column]:
-    """The columns by name, "% of limit" only with a limit; their cells are in the order of `rows_of`.
+    """The columns by name, "% of limit" only with a limit, `ROOFS` where it counted what they need.
+
+    Their cells are in the order of `rows_of`.
 
     used: {step: `GpuUse`} from `compare.gpu_use`; steps without have "-". limit: the result of `limit` for this
     ladder's setup. missing: steps that were not run. fit: the GPU memory predicted for programs; without a prediction
@@ -109,6 +113,11 @@ def columns(
         table[PREDICTED[0]] = column("GPU MB\npredicted", lambda row: _mb(fit.gpu_bytes(row.result)))
     if limit:
         table["% of limit"] = column("% of\nlimit", lambda row: f"{limit.share_of_limit(row.result):.0%}")
+        shares = {row.result.step: [*limit.shares(row.result).values()] for row in ladder.rows}
+        if any(share is not None for both in shares.values() for share in both):
+            for at, name in enumerate(ROOFS):
+                words = name.rsplit(" ", 1)
+                table[name] = column("\n".join(words), lambda row, at=at: _percent(shares[step_of(row)][at], 1))
     return table
 
 
@@ -137,5 +146,8 @@ def _published(row: Row) -> str:
 
 
 def _share(use: GpuUse | None, name: str) -> str:
-    share = use and getattr(use, name)
-    return "-" if share is None else f"{share:.0%}"
+    return _percent(use and getattr(use, name))
+
+
+def _percent(share: float | None, decimals: int = 0) -> str:
+    return "-" if share is None else f"{share:.{decimals}%}"

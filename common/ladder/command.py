@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") 
         plot(compared[0], args.plot)
         print(f"drawn: {args.plot}", file=sys.stderr)
     if args.json:
-        print(json.dumps(comparison(compared), indent=2))
+        print(json.dumps(comparison(compared, _unless_broken(read_limit, args.logdir)), indent=2))
     else:
         _print(args.logdir, results, compared, read_limit)
     return 0

@@ -3,11 +3,15 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import InputError, printable
+from common.ladder.roofs import NO_SHARES
 from common.ladder.statistics import Ratio, Rounds, ratio
 from common.record import FILE, Result, Setup, read_result, run_files
+
+if TYPE_CHECKING:
+    from common.ladder.columns import Limit
 
 Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
 
@@ -180,14 +184,15 @@ def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Gp
     return used, problems
 
 
-def comparison(compared: Sequence[Ladder]) -> dict[str, Any]:
+def comparison(compared: Sequence[Ladder], limit: "Limit | None" = None) -> dict[str, Any]:
     """The object that `compare --json` prints, from `ladders`.
 
     Rows of another ladder than the first have null for `relative`, `relative_low`, `relative_high` and `resolved`:
-    their setup is not the baseline's.
+    their setup is not the baseline's. limit: without, and for rows of another setup, the shares of peaks are null.
     """
     rows = []
     for number, ladder in enumerate(compared):
+        known = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
         for row in ladder.rows:
             relative = row.relative if number == 0 else None
             rows.append(
@@ -200,5 +205,6 @@ def comparison(compared: Sequence[Ladder]) -> dict[str, Any]:
                     "acts": row.acts,
                     "needs": row.result.needs,
                 }
+                | (known.shares(row.result) if known else NO_SHARES)
             )
     return {"baseline": compared[0].baseline.step, "rows": rows}

@@ -15,6 +15,7 @@ from common.ladder.columns import (
     LIMIT,
     ORIGINAL,
     PREDICTED,
+    ROOFS,
     SPEED,
     TRACED,
     Column,
@@ -32,6 +33,10 @@ from common.run.not_run import NotRun
 
 UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond it intervals are wide
 
+OF_ROOFS = (
+    "% of arithmetic peak, % of memory roof: FLOPs of a step, and bytes that it must move at least, per second, as a "
+    "share of the measured peaks (`limit`); -: not measured in the row's precision.\n"
+)
 OF_TRACES = "GPU busy, {}: of the traced steps and of their kernels' time; `explain` shows more.\n"
 NO_GPU = "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` shows where the time went.\n"
 
@@ -73,6 +78,7 @@ def _print_ladder(
     groups = [SPEED, *([LIMIT] if limit else []), cost]
     groups += [TRACED] if steps & used.keys() else []
     by_name = columns(ladder, used, limit, missing, fit)
+    groups[2:2] = [ROOFS] if ROOFS[0] in by_name else []
     groups += [PREDICTED] if PREDICTED[0] in by_name else []
     notes = notes_of(ladder)
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
@@ -121,7 +127,7 @@ def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | 
         f"{intervals(ladder)}\n"
         "images/s: the median timed window, no profiler running; window ±: half the windows' range. "
         f"memory: {memory}. batch MB: what a batch moves to the device.\n"
-        f"{_of_limit(limit) if limit else ''}{traced}"
+        f"{_of_limit(limit) if limit else ''}{OF_ROOFS if ROOFS in groups else ''}{traced}"
         f"{original if beside_original(ladder) else ''}"
     ).rstrip()
 

@@ -76,8 +76,8 @@ def _missing_packages() -> list[str]:
 def whole_rounds(folder: Path) -> Iterator[Path]:
     """The folder of a record that has only whole rounds, summed up: itself, or a copy where a call was cut off.
 
-    Without the runs of a round that is not whole; of a step whose change has no effect on its device one run is enough.
-    Prints what the copy is without.
+    Without the runs of a round that is not whole; of a step without effect on its device one run is enough. Prints what
+    the copy is without.
     """
     names, _ = record_files(folder)
     steps = {name: name.split("/")[0] for name in names if "/" in name}

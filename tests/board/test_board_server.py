@@ -10,15 +10,16 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-from support import ROOT, make_result
+from support import ROOT, make_limit, make_result
 from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tensorboard
 from support.trace_builder import two_steps
 
 from common import record
 from common.board import kept, plugin
 from common.board.runs import Runs
-from common.ladder import gpu_memory
+from common.ladder import gpu_memory, roofs
 from common.ladder.compare import ladders
+from common.ladder.roofs import StepBytes
 from common.trace.kernel_name import short_name
 from common.trace.steps import ROLES
 from common.trace.summary import summarize
@@ -153,6 +154,32 @@ def test_the_gpu_memory_predicted_for_a_step_stands_in_its_row_and_a_broken_file
         assert predicted() == [2_538_000_000, None]
         path.write_text("torn")
         assert predicted() == [None, None]
+    finally:
+        path.unlink()
+
+
+def test_a_row_has_its_shares_of_the_peaks_that_limit_measured_and_null_without_them(board, logdir):
+    def shares():
+        (ladder,) = board.json(f"{WALKTHROUGH}/ladders")["ladders"]
+        return [[row["share_of_arithmetic_peak"], row["share_of_memory_roof"]] for row in ladder["rows"]]
+
+    folder = logdir / "ladder"
+    base = record.read_result(folder / "00_baseline" / "result.json")
+    setup = {name: getattr(base.setup, name) for name in ("device", "cores", "model", "image_size")}
+    known = make_limit(
+        **setup, device_type=base.device_type, precision=base.precision, flops_per_image=1_000,
+        step_bytes=[StepBytes(base.precision, 0.0, 100.0)],
+    )  # fmt: skip
+    nothing, path = [[None, None]] * 2, folder / roofs.FILE
+    assert shares() == nothing
+    try:
+        record.write_json(path, asdict(known))
+        assert shares()[0] == list(known.shares(base).values())
+        assert None not in shares()[0]
+        record.write_json(path, asdict(known) | {"setup": asdict(known.setup) | {"model": "another"}})
+        assert shares() == nothing
+        path.write_text("torn")
+        assert shares() == nothing
     finally:
         path.unlink()
 

@@ -37,6 +37,7 @@ def a_limit(setup, images_per_second=400.0):
         quick=False,
         fastest=SimpleNamespace(kind="compiled"),
         share_of_limit=lambda result: result.samples_per_second.median / images_per_second,
+        shares=lambda result: {"share_of_arithmetic_peak": None, "share_of_memory_roof": None},
     )
 
 
@@ -399,6 +400,7 @@ def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command, sch
     assert 1 < low < ratio < high
     assert [value["rows"][0][name] for name in ("relative", "resolved")] == [1.0, False]
     assert (row.pop("acts"), row.pop("needs")) == (True, None)
+    assert [row.pop(name) for name in ("share_of_arithmetic_peak", "share_of_memory_roof")] == [None, None]  # no limit
     assert row == json.loads((tmp_path / "01_amp" / "result.json").read_text())
     assert ("precision" in row) == (schema == 2)
 

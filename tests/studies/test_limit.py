@@ -27,7 +27,8 @@ from common import record
 from common.__main__ import main
 from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.errors import InputError
-from common.ladder import compare, table
+from common.ladder import compare, roofs, table
+from common.ladder.roofs import Peak, StepBytes
 from common.model import classifier
 from common.run.timing import Timing, Window
 from common.studies import isolated, one_batch, study
@@ -40,14 +41,13 @@ from common.studies.limit.record import (
     FILE,
     OLDER,
     Group,
-    Peak,
     Program,
     TrainingSpeed,
     Uncounted,
     WithoutFormula,
     read,
 )
-from common.studies.limit.search import LARGEST_BATCH, greedy
+from common.studies.limit.search import BATCH_SIZE, LARGEST_BATCH, greedy
 from common.studies.limit.uncompiled import Uncompiled
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -168,6 +168,57 @@ def test_an_expanded_tensor_counts_what_it_holds():
     assert bytes_of(lambda: one.expand(100) + torch.ones(1).expand(100)) == 4 + 4 + 400 + 4  # with the second ones
 
 
+# The least bytes of a step
+
+
+def test_the_least_bytes_of_two_layers_are_those_counted_by_hand():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))
+    counted_bytes = flops.least_bytes(one_batch.TrainStep(net, CPU, torch.float32))
+    weights = 4 * 3 * 9 + 10 * 3600 + 10  # elements; their gradients and their momentum are as many
+    image = 3 * 32 * 32  # normalised, kept by the convolution
+    hidden = 4 * 30 * 30  # after the ReLU, kept once by it and by the linear layer, which views it
+    logits = 10  # of log_softmax, kept by it and by the loss
+    whole_batch = 1  # the loss keeps the weight of all labels
+    assert counted_bytes.precision == "float32"
+    assert counted_bytes.per_image == 2 * 4 * (image + hidden + logits)  # written and read, 4 bytes each
+    assert counted_bytes.fixed == 2 * 4 * (3 * weights + whole_batch)
+
+
+def test_under_autocast_activations_of_16_bits_count_half_and_its_casts_of_weights_count_as_kept():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10, bias=False))
+    full, half = (
+        flops.least_bytes(one_batch.TrainStep(net, CPU, precision)) for precision in (torch.float32, torch.bfloat16)
+    )
+    weights = 4 * 3 * 9 + 10 * 3600
+    assert half.precision == "bfloat16"
+    assert half.per_image == 2 * (2 * (3 * 32 * 32 + 4 * 30 * 30) + 4 * 10)  # the loss is in float32
+    assert half.fixed == full.fixed + 2 * 2 * weights
+
+
+def test_a_parameter_that_is_not_trained_is_only_read():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10, bias=False), nn.Linear(10, 10, bias=False))
+    trained = flops.least_bytes(one_batch.TrainStep(net, CPU, torch.float32)).fixed
+    net[1].requires_grad_(False)
+    net[1].weight.grad = None
+    frozen = flops.least_bytes(one_batch.TrainStep(net, CPU, torch.float32)).fixed
+    assert trained - frozen == 5 * 4 * 10 * 3 * 32 * 32  # its writing, gradient and momentum
+
+
+def test_bytes_of_a_run_s_step_follow_its_batch_size_and_precision():
+    known = some_roofs()
+    assert known.least_bytes(10, "float32") == 1_000 + 10 * 500
+    assert known.least_bytes(10, "float16") == known.least_bytes(10, "bfloat16") == 1_000 + 10 * 250
+    assert known.least_bytes(10, "float64") is None
+    run = make_result(batch_size=10, precision="float32", windows=(100.0,) * 5)
+    assert known.shares(run) == {
+        "share_of_arithmetic_peak": 2_000 * 100 / 1e9, "share_of_memory_roof": 6_000 * 10 / 1e8
+    }  # fmt: skip
+    on_two = known.shares(replace(run, world_size=2))  # GPUs
+    assert on_two["share_of_memory_roof"] == 6_000 * 10 / 1e8 / 2
+    other = known.shares(replace(run, precision="bfloat16"))  # whose peak was not measured
+    assert other == {"share_of_arithmetic_peak": None, "share_of_memory_roof": 3_500 * 10 / 1e8}
+
+
 # Peaks
 
 
@@ -255,20 +306,47 @@ def timed(*speeds, step_ms=(1.0,)):
 PLAIN = Program(4, CONTIGUOUS, cudnn_benchmark=None, compiled=False)
 
 
+def some_roofs(**changes):
+    """1e9 FLOP/s, 1e8 bytes/s, 2,000 FLOPs per image, and least bytes in float32 and bfloat16."""
+    known = make_limit(
+        precision="float32", flops_per_image=2_000,
+        step_bytes=[StepBytes("float32", 1_000.0, 500.0), StepBytes("bfloat16", 1_000.0, 250.0)],
+    )  # fmt: skip
+    return replace(known, **changes)
+
+
 def test_mfu_is_the_step_s_flops_over_its_time_and_the_measured_peak():
     timing = timed(10.0, 30.0, 20.0, step_ms=(400.0, 390.0, 410.0))
-    counter = SimpleNamespace(bytes=400)
-    speed = measure.training_speed(PLAIN, timing, flops_per_image=2_000.0, counter=counter, flops_roof=80_000.0)
+    known = some_roofs(peak_flops=[Peak("8 x 8", 80_000.0, [80_000.0])])
+    speed = measure.training_speed(PLAIN, timing, 400, known)
     assert speed.flops_per_second == 8_000 * 20 / 4
     assert speed.mfu == 0.5
     assert speed.bytes_per_second == 400 * 20 / 4
+    assert speed.share_of_memory_roof == (1_000 + 4 * 500) * 20 / 4 / 1e8
     assert (speed.samples_per_second.median, speed.step_ms.median) == (20.0, 400.0)
     assert speed.samples_per_second.windows == [10.0, 30.0, 20.0]
     assert (speed.kind, speed.batch_size) == ("uncompiled, contiguous", 4)
-    assert measure.training_speed(PLAIN, timed(1.0), 1.0, None, 1.0).bytes_per_second is None
+    not_counted = measure.training_speed(PLAIN, timed(1.0), None, some_roofs(step_bytes=[]))
+    assert (not_counted.bytes_per_second, not_counted.share_of_memory_roof) == (None, None)
+
+
+def test_a_compiled_step_moves_what_inductor_counted_and_what_is_not_compiled():
+    counter = SimpleNamespace(
+        counts={
+            number: flops.Counted("aten::x", group, 1, None, size, 1)
+            for number, (group, size) in enumerate([("optimizer", 700), ("resize", 40), ("convolution", 9_999)])
+        }
+    )
+    eight = replace(PLAIN, batch_size=8, compiled=True)
+    timing = compiled.CompiledTiming(1.0, timed(1.0).windows, 5_000)
+    assert measure.moved_bytes(eight, timing, PLAIN, counter) == 5_000 + 700 + 40 * 8 / 4
+    assert measure.moved_bytes(eight, replace(timing, kernel_bytes=None), PLAIN, counter) is None
 
 
 # The search
+
+
+ANY_BATCH = {BATCH_SIZE: None}
 
 
 def searched(start, settings, speed_of):
@@ -289,7 +367,7 @@ def test_each_setting_is_kept_where_it_is_faster_and_the_batch_doubled_while_the
     def speed_of(program):
         return speeds[program.batch_size] - 10 * (program.layout == CHANNELS_LAST) + 5 * program.cudnn_benchmark
 
-    assert searched(start, {"layout": CHANNELS_LAST, "cudnn_benchmark": True}, speed_of) == [
+    assert searched(start, {"layout": CHANNELS_LAST, "cudnn_benchmark": True, BATCH_SIZE: None}, speed_of) == [
         (4, CONTIGUOUS, False),
         (4, CHANNELS_LAST, False),  # slower: not kept
         (4, CONTIGUOUS, True),
@@ -299,15 +377,15 @@ def test_each_setting_is_kept_where_it_is_faster_and_the_batch_doubled_while_the
 
 def test_where_a_larger_batch_is_no_faster_smaller_ones_are_tried():
     speeds = {8: 100.0, 16: 100.0, 4: 110.0, 2: 120.0, 1: 90.0}
-    sizes = [size for size, *_ in searched(replace(PLAIN, batch_size=8), {}, lambda p: speeds[p.batch_size])]
+    sizes = [size for size, *_ in searched(replace(PLAIN, batch_size=8), ANY_BATCH, lambda p: speeds[p.batch_size])]
     assert sizes == [8, 16, 4, 2, 1]
 
 
 def test_the_search_ends_where_memory_or_time_does():
     assert searched(PLAIN, {"layout": CHANNELS_LAST}, lambda _: None) == []
     holds = {4: 100.0, 8: 200.0}.get
-    assert [size for size, *_ in searched(PLAIN, {}, lambda p: holds(p.batch_size))] == [4, 8]
-    assert [size for size, *_ in searched(PLAIN, {}, lambda p: 100.0 * p.batch_size)][-1] == LARGEST_BATCH
+    assert [size for size, *_ in searched(PLAIN, ANY_BATCH, lambda p: holds(p.batch_size))] == [4, 8]
+    assert [size for size, *_ in searched(PLAIN, ANY_BATCH, lambda p: 100.0 * p.batch_size)][-1] == LARGEST_BATCH
 
 
 def an_uncompiled(**changes):
@@ -392,81 +470,172 @@ def test_cudnn_s_benchmark_is_on_only_while_a_program_runs_that_asks_for_it(monk
     assert torch.backends.cudnn.benchmark is False
 
 
+class FakeDevice:
+    """A device and a clock of its own: each program takes seconds on it, and has a speed. For the search only.
+
+    seconds, speed: of a program that is timed. compile_seconds: of a program. tried: every program, in order.
+    """
+
+    def __init__(self, kind, seconds=1.0, compile_seconds=20.0, speed=lambda program: 100.0):
+        self.device, self.clock = torch.device(kind), SimpleNamespace(seconds=0.0)
+        self.one, self.compiling, self.speed, self.tried = seconds, compile_seconds, speed, []
+
+    def time(self, program):
+        self.tried.append(program)
+        self.clock.seconds += self.one
+        return timed(self.speed(program))
+
+    def time_compiled(self, settings, limit_seconds):
+        program = Program(**settings["program"])
+        self.tried.append(program)
+        if self.compiling > limit_seconds:
+            self.clock.seconds += limit_seconds
+            return None, f"not done after {limit_seconds} s"
+        self.clock.seconds += self.compiling + self.one
+        return timed(self.speed(program)), None
+
+    def search(self, monkeypatch, batch_size=4, most_images=1e9, compile_seconds=None, quick=False):
+        """Search as `limit` does; returns what `search_compiled` does."""
+        gpu = self.device.type == "cuda"
+        off = False if gpu else None
+        layout = CHANNELS_LAST if gpu else CONTIGUOUS
+        start = Program(batch_size, layout, off, compiled=False, cuda_graphs=off)
+        options = SimpleNamespace(device=str(self.device), model="resnet18", image_size=32, seed=0, quick=quick)
+        monkeypatch.setattr(measure, "time_compiled", self.time_compiled)
+        seconds = measure.SEARCH_SECONDS[self.device.type]
+        best, took = measure.search_uncompiled(self, start, seconds, self.clock)
+        return measure.search_compiled(options, torch.float32, best, compile_seconds, self.clock, took, most_images)
+
+    def order(self):
+        """(batch size, kind) of what was tried."""
+        return [(program.batch_size, program.kind) for program in self.tried]
+
+
+def up_to_16(program):
+    """Faster with each doubling up to 16 images, compiled and as graphs; slower in contiguous memory."""
+    speed = 100.0 * min(program.batch_size, 16) * (2 if program.compiled else 1) * (1.5 if program.cuda_graphs else 1)
+    return speed * (0.9 if program.layout == CONTIGUOUS else 1)
+
+
+def test_on_a_gpu_the_batch_size_comes_first_then_the_compiler_then_cuda_graphs(monkeypatch):
+    gpu = FakeDevice("cuda", speed=up_to_16)
+    timings, why_not = gpu.search(monkeypatch)
+    last, compiled_last = "channels last", "compiled, channels last"
+    assert gpu.order() == [
+        *((size, f"uncompiled, {last}") for size in (4, 8, 16, 32)),
+        (16, f"uncompiled, {last}, cudnn.benchmark"),
+        (16, "uncompiled, contiguous"),
+        (16, compiled_last),
+        (16, f"{compiled_last}, CUDA graphs"),
+        (32, f"{compiled_last}, CUDA graphs"),
+        (8, f"{compiled_last}, CUDA graphs"),
+    ]
+    assert max(timings, key=lambda program: timings[program].samples_per_second.median).cuda_graphs
+    assert why_not is None
+
+
+def test_on_a_gpu_contiguous_memory_is_not_compiled_even_where_it_is_faster(monkeypatch):
+    gpu = FakeDevice("cuda", speed=lambda program: 200.0 if program.layout == CONTIGUOUS else 100.0)
+    gpu.search(monkeypatch)
+    assert CONTIGUOUS in {program.layout for program in gpu.tried if not program.compiled}
+    assert {program.layout for program in gpu.tried if program.compiled} == {CHANNELS_LAST}
+
+
+@pytest.mark.parametrize("compiling, one", [(130.0, 45.0), (150.0, 30.0), (60.0, 90.0), (60.0, 101.0)])
+def test_a_big_model_whose_programs_take_long_reaches_cuda_graphs_within_the_time(monkeypatch, compiling, one):
+    gpu = FakeDevice("cuda", seconds=one, compile_seconds=compiling, speed=up_to_16)
+    gpu.clock.seconds = 20.0  # of the peaks
+    timings, why_not = gpu.search(monkeypatch)
+    assert any(program.cuda_graphs for program in timings), why_not
+    assert gpu.clock.seconds <= measure.TOTAL_SECONDS["cuda"] == 480
+
+
+def test_a_compilation_that_is_too_slow_for_two_goes_on_with_cuda_graphs(monkeypatch):
+    """Torch's cache keeps what was compiled until then, so the second one takes less."""
+    gpu = FakeDevice("cuda", seconds=20.0, compile_seconds=250.0, speed=up_to_16)
+    time_compiled = gpu.time_compiled
+
+    def cached(settings, limit_seconds):
+        answer = time_compiled(settings, limit_seconds)
+        gpu.compiling = 90.0
+        return answer
+
+    gpu.time_compiled = cached
+    timings, why_not = gpu.search(monkeypatch)
+    assert [(program.cuda_graphs, program.batch_size) for program in timings] == [(True, 16)]
+    assert why_not is None
+    assert gpu.clock.seconds <= measure.TOTAL_SECONDS["cuda"]
+
+
+def test_a_compilation_that_takes_too_long_ends_in_time_with_its_reason(monkeypatch):
+    gpu = FakeDevice("cuda", seconds=30.0, compile_seconds=1e9)
+    assert gpu.search(monkeypatch)[0] == {}
+    assert gpu.clock.seconds < measure.TOTAL_SECONDS["cuda"]
+    gpu = FakeDevice("cuda", seconds=500.0)
+    assert gpu.search(monkeypatch) == ({}, "no time was left for it")
+
+
+def test_tensors_of_2_to_the_31_elements_are_not_compiled_either(monkeypatch):
+    """Compiled code may hold larger batches than the uncompiled one: up to those whose tensors would be too large."""
+    gpu = FakeDevice("cuda", speed=lambda program: 100.0 * program.batch_size if program.compiled else 100.0)
+    gpu.search(monkeypatch, most_images=20)
+    assert max(program.batch_size for program in gpu.tried if program.compiled) == 16
+    gpu = FakeDevice("cuda", speed=lambda program: 100.0 * program.batch_size if program.compiled else 100.0)
+    gpu.search(monkeypatch, most_images=40)
+    assert max(program.batch_size for program in gpu.tried if program.compiled) == 32
+
+
+def test_on_a_cpu_both_layouts_are_tried_then_batches_and_both_are_compiled(monkeypatch):
+    cpu = FakeDevice("cpu", speed=lambda program: 100.0 if program.layout == CONTIGUOUS else 120.0)
+    timings, why_not = cpu.search(monkeypatch)
+    assert cpu.order() == [
+        (4, "uncompiled, contiguous"),
+        *((size, "uncompiled, channels last") for size in (4, 8, 2)),
+        (4, "compiled, channels last"),
+        (4, "compiled, contiguous"),
+        (8, "compiled, channels last"),
+        (2, "compiled, channels last"),
+    ]
+    assert (len(timings), why_not) == (4, None)
+    assert {program.cuda_graphs for program in cpu.tried} == {None}
+
+
 def test_a_first_program_that_memory_does_not_hold_after_all_is_reported_in_a_line(room_for_two):
     with pytest.raises(InputError, match="batch size 4: try a smaller --batch-size"):
-        measure.search_uncompiled(an_uncompiled(), PLAIN, seconds=1e9)
+        measure.search_uncompiled(an_uncompiled(), PLAIN, 1e9, measure.Clock())
 
 
 def test_without_time_only_the_first_program_is_timed():
     programs = an_uncompiled()
-    assert measure.search_uncompiled(programs, PLAIN, seconds=0) == PLAIN
+    assert measure.search_uncompiled(programs, PLAIN, 0, measure.Clock())[0] == PLAIN
     assert list(programs.timings) == [PLAIN]
 
 
-@pytest.mark.parametrize("benchmark, tried", [(None, 2), (False, 3)])
-def test_the_search_goes_through_layouts_and_on_a_gpu_through_cudnn_s_benchmark(monkeypatch, benchmark, tried):
-    seen = []
-
-    def time(program):
-        seen.append(program)
-        return timed(100.0 / program.batch_size)
-
-    start = Program(1, CONTIGUOUS, benchmark, compiled=False)
-    assert measure.search_uncompiled(SimpleNamespace(time=time), start, seconds=1e9) == start
-    assert [program.batch_size for program in seen] == [1] * tried + [2]
-    assert {program.layout for program in seen} == {CONTIGUOUS, CHANNELS_LAST}
-    assert any(program.cudnn_benchmark for program in seen) is (benchmark is False)
+def test_what_did_not_compile_ends_the_search_with_its_reason_unless_another_did(monkeypatch):
+    cpu = FakeDevice("cpu", compile_seconds=1e9)
+    timings, why_not = cpu.search(monkeypatch, compile_seconds=7)
+    assert (timings, why_not) == ({}, "not done after 7 s")
+    assert sum(program.compiled for program in cpu.tried) == 1
+    gpu = FakeDevice("cuda")
+    gpu.time_compiled = lambda settings, _: (
+        (None, "out of memory") if settings["program"]["cuda_graphs"] else (timed(100.0), None)
+    )
+    timings, why_not = gpu.search(monkeypatch)
+    assert (timings != {}, why_not) == (True, None)
 
 
-def compiled_search(monkeypatch, tmp_path, answers, quick=False, elapsed=0.0, start=PLAIN):
-    """`search_compiled` where each process answers in turn: its result, and the programs that were compiled."""
-    parser, asked = argparse.ArgumentParser(), []
-    command.add_options(parser)
-    words = ["--device", "cpu", "--logdir", str(tmp_path), "--model", "resnet18", *(["--quick"] if quick else [])]
-    options = study.ready(parser.parse_args(words))
-
-    def time_compiled(settings, limit_seconds):
-        asked.append((settings["program"]["layout"], settings["program"]["batch_size"]))
-        return answers[len(asked) - 1]
-
-    monkeypatch.setattr(measure, "time_compiled", time_compiled)
-    clock = SimpleNamespace(seconds=elapsed)
-    return measure.search_compiled(options, torch.float32, start, 7, clock), asked
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_smoke_run_compiles_one_program(monkeypatch, kind):
+    device = FakeDevice(kind)
+    assert len(device.search(monkeypatch, quick=True)[0]) == 1
 
 
-def test_both_layouts_are_compiled_then_other_batches(monkeypatch, tmp_path):
-    answers = [(timed(speed), None) for speed in (100.0, 120.0, 90.0, 80.0)]
-    (timings, why_not), asked = compiled_search(monkeypatch, tmp_path, answers)
-    assert asked == [(CONTIGUOUS, 4), (CHANNELS_LAST, 4), (CHANNELS_LAST, 8), (CHANNELS_LAST, 2)]
-    assert ([program.compiled for program in timings], why_not) == ([True] * 4, None)
-
-
-def test_what_did_not_compile_ends_the_search_with_its_reason_unless_another_did(monkeypatch, tmp_path):
-    assert compiled_search(monkeypatch, tmp_path, [(None, "no compiler here")])[0] == ({}, "no compiler here")
-    answers = [(timed(100.0), None), *[(None, "out of memory")] * 3]
-    (timings, why_not), _ = compiled_search(monkeypatch, tmp_path, answers)
-    assert (len(timings), why_not) == (1, None)
-
-
-def test_on_a_gpu_compiled_code_is_tried_with_cuda_graphs_as_well(monkeypatch, tmp_path):
-    start = replace(PLAIN, cudnn_benchmark=True, cuda_graphs=False)
-    answers = [(timed(speed), None) for speed in (100.0, 90.0, 120.0, 80.0, 80.0)]
-    (timings, _), asked = compiled_search(monkeypatch, tmp_path, answers, start=start)
-    assert asked == [(CONTIGUOUS, 4), (CHANNELS_LAST, 4), (CONTIGUOUS, 4), (CONTIGUOUS, 8), (CONTIGUOUS, 2)]
-    assert [program.cuda_graphs for program in timings] == [False, False, True, True, True]
-    assert [*timings][2].kind == "compiled, contiguous, cudnn.benchmark, CUDA graphs"
-
-
-@pytest.mark.parametrize("settings", [{"quick": True}, {"elapsed": 1e9}])
-def test_a_smoke_run_and_one_without_time_compile_one_program(monkeypatch, tmp_path, settings):
-    _, asked = compiled_search(monkeypatch, tmp_path, [(timed(100.0), None)], **settings)
-    assert len(asked) == 1
-
-
-def test_compiling_on_a_cpu_may_take_what_is_left_of_two_minutes():
+def test_compiling_may_take_what_is_left_of_the_time():
     assert measure.compile_limit(CPU, 40.2) == 60
     assert measure.compile_limit(CPU, 500.0) == measure.compile_limit(CPU, 40.2, quick=True) == 30
-    assert measure.compile_limit(CUDA, 500.0) == 300
+    assert measure.compile_limit(CUDA, 80.0, programs=2, timing_seconds=10.0) == 190  # half of 400 s, less the timing
+    assert measure.compile_limit(CUDA, 280.0) == 200
+    assert measure.compile_limit(CUDA, 0.0) == 300
 
 
 def answer_of(code, limit_seconds=60):
@@ -476,8 +645,9 @@ def answer_of(code, limit_seconds=60):
 
 def test_the_compiled_speed_comes_from_a_process_of_its_own():
     timing = timed(1.5, step_ms=(2.0,))
-    lines = "noise", compiled.COMPILED, json.dumps({"answer": {"timing": asdict(timing)}})
-    assert answer_of("".join(f"print({line!r}); " for line in lines)) == (timing, None)
+    lines = "noise", compiled.COMPILED, json.dumps({"answer": {"timing": asdict(timing), "kernel_bytes": 5}})
+    expected = compiled.CompiledTiming(timing.first_step_seconds, timing.windows, 5)
+    assert answer_of("".join(f"print({line!r}); " for line in lines)) == (expected, None)
 
 
 def test_why_there_is_no_compiled_speed_is_a_line():
@@ -505,7 +675,8 @@ def test_once_it_is_compiled_its_time_is_not_limited_any_more(monkeypatch):
         yield SimpleNamespace(process=process, lines=lines(), timer=timer)
 
     monkeypatch.setattr(isolated, "isolated_process", isolated_process)
-    assert compiled.time_compiled({}, 60) == (timed(1.5), None)
+    timing, why_not = compiled.time_compiled({}, 60)
+    assert (timing.samples_per_second, timing.kernel_bytes, why_not) == (timed(1.5).samples_per_second, None, None)
 
 
 def test_a_compiler_that_takes_too_long_is_asked_to_clean_up_before_it_is_killed(tmp_path, monkeypatch):
@@ -553,7 +724,9 @@ def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch
     compiled.compile_and_time(**SETTINGS)
     first, last = capsys.readouterr().out.splitlines()
     assert first == compiled.COMPILED
-    windows = json.loads(last)["answer"]["timing"]["windows"]
+    answer = json.loads(last)["answer"]
+    windows = answer["timing"]["windows"]
+    assert "kernel_bytes" in answer
     assert len(windows) == one_batch.QUICK.windows
     assert all(window["samples_per_second"] > 0 for window in windows)
 
@@ -734,7 +907,7 @@ def test_a_file_of_schema_1_reads_with_the_same_numbers_and_says_that_it_measure
     folder = ROOT / "tests" / "data" / "schema_1"
     value, limit = json.loads((folder / FILE).read_text()), read(folder)
     assert value["schema"] == 1
-    assert (limit.schema, limit.setup) == (3, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
+    assert (limit.schema, limit.setup) == (4, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
     fields = ("samples_per_second", "step_ms", "flops_per_second", "mfu", "bytes_per_second")
     for speed, old in zip(limit.speeds, value["floors"], strict=True):
         assert {name: asdict(speed)[name] for name in fields} == {name: old[name] for name in fields}
@@ -758,6 +931,31 @@ def test_a_file_of_schema_2_reads_as_well(tmp_path):
     assert read(tmp_path) == read(ROOT / "tests" / "data" / "schema_1")
 
 
+def test_a_file_of_schema_3_reads_without_the_bytes_that_nobody_counted(tmp_path):
+    value = asdict(make_limit()) | {"schema": 3}
+    del value["flops_per_image"], value["step_bytes"]
+    for speed in value["speeds"]:
+        del speed["share_of_memory_roof"]
+    (tmp_path / FILE).write_text(json.dumps(value))
+    limit = read(tmp_path)
+    assert limit == make_limit()
+    assert limit.shares(make_result()) == {"share_of_arithmetic_peak": None, "share_of_memory_roof": None}
+    assert [speed.share_of_memory_roof for speed in limit.speeds] == [None, None]
+    assert roofs.read(tmp_path) is None
+
+
+def test_the_tab_reads_of_a_limit_what_a_ladder_s_shares_need(tmp_path):
+    known = make_limit(flops_per_image=10**6, step_bytes=[StepBytes("bfloat16", 1.0, 3e5)])
+    assert roofs.read(tmp_path) is None
+    study.write(tmp_path / FILE, known)
+    run = make_result(precision="bfloat16")
+    assert roofs.read(tmp_path).shares(run) == known.shares(run)
+    assert None not in known.shares(run).values()
+    (tmp_path / FILE).write_text(json.dumps(asdict(known) | {"step_bytes": [{"precision": "bfloat16"}]}))
+    with pytest.raises(InputError, match=r"limit\.json is broken"):
+        roofs.read(tmp_path)
+
+
 @pytest.mark.parametrize("with_msgspec", [True, False])
 def test_a_file_without_cuda_graphs_reads_as_well(tmp_path, monkeypatch, with_msgspec):
     value = asdict(make_limit())
@@ -778,7 +976,7 @@ def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, mo
 
 BROKEN = {
     "torn": "torn",
-    "schema": json.dumps({"schema": 4}),
+    "schema": json.dumps({"schema": 5}),
     "schema 1 without anything": json.dumps({"schema": 1}),
     "no speeds": json.dumps(asdict(make_limit(speeds=[]))),
     "no peaks": json.dumps(asdict(make_limit(peak_flops=[]))),
@@ -830,7 +1028,7 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     assert printed == json.loads((tmp_path / FILE).read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "roof.svg"]
     limit = read(tmp_path)
-    assert (limit.schema, limit.batch_size, limit.setup.image_size, limit.precision) == (3, 4, 48, "float32")
+    assert (limit.schema, limit.batch_size, limit.setup.image_size, limit.precision) == (4, 4, 48, "float32")
     assert (limit.quick, limit.setup.data, limit.seed) == (True, None, 0)
     assert limit.notes[0] == "autocast is off: --precision fp32"
     assert [speed.kind for speed in limit.speeds] == ["uncompiled, contiguous"]
@@ -842,6 +1040,10 @@ def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, caps
     assert sum(group.bytes for group in limit.groups) == limit.bytes_per_step
     assert 0 < limit.without_formula.calls_share < 1
     assert 0 < limit.without_formula.time_share < 1
+    [least] = limit.step_bytes
+    assert (least.precision, limit.flops_per_image) == ("float32", limit.flops_per_step / 4)
+    assert least.fixed + 4 * least.per_image < limit.bytes_per_step
+    assert limit.uncompiled.share_of_memory_roof < limit.uncompiled.bytes_per_second / limit.bytes_roof
     assert all(group.traced_ms > 0 for group in limit.groups)  # each operator that was counted is found in the trace
 
 
@@ -862,6 +1064,7 @@ def test_bf16_is_measured_where_it_is_asked_for(small, tmp_path):
     assert ended("--logdir", tmp_path, "--precision", "bf16") == 0
     limit = read(tmp_path)
     assert limit.precision == "bfloat16"
+    assert [one.precision for one in limit.step_bytes] == ["float32", "bfloat16"]
     assert all("bfloat16" in peak.what for peak in limit.peak_flops)
 
 
@@ -889,7 +1092,8 @@ def test_the_compiled_speed_stands_beside_the_others_in_the_precision_in_use(sma
 def test_the_tables_explain_what_they_show(small, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     text = capsys.readouterr().out
-    for words in ("measured peak, computing", "x forward", "Not compiled: no compiler here", "2 x multiply-adds",
+    for words in ("measured peak, computing", "x forward", "bytes it must move at least", "share of the measured peak",
+                  "Not compiled: no compiler here", "2 x multiply-adds",
                   "no formula", "The limit is", "read + written", "smoke run", "from uint8 images"):  # fmt: skip
         assert words.lower() in text.lower()
 
@@ -932,7 +1136,7 @@ def test_a_low_mfu_is_explained_where_memory_limits_the_step():
     text = view.memory_bound(limit)
     assert "at 2 FLOPs per byte" in text
     assert "at most 20%" in text
-    assert "at 50% of the peak bytes/s" in text
+    assert "at 50% of the measured peak bytes/s" in text
     assert view.memory_bound(make_limit(flops_per_step=10**7)) is None
     assert "Memory-bound" in shown(view.show, limit)
 
@@ -945,7 +1149,9 @@ def test_windows_that_differ_widely_are_reported():
 def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     assert "out of memory with batch size 4: measured with batch 2" in capsys.readouterr().out.lower()
-    assert read(tmp_path).batch_size == 2
+    limit = read(tmp_path)
+    assert (limit.batch_size, limit.step_bytes, limit.uncompiled.share_of_memory_roof) == (2, [], None)
+    assert any("least bytes of a step are not counted" in note for note in limit.notes)
 
 
 @pytest.mark.parametrize(
@@ -1007,6 +1213,21 @@ def test_two_gpus_have_two_limits_and_two_processes_on_a_cpu_share_one(device_ty
     assert limit.share_of_limit(replace(result, world_size=None)) == 0.5  # of schema 1
 
 
+def test_compare_shows_each_step_s_share_of_both_measured_peaks():
+    known = make_limit(flops_per_image=10**6, step_bytes=[StepBytes("bfloat16", 0.0, 3e5)], precision="bfloat16")
+    ladders = compare.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5, precision="bfloat16")])
+    text = shown(lambda ladders, to: table.print_ladders(ladders, to, limit=known), ladders, 300)
+    rows = [line.split() for line in text.splitlines() if line.startswith("0")]
+    assert {"60.0%", "20.0%"} <= {*rows[1]}  # of 1e8 B/s and of 1e9 FLOP/s
+    assert rows[0].count("-") == 2
+    for words in ("% of arithmetic", "% of memory", "as a share of the measured peaks"):
+        assert words in text
+    assert "memory roof" not in ladder_text(make_limit())  # what an earlier version measured
+    json_rows = compare.comparison(ladders, known)["rows"]
+    assert [row["share_of_memory_roof"] for row in json_rows] == [None, pytest.approx(0.6)]
+    assert [row["share_of_arithmetic_peak"] for row in json_rows] == [None, pytest.approx(0.2)]
+
+
 @pytest.mark.parametrize("change", [{"device": "Other GPU"}, {"model": "resnet18"}, {"image_size": 64}])
 def test_a_limit_of_something_else_is_not_shown(change):
     assert "limit" not in ladder_text(make_limit(**change))
@@ -1020,7 +1241,7 @@ def test_a_limit_of_a_cpu_with_other_cores_is_not_shown():
     assert not replace(own, setup=replace(own.setup, cores=2)).setup.matches(result.setup)
 
 
-def test_a_broken_limit_is_skipped_and_the_json_stays_as_it_is(tmp_path, capsys):
+def test_a_broken_limit_is_skipped_and_a_limit_s_shares_are_null_without_it(tmp_path, capsys):
     write_run(tmp_path, make_result())
 
     def printed(*words):
@@ -1030,11 +1251,16 @@ def test_a_broken_limit_is_skipped_and_the_json_stays_as_it_is(tmp_path, capsys)
         return capsys.readouterr()
 
     before = printed("--json").out
+    assert json.loads(before)["rows"][0]["share_of_memory_roof"] is None
     for content in ("torn", '{"schema": 1}', json.dumps(asdict(make_limit(speeds=[])))):
         (tmp_path / FILE).write_text(content)
         output = printed()
         assert "skipped: " in output.err
         assert "of limit" not in output.out
-    (tmp_path / FILE).write_text(json.dumps(asdict(make_limit())))
+        assert printed("--json").out == before
+    known = make_limit(step_bytes=[StepBytes("float32", 0.0, 1e5)])
+    (tmp_path / FILE).write_text(json.dumps(asdict(known)))
     assert "% of limit: " in printed().out
-    assert printed("--json").out == before
+    [row] = json.loads(printed("--json").out)["rows"]
+    assert row["share_of_memory_roof"] == pytest.approx(0.102)  # 102 images/s, 1e5 bytes each, of 1e8 bytes/s
+    assert row["share_of_arithmetic_peak"] is None

@@ -44,13 +44,14 @@ def write_run(logdir, result):
 
 def make_limit(**changes):
     """A `Limit` made by hand, of the setup that `make_result` has. changes: of its fields, or of its setup's."""
-    from common.studies.limit.record import Group, Limit, Peak, TrainingSpeed, Uncounted, WithoutFormula
+    from common.ladder.roofs import Peak
+    from common.studies.limit.record import Group, Limit, TrainingSpeed, Uncounted, WithoutFormula
 
     result = make_result()
     setup = replace(result.setup, data=None)
     setup = replace(setup, **{name: changes.pop(name) for name in vars(setup) if name in changes})
     values = dict(
-        schema=3, setup=setup, device_type="cuda", precision="bfloat16", seed=0, quick=False,
+        schema=4, setup=setup, device_type="cuda", precision="bfloat16", seed=0, quick=False,
         forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,
         peak_flops=[Peak("8 x 8", 1e9, [1e9])], peak_bytes=[Peak("1 MiB copied", 1e8, [1e8])],
         speeds=[

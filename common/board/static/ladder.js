@@ -68,13 +68,19 @@ function opensSteps(site, host, rows) {
   return host;
 }
 
+// A row's shares of the peaks that `limit` measured, as lines of a tooltip; "" for those that are not known.
+function roofs(row) {
+  const line = (value, of) => (value === null ? "" : `<br>${(value * 100).toFixed(value < 0.1 ? 1 : 0)}% of ${of}, measured`);
+  return line(row.share_of_arithmetic_peak, "arithmetic peak") + line(row.share_of_memory_roof, "memory roof");
+}
+
 function speedChart(site, {rows}) {
   const speeds = rows.map((row) => row.samples_per_second.median);
   return opensSteps(site, chart(site, [{
     type: "bar", x: rows.map((row) => plain(row.step)), y: speeds, marker: {color: rows.map((row) => (row.acts ? "#0072B2" : "#999999"))},
     error_y: {type: "data", symmetric: false, color: ink(site), array: rows.map((row, at) => row.high - speeds[at]),
       arrayminus: rows.map((row, at) => speeds[at] - row.low)},
-    hovertemplate: "%{x}<br>%{y:.1f} images/s<extra></extra>",
+    hovertemplate: rows.map((row) => `%{x}<br>%{y:.1f} images/s${roofs(row)}<extra></extra>`),
   }], {label: "Images/s of each step", yaxis: {rangemode: "tozero"}}), rows);
 }
 

@@ -31,7 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--compile-limit",
         type=whole_number(0, 36000),
         metavar="S",
-        help="seconds that each torch.compile may take, 0: do not compile (default: 300 on a GPU; on a CPU 30 or more)",
+        help="seconds that each torch.compile may take, 0: do not compile (default: on a GPU 300 or less, so that "
+        "two fit into 8 minutes; on a CPU 30 or more)",
     )
 
 

@@ -5,9 +5,10 @@ down.
 """
 
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,12 +25,22 @@ from common.studies.limit.record import CHANNELS_LAST, Program
 COMPILED = "compiled"  # the line that a process prints once the model is
 
 
+@dataclass(frozen=True)
+class CompiledTiming(Timing):
+    """kernel_bytes: that the kernels of a step move at least, by Inductor's own count; None where it gave none.
+
+    Without the optimizer and the resizing, which are not compiled.
+    """
+
+    kernel_bytes: int | None = None
+
+
 def time_compiled(
     settings: Mapping[str, Any],
     limit_seconds: float,
     command: Sequence[str] = isolated.module("common.studies.limit.compiled"),
-) -> tuple[Timing, None] | tuple[None, str]:
-    """Time a compiled program in a process of its own: (its `Timing`, None), or (None, why not, in a line).
+) -> tuple[CompiledTiming, None] | tuple[None, str]:
+    """Time a compiled program in a process of its own: (its timing, None), or (None, why not, in a line).
 
     settings: what `compile_and_time` takes. limit_seconds: how long starting and compiling together may take; after
     that the process and all that it started are ended.
@@ -41,7 +52,8 @@ def time_compiled(
     if "error" in answer:
         return None, answer["error"]
     timing = answer["timing"]
-    return Timing(timing["first_step_seconds"], [Window(**window) for window in timing["windows"]]), None
+    windows = [Window(**window) for window in timing["windows"]]
+    return CompiledTiming(timing["first_step_seconds"], windows, answer.get("kernel_bytes")), None
 
 
 def end_limit_once_compiled(line: str, child: Isolated) -> None:
@@ -53,7 +65,8 @@ def end_limit_once_compiled(line: str, child: Isolated) -> None:
 def compile_and_time(
     device: str, model: str, image_size: int, precision: str, seed: int, quick: bool, program: Mapping[str, Any]
 ) -> None:
-    """Compile and time here. Prints `COMPILED` once the model is, and answers {"timing": …} or {"error": why not}.
+    """Compile and time here. Prints `COMPILED` once the model is, and answers {"timing": …, "kernel_bytes": …} or
+    {"error": why not}.
 
     precision: name of a dtype, such as "float32". program: the fields of a `Program`.
     """
@@ -65,6 +78,7 @@ def compile_and_time(
     torch.backends.cudnn.benchmark = bool(chosen.cudnn_benchmark)
     torch.manual_seed(seed)
     plan = one_batch.QUICK if quick else one_batch.FULL
+    count_kernel_bytes()
     try:
         batch = one_batch.batch_on(on, chosen.batch_size)
         network, dtype = classifier(model, image_size), getattr(torch, precision)
@@ -74,11 +88,39 @@ def compile_and_time(
         )
         train_step(*batch).item()
         print(COMPILED, flush=True)
+        moved = kernel_bytes()
         timing = one_batch.time_one_batch(train_step, batch, on, plan)
     except Exception as error:  # a compiler fails in any way
         isolated.print_answer({"error": not_compiled(error)})
         return
-    isolated.print_answer({"timing": asdict(timing)})
+    isolated.print_answer({"timing": asdict(timing), "kernel_bytes": moved})
+
+
+def count_kernel_bytes() -> None:
+    """Let Inductor count the bytes that its kernels move: since 2.11 or earlier it does so only for a log.
+
+    Nothing is logged. Before that it always counts.
+    """
+    try:
+        from torch._inductor import compile_fx
+    except ImportError:  # a build without Inductor
+        return
+    log = getattr(compile_fx, "inductor_metrics_log", None)
+    if log is not None:
+        log.setLevel(logging.INFO)
+        log.addFilter(lambda _: False)
+
+
+def kernel_bytes() -> int | None:
+    """What Inductor counted of all that it compiled so far: of each kernel, every buffer read and written once.
+
+    None where this torch does not count, or its cache holds the program from a process that did not.
+    """
+    try:
+        from torch._inductor import metrics
+    except ImportError:
+        return None
+    return getattr(metrics, "num_bytes_accessed", None) or None
 
 
 def not_compiled(error: BaseException) -> str:

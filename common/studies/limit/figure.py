@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.ladder.figures import GREY, SPEED, check_figure_file, save, styled
-from common.studies.limit.record import Limit
-from common.studies.limit.view import rate_text
+from common.studies.limit.record import Limit, TrainingSpeed
+from common.studies.limit.view import rate_text, share_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,8 @@ def roofline_figure(limit: Limit) -> "Figure":
         axes.scatter(
             limit.flops_per_step / limit.bytes_per_step, speed.flops_per_second, marker="*", s=size, color=colour,
             edgecolors=GREY, linewidths=0.7, zorder=4,
-            label=f"the whole step, timed{' **' if speed.compiled else ''}:\n{speed.kind}, batch {speed.batch_size}",
+            label=f"the whole step, timed{' **' if speed.compiled else ''}:\n{speed.kind}, batch {speed.batch_size}"
+            f"{of_roofs(speed)}",
         )  # fmt: skip
     axes.set_xlabel("FLOPs per byte of the operators' tensors", color=GREY, fontsize=9)
     axes.set_ylabel("FLOP/s", color=GREY, fontsize=9)
@@ -92,3 +93,11 @@ def roofline_figure(limit: Limit) -> "Figure":
         remarks.append("** fused, it moves fewer bytes than are counted, so its true place is further right")
     figure.supxlabel("\n".join(remarks), fontsize=8, color=GREY)
     return figure
+
+
+def of_roofs(speed: TrainingSpeed) -> str:
+    """How near the measured peaks a program is, as more lines of a label; "" where the least bytes are not known."""
+    if speed.share_of_memory_roof is None:
+        return ""
+    roof = share_text(speed.share_of_memory_roof, 1)
+    return f"\n{speed.mfu:.1%} of measured arithmetic peak,\n{roof} of measured memory roof"

@@ -15,9 +15,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from common.studies.one_batch import TrainStep
+from common.device import dtype_name
+from common.ladder.roofs import StepBytes
+from common.studies.one_batch import TrainStep, batch_on
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+RESIZE = "resize"
 
 # Where the input and the weight stand among the arguments of an operator that convolves.
 CONVOLUTIONS = {"aten::convolution": (0, 1), "aten::_convolution": (0, 1), "aten::convolution_backward": (1, 2)}
@@ -29,7 +32,7 @@ _BY_NAME = {
     "attention": ("attention",),
     "matrix product": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"),
     "pooling": ("pool",),
-    "resize": ("upsample",),
+    RESIZE: ("upsample",),
     "loss, softmax": ("nll_loss", "softmax", "cross_entropy"),
     "sum, mean": ("aten::mean", "aten::sum"),
     "copy, cast": ("aten::copy_", "_to_copy", "aten::clone", "aten::cat", "aten::stack"),
@@ -163,6 +166,44 @@ def count_step(train_step: TrainStep, images: torch.Tensor, labels: torch.Tensor
         for hook in hooks:
             hook.remove()
     return counter
+
+
+def least_bytes(train_step: TrainStep, sizes: tuple[int, int] = (2, 4)) -> StepBytes:
+    """Bytes that a training step must move at least, whatever fuses its operators. Trains two steps to count them.
+
+    Each parameter is read once and, where it is trained, written once; each gradient of a parameter and each
+    activation that autograd keeps for the backward pass is written once and read once; the optimizer's state is read
+    once and written once. Activations are what `saved_tensors_hooks` sees, each storage once, with the casts of
+    parameters that autocast makes, but without parameters, buffers and the batch itself. Nothing else counts:
+    activations that are not kept and gradients of activations need not leave the chip, if all is fused. A compiler that
+    computes activations again instead of keeping them moves even less.
+
+    sizes: images of the two steps; a line through both splits what is kept into fixed and per image.
+    """
+    small, large = (_kept_bytes(train_step, *batch_on(train_step.device, size)) for size in sizes)
+    per_image = (large - small) / (sizes[1] - sizes[0])
+    parameters = list(train_step.model.parameters())
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    state = _tensors([*train_step.optimizer.state.values()])
+    moved = [*parameters, *trained, *(2 * [parameter.grad for parameter in trained]), *state, *state]
+    fixed = sum(tensor.nbytes for tensor in moved if tensor is not None)
+    return StepBytes(dtype_name(train_step.precision), fixed + 2 * (small - sizes[0] * per_image), 2 * per_image)
+
+
+def _kept_bytes(train_step: TrainStep, images: torch.Tensor, labels: torch.Tensor) -> int:
+    """Bytes of what autograd keeps in a step for the backward pass, without parameters, buffers and the batch."""
+    known = (*train_step.model.parameters(), *train_step.model.buffers(), images, labels)
+    own = {tensor.untyped_storage().data_ptr() for tensor in known}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        train_step(images, labels)
+    return sum(size for address, size in kept.items() if address not in own)
 
 
 def _moves_data(func: Any) -> bool:

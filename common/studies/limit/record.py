@@ -4,25 +4,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from common.record import Meta, Positive, PositiveInt, Result, StepTime, Throughput
+from common.ladder.roofs import FILE, SCHEMA, Roofs
+from common.record import Meta, PositiveInt, Result, StepTime, Throughput
 from common.studies import study
 
-FILE = "limit.json"
-SCHEMA = 3
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels last"  # memory layouts
 OLDER = (
     "measured by an earlier version: the model alone at one batch size, without normalisation and resizing, uncompiled "
     "and contiguous without the fused optimizer"
 )
-
-
-@dataclass(frozen=True)
-class Peak:
-    """One measurement of a peak: what it was measured with, and the rate per second of each timed window."""
-
-    what: str
-    median: Positive
-    windows: Annotated[list[Positive], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -51,8 +41,10 @@ class Program:
 class TrainingSpeed(Program):
     """How fast a `Program` trains on one batch that is on the device already; see `one_batch.TrainStep`.
 
-    flops_per_second: FLOPs of a step over its time. mfu: that over the measured peak, 0..1. bytes_per_second: bytes of
-    a step's operators over its time; None for a compiled program, whose fused operators are not counted.
+    flops_per_second: FLOPs of a step over its time. mfu: that over the measured peak, 0..1. bytes_per_second: bytes
+    that a step's operators move (see `flops.OperatorCounter`) over its time; of a compiled program by Inductor's own
+    count of its kernels' bytes, None where it gave none. share_of_memory_roof: see `Roofs.memory_share`; the same bytes
+    for every program of a batch size. None in what an earlier version wrote.
     """
 
     samples_per_second: Throughput
@@ -60,6 +52,7 @@ class TrainingSpeed(Program):
     flops_per_second: float
     mfu: float
     bytes_per_second: float | None
+    share_of_memory_roof: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -104,8 +97,8 @@ class WithoutFormula:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit(study.Study):
-    """One call of `limit`. FLOPs are 2 x multiply-adds; peaks are those measured here, the best size first.
+class Limit(Roofs, study.Study):
+    """One call of `limit`. FLOPs are 2 x multiply-adds; peaks are those measured here; see `Roofs`.
 
     speeds: of all programs that the search tried, in its order. not_compiled: why none of them is compiled. The others
     are of a step of `uncompiled`. groups: empty where operators were not timed. outside_ms: of a traced step, time on
@@ -119,8 +112,6 @@ class Limit(study.Study):
     forward_flops_per_image: PositiveInt
     flops_per_step: PositiveInt
     bytes_per_step: PositiveInt
-    peak_flops: Annotated[list[Peak], Meta(min_length=1)]
-    peak_bytes: Annotated[list[Peak], Meta(min_length=1)]
     speeds: Annotated[list[TrainingSpeed], Meta(min_length=1)]
     not_compiled: str | None
     groups: list[Group]
@@ -147,16 +138,6 @@ class Limit(study.Study):
         """The fastest program's."""
         return self.fastest.batch_size
 
-    @property
-    def flops_roof(self) -> float:
-        """The measured peak, FLOP/s."""
-        return self.peak_flops[0].median
-
-    @property
-    def bytes_roof(self) -> float:
-        """The measured peak, bytes/s."""
-        return self.peak_bytes[0].median
-
     def roof_at(self, intensity: float) -> float:
         """FLOP/s that the measured peaks allow at so many FLOPs per byte."""
         return min(self.flops_roof, intensity * self.bytes_roof)
@@ -172,8 +153,7 @@ class Limit(study.Study):
 
     def share_of_limit(self, result: Result) -> float:
         """images/s of a run over those of the limit; of a run on several GPUs, over those of as many limits."""
-        gpus = (result.world_size or 1) if self.device_type == "cuda" else 1
-        return result.samples_per_second.median / (gpus * self.fastest.samples_per_second.median)
+        return result.samples_per_second.median / (self.devices(result) * self.fastest.samples_per_second.median)
 
 
 def read(logdir: str | Path) -> Limit | None:
@@ -182,7 +162,9 @@ def read(logdir: str | Path) -> Limit | None:
 
 
 def from_older(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema 1 or 2, which knew one batch size and three kinds, to schema 3."""
+    """Convert to the present schema: 3, which counted no least bytes; 1 or 2, with one batch size and three kinds."""
+    if value["schema"] == 3:
+        return value | {"schema": SCHEMA}
     if value["schema"] == 1:
         value = value | study.header_from_schema_1(value) | {"speeds": value["floors"]}
     gpu = value["device_type"] == "cuda"

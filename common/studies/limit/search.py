@@ -4,20 +4,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from common.record import Throughput
-from common.studies.limit.record import Program
+from common.studies.limit.record import CHANNELS_LAST, CONTIGUOUS, Program
 
 LARGEST_BATCH = 65536  # images, as for --batch-size
 
+BATCH_SIZE = "batch_size"  # the key of `greedy`'s settings that has no value of its own
+UNCOMPILED: dict[str, dict[str, object]] = {  # by device type: what to change, in this order
+    "cpu": {"layout": CHANNELS_LAST, BATCH_SIZE: None},
+    "cuda": {BATCH_SIZE: None, "cudnn_benchmark": True, "layout": CONTIGUOUS},
+}
+
 TimeProgram = Callable[[Program], Throughput | None]
+
+
+def compiled_order(device_type: str, best: Program) -> tuple[Program, dict[str, object]]:
+    """The first program to compile and what to change of it, in this order; `best`: the fastest uncompiled one.
+
+    On a GPU channels last only, and CUDA graphs before any other batch size: each of these programs may take minutes.
+    """
+    if device_type == "cuda":
+        return replace(best, layout=CHANNELS_LAST, compiled=True), {"cuda_graphs": True, BATCH_SIZE: None}
+    other = CONTIGUOUS if best.layout == CHANNELS_LAST else CHANNELS_LAST
+    return replace(best, compiled=True), {"layout": other, BATCH_SIZE: None}
 
 
 def greedy(start: Program, settings: Mapping[str, object], time_program: TimeProgram) -> dict[Program, Throughput]:
     """The speeds of the programs that were tried, in the order in which they were.
 
-    First each of `settings`, {field of a `Program`: another value}, which is kept where the median is higher. Then the
-    batch size: doubled while the speed grows, and where that never helps, halved while it does. A growing speed is one
-    whose median is above all windows of the fastest program before. This rule only chooses what to try next: whether
-    two programs differ is decided in `ladder.statistics`, which needs SciPy.
+    settings: {field of a `Program`: another value}, in the order in which to try them; each is kept where the median is
+    higher. `BATCH_SIZE` is doubled while the speed grows, and where that never helps, halved while it does. A growing
+    speed is one whose median is above all windows of the fastest program before. This rule only chooses what to try
+    next: whether two programs differ is decided in `ladder.statistics`, which needs SciPy.
 
     time_program: None for a program that cannot be timed (no memory, no time left); the search does not go on there.
     """
@@ -33,9 +50,18 @@ def greedy(start: Program, settings: Mapping[str, object], time_program: TimePro
         return speeds
     best = start
     for name, value in settings.items():
+        if name == BATCH_SIZE:
+            best = _resized(best, timed, speeds)
+            continue
         changed = replace(best, **{name: value})  # pyright: ignore[reportArgumentType]  # of the field's type
         if timed(changed) and speeds[changed].median > speeds[best].median:
             best = changed
+    return speeds
+
+
+def _resized(start: Program, timed: Callable[[Program], bool], speeds: Mapping[Program, Throughput]) -> Program:
+    """The fastest of the batch sizes that `greedy` tries from `start`."""
+    best = start
     for resized in (lambda size: size * 2, lambda size: size // 2):
         while 1 <= (size := resized(best.batch_size)) <= LARGEST_BATCH:
             changed = replace(best, batch_size=size)
@@ -44,4 +70,4 @@ def greedy(start: Program, settings: Mapping[str, object], time_program: TimePro
             best = changed
         if best.batch_size != start.batch_size:
             break
-    return speeds
+    return best

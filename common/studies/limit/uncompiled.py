@@ -49,7 +49,7 @@ class Uncompiled:
         """Count and time a program. None where memory does not hold it, for a batch too small for batch norm, and for
         one larger than any before with which an operator fails, as it does where tensors have too many elements.
         """
-        if self.device.type == "cuda" and self._largest_expected(program) > MOST_ELEMENTS:
+        if program.batch_size > self.most_images:
             return None
         if self.device.type == "cpu" and self._bytes_expected(program) > memory_bytes() / 2:
             return None
@@ -77,16 +77,18 @@ class Uncompiled:
 
         On a CPU memory that is used up shows in no error: the system ends the process.
         """
-        return self._scaled("bytes", program)
+        return self._scaled("bytes", program.batch_size)
 
-    def _largest_expected(self, program: Program) -> float:
-        """Elements of the largest tensor of a step."""
-        return self._scaled("largest", program)
+    @property
+    def most_images(self) -> float:
+        """Of a step, compiled or not, whose largest tensor has `MOST_ELEMENTS` at most; without a limit on a CPU."""
+        per_image = self._scaled("largest", 1) if self.device.type == "cuda" else 0
+        return MOST_ELEMENTS // per_image if per_image else float("inf")
 
-    def _scaled(self, what: str, program: Program) -> float:
-        """What the counters of those that ran hold per image, times a program's images."""
+    def _scaled(self, what: str, images: int) -> float:
+        """What the counters of those that ran hold per image, times so many images."""
         per_image = (getattr(counter, what) / known.batch_size for known, counter in self.counters.items())
-        return max(per_image, default=0) * program.batch_size
+        return max(per_image, default=0) * images
 
     def operator_ms(self, program: Program) -> OperatorTimes:
         """`operator_times.operator_ms` of a program that was timed, from a trace that is not kept."""

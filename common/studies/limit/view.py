@@ -8,10 +8,11 @@ from rich.text import Text
 from common.errors import InputError
 from common.explain.terminal import plain_table
 from common.ladder import statistics
+from common.ladder.roofs import Peak
 from common.record import Throughput
 from common.studies import study
 from common.studies.intervals import ratio_cell
-from common.studies.limit.record import Limit, Peak, TrainingSpeed
+from common.studies.limit.record import Limit, TrainingSpeed
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name
 
@@ -53,6 +54,18 @@ def facts_table(limit: Limit) -> Table:
         table.add_column(header, overflow="fold")
     flops, moved = limit.peak_flops[0], limit.peak_bytes[0]
     step, image = limit.flops_per_step, limit.forward_flops_per_image
+    least = limit.least_bytes(limit.uncompiled.batch_size, limit.precision)
+    at_least = (
+        ()
+        if least is None
+        else (
+            (
+                "bytes it must move at least",
+                rate_text(least, "B"),
+                f"{step / least:.3g} FLOPs per byte; {least / limit.bytes_per_step:.0%} of what it moves uncompiled",
+            ),
+        )
+    )
     for row in (
         ("measured peak, computing", rate_text(flops.median, "FLOP/s"), f"{flops.what}, ±{_half_range(flops):.0%}"),
         ("measured peak, memory", rate_text(moved.median, "B/s"), f"{moved.what}, ±{_half_range(moved):.0%}"),
@@ -68,6 +81,7 @@ def facts_table(limit: Limit) -> Table:
             f"{step / limit.bytes_per_step:.3g} FLOPs per byte; the peaks balance at "
             f"{limit.flops_roof / limit.bytes_roof:.3g}",
         ),
+        *at_least,
     ):
         table.add_row(*row)
     return table
@@ -75,7 +89,8 @@ def facts_table(limit: Limit) -> Table:
 
 def speeds_table(limit: Limit) -> Table:
     """How fast the model trains on one batch on the device: the programs that the search tried, in its order."""
-    table = plain_table("program", ["batch", "images/s", "vs the limit", "step ms", "MFU", "of peak bytes/s"])
+    shares = ["% of arithmetic peak", "% of memory roof", "% of peak bytes/s"]
+    table = plain_table("program", ["batch", "images/s", "vs the limit", "step ms", *shares])
     for speed in limit.speeds:
         table.add_row(
             speed.kind,
@@ -84,7 +99,8 @@ def speeds_table(limit: Limit) -> Table:
             "1.00x" if speed is limit.fastest else _ratio(speed, limit.fastest),
             f"{speed.step_ms.median:.1f}",
             f"{speed.mfu:.1%}",
-            "-" if speed.bytes_per_second is None else f"{speed.bytes_per_second / limit.bytes_roof:.0%}",
+            share_text(speed.share_of_memory_roof, 1),
+            share_text(speed.bytes_per_second and speed.bytes_per_second / limit.bytes_roof),
         )
     return table
 
@@ -95,11 +111,18 @@ def memory_bound(limit: Limit) -> str | None:
     highest = intensity * limit.bytes_roof / limit.flops_roof
     if highest >= 1 or speed.bytes_per_second is None:
         return None
+    fastest = limit.fastest
+    roof = (
+        ""
+        if fastest.share_of_memory_roof is None
+        else f" The fastest program reaches {fastest.mfu:.1%} of the measured arithmetic peak and "
+        f"{fastest.share_of_memory_roof:.1%} of the memory roof: the second says how much is left."
+    )
     return (
-        f"Memory-bound by the roofline: at {intensity:.3g} FLOPs per byte, memory at its measured peak allows an "
-        f"MFU of at most {highest:.0%}, so a low one is to be expected. Uncompiled it is {speed.mfu:.1%}, at "
-        f"{speed.bytes_per_second / limit.bytes_roof:.0%} of the peak bytes/s; only moving fewer bytes (fused "
-        "operators, lower precision) raises that bound."
+        f"Memory-bound by the roofline: at {intensity:.3g} FLOPs per byte, memory at its measured peak allows at most "
+        f"{highest:.0%} of the measured arithmetic peak, so a low share is to be expected. Uncompiled it is "
+        f"{speed.mfu:.1%}, at {speed.bytes_per_second / limit.bytes_roof:.0%} of the measured peak bytes/s; only "
+        f"moving fewer bytes (fused operators, lower precision) raises that bound.{roof}"
     )
 
 
@@ -117,7 +140,7 @@ def groups_table(limit: Limit) -> Table:
             f"{group.flops / group.bytes:.3g}" if group.flops and group.bytes else "-",
             f"{group.traced_ms:.1f}",
             _share(group.traced_ms, step_ms),
-            "-" if share is None else f"{share:.0%}",
+            share_text(share),
         )
     table.add_row("other", "", "", "", "", f"{limit.outside_ms:.1f}", _share(limit.outside_ms, step_ms), "")
     return table
@@ -151,10 +174,14 @@ def _legend(limit: Limit) -> str:
         f"{without_formula(limit)}\n"
         "peaks: measured here, the best size of large matrix products and of copies (bytes read + written), ± half the "
         "windows' range.\n"
-        "MB: what operators that are not fused move at least, each tensor read or written once per operator. of peak "
-        "bytes/s: that per second over the measured peak, above 100%: served from caches; what fused (compiled) "
-        "operators move is not counted.\n"
-        "MFU: FLOPs of a step per second over the measured peak. images/s: the median window. vs the limit: times as "
+        "% of arithmetic peak: FLOPs of a step, per second, as a share of the measured peak (MFU).\n"
+        "% of memory roof: bytes that a step must move at least, per second, as a share of the measured peak: each "
+        "parameter, gradient, optimizer state and activation kept for the backward pass, written once and read once. "
+        "They are the same for each program of a batch size, so this share grows with the speed.\n"
+        "MB: what operators that are not fused move at least, each tensor read or written once per operator. % of peak "
+        "bytes/s: that per second, as a share of the measured peak, above 100%: served from caches; compiled: by "
+        "Inductor's own count of its kernels' buffers, with the optimizer's; -: it gave none.\n"
+        "images/s: the median window. vs the limit: times as "
         "fast, and the 95% interval from the windows of one run each, which holds nothing of how runs differ; ~, grey: "
         "not resolved, the interval holds 1.\n"
         f"ms, time: of a traced step, uncompiled, {time}. of its roof: speed over what the measured peaks allow at its "
@@ -175,6 +202,11 @@ def _ratio(speed: TrainingSpeed, other: TrainingSpeed) -> str:
         return ratio_cell(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
     except InputError:
         return "-"
+
+
+def share_text(share: float | None, decimals: int = 0) -> str:
+    """A share, 0..1, as per cent; "-" for None."""
+    return "-" if share is None else f"{share:.{decimals}%}"
 
 
 def _share(part: float, whole: float) -> str:

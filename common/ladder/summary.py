@@ -16,11 +16,11 @@ NO_EFFECT = (
 
 def intervals(ladder: Ladder) -> str:
     """How to read the ladder's ratios, and what their intervals are from."""
-    fewest, most = rounds_compared(ladder)
+    (fewest, most), all_act = rounds_compared(ladder), len(ladder.acting) == len(ladder.rows)
     if most == 1:
         source = "of one round, so it holds no run-to-run variation: `tour --rounds N`, `record --runs N`"
     elif fewest == most:
-        source = f"over {most} rounds, in each of which every step ran"
+        source = f"over {most} rounds, in each of which {'every step' if all_act else 'both steps'} ran"
     elif fewest > 1:
         source = f"over the {fewest} to {most} rounds in which both steps ran"
     else:
@@ -32,7 +32,7 @@ def intervals(ladder: Ladder) -> str:
         f"1.39x (1.31-1.48): times as fast, and the 95 % interval ({source}). ~: the 95 % interval holds 1, so the two "
         "are not resolved; more rounds make it narrower."
     )
-    return text if len(ladder.acting) == len(ladder.rows) else f"{text} {NO_EFFECT}"
+    return text if all_act else f"{text} {NO_EFFECT}"
 
 
 def notes_of(ladder: Ladder) -> list[str]:

@@ -186,13 +186,13 @@ import gzip
 from common.run.folder import own_folder, publish, stamp
 order = Path({order!r})
 order.write_text((order.read_text() if order.exists() else "") + step + " ")
-count, notes = order.read_text().split().count(step), []
+count, notes, needs = order.read_text().split().count(step), [], None
 {body}
 speed = 100.0 + count
 result = replace(
     record.read_result({result!r}), step=step, trace=stamp() + ".pt.trace.json.gz",
     started=f"2026-11-22T10:00:{{len(order.read_text().split()):02}}+00:00",
-    samples_per_second=record.Throughput(speed, [speed] * 5), notes=notes if count == 1 else [],
+    samples_per_second=record.Throughput(speed, [speed] * 5), notes=notes if count == 1 else [], needs=needs,
 )
 with own_folder(logdir, step) as (folder, staging):
     (staging / "trace").write_bytes(gzip.compress(b"{{}}" + b" " * count, mtime=0))
@@ -243,6 +243,17 @@ def test_rounds_are_interleaved_and_every_run_is_kept(fake_steps, whole, tmp_pat
     assert sorted(names) == ["00_a", "01_b"]
     assert f"round 2/3  {'01_b':<26}     102.0 images/s" in out
     assert "~1.00x (1.00-1.00)" in out
+
+
+def test_a_step_without_effect_on_this_device_runs_in_the_first_round_only(fake_steps, whole, tmp_path, capsys):
+    fake_steps(_00_a=whole(), _01_b=whole("needs = 'a GPU'"), _02_c=whole())
+    code, out, err = tour(tmp_path, capsys, "--rounds", "3")
+    assert code == 0, err
+    assert order(tmp_path) == ["00_a", "01_b", "02_c", "00_a", "02_c", "00_a", "02_c"]
+    assert_rounds(tmp_path / "logs" / "01_b", [101.0])
+    assert_rounds(tmp_path / "logs" / "02_c", [101.0, 102.0, 103.0])
+    assert "needs a GPU" in out
+    assert "over 3 rounds, in each of which both steps ran" in " ".join(out.split())
 
 
 def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_steps, whole, tmp_path, capsys):

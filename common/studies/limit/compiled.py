@@ -53,7 +53,7 @@ def time_compiled(
         return None, answer["error"]
     timing = answer["timing"]
     windows = [Window(**window) for window in timing["windows"]]
-    return CompiledTiming(timing["first_step_seconds"], windows, answer.get("kernel_bytes")), None
+    return CompiledTiming(timing["first_step_seconds"], windows, kernel_bytes=answer.get("kernel_bytes")), None
 
 
 def end_limit_once_compiled(line: str, child: Isolated) -> None:

@@ -339,7 +339,7 @@ def test_a_compiled_step_moves_what_inductor_counted_and_what_is_not_compiled():
         }
     )
     eight = replace(PLAIN, batch_size=8, compiled=True)
-    timing = compiled.CompiledTiming(1.0, timed(1.0).windows, 5_000)
+    timing = compiled.CompiledTiming(1.0, timed(1.0).windows, kernel_bytes=5_000)
     assert measure.moved_bytes(eight, timing, PLAIN, counter) == 5_000 + 700 + 40 * 8 / 4
     assert measure.moved_bytes(eight, replace(timing, kernel_bytes=None), PLAIN, counter) is None
 
@@ -647,7 +647,7 @@ def answer_of(code, limit_seconds=60):
 def test_the_compiled_speed_comes_from_a_process_of_its_own():
     timing = timed(1.5, step_ms=(2.0,))
     lines = "noise", compiled.COMPILED, json.dumps({"answer": {"timing": asdict(timing), "kernel_bytes": 5}})
-    expected = compiled.CompiledTiming(timing.first_step_seconds, timing.windows, 5)
+    expected = compiled.CompiledTiming(timing.first_step_seconds, timing.windows, kernel_bytes=5)
     assert answer_of("".join(f"print({line!r}); " for line in lines)) == (expected, None)
 
 

@@ -49,7 +49,7 @@ class Row:
 
     @property
     def needs(self) -> str:
-        """What stands in the place of ratios: "needs a GPU"; "" for a row that acts."""
+        """The text in place of ratios: "needs a GPU"; "" for a row that acts."""
         return "" if self.acts else f"needs {printable(self.result.needs, 40)}"
 
 

@@ -21,9 +21,7 @@ TRACED_STEPS = 3
 # A loader that prepares p batches in the time of a step (p < 1) leaves its queue 1 - p shorter each step: 4 lengths of
 # the queue empty it where p is at most 3/4. Where a loader is nearly fast enough, its wait is short anyway.
 QUEUE_LENGTHS = 4
-# The profiler keeps its events in the blocks that the steps before have freed. Then each traced step takes new pages
-# for its tensors, which a timed step does not (13,824 per step of 128 images of 96 px), and the operators that
-# allocate look several times as slow as they are. On a CPU so much memory is touched and freed beforehand.
+# Enough for three traced steps of 128 images of 96 px of the course's model (256 MiB are) and of some that keep more.
 SPARE_BYTES = 512 * 2**20
 NEW_PAGES = 1000  # per traced step beyond those of a timed one, 4 MB: from here on a run says so
 
@@ -50,7 +48,7 @@ def traced_window(
         train_step(*next(batches))
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
-        torch.ones(SPARE_BYTES, dtype=torch.uint8)
+        leave_spare_memory()
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     verbose = _ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
     with torch.profiler.profile(
@@ -69,6 +67,17 @@ def traced_window(
                 page_faults.append(machine.page_faults() - before)
             profiler.step()
     return read_trace(path)
+
+
+def leave_spare_memory() -> None:
+    """On a CPU, before tracing: touch and free memory, which the profiler then keeps its events in.
+
+    Else it keeps them in the blocks that the steps before have freed, and each traced step takes new pages for its
+    tensors, which a timed step does not (13,824 per step of 128 images of 96 px): operators that allocate look several
+    times as slow as they are. Of no use where memory that is freed is not kept.
+    """
+    if machine.keep_freed_memory():
+        torch.ones(SPARE_BYTES, dtype=torch.uint8)
 
 
 def new_pages(traced: Sequence[int], timed: float) -> list[str]:

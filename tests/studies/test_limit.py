@@ -7,6 +7,7 @@ import argparse
 import io
 import json
 import logging
+import math
 import signal
 import sys
 import threading
@@ -48,7 +49,7 @@ from common.studies.limit.record import (
     WithoutFormula,
     read,
 )
-from common.studies.limit.search import BATCH_SIZE, LARGEST_BATCH, greedy
+from common.studies.limit.search import BATCH_SIZE, LARGEST_BATCH, first_program, greedy
 from common.studies.limit.uncompiled import Uncompiled
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -497,10 +498,7 @@ class FakeDevice:
 
     def search(self, monkeypatch, batch_size=4, most_images=1e9, compile_seconds=None, quick=False):
         """Search as `limit` does; returns what `search_compiled` does."""
-        gpu = self.device.type == "cuda"
-        off = False if gpu else None
-        layout = CHANNELS_LAST if gpu else CONTIGUOUS
-        start = Program(batch_size, layout, off, compiled=False, cuda_graphs=off)
+        start = first_program(self.device.type, batch_size)
         options = SimpleNamespace(device=str(self.device), model="resnet18", image_size=32, seed=0, quick=quick)
         monkeypatch.setattr(measure, "time_compiled", self.time_compiled)
         seconds = measure.SEARCH_SECONDS[self.device.type]
@@ -584,6 +582,28 @@ def test_tensors_of_2_to_the_31_elements_are_not_compiled_either(monkeypatch):
     gpu = FakeDevice("cuda", speed=lambda program: 100.0 * program.batch_size if program.compiled else 100.0)
     gpu.search(monkeypatch, most_images=40)
     assert max(program.batch_size for program in gpu.tried if program.compiled) == 32
+
+
+def test_on_a_gpu_compiled_programs_that_memory_does_not_hold_are_tried_with_fewer_images(monkeypatch):
+    gpu = FakeDevice("cuda", speed=up_to_16)
+    time_compiled = gpu.time_compiled
+
+    def of_8_at_most(settings, limit_seconds):
+        if settings["program"]["batch_size"] > 8:
+            gpu.tried.append(Program(**settings["program"]))
+            return None, "the compiled model runs out of memory at this batch size"
+        return time_compiled(settings, limit_seconds)
+
+    gpu.time_compiled = of_8_at_most
+    timings, why_not = gpu.search(monkeypatch)
+    assert [(program.cuda_graphs, program.batch_size) for program in timings] == [(True, 8)]
+    assert why_not is None
+
+
+def test_on_a_gpu_the_first_program_to_be_compiled_has_no_larger_tensors_either(monkeypatch):
+    gpu = FakeDevice("cuda")
+    assert gpu.search(monkeypatch, batch_size=32, most_images=20)[0] == {}
+    assert not any(program.compiled for program in gpu.tried)
 
 
 def test_on_a_cpu_both_layouts_are_tried_then_batches_and_both_are_compiled(monkeypatch):
@@ -733,17 +753,27 @@ def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch
 
 
 def test_inductor_is_asked_for_its_count_of_bytes_and_logs_nothing(monkeypatch):
+    GraphLowering = pytest.importorskip("torch._inductor.graph").GraphLowering
     compile_fx, metrics = (pytest.importorskip(f"torch._inductor.{name}") for name in ("compile_fx", "metrics"))
     log, logged = logging.Logger("inductor_metrics", logging.WARNING), []
     log.addHandler(SimpleNamespace(level=0, handle=logged.append))
     monkeypatch.setattr(compile_fx, "inductor_metrics_log", log, raising=False)
+    monkeypatch.setattr(GraphLowering, "count_bytes", None)
+    caches = ((torch._inductor.config, "fx_graph_cache"), (torch._functorch.config, "enable_autograd_cache"))
+    for config, name in caches:
+        monkeypatch.setattr(config, name, True)
     compiled.count_kernel_bytes()
+    assert not any(getattr(config, name) for config, name in caches)
+    sizes = [SimpleNamespace(get_read_write_buffers_sizes=lambda size=size: size) for size in (100, 23)]
+    lowered = SimpleNamespace(scheduler=SimpleNamespace(nodes=sizes))
+    assert GraphLowering.count_bytes(lowered)[0] == 123
+    assert math.isnan(GraphLowering.count_bytes(SimpleNamespace())[0])  # not an error
     assert log.isEnabledFor(logging.INFO)  # where torch counts only for its log
     log.info("Graph Metrics")
     assert logged == []
-    for counted_bytes, told in ((123, 123), (0, None)):  # 0: from a cache, of a process that did not count
+    for counted_bytes, expected in ((123, 123), (0, None), (math.nan, None)):
         monkeypatch.setattr(metrics, "num_bytes_accessed", counted_bytes)
-        assert compiled.kernel_bytes() == told
+        assert compiled.kernel_bytes() == expected
     monkeypatch.delattr(metrics, "num_bytes_accessed")
     assert compiled.kernel_bytes() is None
 

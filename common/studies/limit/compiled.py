@@ -6,6 +6,7 @@ down.
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -78,7 +79,6 @@ def compile_and_time(
     torch.backends.cudnn.benchmark = bool(chosen.cudnn_benchmark)
     torch.manual_seed(seed)
     plan = one_batch.QUICK if quick else one_batch.FULL
-    count_kernel_bytes()
     try:
         batch = one_batch.batch_on(on, chosen.batch_size)
         network, dtype = classifier(model, image_size), getattr(torch, precision)
@@ -99,28 +99,41 @@ def compile_and_time(
 def count_kernel_bytes() -> None:
     """Let Inductor count the bytes that its kernels move: since 2.11 or earlier it does so only for a log.
 
-    Nothing is logged. Before that it always counts.
+    Nothing is logged. A program from torch's caches would count as the process did that put it there, so these are not
+    used; those of kernels are.
     """
     try:
-        from torch._inductor import compile_fx
+        from torch._functorch import config as functorch
+        from torch._inductor import compile_fx, config, graph
     except ImportError:  # a build without Inductor
         return
+    config.fx_graph_cache = functorch.enable_autograd_cache = False
+    graph.GraphLowering.count_bytes = _moved  # torch's own also estimates times, which may fail
     log = getattr(compile_fx, "inductor_metrics_log", None)
     if log is not None:
         log.setLevel(logging.INFO)
         log.addFilter(lambda _: False)
 
 
+def _moved(graph: Any) -> tuple[float, list, list]:
+    """(bytes that the kernels of a graph move, and two lists for the log); not a number where that cannot be told."""
+    try:
+        return sum(node.get_read_write_buffers_sizes() for node in graph.scheduler.nodes), [], []
+    except Exception:  # no reason for a compilation to fail
+        return math.nan, [], []
+
+
 def kernel_bytes() -> int | None:
     """What Inductor counted of all that it compiled so far: of each kernel, every buffer read and written once.
 
-    None where this torch does not count, or its cache holds the program from a process that did not.
+    None where this torch does not count.
     """
     try:
         from torch._inductor import metrics
     except ImportError:
         return None
-    return getattr(metrics, "num_bytes_accessed", None) or None
+    counted = getattr(metrics, "num_bytes_accessed", 0)
+    return int(counted) if counted > 0 else None  # NaN is not
 
 
 def not_compiled(error: BaseException) -> str:
@@ -132,4 +145,5 @@ def not_compiled(error: BaseException) -> str:
 
 if __name__ == "__main__":
     end_with_reader()
+    count_kernel_bytes()
     compile_and_time(**json.loads(sys.argv[1]))

@@ -8,7 +8,7 @@ import torch
 
 from common import machine, record
 from common.device import autocast_dtype, autocast_notes, device_name, dtype_name, empty_cache
-from common.errors import InputError, is_out_of_memory
+from common.errors import InputError
 from common.ladder.roofs import Roofs, StepBytes
 from common.model import classifier
 from common.options import StepOptions
@@ -19,8 +19,8 @@ from common.studies import one_batch, study
 from common.studies.limit import operator_times, peaks
 from common.studies.limit.compiled import CompiledTiming, time_compiled
 from common.studies.limit.flops import FORWARD, OPTIMIZER, RESIZE, OperatorCounter, least_bytes
-from common.studies.limit.record import CHANNELS_LAST, CONTIGUOUS, SCHEMA, Limit, Program, TrainingSpeed
-from common.studies.limit.search import BATCH_SIZE, UNCOMPILED, compiled_order, greedy
+from common.studies.limit.record import SCHEMA, Limit, Program, TrainingSpeed
+from common.studies.limit.search import BATCH_SIZE, UNCOMPILED, compiled_order, first_program, greedy
 from common.studies.limit.uncompiled import Uncompiled
 
 SEARCH_SECONDS = {"cuda": 100, "cpu": 45}  # of programs that are not compiled; the last may take longer
@@ -105,27 +105,20 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
 
 
 def fitting_start(uncompiled: Uncompiled, batch_size: int) -> tuple[Program, list[str]]:
-    """The program that the search starts from: of `batch_size` images or as many as fit; see `fitting_batch`.
-
-    On a GPU in channels last, which its Tensor Cores need: contiguous is only tried last.
-    """
-    gpu = uncompiled.device.type == "cuda"
-    off = False if gpu else None
-    layout = CHANNELS_LAST if gpu else CONTIGUOUS
-    start = Program(batch_size, layout, cudnn_benchmark=off, compiled=False, cuda_graphs=off)
+    """The program that the search starts from: of `batch_size` images or as many as fit; see `fitting_batch`."""
+    start = first_program(uncompiled.device.type, batch_size)
     batch, notes = one_batch.fitting_batch(uncompiled.train_step(start), batch_size, one_batch.STORED_SIZE)
     return replace(start, batch_size=len(batch[1])), notes
 
 
 def count_least_bytes(uncompiled: Uncompiled, best: Program) -> tuple[list[StepBytes], list[str]]:
-    """(`least_bytes` in float32 and in the precision in use, notes: why there are none, if memory is too small)."""
+    """(`least_bytes` in float32 and in the precision in use, notes: why there are none, if so)."""
     precisions = dict.fromkeys((torch.float32, uncompiled.precision))
     try:
         return [least_bytes(replace(uncompiled, precision=one).train_step(best)) for one in precisions], []
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        return [], ["the least bytes of a step are not counted: memory does not hold a step of a few images"]
+    except Exception as error:  # of batches of 2 and 4 images; the speeds are worth keeping
+        why = privacy.reason(f"{type(error).__name__}: {error}", 160)
+        return [], [f"the least bytes of a step are not counted: {why}"]
 
 
 def search_uncompiled(uncompiled: Uncompiled, start: Program, seconds: float, clock: Clock) -> tuple[Program, float]:
@@ -180,8 +173,8 @@ def search_compiled(
     def time_program(program: Program) -> Throughput | None:
         nonlocal last, late, why_not
         began, first = clock.seconds, program == start
-        is_reserved = first or bool(program.cuda_graphs and program.batch_size == start.batch_size)
-        if not first and (options.quick or program.batch_size > most_images):
+        is_reserved = first or (bool(program.cuda_graphs) and not any(tried.cuda_graphs for tried in timings))
+        if program.batch_size > most_images or (options.quick and not first):
             return None
         if not is_reserved and began + last > TOTAL_SECONDS[device.type]:
             return None
@@ -203,6 +196,9 @@ def search_compiled(
     greedy(start, changes, time_program)
     if reserved and late and not timings:  # what it compiled is in torch's cache
         greedy(replace(start, cuda_graphs=True), {BATCH_SIZE: None}, time_program)
+    graphs = any(tried.cuda_graphs for tried in timings)
+    if reserved and not graphs and "out of memory" in (why_not or "") and start.batch_size > 1:
+        greedy(replace(start, batch_size=start.batch_size // 2, cuda_graphs=True), {}, time_program)
     return timings, None if timings else why_not
 
 

@@ -17,6 +17,14 @@ UNCOMPILED: dict[str, dict[str, object]] = {  # by device type: what to change, 
 TimeProgram = Callable[[Program], Throughput | None]
 
 
+def first_program(device_type: str, batch_size: int) -> Program:
+    """What the search starts from; on a GPU in channels last, which its Tensor Cores need."""
+    gpu = device_type == "cuda"
+    off = False if gpu else None
+    layout = CHANNELS_LAST if gpu else CONTIGUOUS
+    return Program(batch_size, layout, cudnn_benchmark=off, compiled=False, cuda_graphs=off)
+
+
 def compiled_order(device_type: str, best: Program) -> tuple[Program, dict[str, object]]:
     """The first program to compile and what to change of it, in this order; `best`: the fastest uncompiled one.
 

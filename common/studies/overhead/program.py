@@ -32,7 +32,7 @@ from common.model import classifier
 from common.options import StepOptions
 from common.run.reader import end_with_reader
 from common.run.timing import Plan, warm_up
-from common.run.tracing import kernel_count, read_trace
+from common.run.tracing import kernel_count, leave_spare_memory, read_trace
 from common.studies import one_batch
 from common.studies.isolated import REASON_LENGTH, options_from, print_answer
 from common.studies.one_batch import Batch, TrainStep
@@ -125,6 +125,8 @@ def mode_steps(
     """
     gc.collect()
     profiler = None if tracing.arguments is None else torch.profiler.profile(**tracing.arguments)
+    if profiler and device.type == "cpu":
+        leave_spare_memory()
     with profiler or nullcontext():
         for _ in range(LEAD_STEPS):
             train_step(*batch)

@@ -218,7 +218,7 @@ def precision_mix(look: Look) -> Finding | None:
         f"{listed} of the kernels' time{named}",
         us,
         "bring what stays in fp32 under autocast"
-        + (", or allow TF32 (torch.backends.*.fp32_precision = 'tf32')" if has_tf32(look.trace) else ""),
+        + (", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)" if has_tf32(look.trace) else ""),
         when=look.while_running(full),
     )
 

@@ -82,6 +82,22 @@ def test_what_nvidia_smi_did_not_report_is_in_a_runs_notes(tmp_path, monkeypatch
     assert run_small(tmp_path).notes[-1].endswith("there is no nvidia-smi")
 
 
+def test_new_pages_of_each_of_the_three_traced_steps_are_noted(tmp_path, monkeypatch):
+    seen = []
+
+    def new_pages(traced, timed):
+        seen.append((list(traced), timed))
+        return ["the traced steps touch new pages"]
+
+    monkeypatch.setattr(machine, "page_faults", itertools.count(0, 10).__next__)  # 10 from one call to the next
+    monkeypatch.setattr(session, "new_pages", new_pages)
+    run_small(tmp_path)
+    assert record.read_result(tmp_path / "09_small" / "result.json").notes[-1] == "the traced steps touch new pages"
+    [(traced, timed)] = seen
+    assert traced == [10, 10, 10]
+    assert 0 < timed <= 2  # of all steps of five windows
+
+
 def test_a_run_writes_the_fixed_interface(tmp_path):
     result = run_small(tmp_path)
     folder = tmp_path / "09_small"

@@ -1,7 +1,8 @@
 """Runs side by side: how much faster each step is than the baseline and than the step before."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,8 @@ class Ladder:
 
     def before(self, row: Row) -> Row | None:
         """The row that `row.gain` is against: the last one before it that acts. None for the first row."""
-        return next((other for other in reversed(self.acting) if other.result.step < row.result.step), None)
+        earlier = Ladder(list(takewhile(lambda other: other is not row, self.rows)))
+        return earlier.acting[-1] if earlier.rows else None
 
 
 def spread(result: Result) -> tuple[float, float]:
@@ -112,9 +114,9 @@ def _ladder(group: list[Result], runs: Runs) -> Ladder:
     windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
     rows: list[Row] = []
     for result, rounds in zip(group, windows, strict=True):
-        before = Ladder(rows).acting[-1].rounds if rows and result.acts else None
-        gain = None if before is None else ratio(rounds, before)
-        rows.append(Row(result, rounds, ratio(rounds, windows[0]), gain))
+        row = Row(result, rounds, ratio(rounds, windows[0]), None)
+        before = Ladder([*rows, row]).before(row) if row.acts else None
+        rows.append(row if before is None else replace(row, gain=ratio(rounds, before.rounds)))
     return Ladder(rows)
 
 

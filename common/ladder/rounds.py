@@ -123,7 +123,7 @@ class Schedule:
     def missing(self, number: int) -> list[Path]:
         """The scripts whose run of a round is not there, without those that cannot be run here or ran once, enough."""
         scripts = ((script, self.runs.get(script.stem, {})) for script in self.scripts)
-        left = (script for script, runs in scripts if number not in runs and not once(runs))
+        left = (script for script, runs in scripts if number not in runs and not ran_enough(runs))
         return [script for script in left if script.stem not in self.not_run]
 
     def to_go(self) -> list[str]:
@@ -136,7 +136,7 @@ class Schedule:
     def whole_rounds(self) -> int:
         """How many runs there are of every step that can be run here; of one that runs once only if there are none."""
         steps = [self.runs.get(script.stem, {}) for script in self.scripts if script.stem not in self.not_run]
-        return min((len(runs) for runs in steps if not once(runs)), default=min(map(len, steps), default=0))
+        return min((len(runs) for runs in steps if not ran_enough(runs)), default=min(map(len, steps), default=0))
 
     @property
     def _at_most(self) -> str:
@@ -210,7 +210,7 @@ def acts(results: Iterable[record.Result]) -> bool:
     return all(result.acts for result in results)
 
 
-def once(runs: Mapping[int, record.Result]) -> bool:
+def ran_enough(runs: Mapping[int, record.Result]) -> bool:
     """Whether these runs of a step are all that it needs: its change has no effect here, and a trace is there."""
     return not acts(runs.values()) and not all(result.lacks_kernels for result in runs.values())
 

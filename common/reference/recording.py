@@ -185,7 +185,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
     which = f"every step but {', '.join(schedule.not_run)}" if schedule.not_run else "every step"
-    if single := [step for step, runs in schedule.runs.items() if rounds.once(runs)]:
+    if single := [step for step, runs in schedule.runs.items() if rounds.ran_enough(runs)]:
         which += f", 1 of {', '.join(single)}: without effect on this device"
     table = f"{sys.executable} -m common compare {folder}"
     print(f"{folder} holds {schedule.whole_rounds} run(s) of {which}. The table: {table}")

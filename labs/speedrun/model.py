@@ -151,7 +151,7 @@ class GhostNorm(nn.BatchNorm2d):
 
     def __init__(self, channels: int, ghost: int = 0, scale: bool = False, momentum: float = 0.1) -> None:
         super().__init__(channels, momentum=momentum)
-        self.ghost, self.update = ghost, momentum
+        self.ghost = ghost
         self.weight.requires_grad_(scale)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -165,17 +165,17 @@ class GhostNorm(nn.BatchNorm2d):
 
     def _by_parts(self, x: torch.Tensor, parts: int) -> torch.Tensor:
         """x: [N, C, H, W], N a multiple of `parts`."""
-        running_buffers: Any = self.running_mean, self.running_var, self.num_batches_tracked  # torch: or None
-        mean, variance, count = running_buffers
+        state: Any = self.running_mean, self.running_var, self.num_batches_tracked, self.momentum  # torch: or None
+        mean, variance, count, momentum = state
         of_part = [values.repeat(parts) for values in (mean, variance, self.weight, self.bias)]
         channels, height, width = x.shape[1:]
         seen = x.reshape(-1, parts * channels, height, width)
         # by momentum 1, the first two become the parts' own statistics
         normalised = F.batch_norm(seen, *of_part, training=True, momentum=1.0, eps=self.eps).view(x.shape)
-        kept = (1 - self.update) ** torch.arange(parts - 1, -1, -1, device=x.device)
+        kept = (1 - momentum) ** torch.arange(parts - 1, -1, -1, device=x.device)
         for running, values in zip((mean, variance), of_part[:2], strict=True):
-            running.mul_((1 - self.update) ** parts)
-            running.add_((values.view(parts, channels) * kept.unsqueeze(1)).sum(0), alpha=self.update)
+            running.mul_((1 - momentum) ** parts)
+            running.add_((values.view(parts, channels) * kept.unsqueeze(1)).sum(0), alpha=momentum)
         count.add_(parts)
         form = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
         return normalised.contiguous(memory_format=form)

@@ -33,6 +33,7 @@ def traced_window(
     path: Path,
     stacks: bool = False,
     page_faults: list[int] | None = None,
+    spare_bytes: int = SPARE_BYTES,
 ) -> list[dict[str, Any]]:
     """Record a torch.profiler trace of three steps (after one skipped step and a warm-up) into `path`.
 
@@ -40,15 +41,15 @@ def traced_window(
     starts, the loader's workers fill their queue, and a trace would show no wait for it: the warm-up takes
     `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the warm-up and in
     the traced steps, or at least in the traced ones, unless it is too short for that: in an epoch's last step a
-    `Prefetcher` has no next batch to copy. page_faults: gets the `machine.page_faults` of each traced step. Returns the
-    trace's events; raises InputError where the trace could not be written whole.
+    `Prefetcher` has no next batch to copy. page_faults: gets the `machine.page_faults` of each traced step.
+    spare_bytes: see `leave_spare_memory`. Returns the trace's events; raises InputError where the trace could not be written whole.
     """
     warmup = max(1, QUEUE_LENGTHS * queued(batches))
     for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS + 1, last=TRACED_STEPS + 1)):
         train_step(*next(batches))
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
-        leave_spare_memory()
+        leave_spare_memory(spare_bytes)
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     verbose = _ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
     with torch.profiler.profile(
@@ -69,15 +70,15 @@ def traced_window(
     return read_trace(path)
 
 
-def leave_spare_memory() -> None:
-    """On a CPU, before tracing: touch and free memory, which the profiler then keeps its events in.
+def leave_spare_memory(size: int = SPARE_BYTES) -> None:
+    """On a CPU, before tracing: touch and free so many bytes of memory, which the profiler then keeps its events in.
 
     Else it keeps them in the blocks that the steps before have freed, and each traced step takes new pages for its
     tensors, which a timed step does not (13,824 per step of 128 images of 96 px): operators that allocate look several
     times as slow as they are. Of no use where memory that is freed is not kept.
     """
     if machine.keep_freed_memory():
-        torch.ones(SPARE_BYTES, dtype=torch.uint8)
+        torch.ones(size, dtype=torch.uint8)
 
 
 def new_pages(traced: Sequence[int], timed: float) -> list[str]:

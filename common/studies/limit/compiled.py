@@ -108,7 +108,8 @@ def count_kernel_bytes() -> None:
     except ImportError:  # a build without Inductor
         return
     config.fx_graph_cache = functorch.enable_autograd_cache = False
-    graph.GraphLowering.count_bytes = _moved  # torch's own also estimates times, which may fail
+    # torch's own also estimates times, which may fail
+    graph.GraphLowering.count_bytes = _moved  # pyright: ignore[reportAttributeAccessIssue]
     log = getattr(compile_fx, "inductor_metrics_log", None)
     if log is not None:
         log.setLevel(logging.INFO)

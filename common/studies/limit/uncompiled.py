@@ -16,7 +16,7 @@ from common.errors import is_out_of_memory, printable
 from common.failures import batch_norm_problem
 from common.run import progress
 from common.run.timing import Plan, Timing
-from common.run.tracing import traced_window
+from common.run.tracing import SPARE_BYTES, traced_window
 from common.studies import one_batch
 from common.studies.limit import operator_times
 from common.studies.limit.flops import OperatorCounter, count_step
@@ -96,7 +96,9 @@ class Uncompiled:
         train_step, batch = self.train_step(program), one_batch.batch_on(self.device, program.batch_size)
         with tempfile.TemporaryDirectory(prefix="limit-") as folder, cudnn_benchmark(program.cudnn_benchmark):
             path = Path(folder) / "trace.json"
-            events = traced_window(repeat(batch), train_step, self.device, path)
+            # The batch may be many times as large as those of the steps.
+            spare = max(SPARE_BYTES, int(min(2 * self.counters[program].bytes, memory_bytes() / 8)))
+            events = traced_window(repeat(batch), train_step, self.device, path, spare_bytes=spare)
             return operator_times.operator_ms(path, events, names)
 
 

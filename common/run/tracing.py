@@ -42,7 +42,8 @@ def traced_window(
     `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the warm-up and in
     the traced steps, or at least in the traced ones, unless it is too short for that: in an epoch's last step a
     `Prefetcher` has no next batch to copy. page_faults: gets the `machine.page_faults` of each traced step.
-    spare_bytes: see `leave_spare_memory`. Returns the trace's events; raises InputError where the trace could not be written whole.
+    spare_bytes: see `leave_spare_memory`. Returns the trace's events; raises InputError where the trace could not be
+    written whole.
     """
     warmup = max(1, QUEUE_LENGTHS * queued(batches))
     for _ in range(steps_past_epoch(batches, 1 + warmup + TRACED_STEPS + 1, last=TRACED_STEPS + 1)):

@@ -162,7 +162,7 @@ def unmet_need(file: str, device: torch.device, precision: torch.dtype | None) -
     }
     need = next((need for need in met if line[1].startswith(need)), None)
     if need is None:
-        raise InputError(f"{file}: its docstring needs {line[1]!r}; known are: {', '.join(met)}")
+        raise InputError(f"{file}: the line Needs of its docstring says {line[1]!r}; known are: {', '.join(met)}")
     return None if met[need] else need
 
 

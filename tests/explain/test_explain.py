@@ -589,7 +589,7 @@ def test_the_runs_of_a_real_tour_are_explained(run, quick_tour):
     results, _ = record.read_results(quick_tour.logdir)
     [(ladder, rows)], problems = predicted.predictions(quick_tour.logdir, results)
     assert problems == []
-    assert [row.step for row in rows] == [row.result.step for row in ladder.rows[1:]]
+    assert [row.step for row in rows] == [row.result.step for row in ladder.acting[1:]]
     assert all(row.advice for row in rows)
     code, out, _ = run(quick_tour.logdir / "04_multiprocess_loading", "--json")
     assert (code, json.loads(out)["steps"]["count"]) == (0, 3)

@@ -111,13 +111,13 @@ def memory_bound(limit: Limit) -> str | None:
     highest = intensity * limit.bytes_roof / limit.flops_roof
     if highest >= 1 or speed.bytes_per_second is None:
         return None
-    fastest = limit.fastest
-    roof = (
-        ""
-        if fastest.share_of_memory_roof is None
-        else f" The fastest program reaches {fastest.mfu:.1%} of the measured arithmetic peak and "
-        f"{fastest.share_of_memory_roof:.1%} of the memory roof: the second says how much is left."
-    )
+    fastest, roof = limit.fastest, ""
+    if fastest.share_of_memory_roof is not None:
+        which = "arithmetic" if fastest.mfu > fastest.share_of_memory_roof else "memory"
+        roof = (
+            f" The fastest program reaches {fastest.mfu:.1%} of the measured arithmetic peak and "
+            f"{fastest.share_of_memory_roof:.1%} of the memory roof: the larger, {which}, says how much is left."
+        )
     return (
         f"Memory-bound by the roofline: at {intensity:.3g} FLOPs per byte, memory at its measured peak allows at most "
         f"{highest:.0%} of the measured arithmetic peak, so a low share is to be expected. Uncompiled it is "

@@ -6,14 +6,17 @@ import shutil
 from dataclasses import asdict, replace
 
 import pytest
-from support import CPU_RECORD, ROOT, make_limit
+from support import CPU_RECORD, ROOT, make_limit, make_result
 
 from common import record
 from common.course import figures, first_picture, interactive, pages, recorded
 from common.course.blocks import BLOCKS, study
+from common.course.blocks.step import same_round
 from common.course.recorded import Course
 from common.errors import InputError
 from common.ladder import gpu_memory, published
+from common.ladder.compare import Row
+from common.ladder.statistics import SAME
 from common.studies.fit.record import GPUS
 from common.studies.study import STUDIES
 
@@ -242,3 +245,11 @@ def test_a_figure_that_a_record_cannot_give_has_a_sentence_in_its_place(course, 
             text = BLOCKS["figure"](shown, name)
             drawn = draw(shown.shown) or name == "idle"  # in its place others' traces are shown
             assert text.startswith("![" if drawn else "*No ")
+
+
+def test_a_step_that_ran_in_one_round_is_compared_with_what_the_step_before_made_then():
+    before, row = Row(None, {1: [10.0, 30.0, 20.0], 2: [99.0]}, SAME, None), Row(None, {1: [5.0]}, SAME, None)
+    before = replace(before, result=make_result("04_multiprocess_loading"))
+    assert same_round(before, row) == "It ran in round 1 only, where `04_multiprocess_loading` made 20 images/s."
+    assert same_round(replace(before, rounds={1: [20.0]}), row) == ""  # nothing else to compare it with
+    assert same_round(before, replace(row, rounds={3: [5.0]})) == ""

@@ -64,13 +64,13 @@ def _gain(rows: Sequence[Row], skipped_to: str) -> str:
         sentences.append(f"**{gain}** the images/s of {before}, with the 95 % interval of {rounds}: {verdict}.")
     elif not row.acts:
         sentences.append(f"**No effect on this device: it {escaped(row.needs)}.**")
-        sentences += [_same_round(*rows)] if len(rows) > 1 else []
+        sentences += [same_round(*rows)] if len(rows) > 1 else []
     known = rows[0].result.notes if len(rows) > 1 else []
     sentences += [f"The run noted: {escaped(note)}." for note in row.result.notes if note not in known]
     return " ".join(filter(None, sentences))
 
 
-def _same_round(before: Row, row: Row) -> str:
+def same_round(before: Row, row: Row) -> str:
     """The speed of the row before in the round in which a row without effect ran; "" where both ran in one only."""
     number = next(iter(row.rounds))
     if len(before.rounds) < 2 or number not in before.rounds:

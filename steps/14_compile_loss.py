@@ -1,6 +1,6 @@
 """Step 14: compile normalisation and loss with the model.
 
-Idea       Converting and normalising a batch is four kernels, each of which reads and writes all of it in float32.
+Idea       Converting and normalising a batch is four kernels. Each reads and writes all of it in float32.
            Inside the compiled module they are one, with the conversion to autocast's dtype; so is the loss.
 Change     One compiled module, from images to loss. The normalisation as one multiply-add, images * scale + bias.
 Look for   Trace: aten::div, aten::sub and aten::_to_copy gone from the start of a step. Memory: a lower peak.

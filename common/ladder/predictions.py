@@ -146,8 +146,9 @@ def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> 
         "replay of that trace estimates, where it can: on a GPU. *Measured* is the ratio of the timed windows,",
         "without a profiler, and its 95 % interval; `~` where that holds 1, so the gain is not resolved. *Within*:",
         "at most the bound, a loss included. A *miss* gained more than the bound (the whole interval is above it):",
-        "the trace, or our reading of it, did not show everything. *Cannot tell*: there was no bound, or the",
-        "interval holds both it and 1. An *estimate* lies *inside* the measured interval, *above* or *below* it.",
+        "the trace, or our reading of it, did not show everything; since a traced step is longer than a timed one,",
+        "a cost may be a larger share of the timed step. *Cannot tell*: there was no bound, or the interval holds",
+        "both it and 1. An *estimate* lies *inside* the measured interval, *above* or *below* it.",
         "",
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):

@@ -51,7 +51,7 @@ def claim_rows(claims: "Sequence[Claim]") -> "list[Row]":
         {
             "claim": claim.text,
             "measured": None if claim.value is None else asdict(Mean(claim.value, claim.low, claim.high, 0)),
-            "so it": HOLDS[claim.holds],
+            "verdict": HOLDS[claim.holds],
         }
         for claim in claims
     ]

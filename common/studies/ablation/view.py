@@ -76,10 +76,16 @@ def programs_table(ablation: Ablation) -> Table:
 
 
 def effects_table(ablation: Ablation) -> tuple[Table, list[str]]:
-    """The table of effects, and notes, which it refers to as [1], [2] …: why optimisations have no effect here."""
+    """The table of effects, and notes, which it refers to as [1], [2] …: why optimisations have no effect here.
+
+    Where a GPU is what is missing, the table says so itself.
+    """
     notes = []
     table = plain_table("optimisation", ["alone\nimages/s", "\nalone", "full without\nimages/s", "in the\nfull ladder"])
     for effect in effects(ablation):
+        if effect.no_effect and effect.no_effect.startswith("no GPU: "):
+            table.add_row(effect.optimisation, "-", "needs a GPU", "-", "-")
+            continue
         if effect.no_effect:
             notes.append(f"{effect.optimisation} has no effect on this device: {effect.no_effect}.")
             table.add_row(effect.optimisation, "-", f"no effect [dim]\\[{len(notes)}][/]", "-", "-")

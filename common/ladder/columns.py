@@ -117,7 +117,7 @@ def columns(
         if any(share is not None for both in shares.values() for share in both):
             for at, name in enumerate(ROOFS):
                 words = name.rsplit(" ", 1)
-                table[name] = column("\n".join(words), lambda row, at=at: _percent(shares[step_of(row)][at], 1))
+                table[name] = column("\n".join(words), lambda row, at=at: share_text(shares[step_of(row)][at], 1))
     return table
 
 
@@ -146,8 +146,9 @@ def _published(row: Row) -> str:
 
 
 def _share(use: GpuUse | None, name: str) -> str:
-    return _percent(use and getattr(use, name))
+    return share_text(use and getattr(use, name))
 
 
-def _percent(share: float | None, decimals: int = 0) -> str:
+def share_text(share: float | None, decimals: int = 0) -> str:
+    """A share, 0..1, as per cent; "-" for None."""
     return "-" if share is None else f"{share:.{decimals}%}"

@@ -8,6 +8,7 @@ from rich.text import Text
 from common.errors import InputError
 from common.explain.terminal import plain_table
 from common.ladder import statistics
+from common.ladder.columns import share_text
 from common.ladder.roofs import Peak
 from common.record import Throughput
 from common.studies import study
@@ -202,11 +203,6 @@ def _ratio(speed: TrainingSpeed, other: TrainingSpeed) -> str:
         return ratio_cell(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
     except InputError:
         return "-"
-
-
-def share_text(share: float | None, decimals: int = 0) -> str:
-    """A share, 0..1, as per cent; "-" for None."""
-    return "-" if share is None else f"{share:.{decimals}%}"
 
 
 def _share(part: float, whole: float) -> str:

@@ -21,7 +21,7 @@ ARGS ?=
 .PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls \
   lab-transformer lab-speedrun lab-pruning lab-scale
 tour: setup
-	@$(BIN)/python -m common tour $(ARGS)
+	@$(BIN)/python -m walkthrough tour $(ARGS)
 
 test: setup .venv/tests-installed
 	@$(BIN)/ruff check .

@@ -18,9 +18,9 @@ sys.path.insert(0, {root!r})
 a = time.perf_counter()
 import torch, torchvision, torch.utils.data
 b = time.perf_counter()
-import common.data, common.device, common.errors, common.model, common.options, common.session
+import common.data, common.device, walkthrough.results.errors, common.model, common.options, common.session
 c = time.perf_counter()
-import common.run.events
+import walkthrough.results.events
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard.summary import hparams
 d = time.perf_counter()

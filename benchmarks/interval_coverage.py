@@ -1,4 +1,4 @@
-"""How often an interval of `common.ladder.statistics` holds the true ratio, and how often a true gain is resolved.
+"""How often an interval of `walkthrough.compare.statistics` holds the true ratio, and a true gain is resolved.
 
     python benchmarks/interval_coverage.py [--trials N] [--seed N] [--outliers SHARE]
 
@@ -21,7 +21,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common.ladder.statistics import ratio
+from walkthrough.compare.statistics import ratio
 
 # Standard deviations of logarithms: 0.03 is 3 % of the speed.
 WINDOW = 0.03  # windows of one run

@@ -3,7 +3,7 @@
     python benchmarks/openmp_waiting.py [--rounds 5] [--steps 00_baseline ...]
 
 Trains steps on the CPU in turn, with each way to wait: asleep at once, the short spin that the steps set (see
-`common.SHORT_SPIN`), and OpenMP's default, GNU OpenMP's 300,000 rounds of a loop. Prints images/s over those of the
+`SHORT_SPIN`), and OpenMP's default, GNU OpenMP's 300,000 rounds of a loop. Prints images/s over those of the
 default, with the 95 % interval; alone, and beside a process that computes.
 """
 
@@ -17,10 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from common import SHORT_SPIN, record
-from common.ladder.statistics import of_pairs
-from common.machine import ROOT, usable_cores
-from common.options import whole_number
+from walkthrough.compare.statistics import of_pairs
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT, SHORT_SPIN, usable_cores
+from walkthrough.results.errors import whole_number
 
 STEPS = ("00_baseline", "03_reduced_h2d_copy", "04_multiprocess_loading", "08_on_device_data")
 ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
@@ -57,7 +57,7 @@ def speed(step: str, waiting: dict[str, str]) -> float:
         words = ["--device", "cpu", "--logdir", logdir]
         program = ROOT / "steps" / f"{step}.py"
         subprocess.run([sys.executable, program, *words], env=environment | waiting, check=True, capture_output=True)
-        return record.read_result(Path(logdir) / step / record.FILE).samples_per_second.median
+        return result.read_result(Path(logdir) / step / result.FILE).samples_per_second.median
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import big_trace  # noqa: E402
 
-from common.trace import summary  # noqa: E402
+from walkthrough.trace import summary  # noqa: E402
 
-EXPLAIN = [sys.executable, "-m", "common", "explain", "--json"]
+EXPLAIN = [sys.executable, "-m", "walkthrough", "explain", "--json"]
 DECODER = "import gzip, json, sys; json.loads(gzip.open(sys.argv[1]).read())"
 PLUGIN = """
 import logging, sys, tempfile

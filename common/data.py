@@ -11,8 +11,8 @@ import numpy as np
 from torchvision.datasets import CIFAR10
 from torchvision.transforms import Compose, Normalize, PILToTensor, Resize, ToTensor
 
-from common.errors import InputError
-from common.machine import ROOT
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
 
 Transform = Callable[[Any], Any]  # of a PIL image
 

@@ -5,8 +5,8 @@ import re
 
 import torch
 
-from common.errors import InputError
-from common.machine import cpu_bf16_hardware, cpu_name
+from walkthrough.results.environment import cpu_bf16_hardware, cpu_name
+from walkthrough.results.errors import InputError
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by --precision
 
@@ -39,7 +39,7 @@ def checked_device(name: str | None = None) -> str:
         raise InputError(f"unknown device {name!r}: --device takes cpu, cuda or cuda:N")
     if kind == "cuda" and not torch.cuda.is_available():
         why = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no usable GPU"
-        raise InputError(f"--device {name}: {why}; use --device cpu, and see `python -m common doctor`")
+        raise InputError(f"--device {name}: {why}; use --device cpu, and see `python -m walkthrough doctor`")
     if index and int(index) >= torch.cuda.device_count():
         raise InputError(f"--device {name}: this machine has {torch.cuda.device_count()} GPU(s), counted from cuda:0")
     return name

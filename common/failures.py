@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from common.device import device_name
-from common.errors import InputError, compile_failure, is_out_of_memory
 from common.loaders import Loader
-from common.machine import ROOT
 from common.options import StepOptions
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, compile_failure, is_out_of_memory
 
 CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 CANNOT_START_PROCESS = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE}
@@ -80,7 +80,7 @@ def what_fits(program: str | Path, device: torch.device, model: str, image_size:
     memory = torch.cuda.get_device_properties(device).total_memory // 10**9
     size = f"--image-size {image_size} " if image_size else ""  # 0: not of images
     options = f"--model {model} {size}--precision {precision}"
-    return f"; what fits: python -m common fit --program {file} {options} --memory {memory}GB"
+    return f"; what fits: python -m walkthrough fit --program {file} {options} --memory {memory}GB"
 
 
 def batch_norm_problem(error: Exception, batch_size: int, image_size: int) -> str | None:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call
 from torchvision import models
 
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 
 TINY = "tiny_convmixer"
 

@@ -3,15 +3,13 @@
 import argparse
 import ast
 import os
-import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
-from common.errors import InputError
-from common.machine import ROOT, usable_cores
+from walkthrough.results.environment import ROOT, usable_cores
+from walkthrough.results.errors import InputError, OneLineParser, folder, whole_number
 
 MODEL = {"cuda": "mobilenet_v2", "cpu": "tiny_convmixer"}  # the course's own
 IMAGE_SIZE = {"cuda": 224, "cpu": 96}  # px; on a CPU, preparing an image then costs about what training on it does
@@ -75,52 +73,6 @@ class StepOptions:
     quick: bool
     stacks: bool
     unused: tuple[str, ...] = ()
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and exit code 2, without the usage text."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see --help)", file=sys.stderr)
-        raise SystemExit(2)
-
-
-def whole_number(low: int, high: int) -> Callable[[str], int]:
-    """An argparse type: a whole number from `low` to `high`."""
-
-    def convert(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = None
-        if number is None or not low <= number <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
-        return number
-
-    return convert
-
-
-def whole_numbers(low: int, high: int) -> Callable[[str], list[int]]:
-    """An argparse type: whole numbers from `low` to `high`, commas between, such as 0,1,2; sorted, without repeats."""
-    number = whole_number(low, high)
-    return lambda text: sorted({number(part) for part in text.split(",")})
-
-
-def size(text: str) -> int:
-    """An argparse type: a number of bytes, such as 500MB, 8GB or 8GiB; at least 1 MB."""
-    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)[bB]?\s*", text)
-    scale = (1024 if parts[3] else 1000) ** " kMGT".index(parts[2].replace("K", "k") or " ") if parts else 0
-    number = int(float(parts[1]) * scale) if parts else 0
-    if number < 10**6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size from 1MB up, such as 500MB or 8GB")
-    return number
-
-
-def folder(text: str) -> Path:
-    """An argparse type: a folder's path. An empty one, an unset variable most likely, is refused."""
-    if not text:
-        raise argparse.ArgumentTypeError("the name is empty")
-    return Path(text)
 
 
 def add_step_options(
@@ -282,7 +234,7 @@ def resolved(
     current CUDA device is set to the chosen one, since the profiler and the thread that pins memory look at that.
     Raises InputError for a device that is not there, and for one GPU that several processes would share.
     """
-    import torch  # here, since `python -m common` starts without it
+    import torch  # here, since `python -m walkthrough` starts without it
 
     from common.device import checked_device
 

@@ -15,19 +15,22 @@ from pathlib import Path
 
 import torch
 
-from common import machine, record
 from common.device import autocast_notes, device_name, dtype_name, gpu_peak_bytes, without_gpu
-from common.errors import InputError
 from common.failures import as_input_error
 from common.loaders import Batch, DeviceLoader, Loader
 from common.options import StepOptions
-from common.run import progress, ranks
+from common.run import ranks
 from common.run.batches import Epochs
-from common.run.folder import add_trace, own_folder, publish, stamp
-from common.run.gpu_clocks import GpuWatch
 from common.run.reader import end_with_reader
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.run.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels
+from walkthrough.results import environment as machine
+from walkthrough.results import progress
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
+from walkthrough.results.errors import one_line_errors as one_line_errors  # every program takes it from here
+from walkthrough.results.folder import add_trace, own_folder, publish, stamp
+from walkthrough.results.gpu_clocks import GpuWatch
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,9 @@ def _notes(step: str, args: StepOptions, device: torch.device, precision: torch.
 
 
 def _write_events(path: Path, timing: Timing, result: record.Result, transfer: BatchTransfer) -> None:
-    from common.run.events import write_events  # TensorBoard takes a while to import: not before measuring is over
+    from walkthrough.results.events import (
+        write_events,  # TensorBoard takes a while to import: not before measuring is over
+    )
 
     scalars: list[tuple[str, int, float]] = [("first_step_seconds", 1, timing.first_step_seconds)]
     steps = len(timing.windows[0].step_ms)

@@ -15,10 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` f
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
 from common.device import autocast_dtype
-from common.errors import one_line_errors
 from common.model import classifier
 from common.options import step_options
-from common.session import run_step
+from common.session import one_line_errors, run_step
 
 import torch
 from torch import nn

@@ -7,33 +7,61 @@ import sys
 import pytest
 from support import NAMES, ROOT, STEPS, run_program
 
-from common.ladder.published import RELATIVE
+from walkthrough.compare.published import RELATIVE
 
-COMMON = sorted((ROOT / "common").glob("**/*.py"))
+MODULES = sorted([*(ROOT / "common").rglob("*.py"), *(ROOT / "walkthrough").rglob("*.py")])
 LABS = sorted((ROOT / "labs").glob("**/*.py"))
-PACKAGES = ("run", "trace", "explain", "attach", "ladder", "studies", "reference", "board", "course")
-BELOW = {  # which rooms of common a room may import; "flat": the modules that a program imports
-    "trace": {"trace"},
-    "flat": {"flat", "run"},
-    "run": {"flat", "run"},
-    "explain": {"explain", "trace", "flat", "run"},
-    "ladder": {"ladder", "explain", "trace", "flat", "run"},
-    "attach": {"attach", "ladder", "explain", "trace", "flat", "run"},
-    "studies": {"studies", "ladder", "explain", "trace", "flat", "run"},
-    "reference": {"reference", "studies", "ladder", "explain", "trace", "flat", "run"},
-    "board": {"board", "ladder", "explain", "trace", "flat", "run"},
-    "course": {"course", "reference", "studies", "ladder", "explain", "trace", "flat", "run"},
+BELOW = {  # which rooms of the tool a room may import, itself and `results` aside
+    "results": set(),
+    "terminal": set(),
+    "doctor": set(),
+    "trace": set(),
+    "advice": {"trace"},
+    "compare": {"advice", "trace", "terminal"},
+    "explain": {"compare", "advice", "terminal"},
+    "attach": {"explain", "compare"},
+    "memory": {"compare", "terminal"},
+    "records": {"compare", "advice", "trace", "terminal"},
+    "tensorboard": {"compare", "advice", "trace"},
 }
-NO_TORCH = sorted((ROOT / "common").glob("**/__init__.py"))
+PROGRAM = {  # what a program imports of `common`; the rest, its studies and the course's pages, uses the tool
+    "data",
+    "device",
+    "failures",
+    "loaders",
+    "model",
+    "options",
+    "run",
+    "session",
+}
+# Imports of `common` in the tool, inside functions: commands that train. They go with the issue that rebuilds `common`.
+TRAINS = {
+    "compare/runner.py": {"data", "device", "model", "options"},
+    "compare/tour.py": {"options"},
+    "memory/__init__.py": {"options", "studies"},
+    "memory/measure.py": {"studies"},
+    "records/checking.py": {"studies"},
+    "records/command.py": {"options"},
+    "records/layout.py": {"studies"},
+    "records/recording.py": {"data", "device", "options", "session"},
+    "cli.py": {"studies"},
+    "doctor.py": {"data", "device", "model", "options"},
+}
+NO_TORCH = sorted((ROOT / "walkthrough").glob("**/__init__.py")) + sorted((ROOT / "common").glob("**/__init__.py"))
 NO_TORCH += sorted((ROOT / "common" / "studies").glob("*/record.py"))
 
 
-def imported(path):
-    """Names of all modules that a file imports anywhere in it, but for those that only its type annotations need."""
+def imported(path, everywhere=True):
+    """Names of all modules that a file imports, but for those that only its type annotations need.
+
+    everywhere: inside functions too.
+    """
     names, waiting = set(), [ast.parse(path.read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.FunctionDef) and not everywhere:
             continue
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
@@ -44,84 +72,75 @@ def imported(path):
     return names
 
 
-def room(parts):
-    """The room of a module, by the parts of its name or path below `common`."""
-    return parts[0] if parts[0] in PACKAGES else "flat"
+def rooms(names, package):
+    """The rooms of a package that are imported: by the second part of a module's name."""
+    return {name.split(".")[1] for name in names if name.startswith(package + ".")}
 
 
-def test_common_shows_about_twenty_names():
-    names = [path for path in (ROOT / "common").iterdir() if path.name != "__pycache__"]
-    assert len(names) <= 23
-    assert {path.name for path in names if path.is_dir()} == set(PACKAGES)
-
-
-@pytest.mark.parametrize("path", COMMON, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_arrows_point_one_way(path):
-    names = imported(path)
-    assert not any(name.split(".")[0] in ("steps", "labs", "tests") for name in names)
-    if path.name == "__main__.py" and path.parent.name == "common":
-        return  # it puts the commands together, by name
-    own = room(path.relative_to(ROOT / "common").parts)
-    rooms = {room(name.split(".")[1:]) for name in names if name.startswith("common.")}
-    if own == "trace":
-        assert all(name.startswith(("common.trace", "common.errors")) for name in names if name.startswith("common."))
-    else:
-        assert rooms <= BELOW[own]
-    if own != "board":
-        assert not any(name.startswith("torch_tb_profiler") for name in names)
+    package, *parts = path.relative_to(ROOT).parts
+    room, names = parts[0].removesuffix(".py"), imported(path)
+    assert not {name.split(".")[0] for name in names} & {"steps", "labs", "tests"}
+    if package == "walkthrough":
+        assert rooms(names, "common") <= TRAINS.get("/".join(parts), set())
+        assert not rooms(imported(path, everywhere=False), "common")
+        if room in BELOW:
+            assert rooms(names, "walkthrough") <= BELOW[room] | {room, "results"}
+        if room != "tensorboard":
+            assert not any(name.startswith("torch_tb_profiler") for name in names)
+    elif room in PROGRAM:
+        assert rooms(names, "common") <= PROGRAM
+        assert rooms(names, "walkthrough") <= {"results"}
+    elif room == "studies":
+        assert "course" not in rooms(names, "common")
 
 
 def test_every_module_can_be_read_at_once():
-    long = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in COMMON}
-    assert {path: lines for path, lines in long.items() if lines > 350} == {}
+    long = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {path: lines for path, lines in long.items() if lines > 600} == {}
 
 
-def test_the_trace_engine_needs_msgspec_and_numpy_only():
-    for path in (ROOT / "common" / "trace").rglob("*.py"):
-        outside = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
-        may_be_missing = {"isal"} if path.name == "source.py" else set()
-        assert outside - may_be_missing <= {"msgspec", "numpy", "common"}, path.name
+def test_traces_are_read_with_msgspec_and_numpy_only():
+    for room in ("trace", "advice"):
+        for path in (ROOT / "walkthrough" / room).rglob("*.py"):
+            outside = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
+            assert outside <= {"msgspec", "numpy", "walkthrough", "isal"}, path.name
 
 
 def test_what_runs_inside_another_program_imports_the_standard_library_and_its_torch_only():
-    site = sorted((ROOT / "common" / "attach" / "site").rglob("*.py"))
-    assert len(site) > 5
+    site = sorted((ROOT / "walkthrough" / "attach" / "site").rglob("*.py"))
+    assert site
+    own = {path.stem for path in site}  # relative imports
     for path in site:
-        own = {"report", "task", "timing", "tracing", "watch"}  # relative imports
         outside = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names) - own
         assert outside <= {"torch"}, path.name
 
 
-STANDARD_LIBRARY_ONLY = ["record", "machine", "errors", "options", "run/folder", "run/not_run", "run/privacy"]
+STANDARD_LIBRARY_ONLY = ["common.options", "common.studies.ablation.plan"]
 STANDARD_LIBRARY_ONLY += [
-    "run/progress",
-    "ladder/runner",
-    "ladder/rounds",
-    "ladder/pace",
-    "ladder/merging",
-    "studies/ablation/plan",
+    f"walkthrough.results.{path.stem}"
+    for path in sorted((ROOT / "walkthrough" / "results").glob("[!_]*.py"))
+    if path.stem != "events"
 ]
+STANDARD_LIBRARY_ONLY += [f"walkthrough.compare.{name}" for name in ("runner", "rounds", "pace", "merging")]
 
 
 @pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
 def test_what_a_recording_reads_with_needs_the_standard_library_only(name):
     blocked = "rich msgspec numpy torch torchvision tensorboard filelock psutil matplotlib pandas plotly".split()
-    code = f"sys.modules.update(dict.fromkeys({blocked!r}))\nimport common.{name.replace('/', '.')}"
-    assert f"common.{name.replace('/', '.')}" in modules_after(code)
+    code = f"sys.modules.update(dict.fromkeys({blocked!r}))\nimport {name}"
+    assert name in modules_after(code)
 
 
-def test_a_program_imports_torch_torchvision_and_the_flat_modules_of_common_only():
+def test_a_program_imports_torch_torchvision_and_common_only():
     for path in STEPS:
         names = imported(path)
-        assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) <= {
-            "torch",
-            "torchvision",
-            "common",
-        }
-        assert {room(name.split(".")[1:]) for name in names if name.startswith("common.")} == {"flat"}, path.name
+        outside = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names)
+        assert outside <= {"torch", "torchvision", "common"}, path.name
+        assert rooms(names, "common") <= PROGRAM, path.name
     for path in LABS:
-        rooms = {room(name.split(".")[1:]) for name in imported(path) if name.startswith("common.")}
-        assert rooms <= {"flat", "studies"}, path.name
+        assert rooms(imported(path), "common") <= PROGRAM | {"studies"}, path.name
 
 
 def modules_after(code):
@@ -131,19 +150,19 @@ def modules_after(code):
 
 
 def test_the_command_line_starts_without_torch_tensorboard_or_rich():
-    loaded = modules_after("from common import __main__, record; __main__._parser()")
+    loaded = modules_after("from walkthrough import cli; from walkthrough.results import result; cli._parser()")
     assert not loaded & {"torch", "torchvision", "tensorboard", "rich", "matplotlib", "numpy"}
 
 
 def test_packages_and_the_records_of_studies_are_read_without_torch():
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in NO_TORCH]
-    names = [name for name in names if name != "common.board"]  # TensorBoard imports that
+    names = [name for name in names if name != "walkthrough.tensorboard"]  # TensorBoard imports that
     assert not modules_after(f"import {', '.join(names)}") & {"torch", "torchvision"}
 
 
 def test_explain_starts_without_torch_and_tensorboard():
     trace = sorted((ROOT / "logs" / "reference").glob("*/00_baseline/*.pt.trace.json.gz"))[0]
-    code = f"import common.__main__ as m\ntry:\n    m.main(['explain', {str(trace)!r}])\nexcept SystemExit:\n    pass"
+    code = f"import walkthrough.cli as m\ntry:\n    m.main(['explain', {str(trace)!r}])\nexcept SystemExit:\n    pass"
     assert not modules_after(code) & {"torch", "torchvision", "tensorboard", "matplotlib"}
 
 

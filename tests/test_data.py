@@ -11,7 +11,7 @@ from support import SmallNet
 from torchvision.datasets import CIFAR10
 
 from common.data import StandIn, check_cifar10, cifar10, resized_float, resized_uint8
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import torch
 from support import ROOT, run_program
 from torch_tb_profiler.consts import WORKER_PATTERN
 
-from common import record
-from common.__main__ import main
+from walkthrough.cli import main
+from walkthrough.results import result as record
 
 PROGRAM = ROOT / "steps" / "16_data_parallel.py"
 WORDS = "--quick --device cpu --batch-size 8".split()

@@ -8,8 +8,9 @@ from collections import namedtuple
 import pytest
 import torch
 
-from common import doctor, machine
-from common.__main__ import main
+from walkthrough import doctor
+from walkthrough.cli import main
+from walkthrough.results import environment
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +139,7 @@ def test_a_gpu_is_described_with_what_matters_to_the_steps(tmp_path, monkeypatch
     cards = [properties("Quadro RTX 4000", 7, 5, 8e9), properties("NVIDIA GeForce GTX 1080", 6, 1, 8e9)]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: cards[index])
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: cards[index][1:3])
-    monkeypatch.setattr(machine, "driver_version", lambda: "580.1")
+    monkeypatch.setattr(environment, "driver_version", lambda: "580.1")
     findings = examined(tmp_path)
     assert "GPU" not in findings
     assert "bf16 on this CPU" not in findings  # no step runs on the CPU
@@ -153,7 +154,7 @@ def test_autocast_on_a_cpu_is_described_as_the_steps_choose_it(tmp_path, monkeyp
         ("AVX512-BF16", "note", "AVX512-BF16 but no AMX: step 01 leaves autocast off"),
         (None, "note", "no bf16 instructions: step 01 leaves autocast off"),
     ):
-        monkeypatch.setattr(machine, "cpu_bf16_hardware", lambda hardware=hardware: hardware)
+        monkeypatch.setattr(environment, "cpu_bf16_hardware", lambda hardware=hardware: hardware)
         finding = examined(tmp_path)["CPU"]
         assert finding.state == state
         assert text in finding.text

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import record, session
+from common import session
 from common.data import cifar10
 from common.loaders import DeviceLoader, Prefetcher
+from walkthrough.results import result as record
 
 
 class Log(list):

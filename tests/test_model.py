@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from common.errors import InputError
 from common.model import TINY, TinyConvMixer, classifier
+from walkthrough.results.errors import InputError
 
 
 @pytest.mark.parametrize("size", [12, 32, 65, 128])

@@ -7,7 +7,9 @@ import torch
 from support import NAMES, STEPS, run_program
 from test_session import options
 
-from common import SHORT_SPIN, machine, session
+from common import session
+from walkthrough.results import environment as machine
+from walkthrough.results.environment import SHORT_SPIN
 
 # What OpenMP's library reads when it is loaded is seen in the environment at the moment at which torch is imported.
 AT_IMPORT = """

@@ -8,11 +8,12 @@ import pytest
 import torch
 from support import NAMES, ROOT, STEPS, assert_refused, run_program
 
-from common import device, machine
-from common.__main__ import main
-from common.errors import InputError
+from common import device
 from common.model import classifier
-from common.options import OneLineParser, add_step_options, command_line, image_size_for, model_for, step_options
+from common.options import add_step_options, command_line, image_size_for, model_for, step_options
+from walkthrough.cli import main
+from walkthrough.results import environment
+from walkthrough.results.errors import InputError, OneLineParser
 
 STEP = ROOT / "steps" / "02_bigger_batch.py"
 BAD = {
@@ -87,11 +88,11 @@ def test_corrupt_cifar10_is_refused_by_a_step_and_by_the_tour_at_once(run_here, 
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")
     given = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path]
     assert_refused(run_here(STEP, *given), "partial", "data_batch_2")
-    assert_refused(run_program("-m", "common", "tour", *given), "partial", "data_batch_2")
+    assert_refused(run_program("-m", "walkthrough", "tour", *given), "partial", "data_batch_2")
 
 
 def test_a_tour_that_cannot_write_or_download_says_so_once(tmp_path, monkeypatch, capsys):
-    assert_refused(run_program("-m", "common", "tour", "--logdir", "/proc/logs"), "/proc/logs")
+    assert_refused(run_program("-m", "walkthrough", "tour", "--logdir", "/proc/logs"), "/proc/logs")
     monkeypatch.setattr("torchvision.datasets.CIFAR10.url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
     with pytest.raises(SystemExit) as ended:
         main(["tour", "--download", "--data", str(tmp_path), "--logdir", str(tmp_path / "logs")])
@@ -267,8 +268,8 @@ def test_bf16_hardware_is_read_from_the_cpu_flags(monkeypatch):
         ("avx2 avx512f", None),
         (None, None),
     ):
-        monkeypatch.setattr(machine, "_cpuinfo", lambda field, flags=flags: flags)
-        assert machine.cpu_bf16_hardware() == name
+        monkeypatch.setattr(environment, "_cpuinfo", lambda field, flags=flags: flags)
+        assert environment.cpu_bf16_hardware() == name
 
 
 def test_tf32_is_switched_in_matrix_products_and_convolutions_of_a_gpu_alone():
@@ -295,16 +296,16 @@ def test_any_torchvision_classifier_trains_on_ten_classes(name):
 
 
 def test_the_command_line_refuses_unknown_commands_and_knows_its_own(capsys):
-    assert_refused(run_program("-m", "common", "dance"), "dance")
-    assert_refused(run_program("-m", "common"), "COMMAND")
-    finished = run_program("-m", "common", "--help")
+    assert_refused(run_program("-m", "walkthrough", "dance"), "dance")
+    assert_refused(run_program("-m", "walkthrough"), "COMMAND")
+    finished = run_program("-m", "walkthrough", "--help")
     assert finished.returncode == 0
     for command in ("tour", "compare", "record", "doctor"):
         assert command in finished.stdout
 
 
 def test_output_into_a_closed_pipe_is_not_an_error(tmp_path):
-    command = f"{sys.executable} -m common doctor --logdir {tmp_path} | head -n 1"
+    command = f"{sys.executable} -m walkthrough doctor --logdir {tmp_path} | head -n 1"
     finished = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)
     assert "Traceback" not in finished.stderr
     assert "BrokenPipe" not in finished.stderr

@@ -19,11 +19,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch.utils.data import DataLoader, Dataset
 
-from common import machine, record, session
+from common import session
 from common.device import without_gpu
-from common.errors import InputError, one_line_errors
 from common.options import StepOptions
 from common.run import timing, tracing
+from walkthrough.results import environment
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError, one_line_errors
 
 
 class Images(Dataset):
@@ -89,7 +91,7 @@ def test_new_pages_of_each_of_the_three_traced_steps_are_noted(tmp_path, monkeyp
         seen.append((list(traced), timed))
         return ["the traced steps touch new pages"]
 
-    monkeypatch.setattr(machine, "page_faults", itertools.count(0, 10).__next__)  # 10 from one call to the next
+    monkeypatch.setattr(environment, "page_faults", itertools.count(0, 10).__next__)  # 10 from one call to the next
     monkeypatch.setattr(session, "new_pages", new_pages)
     run_small(tmp_path)
     assert record.read_result(tmp_path / "09_small" / "result.json").notes[-1] == "the traced steps touch new pages"
@@ -132,8 +134,8 @@ def test_a_run_whose_trace_shows_nothing_of_its_gpu_is_kept_and_says_so(tmp_path
 
 
 def test_what_names_no_commit_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "ROOT", tmp_path)
-    monkeypatch.setenv(machine.COMMIT_VARIABLE, "main")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setenv(environment.COMMIT_VARIABLE, "main")
     with pytest.raises(InputError, match="is no commit"):
         run_small(tmp_path, failing=AssertionError("trained"))
     assert not (tmp_path / "09_small").exists()
@@ -271,7 +273,7 @@ sys.path[:0] = [{root!r}, {tests!r}]
 import torch
 from pathlib import Path
 from common import session
-from common.errors import one_line_errors
+from walkthrough.results.errors import one_line_errors
 from test_session import Images, SmallNet, options
 from torch.utils.data import DataLoader
 
@@ -387,7 +389,7 @@ def test_a_folder_that_cannot_be_written_is_explained(tmp_path, monkeypatch, cod
     def refuse(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("common.run.folder.os.replace", refuse)
+    monkeypatch.setattr("walkthrough.results.folder.os.replace", refuse)
     with pytest.raises(InputError, match=os.strerror(code)):
         run_small(tmp_path)
     assert not (tmp_path / "09_small" / "result.json").exists()

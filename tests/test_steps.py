@@ -10,13 +10,13 @@ import torch
 from support import NAMES, ROOT, STEPS, run_program
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from common import record
 from common.data import CIFAR10_STD
 from common.device import enable_tf32, without_gpu
-from common.errors import InputError
 from common.loaders import DeviceLoader, Prefetcher
-from common.machine import cpu_bf16_hardware
 from common.session import unmet_need
+from walkthrough.results import result as record
+from walkthrough.results.environment import cpu_bf16_hardware
+from walkthrough.results.errors import InputError
 
 PAIRS = list(itertools.pairwise(STEPS))
 

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 
 from common.course import pages
-from common.errors import InputError, one_line_errors
-from common.machine import ROOT
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, one_line_errors
 
 
 @one_line_errors()

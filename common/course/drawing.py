@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Polygon, Rectangle
 
-from common.ladder.figures import GREY, ink_on, svg_text
+from walkthrough.compare.figures import GREY, ink_on, svg_text
 
 TEXT_SIZE = 14.0
 CHARACTER = 0.56  # mean width of a character over its text's size, for what has to fit

@@ -11,7 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from common.course.recorded import Recorded
-from common.ladder.figures import (
+from common.studies.ablation.effects import effects
+from common.studies.ablation.figure import ablation_figure
+from common.studies.ablation.record import Ablation
+from common.studies.limit.figure import roofline_figure
+from common.studies.limit.record import Limit
+from common.studies.sweep.figure import sweep_figure
+from common.studies.sweep.record import Sweep
+from walkthrough.compare.figures import (
     GREY,
     SPEED,
     UNRESOLVED,
@@ -24,15 +31,8 @@ from common.ladder.figures import (
     step_label,
     styled,
 )
-from common.studies.ablation.effects import effects
-from common.studies.ablation.figure import ablation_figure
-from common.studies.ablation.record import Ablation
-from common.studies.limit.figure import roofline_figure
-from common.studies.limit.record import Limit
-from common.studies.sweep.figure import sweep_figure
-from common.studies.sweep.record import Sweep
-from common.trace.idle import CAUSES
-from common.trace.memory import Memory, thinned
+from walkthrough.trace.idle import CAUSES
+from walkthrough.trace.memory import Memory, thinned
 
 COLOURS = {
     "kernel": "#009e73",
@@ -181,9 +181,9 @@ FIGURES: dict[str, Callable[[Recorded], Drawing | None]] = {
 }
 NOT_DRAWN = {  # where a record lacks what a figure shows
     "memory": "No figure of memory: the traces have no memory events.",
-    "roofline": "No roofline: `python -m common limit` has not been recorded.",
-    "ablation": "No figure of effects: `python -m common ablate` has not been recorded.",
-    "sweep": "No heat map: `python -m common sweep` has not been recorded.",
+    "roofline": "No roofline: `python -m walkthrough limit` has not been recorded.",
+    "ablation": "No figure of effects: `python -m walkthrough ablate` has not been recorded.",
+    "sweep": "No heat map: `python -m walkthrough sweep` has not been recorded.",
 }
 
 

@@ -16,11 +16,11 @@ from common.course.real_gpu import CHAPTERS, has_traced_gpu
 from common.course.recorded import Course
 from common.course.strips import area
 from common.course.traced import BINS, CPU, LOADING, Brief, TracedStep
-from common.errors import printable
-from common.ladder.compare import Ladder
-from common.ladder.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
-from common.ladder.statistics import Ratio
-from common.trace.summary import Summary
+from walkthrough.compare.compare import Ladder
+from walkthrough.compare.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
+from walkthrough.compare.statistics import Ratio
+from walkthrough.results.errors import printable
+from walkthrough.trace.summary import Summary
 
 FILE = "first_picture.svg"
 WIDTH = 900.0
@@ -163,7 +163,7 @@ def _draw_example(picture: Picture, shown: Example) -> None:
 def _draw_verdict(picture: Picture, shown: Example, top: float) -> float:
     """The text of `explain`; returns where it ends."""
     picture.text((0, top + 4), "2  What explain says of it", 16, bold=True)
-    lines = [f"$ python -m common explain {shown.path}"]
+    lines = [f"$ python -m walkthrough explain {shown.path}"]
     for line in _verdict(shown):
         lines += wrap(line, 64, subsequent_indent="   ")
     for number, line in enumerate(lines):

@@ -7,7 +7,11 @@ from IPython.display import display
 
 from common.course import figures
 from common.course.recorded import Recorded
-from common.ladder.figures import (
+from common.studies.ablation.effects import control, effects
+from common.studies.ablation.record import Ablation
+from common.studies.sweep.figure import plotly_figure
+from common.studies.sweep.record import Sweep
+from walkthrough.compare.figures import (
     GREY,
     MEMORY,
     SPEED,
@@ -18,10 +22,6 @@ from common.ladder.figures import (
     step_label,
     svg_text,
 )
-from common.studies.ablation.effects import control, effects
-from common.studies.ablation.record import Ablation
-from common.studies.sweep.figure import plotly_figure
-from common.studies.sweep.record import Sweep
 
 PLOTLY = "application/vnd.plotly.v1+json"
 

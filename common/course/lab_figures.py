@@ -10,9 +10,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from common.ladder.figures import GREY, styled
 from common.studies import heat_map
 from common.studies.lab import LabStudy, Row
+from walkthrough.compare.figures import GREY, styled
 
 Drawing = tuple[Figure, str]  # and its alternative text
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442")  # Okabe and Ito's

@@ -20,13 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common import record
-from common.errors import InputError, one_line_errors
-from common.ladder.statistics import Ratio
-from common.machine import ROOT, now
-from common.options import OneLineParser, whole_number
-from common.reference.samples import sha256
-from common.run import privacy
+from walkthrough.compare.statistics import Ratio
+from walkthrough.records.samples import sha256
+from walkthrough.results import privacy
+from walkthrough.results import result as record
+from walkthrough.results.environment import ROOT, now
+from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, whole_number
 
 FOLDER = ROOT / "docs" / "mysteries"
 PROGRAMS = FOLDER / "programs"
@@ -166,7 +165,7 @@ def _named(path: Path) -> str:
 
 def _run(command: str, *words: str) -> str:
     """The output of a command of the walkthrough, in the project's folder. Raises InputError where it fails."""
-    done = subprocess.run([sys.executable, "-m", "common", command, *words], cwd=ROOT, capture_output=True)
+    done = subprocess.run([sys.executable, "-m", "walkthrough", command, *words], cwd=ROOT, capture_output=True)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines() or ["it says nothing"]
         raise InputError(f"walkthrough {command} {words[-1]} failed: {lines[-1]}")

@@ -13,16 +13,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from common import record
 from common.course.recorded import RECORDS
-from common.errors import InputError, one_line_errors
-from common.ladder.markdown import escaped, table
-from common.ladder.predictions import Prediction, cells
-from common.ladder.statistics import Ratio, of_windows
-from common.machine import git_revision, now
-from common.reference import samples
-from common.trace.advice import Advice
-from common.trace.summary import Summary, summarize
+from walkthrough.compare.markdown import escaped, table
+from walkthrough.compare.predictions import Prediction, cells
+from walkthrough.compare.statistics import Ratio, of_windows
+from walkthrough.records import samples
+from walkthrough.results import result
+from walkthrough.results.environment import git_revision, now
+from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.trace.advice import Advice
+from walkthrough.trace.summary import Summary, summarize
 
 FILE = "others.json"
 
@@ -140,7 +140,7 @@ def main(words: Sequence[str]) -> None:
         raise InputError("name one folder, with the traces of all pairs")
     traces = traces_in(Path(words[0]))
     others = Others([computed(pair, traces) for pair in read().pairs], now(), git_revision())
-    record.write_whole(RECORDS / FILE, msgspec.json.format(msgspec.json.encode(others), indent=2) + b"\n")
+    result.write_whole(RECORDS / FILE, msgspec.json.format(msgspec.json.encode(others), indent=2) + b"\n")
 
 
 if __name__ == "__main__":

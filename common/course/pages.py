@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from common import record
 from common.course import diagrams, figures, first_picture, lab_figures, others, real_gpu
 from common.course.blocks import BLOCKS
 from common.course.blocks.fit import FIGURE
 from common.course.blocks.page import measured, measured_again
 from common.course.recorded import RECORDS, Course, records
-from common.errors import InputError
-from common.ladder import predictions
-from common.ladder.figures import same_figure, svg_text
-from common.machine import ROOT
-from common.reference import page as reference_page
-from common.studies.fit.figure import gpu_memory_figure
+from walkthrough.compare import predictions
+from walkthrough.compare.figures import same_figure, svg_text
+from walkthrough.memory.figure import gpu_memory_figure
+from walkthrough.records import page as reference_page
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
 
 DOCS = ROOT / "docs"
 _BLOCK = re.compile(r"(<!-- begin ([a-z0-9_ -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -103,7 +103,7 @@ def write(files: Mapping[Path, str], docs: Path = DOCS) -> list[Path]:
     for path in changed:
         if path in files:
             path.parent.mkdir(parents=True, exist_ok=True)
-            record.write_whole(path, files[path])
+            result.write_whole(path, files[path])
         else:
             path.unlink()
     return changed

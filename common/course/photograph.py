@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 
 if TYPE_CHECKING:  # needed to take pictures only
     from PIL.Image import Image

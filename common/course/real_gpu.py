@@ -12,9 +12,9 @@ from common.course.recorded import Course, Recorded
 from common.course.sample_figures import OF_SAMPLES
 from common.course.strips import Drawn, Strip, busy, idle_notes, loading_notes, ms, strips_figure
 from common.course.traced import traced_step
-from common.explain.terminal import size_text
-from common.ladder.figures import step_label
-from common.ladder.markdown import escaped
+from walkthrough.compare.figures import step_label
+from walkthrough.compare.markdown import escaped
+from walkthrough.terminal import size_text
 
 FOLDER = "gpu"  # below docs/figures
 CHAPTERS = {  # {the page: the step before, the step after}

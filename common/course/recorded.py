@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from common import record
-from common.errors import InputError
-from common.ladder import compare, gpu_memory, predictions
-from common.machine import ROOT
 from common.options import MODEL
-from common.reference import header
 from common.studies.lab import FILE as LAB_FILE
 from common.studies.lab import LabStudy
 from common.studies.lab import read as read_lab
 from common.studies.limit.record import Limit
 from common.studies.study import Study, read_study
-from common.trace.summary import Summary, summarize
+from walkthrough.compare import compare, gpu_memory, predictions
+from walkthrough.records import header
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
+from walkthrough.trace.summary import Summary, summarize
 
 RECORDS = ROOT / "logs" / "reference"
 
@@ -54,9 +54,9 @@ class Recorded:
                 return row
         raise InputError(f"{self.folder} has no run of {step}")
 
-    def first_run(self, step: str) -> record.Result:
+    def first_run(self, step: str) -> result.Result:
         """The result of a step's first run."""
-        runs = record.read_runs(self.folder / step)
+        runs = result.read_runs(self.folder / step)
         return runs[0] if runs else self.row(step).result
 
     @cached_property
@@ -127,14 +127,14 @@ def records(root: Path = RECORDS) -> list[Recorded]:
     """
     every = [read(path.parent) for path in sorted(root.glob(f"*/{header.FILE}"))]
     if not every:
-        raise InputError(f"{root} holds no recorded ladder: `python -m common record` makes one")
+        raise InputError(f"{root} holds no recorded ladder: `python -m walkthrough record` makes one")
     return sorted(every, key=_rank)
 
 
 def read(folder: str | Path) -> Recorded:
     """The `Recorded` in a folder: a record, or runs made here. Raises InputError for none, and for broken ones."""
     folder = Path(folder)
-    results, problems = record.read_results(folder)
+    results, problems = result.read_results(folder)
     if problems or not results:
         raise InputError(problems[0] if problems else f"{folder} holds no results")
     return Recorded(folder, compare.ladders(results, compare.recorded_rounds(folder, results))[0])

@@ -29,12 +29,12 @@ from common.course.strips import (
     wait_ms,
 )
 from common.course.traced import COPIES, CPU, Sampled, TracedStep
-from common.ladder.figures import GREY
-from common.ladder.gpu_memory import KINDS, Prediction
-from common.studies.fit.figure import COLOURS as MEMORY_COLOURS
+from walkthrough.compare.figures import GREY
+from walkthrough.compare.gpu_memory import KINDS, Prediction
+from walkthrough.memory.figure import COLOURS as MEMORY_COLOURS
 
 PAIR = f"{traced.PUBLISHER.replace('trace', 'traces')}, batch 32, fp32"
-FETCH = "`python -m common samples` fetches"
+FETCH = "`python -m walkthrough samples` fetches"
 ROLES = ("kernel", "memcpy", "runtime", "dataloader", "cpu_exec")
 
 

@@ -1,6 +1,6 @@
 """`python -m common.course.screenshots`: pictures of TensorBoard for the docs, of recorded runs and of samples.
 
-Until a GPU has been recorded, pictures of a GPU show others' published traces, the samples that `python -m common
+Until a GPU has been recorded, pictures of a GPU show others' published traces, the samples that `python -m walkthrough
 samples` fetches; from then on those of the chapters show the record, while those of the pages that explain a view stay,
 since these pages read numbers off them. Needs Playwright and Chromium, as the browser tests do (`make test-browser`
 installs them). A list beside the pictures says what each shows: pages have its captions, and a test compares it with
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import record
 from common.course.photograph import PROFILER, WALKTHROUGH, Shot, browser, photograph, save, tensorboard
 from common.course.recorded import RECORDS, Recorded, records
 from common.course.traced import PAIR, PUBLISHER
-from common.errors import InputError, one_line_errors
-from common.ladder.markdown import escaped
-from common.machine import ROOT
-from common.reference import samples as reference_samples
-from common.trace.summary import summarize
+from walkthrough.compare.markdown import escaped
+from walkthrough.records import samples as reference_samples
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.trace.summary import summarize
 
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
@@ -232,12 +232,16 @@ def main(words: Sequence[str] | None = None) -> None:
     wanted = [picture for picture in PICTURES if picture.name in (options.names or [p.name for p in PICTURES])]
     missing = [picture.name for picture in wanted if picture.name not in new]
     if missing and options.samples:
-        raise InputError(f"{samples} lacks traces of {', '.join(PUBLISHED)}: `python -m common samples` fetches them")
+        raise InputError(
+            f"{samples} lacks traces of {', '.join(PUBLISHED)}: `python -m walkthrough samples` fetches them"
+        )
     if missing:
-        print(f"no samples in {samples} (python -m common samples): {len(missing)} pictures of them stay as they are")
+        print(
+            f"no samples in {samples} (python -m walkthrough samples): {len(missing)} pictures of them stay as they are"
+        )
     chosen = [picture for picture in wanted if picture.name in new]
     take(chosen, recorded, samples)
-    record.write_whole(LIST, json.dumps(merged(new, [picture.name for picture in chosen]), indent=2) + "\n")
+    result.write_whole(LIST, json.dumps(merged(new, [picture.name for picture in chosen]), indent=2) + "\n")
     for path in FOLDER.glob("*.png"):
         if path.stem not in {picture.name for picture in PICTURES}:
             path.unlink()

@@ -11,7 +11,7 @@ from mkdocs.structure.pages import Page
 
 from common.course import pages
 from common.course.recorded import Course, records
-from common.machine import ROOT
+from walkthrough.results.environment import ROOT
 
 _UP = re.compile(r"(?<!\\)\]\((\.\./[^)#\s]+)")  # a link to a folder above the page's own
 

@@ -11,7 +11,7 @@ from matplotlib.path import Path
 
 from common.course import traced
 from common.course.traced import BINS, COPIES, CPU, KERNELS, TracedStep
-from common.ladder.figures import GREY, ink_on
+from walkthrough.compare.figures import GREY, ink_on
 
 COLOURS = {
     traced.LOADING: "#d55e00",

@@ -1,4 +1,4 @@
-"""What the figures of real GPUs show, computed from others' traces (see `common.reference.samples`) or recorded ones.
+"""What the figures of real GPUs show, from others' traces (see `walkthrough.records.samples`) or recorded ones.
 
 The traces are not kept here. `logs/reference/samples.json` holds what was computed, with each trace's SHA-256:
 
@@ -15,24 +15,24 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from common import record
 from common.course.others import traces_in
 from common.course.recorded import RECORDS
-from common.errors import InputError, one_line_errors
-from common.explain.view import print_summary
-from common.reference import samples
-from common.trace.changes import Changes
-from common.trace.copies import direction
-from common.trace.findings.finding import Look
-from common.trace.intervals import Cover, shares
-from common.trace.kinds import ATTENTION, COLLECTIVE, CONVOLUTION, KINDS, MATRIX, kind_numbers
-from common.trace.phases import phases
-from common.trace.python import stepping_thread
-from common.trace.replay import Change, Replay
-from common.trace.steps import is_mark
-from common.trace.summary import Summary, summarize
-from common.trace.tensor_cores import uses_tensor_cores
-from common.trace.typical import is_outlier
+from walkthrough.explain.view import print_summary
+from walkthrough.records import samples
+from walkthrough.results import result
+from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.trace.changes import Changes
+from walkthrough.trace.copies import direction
+from walkthrough.trace.findings.finding import Look
+from walkthrough.trace.intervals import Cover, shares
+from walkthrough.trace.kinds import ATTENTION, COLLECTIVE, CONVOLUTION, KINDS, MATRIX, kind_numbers
+from walkthrough.trace.phases import phases
+from walkthrough.trace.python import stepping_thread
+from walkthrough.trace.replay import Change, Replay
+from walkthrough.trace.steps import is_mark
+from walkthrough.trace.summary import Summary, summarize
+from walkthrough.trace.tensor_cores import uses_tensor_cores
+from walkthrough.trace.typical import is_outlier
 
 FILE = "samples.json"
 PAIR = ("resnet50_v100_0_workers", "resnet50_v100_4_workers")  # before and after: batches are loaded in processes
@@ -288,7 +288,7 @@ def compute(traces: Mapping[str, Path]) -> Sampled:
     names = dict.fromkeys([*(wanted.sample for wanted in WANTED.values()), *EXPLAINED])
     missing = [name for name in names if listed[name].sha256 not in traces]
     if missing:
-        raise InputError(f"the folder lacks the trace {missing[0]}: `python -m common samples` fetches it")
+        raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
     summaries = {name: summarize(traces[listed[name].sha256]) for name in names}
     return Sampled(
         sha256={name: listed[name].sha256 for name in names},
@@ -306,9 +306,11 @@ def compute(traces: Mapping[str, Path]) -> Sampled:
 def main(words: Sequence[str]) -> None:
     """Exit code 0; 2 with one line where a trace is missing or cannot be read."""
     if len(words) != 1 or not Path(words[0]).is_dir():
-        raise InputError("name one folder, with the samples: `python -m common samples` fetches them into logs/samples")
+        raise InputError(
+            "name one folder, with the samples: `python -m walkthrough samples` fetches them into logs/samples"
+        )
     sampled = compute(traces_in(Path(words[0])))
-    record.write_whole(RECORDS / FILE, msgspec.json.encode(sampled, order="deterministic") + b"\n")
+    result.write_whole(RECORDS / FILE, msgspec.json.encode(sampled, order="deterministic") + b"\n")
     print(f"written: {RECORDS / FILE}; then: make docs-figures")
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from common import machine, record
 from common.device import empty_cache, synchronize
 from common.loaders import Batch
 from common.run import ranks
 from common.run.batches import queued, steps_past_epoch
+from walkthrough.results import environment, result
 
 TokenCount = Callable[[Batch], "int | torch.Tensor"]  # tokens in a batch; a tensor is read once a window is over
 TrainStep = Callable[..., torch.Tensor]  # train_step(*batch) trains on one batch and returns the loss, one element
@@ -58,18 +58,18 @@ class Timing:
     page_faults: float = 0.0
 
     @property
-    def samples_per_second(self) -> record.Throughput:
+    def samples_per_second(self) -> result.Throughput:
         speeds = [window.samples_per_second for window in self.windows]
-        return record.Throughput(statistics.median(speeds), speeds)
+        return result.Throughput(statistics.median(speeds), speeds)
 
     @property
-    def tokens_per_second(self) -> record.Throughput | None:
+    def tokens_per_second(self) -> result.Throughput | None:
         speeds = [window.tokens_per_second for window in self.windows if window.tokens_per_second is not None]
-        return record.Throughput(statistics.median(speeds), speeds) if speeds else None
+        return result.Throughput(statistics.median(speeds), speeds) if speeds else None
 
     @property
-    def step_ms(self) -> record.StepTime:
-        return record.step_time([ms for window in self.windows for ms in window.step_ms])
+    def step_ms(self) -> result.StepTime:
+        return result.step_time([ms for window in self.windows for ms in window.step_ms])
 
 
 def quiet(*_: object, **__: object) -> None:
@@ -94,7 +94,7 @@ def time_training(
     more (workspaces of algorithms that cuDNN tried) is given back first.
     """
     if device.type == "cpu":
-        machine.keep_freed_memory()
+        environment.keep_freed_memory()
     report("first step", 0)  # it may take minutes
     first_step_seconds = _time_first_step(next(batches), train_step, device)
     steps = warm_up(batches, train_step, device, plan)
@@ -103,7 +103,7 @@ def time_training(
         empty_cache(device)
         torch.cuda.reset_peak_memory_stats(device)
         train_step(*next(batches))  # reserves again what a step needs, which takes time
-    windows, trained, faults = [], 0, machine.page_faults()
+    windows, trained, faults = [], 0, environment.page_faults()
     with around_windows or nullcontext():
         for number in range(1, plan.windows + 1):
             skipped = steps_past_epoch(batches, steps)
@@ -112,7 +112,7 @@ def time_training(
             trained += skipped + steps
             windows.append(timed_window(batches, train_step, device, steps, count_tokens))
             report(f"window {number}/{plan.windows}", number + 1, samples_per_second=windows[-1].samples_per_second)
-    return Timing(first_step_seconds, windows, (machine.page_faults() - faults) / trained)
+    return Timing(first_step_seconds, windows, (environment.page_faults() - faults) / trained)
 
 
 def _time_first_step(batch: Batch, train_step: TrainStep, device: torch.device) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from common.record import write_whole
+from walkthrough.results.result import write_whole
 
 CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
 

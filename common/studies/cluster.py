@@ -23,15 +23,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.errors import InputError, printable
-from common.ladder.runner import why_ended as why_ended  # for labs
-from common.machine import ROOT, now, usable_cores
-from common.options import whole_number
-from common.record import writing
-from common.run import progress
 from common.studies import isolated
 from common.studies.extras import imported, stderr_into
 from common.studies.isolated import REASON_LENGTH
+from walkthrough.compare.runner import why_ended as why_ended  # for labs
+from walkthrough.results import progress
+from walkthrough.results.environment import ROOT, now, usable_cores
+from walkthrough.results.errors import InputError, printable, whole_number
+from walkthrough.results.result import writing
 
 KINDS = ("local", "slurm")
 ARRAY = 1000  # jobs of one array, at most: SLURM's MaxArraySize is 1001 unless its configuration says more

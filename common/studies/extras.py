@@ -1,6 +1,6 @@
 """Packages that only some labs need: imported where they are used, one line where one is missing, and kept quiet.
 
-Imports no more than `common.errors`, so that a lab's programs can use it.
+Imports no more than `walkthrough.results.errors`, so that a lab's programs can use it.
 """
 
 import os
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 
 PACKAGES = {
     "rouge_score": "rouge-score",

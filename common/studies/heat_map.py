@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import record
-from common.ladder.figures import GREY, ink_on, save, styled
 from common.studies.lab import Row, cell_text
+from walkthrough.compare.figures import GREY, ink_on, save, styled
+from walkthrough.results import result
 
 if TYPE_CHECKING:
     import plotly.graph_objects
@@ -121,4 +121,4 @@ def write(of: HeatMap, folder: Path) -> None:
 
 def write_html(of: HeatMap, path: Path) -> None:
     """Write plotly's figure as a file that needs no network. Raises InputError where it cannot be written."""
-    record.write_whole(path, interactive(of).to_html(include_plotlyjs=True, full_html=True))
+    result.write_whole(path, interactive(of).to_html(include_plotlyjs=True, full_html=True))

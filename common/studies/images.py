@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from torchvision.datasets import CIFAR100, ImageFolder
 
 from common.data import cifar10, fetch_cifar10, holds_cifar10
-from common.errors import InputError, printable
 from common.studies.digits import stored_digits
+from walkthrough.results.errors import InputError, printable
 
 NAMES = ("digits", "cifar10", "cifar100", "imagenette")
 SPLIT_SEED = 2026

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from common.ladder.figures import UNRESOLVED, reach
-from common.ladder.statistics import Ratio
+from walkthrough.compare.figures import UNRESOLVED, reach
+from walkthrough.compare.statistics import Ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

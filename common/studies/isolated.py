@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from common.errors import compile_failure, printable
-from common.ladder.runner import why_ended
-from common.machine import ROOT
 from common.options import StepOptions
+from walkthrough.compare.runner import why_ended
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import compile_failure, printable
 
 TERMINATE_SECONDS = 0.5  # for a compiler that is asked to stop
 ANSWER = '{"answer": '  # how the line of a process begins that holds what it measured

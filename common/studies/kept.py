@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common import record
-from common.errors import InputError
-from common.machine import code_hash
 from common.options import StepOptions
-from common.run import progress
+from walkthrough.results import progress
+from walkthrough.results import result as record
+from walkthrough.results.environment import code_hash
+from walkthrough.results.errors import InputError
 
 T = TypeVar("T")
 

@@ -24,16 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import machine, record
-from common.errors import InputError, is_out_of_memory, printable
-from common.ladder.runner import prepare
-from common.ladder.statistics import Mean, Ratio
-from common.ladder.statistics import mean as mean  # for labs: the only intervals that they show
-from common.ladder.statistics import of_pairs as of_pairs
-from common.ladder.statistics import ratio as ratio
-from common.machine import ROOT
-from common.options import Defaults, OneLineParser, StepOptions, add_step_options, resolved
-from common.run import privacy, progress
+from common.options import Defaults, StepOptions, add_step_options, resolved
 from common.run.reader import end_with_reader
 from common.studies import cluster, isolated
 from common.studies.cluster import Cluster, add_cluster_options, cluster_of
@@ -42,6 +33,15 @@ from common.studies.lab_tables import cell_text as cell_text
 from common.studies.lab_tables import claim_rows as claim_rows
 from common.studies.lab_tables import rich_table as rich_table
 from common.studies.lab_tables import show as show
+from walkthrough.compare.runner import prepare
+from walkthrough.compare.statistics import Mean, Ratio
+from walkthrough.compare.statistics import mean as mean  # for labs: the only intervals that they show
+from walkthrough.compare.statistics import of_pairs as of_pairs
+from walkthrough.compare.statistics import ratio as ratio
+from walkthrough.results import environment as machine
+from walkthrough.results import privacy, progress, result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, OneLineParser, is_out_of_memory, printable
 
 FILE = "study.json"
 SCHEMA = 1
@@ -100,7 +100,7 @@ class LabStudy:
     schema: int
     lab: str
     device: str
-    environment: record.Environment
+    environment: result.Environment
     started: str
     tables: dict[str, list[Row]]
     claims: list[Claim]
@@ -256,7 +256,7 @@ class Measuring:
             schema=SCHEMA,
             lab=self.lab,
             device=device_name(self.options.device),
-            environment=record.environment(torch.__version__, torch.version.cuda),
+            environment=result.environment(torch.__version__, torch.version.cuda),
             started=self.started,
             tables={name: [_as_json(row) for row in rows] for name, rows in tables.items()},
             claims=list(claims),
@@ -319,10 +319,10 @@ def report(study: LabStudy, options: StepOptions) -> None:
     Raises InputError where it cannot be written; what was measured is then kept.
     """
     path = options.logdir / FILE
-    record.write_json(path, asdict(study))
+    result.write_json(path, asdict(study))
     path_of(options.logdir, study.lab, options.quick).unlink(missing_ok=True)
     try:
-        from common.explain.terminal import console
+        from walkthrough.terminal import console
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise
@@ -334,4 +334,4 @@ def report(study: LabStudy, options: StepOptions) -> None:
 
 def read(path: str | Path) -> LabStudy:
     """The `LabStudy` in a file. Raises InputError that names the file and what is wrong with it."""
-    return record.read_as(LabStudy, path, schemas=(SCHEMA,))
+    return result.read_as(LabStudy, path, schemas=(SCHEMA,))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from common.ladder.statistics import Mean, Ratio
+from walkthrough.compare.statistics import Mean, Ratio
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,9 +12,9 @@ from torchvision.transforms.v2.functional import resize
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.device import device_name, empty_cache
-from common.errors import InputError, is_out_of_memory
 from common.failures import batch_norm_problem
 from common.run.timing import Plan, Timing, time_training
+from walkthrough.results.errors import InputError, is_out_of_memory
 
 FULL = Plan(warmup_steps=1, warmup_seconds=0.5, windows=5, window_steps=1, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)

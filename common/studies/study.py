@@ -17,13 +17,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from common import record
-from common.errors import InputError
-from common.ladder.figures import check_figure_file
-from common.ladder.runner import prepare
-from common.machine import usable_cores
 from common.options import StepOptions, resolved
 from common.studies.kept import path_of
+from walkthrough.compare.figures import check_figure_file
+from walkthrough.compare.runner import prepare
+from walkthrough.results import result as record
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -250,7 +250,7 @@ def print_result(name: str, as_json: bool, path: Path, result: Study, more: str 
         print(json.dumps(result.as_json(), indent=2))
         return
     try:
-        from common.explain.terminal import console
+        from walkthrough.terminal import console
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise
@@ -275,7 +275,7 @@ def print_unsteady(runs: Iterable[Sequence[float]], to: "Console", what: str = "
     """Print a warning to the console `to` where the numbers of any of `runs` differ widely; `what` they are."""
     from rich.text import Text
 
-    from common.ladder.table import UNSTEADY
+    from walkthrough.compare.table import UNSTEADY
 
     if any((max(numbers) - min(numbers)) / 2 > UNSTEADY * statistics.median(numbers) for numbers in runs):
         to.print(

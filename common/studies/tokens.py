@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from common.errors import InputError
-from common.run import progress
 from common.studies.extras import imported
+from walkthrough.results import progress
+from walkthrough.results.errors import InputError
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers are forked, which its threads would not survive
 

@@ -11,14 +11,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 from common.data import cifar10
 from common.device import autocast_dtype, disable_tf32, empty_cache, synchronize
-from common.errors import is_out_of_memory
 from common.options import StepOptions
-from common.studies.fit.search import largest_batch
 from common.studies.lab import serve
 from common.studies.programs import float_batch, peak_bytes, program, timed
 from labs.memory.data import augmented, real_data
 from labs.memory.model import PUBLISHED
 from labs.memory.train import PRECISION, Settings, Training
+from walkthrough.memory.search import largest_batch
+from walkthrough.results.errors import is_out_of_memory
 
 import torch
 from torch.utils.data import DataLoader

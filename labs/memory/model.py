@@ -10,9 +10,9 @@ import re
 import torch
 from torch import nn
 
-from common.errors import InputError
-from common.machine import ROOT
 from common.options import Defaults
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
 
 PUBLISHED = "resnext29_4x64d"  # the variant whose predicted memory, with checkpointing and without, is the published
 DEFAULTS = Defaults(

@@ -1,6 +1,6 @@
 """Memory by kind over one training step, operator by operator: predicted on fake tensors, so no GPU is needed.
 
-See `common.studies.fit.tracker` for the kinds and for what is counted.
+See `walkthrough.memory.tracker` for the kinds and for what is counted.
 """
 
 from dataclasses import replace
@@ -11,10 +11,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from common.options import StepOptions
-from common.studies.fit.allocator import reserved_bytes
 from common.studies.fit.stand_in_gpu import stand_in_gpu
-from common.studies.fit.tracker import Block, MemoryTracker
 from common.studies.programs import float_batch, program
+from walkthrough.memory.allocator import reserved_bytes
+from walkthrough.memory.tracker import Block, MemoryTracker
 
 POINTS = 300  # of a timeline, at most: the figure is no wider
 

@@ -23,15 +23,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, checked_device, device_name, disable_tf32, synchronize
-from common.errors import InputError, is_out_of_memory, one_line_errors, printable
+from walkthrough.results.errors import (
+    InputError,
+    OneLineParser,
+    folder,
+    is_out_of_memory,
+    one_line_errors,
+    printable,
+    whole_number,
+)
 from common.failures import what_fits
-from common.machine import ROOT
-from common.options import PRECISIONS, OneLineParser, folder, whole_number
-from common.record import check_writable, writing
+from common.options import PRECISIONS
 from common.studies.checkpoints import CHECKPOINT, write, write_table
 from labs.memory.data import real_data
 from labs.memory.model import DEFAULTS, ResNeXt, resnext
 from labs.memory.recompute import statistics_once
+from walkthrough.results.environment import ROOT
+from walkthrough.results.result import check_writable, writing
 
 import torch
 from torch import nn

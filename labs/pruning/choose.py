@@ -11,12 +11,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.errors import one_line_errors
 from common.options import step_options
 from common.studies.images import FOLDS
 from common.studies.lab import mean
 from labs.pruning.model import DEFAULTS
 from labs.pruning.training import Training, data_of
+from walkthrough.results.errors import one_line_errors
 
 EPOCHS, RATES = (8, 16), (0.05, 0.1, 0.2, 0.4)
 

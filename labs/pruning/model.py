@@ -11,8 +11,8 @@ from torch import nn
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops.misc import Conv2dNormActivation
 
-from common.errors import InputError
 from common.options import Defaults
+from walkthrough.results.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 STEM = 32  # channels of the original's first layer, of which "wN" is N

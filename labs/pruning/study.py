@@ -19,8 +19,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.errors import InputError, one_line_errors
-from common.machine import usable_cores
 from common.options import StepOptions
 from common.studies.lab import Claim, Measuring, NotMeasured, Row, grid_options, report
 from labs.pruning import tables
@@ -28,6 +26,8 @@ from labs.pruning.masks import HOW
 from labs.pruning.model import DEFAULTS, width_of
 from labs.pruning.plans import CHANNELS, OTHER_SPARSITIES, RESETS, SPARSITIES, Plan
 from labs.pruning.training import data_of
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError, one_line_errors
 
 import torch
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from common.errors import InputError
-from common.machine import code_hash, keep_freed_memory
 from common.options import StepOptions
-from common.record import write_whole, writing
 from common.studies.images import SPLIT_SEED, DataSet, image_data, source_in
 from labs.pruning.masks import Masks, apply
 from labs.pruning.model import small_mobilenet, width_of
 from labs.pruning.plans import PLANS, QUICK_EPOCHS, QUICK_IMAGES, Plan
+from walkthrough.results.environment import code_hash, keep_freed_memory
+from walkthrough.results.errors import InputError
+from walkthrough.results.result import write_whole, writing
 
 import torch
 from torch import nn

@@ -15,9 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.errors import one_line_errors
 from common.options import step_options
-from common.session import run_step
+from common.session import one_line_errors, run_step
 from common.studies.extras import imported
 from labs.scale.batches import normalised_batch
 from labs.scale.model import DEFAULTS, mobilenet

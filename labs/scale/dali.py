@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import Any
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.errors import InputError
 from labs.scale.jpegs import MEAN, STD
+from walkthrough.results.errors import InputError
 
 import torch
 

@@ -4,8 +4,8 @@ import warnings
 from pathlib import Path
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.errors import InputError
 from labs.scale.jpegs import normalised
+from walkthrough.results.errors import InputError
 
 import torch
 from torch.nn import functional as F

@@ -21,12 +21,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common import record
-from common.errors import InputError, one_line_errors, printable
-from common.machine import ROOT, usable_cores
-from common.options import OneLineParser, folder, whole_number
+from common import one_line_errors
 from labs.scale import drawing
 from labs.scale.decoding import middle_square, why_corrupt
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT, usable_cores
+from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
 
 import numpy as np
 import torch
@@ -141,7 +141,7 @@ def drawn_folder(out: Path, images: int = IMAGES, classes: int = CLASSES, seed: 
     settings = {"images": images, "classes": classes, "seed": seed}
     made, begun = out / MADE, out / BEGUN
     for path in (made, begun):
-        if path.exists() and (there := record.read_json(path)) != settings:
+        if path.exists() and (there := result.read_json(path)) != settings:
             raise InputError(f"{out} holds other pictures ({there}): choose another folder, or remove it")
     if made.exists():
         return out
@@ -156,13 +156,13 @@ def drawn_folder(out: Path, images: int = IMAGES, classes: int = CLASSES, seed: 
         for which, (part, count) in enumerate(counts.items())
         for number in range(count)
     ]
-    with record.writing(out):
+    with result.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        record.write_json(begun, settings)
+        result.write_json(begun, settings)
         for parent in {path.parent for path, _, _ in jobs}:
             parent.mkdir(parents=True, exist_ok=True)
         on_all_cores(_draw, [job for job in jobs if not job[0].exists()])
-        record.write_json(made, settings)
+        result.write_json(made, settings)
         begun.unlink(missing_ok=True)
     return out
 
@@ -248,7 +248,7 @@ def _digest(root: Path, files: Sequence[str]) -> str:
 def kept_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file that can be made again; {} where there is none, or it cannot be read."""
     try:
-        return record.read_json(path)
+        return result.read_json(path)
     except InputError:
         return {}
 
@@ -260,7 +260,7 @@ def _corrupt(kept: Path, root: Path, files: Sequence[str], digest: str, engine: 
     reasons = engine(why_corrupt, [str(root / file) for file in files], AT_A_TIME)
     corrupt = {file: printable(why, 120) for file, why in zip(files, reasons, strict=True) if why}
     try:
-        record.write_json(kept, {"files": digest, "corrupt": corrupt})
+        result.write_json(kept, {"files": digest, "corrupt": corrupt})
     except InputError as error:
         print(f"{error}: the JPEGs will be checked again at each start")
     return corrupt

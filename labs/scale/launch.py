@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from common.errors import InputError, printable
-from common.machine import usable_cores
 from labs.scale.node import ANOTHER_ENDED
 from labs.scale.ranks import LAUNCHED
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError, printable
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure

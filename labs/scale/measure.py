@@ -16,9 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common import record
 from common.device import synchronize
-from common.errors import InputError, printable
 from common.options import StepOptions
 from common.studies import checkpoints
 from common.studies.lab import serve
@@ -31,6 +29,8 @@ from labs.scale.one_rank import EXCHANGES
 from labs.scale.preprocess import preprocess, train_shards
 from labs.scale.spark import spark_engine
 from labs.scale.training import share
+from walkthrough.results import result
+from walkthrough.results.errors import InputError, printable
 
 import torch
 
@@ -226,7 +226,7 @@ def swept(options: StepOptions, trials: int, epochs: int) -> dict[str, Any]:
     words += ["--classes", min(sweep.CLASSES, len(listed(image_folder(options.data)).classes))]
     with redirect_stdout(sys.stderr):
         sweep.main([str(word) for word in words])
-    return record.read_json(folder / sweep.FILE)
+    return result.read_json(folder / sweep.FILE)
 
 
 if __name__ == "__main__":

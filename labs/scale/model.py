@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torchvision.models import MobileNetV2
 
-from common.errors import InputError
 from common.options import Defaults
+from walkthrough.results.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 STEM = 32  # channels of the original's first layer

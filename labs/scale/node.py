@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import printable
-from common.machine import usable_cores
 from common.studies.extras import imported
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import printable
 
 INDEX_VARIABLE = "JOB_INDEX"  # in the command's environment: its number in the array, from 0
 FIRST_PORT, PORTS = 20_000, 10_000  # of a job's first node, where its others find it

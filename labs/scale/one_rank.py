@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32, synchronize
-from common.errors import one_line_errors
-from common.machine import keep_freed_memory
-from common.record import write_json
 from labs.scale.model import mobilenet
 from labs.scale.ranks import joined, reported
 from labs.scale.training import Settings, Training
+from walkthrough.results.environment import keep_freed_memory
+from walkthrough.results.errors import one_line_errors
+from walkthrough.results.result import write_json
 
 import torch
 import torch.distributed as dist

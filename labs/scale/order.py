@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 
 PER_SHARD = 1024  # images, at most
 FEWEST = 8  # shards, where there are that many images, so that as many readers have one each

@@ -16,15 +16,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common import record
-from common.errors import InputError, one_line_errors, printable
-from common.machine import ROOT
-from common.options import OneLineParser, folder, whole_number
 from labs.scale.jpegs import Engine, Listing, image_folder, listed, on_all_cores
 from labs.scale.order import shards_of
 from labs.scale.packing import packed_shard
 from labs.scale.shards import INDEX, Index, Shard, check
 from labs.scale.spark import spark_engine
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, OneLineParser, folder, one_line_errors, printable, whole_number
 
 
 def shard_folder(data: Path, size: int) -> Path:
@@ -43,7 +42,7 @@ def preprocess(data: Path, out: Path, size: int, engine: Engine = on_all_cores) 
 
 
 def _of_part(listing: Listing, out: Path, size: int, engine: Engine) -> Index:
-    with record.writing(out):
+    with result.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     shards = shards_of(len(listing))
     answers = [json.loads(answer) for answer in engine(packed_shard, _jobs(listing, out, size), 1)]
@@ -58,7 +57,7 @@ def _of_part(listing: Listing, out: Path, size: int, engine: Engine) -> Index:
         corrupt=dict(listing.corrupt),
         shards=[Shard(**answer) for answer in answers],
     )
-    record.write_json(out / INDEX, asdict(index))
+    result.write_json(out / INDEX, asdict(index))
     return check(out)
 
 

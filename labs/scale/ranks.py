@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from common.errors import InputError, printable
 from labs.scale.node import ANOTHER_ENDED
+from walkthrough.results.errors import InputError, printable
 
 import torch
 import torch.distributed as dist

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common import record
-from common.errors import InputError
 from labs.scale.decoding import UNREADABLE, small_jpeg
 from labs.scale.jpegs import BEGUN, MADE, Jpegs, Listing, kept_json, on_all_cores, write_beside
+from walkthrough.results import result
+from walkthrough.results.errors import InputError
 
 import torch
 from torch.utils.data import Dataset
@@ -27,13 +27,13 @@ def resized_once(listing: Listing, size: int) -> Listing:
     settings = {"made_from": listing.digest}
     if kept_json(made) == settings:
         return small
-    with record.writing(root):
+    with result.writing(root):
         if kept_json(begun) != settings:
             made.unlink(missing_ok=True)
             if root.exists():
                 shutil.rmtree(root)
             root.mkdir(parents=True)
-            record.write_json(begun, settings)
+            result.write_json(begun, settings)
         print(f"resizing {len(listing)} JPEGs to {size} px into {root}, once", flush=True)
         for name in listing.classes:
             (root / name).mkdir(exist_ok=True)
@@ -41,7 +41,7 @@ def resized_once(listing: Listing, size: int) -> Listing:
         failures = on_all_cores(_resize, [job for job in jobs if not os.path.exists(job[1])])
         if failed := [failure for failure in failures if failure]:
             raise InputError(f"{failed[0]}: it was changed since it was checked; bring it again, or remove it")
-        record.write_json(made, settings)
+        result.write_json(made, settings)
         begun.unlink(missing_ok=True)
     return small
 

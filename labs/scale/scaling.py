@@ -6,7 +6,7 @@ processes have N cores; with more processes than cores a row says `oversubscribe
 
 Communication is measured in two ways. `exposed_ms`: a step's time less that of the same step without the exchange of
 gradients, their windows alternating: what communication costs. `communication_ms`: the time in which a collective runs
-in a rank's trace, `breakdown_us.communication` of `python -m common explain TRACE --json`: on a CPU with what the
+in a rank's trace, `breakdown_us.communication` of `python -m walkthrough explain TRACE --json`: on a CPU with what the
 backward pass hides of it, and with the wait for ranks that come late.
 """
 
@@ -21,13 +21,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.errors import InputError, printable
-from common.machine import ROOT, usable_cores
 from common.options import StepOptions
-from common.record import read_json
 from labs.scale import one_rank
 from labs.scale.launch import launch
 from labs.scale.one_rank import EXCHANGES, Measurement
+from walkthrough.results.environment import ROOT, usable_cores
+from walkthrough.results.errors import InputError, printable
+from walkthrough.results.result import read_json
 
 import torch
 
@@ -101,7 +101,7 @@ def explained(trace: str) -> Row:
 
 def explanation(trace: str) -> Row:
     """What `explain` says of a trace, or of the newest one in a folder. Raises InputError."""
-    command = [sys.executable, "-m", "common", "explain", trace, "--json"]
+    command = [sys.executable, "-m", "walkthrough", "explain", trace, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
         raise InputError(f"{trace} is not explained: {printable(done.stderr, 200)}")

@@ -21,12 +21,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common import record
-from common.errors import InputError, one_line_errors
-from common.options import OneLineParser, folder
+from common import one_line_errors
 from labs.scale.decoding import pixels
 from labs.scale.order import of_reader, whole_batches, within
 from labs.scale.packing import is_whole
+from walkthrough.results import result
+from walkthrough.results.errors import InputError, OneLineParser, folder
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -77,7 +77,7 @@ def check(folder: Path) -> Index:
     """
     if not (folder / INDEX).exists():
         raise InputError(f"no {INDEX} in {folder}: make shards with python labs/scale/preprocess.py --data DIR")
-    index = record.read_as(Index, folder / INDEX, schemas=(1,))
+    index = result.read_as(Index, folder / INDEX, schemas=(1,))
     again = "python labs/scale/preprocess.py makes it again, and no other"
     for shard in index.shards:
         path = folder / shard.name

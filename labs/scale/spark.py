@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from common.errors import InputError, printable
-from common.machine import ROOT
 from common.studies.extras import imported, stderr_into
 from labs.scale.jpegs import PROCESS_LOST, Engine
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, printable
 
 MASTERS = r"local(\[[\w*,]+\])?$|yarn$|(spark|k8s)://."
 WORKERS_NEED = ("decoding.py", "packing.py")  # of this lab

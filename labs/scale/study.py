@@ -17,8 +17,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import device_name
-from common.errors import InputError, one_line_errors
-from common.machine import usable_cores
 from common.options import StepOptions
 from common.studies.lab import Claim, Measuring, NotMeasured, Row, lab_options, report
 from labs.scale import audit, tables
@@ -26,6 +24,8 @@ from labs.scale.batches import bytes_on_disk
 from labs.scale.jpegs import DRAWN, Listing, image_folder, listed
 from labs.scale.measure import ENGINES, PIPELINES, SHARDS
 from labs.scale.model import DEFAULTS, width_of
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError, one_line_errors
 
 import torch
 

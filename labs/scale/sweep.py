@@ -20,15 +20,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common import record
 from common.device import device_name
-from common.errors import InputError, one_line_errors, printable
-from common.machine import now, usable_cores
-from common.options import OneLineParser, StepOptions, add_step_options, resolved, whole_number
+from common.options import StepOptions, add_step_options, resolved
 from common.studies import isolated
 from labs.scale.model import DEFAULTS
 from labs.scale.trials import BATCH_SIZES, PRUNERS, Settings, opened, optuna, states
 from labs.scale.tuning import HELD_OUT, subset
+from walkthrough.results import result as record
+from walkthrough.results.environment import now, usable_cores
+from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, printable, whole_number
 
 import torch
 

@@ -22,17 +22,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, device_name, disable_tf32
-from common.errors import InputError, is_out_of_memory, one_line_errors, printable
+from walkthrough.results.errors import (
+    InputError,
+    OneLineParser,
+    is_out_of_memory,
+    one_line_errors,
+    printable,
+    whole_number,
+)
 from common.failures import as_input_error
-from common.machine import keep_freed_memory, usable_cores
-from common.options import OneLineParser, StepOptions, add_step_options, resolved, whole_number
-from common.record import check_writable, writing
+from common.options import StepOptions, add_step_options, resolved
 from common.studies.checkpoints import CHECKPOINT, write, write_table
 from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, normalised
 from labs.scale.launch import launch
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.ranks import from_rank_0, joined, reported
 from labs.scale.training import DTYPES, STATEFUL, Epoch, Settings, Training
+from walkthrough.results.environment import keep_freed_memory, usable_cores
+from walkthrough.results.result import check_writable, writing
 
 import torch
 

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from common.device import synchronize
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 
 import torch
 import torch.distributed as dist

@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32
-from common.errors import InputError, is_out_of_memory, printable
-from common.machine import usable_cores
-from common.record import writing
 from common.studies.extras import imported
 from common.studies.lab import serve
 from labs.scale.tuning import AfterEpoch, Diverged, subset, trained
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError, is_out_of_memory, printable
+from walkthrough.results.result import writing
 
 import torch
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import InputError
 from common.options import StepOptions
-from common.record import write_whole
 from labs.scale.jpegs import as_uint8, image_folder, listed, normalised
 from labs.scale.model import mobilenet
+from walkthrough.results.errors import InputError
+from walkthrough.results.result import write_whole
 
 import torch
 from torch import nn

@@ -14,9 +14,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
-from common.errors import one_line_errors
 from common.options import step_options
-from common.session import run_step
+from common.session import one_line_errors, run_step
 from labs.simcls.data import Collate, token_count, training_set
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import DEFAULTS, re_ranker

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common import record
-from common.errors import InputError
-from common.machine import ROOT
 from common.studies import docstrings
 from common.studies.extras import imported
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
 
 CANDIDATES = 16  # of each document, as many as the paper samples from its generator
 WHOLE, BEGUN = 6, 4  # sentences (or runs of them) that are candidates, and of which truncations are, at most
@@ -84,9 +84,9 @@ def from_docstrings(keep: Path, folders: Sequence[Path]) -> Corpus:
     if texts is None:
         print("data: collecting the docstrings of the installed packages, once")
         texts = docstrings.collect(folders)
-        with record.writing(keep):
+        with result.writing(keep):
             keep.mkdir(parents=True, exist_ok=True)
-        record.write_json(path, {"schema": SCHEMA, "key": key, "docstrings": [asdict(text) for text in texts]})
+        result.write_json(path, {"schema": SCHEMA, "key": key, "docstrings": [asdict(text) for text in texts]})
     documents = [_document(text.package, text.body, text.summary, text.sentences) for text in texts]
     whole = tuple(document for document in documents if document is not None)
     if len({document.group for document in whole}) < FOLDS:
@@ -140,12 +140,12 @@ def fetch_articles(data: Path) -> None:
     if final.is_dir():
         return
     datasets = imported("datasets", "simcls", "CNN/DailyMail (--download)")
-    with record.writing(data):
+    with result.writing(data):
         data.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=".download-", dir=data))
     try:
         fetched = datasets.load_dataset(HUB_NAME, HUB_VERSION, cache_dir=str(staging / "cache"))
-        with record.writing(final):
+        with result.writing(final):
             fetched.save_to_disk(str(staging / "whole"))
             (staging / "whole").rename(final)
     except InputError:
@@ -189,7 +189,7 @@ def _document(group: str, text: str, reference: str, sentences: Sequence[str], w
 
 def _kept(path: Path, key: str) -> list[docstrings.Docstring] | None:
     try:
-        value = record.read_json(path)
+        value = result.read_json(path)
         if value["schema"] != SCHEMA or value["key"] != key:
             return None
         return [

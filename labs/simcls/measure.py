@@ -14,9 +14,7 @@ from unittest.mock import patch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common import record
 from common.device import synchronize
-from common.errors import InputError
 from common.options import StepOptions
 from common.studies.lab import serve
 from common.studies.programs import profiled_peak_bytes
@@ -24,6 +22,8 @@ from common.studies.programs import program as program_of
 from labs.simcls.data import Collate, training_set
 from labs.simcls.model import size_of
 from labs.simcls.training import trained
+from walkthrough.results import result
+from walkthrough.results.errors import InputError
 
 import torch
 from torch.utils.data import DataLoader
@@ -44,7 +44,7 @@ def program(options: StepOptions, name: str, run: int) -> dict[str, Any]:
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InputError((done.stderr.strip().splitlines() or [f"ended with code {done.returncode}"])[-1])
-    return record.read_json(options.logdir / name / record.FILE)
+    return result.read_json(options.logdir / name / result.FILE)
 
 
 def loading(options: StepOptions, workers: int, ordered_once: bool) -> float:

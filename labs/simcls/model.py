@@ -7,10 +7,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from common.errors import InputError
-from common.machine import ROOT
 from common.options import Defaults
 from common.studies.extras import imported
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
 
 
 @dataclass(frozen=True)

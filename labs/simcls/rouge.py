@@ -12,11 +12,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common import record
-from common.errors import InputError
-from common.machine import usable_cores
 from common.studies.extras import imported
 from labs.simcls.documents import Corpus, Document
+from walkthrough.results import result
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError
 
 KINDS = ("rouge1", "rouge2", "rougeL")
 Scores = Sequence[Sequence[float]]  # of a document: for each candidate one of each kind
@@ -46,7 +46,7 @@ def kept_rouge(keep: Path, texts: Corpus) -> dict[Document, Scores]:
     for document in texts.documents:
         digest.update(repr(document).encode())
     try:
-        value = record.read_json(path)
+        value = result.read_json(path)
         scores = value["rouge"] if value["key"] == digest.hexdigest() else None
     except (InputError, KeyError):  # none yet, or not ours: computed anew
         scores = None
@@ -55,7 +55,7 @@ def kept_rouge(keep: Path, texts: Corpus) -> dict[Document, Scores]:
         print(f"data: ROUGE of the candidates of {len(texts.documents)} documents, once")
         with ProcessPoolExecutor(usable_cores(), mp_context=get_context("spawn")) as processes:
             scores = list(processes.map(rouge_of, texts.documents, chunksize=64))
-        record.write_json(path, {"key": digest.hexdigest(), "rouge": scores})
+        result.write_json(path, {"key": digest.hexdigest(), "rouge": scores})
     return dict(zip(texts.documents, scores, strict=True))
 
 

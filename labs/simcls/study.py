@@ -11,12 +11,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.errors import InputError, one_line_errors
-from common.machine import usable_cores
 from common.studies.lab import Measuring, NotMeasured, Row, lab_options, report
 from labs.simcls import documents, rouge, tables
 from labs.simcls.data import check_extras
 from labs.simcls.model import DEFAULTS
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError, one_line_errors
 
 PROGRAMS = ("00_baseline", "01_workers", "02_half_precision", "03_checkpointing", "04_ordered_once")
 CANDIDATES = (1, 2, 4, 8, 16)

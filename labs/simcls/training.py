@@ -9,15 +9,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from common.device import autocast_dtype
-from common.errors import InputError
 from common.options import StepOptions
+from common.studies.words import word_vectors
 from labs.simcls import rouge
 from labs.simcls.data import Candidates, Collate, PlacedTokens, tokens_for
 from labs.simcls.documents import CANDIDATES, Corpus, Document, corpus, split
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, ReRanker, re_ranker, size_of
 from labs.simcls.rouge import Scores, kept_rouge, mean
-from common.studies.words import word_vectors
+from walkthrough.results.errors import InputError
 
 METHODS = ("worst", "random", "first", "best place", "nearest length", "re-ranked", "oracle")
 OF_TEST = 64  # documents per batch where nothing is kept for backward

@@ -11,10 +11,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
-from common import record
-from common.errors import InputError, one_line_errors
-from common.machine import ROOT
 from common.studies.lab import FILE, LabStudy, read
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, one_line_errors
 
 HERE = Path(__file__).parent
 RECORDED = ROOT / "logs" / "reference" / "labs" / "speedrun" / FILE
@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> None:
     if changed and "--check" in words:
         raise InputError(f"out of date: {listed}; run `python labs/speedrun/heads.py`")
     for path, text in changed.items():
-        record.write_whole(path, text)
+        result.write_whole(path, text)
     print(f"written: {listed}" if changed else "all heads are up to date")
 
 

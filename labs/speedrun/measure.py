@@ -14,8 +14,6 @@ from unittest.mock import patch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common import record
-from common.errors import InputError
 from common.options import StepOptions
 from common.studies.images import FOLDS
 from common.studies.lab import serve
@@ -24,6 +22,8 @@ from labs.speedrun import race as races_module
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.race import FILE, Race, RaceOptions, race_options
 from labs.speedrun.recipe import Recipe, assemble, raced, recipes
+from walkthrough.results import result
+from walkthrough.results.errors import InputError
 
 import torch
 from torch.nn import functional as F
@@ -77,7 +77,7 @@ def _races(
             argv = [program, *words(options, "--seed", options.seed + seed, "--race-only", *changes)]
             error = _run(program, argv)
             if file.exists():  # also that of a failure, whose program ends with an error
-                answers.append({**record.read_json(file), "error": None})
+                answers.append({**result.read_json(file), "error": None})
             else:
                 answers.append({"program": program, "seed": options.seed + seed, "error": error or "no result"})
     return answers

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from common.errors import InputError
 from common.options import Defaults
+from walkthrough.results.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_SCALE = 0.125  # of ResNet-9's logits, as Page has it

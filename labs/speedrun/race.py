@@ -19,17 +19,18 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from common import machine, record
 from common.device import device_name, synchronize
-from common.errors import InputError
 from common.failures import as_input_error
 from common.loaders import Loader
-from common.options import OneLineParser, StepOptions, add_step_options, resolved, unread, whole_number
+from common.options import StepOptions, add_step_options, resolved, unread
 from common.session import run_step
 from common.studies.images import FOLDS, NAMES, DataSet, source_in
 from labs.speedrun.augment import DeviceBatches
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.plans import SETTINGS
+from walkthrough.results import environment
+from walkthrough.results import result
+from walkthrough.results.errors import InputError, OneLineParser, whole_number
 
 import torch
 from torch import nn
@@ -175,7 +176,7 @@ def race(
     """
     device, model = torch.device(args.device), state[0]
     if device.type == "cpu":
-        machine.keep_freed_memory()
+        environment.keep_freed_memory()
     start_up_seconds = _start_up(loader, train_step, state, prepare, device)
     images, labels = data.prepared(data.test, device)
     seconds, accuracies, losses = [0.0], list[float](), list[float]()
@@ -288,10 +289,10 @@ def run_race(
         print(f"cProfile slows the race down, so it is no record; look at it with: snakeviz {args.cprofile}")
         return done
     folder = args.logdir / program
-    with record.writing(folder):
+    with result.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    record.write_json(
-        folder / FILE, {**asdict(done), "fold": args.fold, "torch": torch.__version__, "started": machine.now()}
+    result.write_json(
+        folder / FILE, {**asdict(done), "fold": args.fold, "torch": torch.__version__, "started": environment.now()}
     )
     if done.failure:
         raise InputError(str(done))
@@ -304,6 +305,6 @@ def run_race(
 def write_profile(profile: cProfile.Profile, path: Path) -> None:
     """Write cProfile's figures, whole or not at all; `snakeviz` and `python -m pstats` read them."""
     partial = path.with_name(f".{path.name}.partial")
-    with record.writing(path):
+    with result.writing(path):
         profile.dump_stats(partial)
         partial.replace(path)

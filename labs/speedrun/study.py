@@ -19,8 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, device_name
-from common.errors import InputError, one_line_errors
-from common.machine import usable_cores
 from common.studies.heat_map import HeatMap, write
 from common.studies.images import DataSet
 from common.studies.lab import Measuring, NotMeasured, Row, lab_options, report
@@ -31,6 +29,8 @@ from labs.speedrun.model import DEFAULTS, width_of
 from labs.speedrun.plans import SETTINGS
 from labs.speedrun.race import RaceOptions
 from labs.speedrun.tables import FASTER_RATE, LAST, NAIVE, PROGRAMS, Races, race_of
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError, one_line_errors
 
 CONSTANT = PROGRAMS[:4]  # programs with a constant learning rate: long, so each has a process of its own
 SCHEDULED = PROGRAMS[4:-1]

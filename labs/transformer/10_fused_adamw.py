@@ -13,9 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
-from common.errors import one_line_errors
 from common.options import step_options
-from common.session import run_step
+from common.session import one_line_errors, run_step
 from labs.transformer.batches import Packing, packed_micro_batches, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier, packed_logits

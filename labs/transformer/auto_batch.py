@@ -6,7 +6,7 @@ import torch
 from torch.optim import Optimizer
 
 from common.device import device_name, empty_cache
-from common.errors import InputError, is_out_of_memory
+from walkthrough.results.errors import InputError, is_out_of_memory
 
 Batch = Sequence[torch.Tensor]  # tensors whose first dimension counts texts
 LossOf = Callable[..., torch.Tensor]  # loss_of(*batch): the mean over the texts of a batch, with its graph

@@ -3,9 +3,9 @@
 from collections import Counter
 from typing import Any
 
-from common.errors import InputError
 from common.studies.extras import imported
 from labs.transformer.texts import Texts
+from walkthrough.results.errors import InputError
 
 FEW = 1000  # training texts: of fewer, words that come once are kept
 WORDS, PUNCTUATED, COMMONEST = "bag of words", "bag of words and punctuation", "commonest class"

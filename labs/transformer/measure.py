@@ -18,8 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, disable_tf32, empty_cache
-from common.errors import InputError, is_out_of_memory, printable
-from common.machine import ROOT, keep_freed_memory
 from common.options import StepOptions
 from common.studies.lab import serve
 from common.studies.programs import timed_with_loader
@@ -30,6 +28,8 @@ from labs.transformer.batches import DynamicPadding, FixedPadding, Packing, Unif
 from labs.transformer.data import training_set
 from labs.transformer.tricks import SMALL_BATCH, TRICKS, assemble
 from labs.transformer.variants import PREDICTED, VARIANTS, cumulative_name
+from walkthrough.results.environment import ROOT, keep_freed_memory
+from walkthrough.results.errors import InputError, is_out_of_memory, printable
 
 import torch
 from torch.utils.data import DataLoader
@@ -228,7 +228,7 @@ def once(options: StepOptions, part: str) -> dict[str, Any]:
 
 
 def explained(options: StepOptions, name: str) -> dict[str, Any]:
-    """Trace one of the numbered programs, and what `python -m common explain` says of the trace first."""
+    """Trace one of the numbered programs, and what `python -m walkthrough explain` says of the trace first."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, Path(__file__).with_name(f"{name}.py"), "--quick", "--logdir", folder),
@@ -236,7 +236,7 @@ def explained(options: StepOptions, name: str) -> dict[str, Any]:
             *("--batch-size", options.batch_size, "--precision", options.precision, "--seed", options.seed),
         ]
         output_of([str(word) for word in command])
-        report = output_of([sys.executable, "-m", "common", "explain", str(Path(folder) / name), "--json"])
+        report = output_of([sys.executable, "-m", "walkthrough", "explain", str(Path(folder) / name), "--json"])
     explanation = json.loads(report)
     return {"advice": explanation["advice"], "findings": explanation["findings"]}
 

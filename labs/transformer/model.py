@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from common.errors import InputError
-from common.machine import ROOT
 from common.options import Defaults
 from common.studies.extras import imported
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader
 
 from common.options import StepOptions
-from common.studies.fit.allocator import reserved_bytes
 from common.studies.fit.stand_in_gpu import stand_in_gpu
-from common.studies.fit.tracker import MemoryTracker
 from common.studies.programs import peak_bytes
-from labs.transformer.data import Tokenized, training_set
 from labs.transformer import tricks as tricks_module
 from labs.transformer.batches import packed_micro_batches
+from labs.transformer.data import Tokenized, training_set
 from labs.transformer.tricks import SMALL_BATCH, Training, assemble
+from walkthrough.memory.allocator import reserved_bytes
+from walkthrough.memory.tracker import MemoryTracker
 
 MODEL, PRECISION, BATCH_SIZE = "base", "fp16", 32  # DistilBERT's own size; a T4 has no bf16
 VOCABULARY = 30_522  # of distilbert-base-uncased

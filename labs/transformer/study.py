@@ -18,14 +18,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes
-from common.errors import InputError, one_line_errors
-from common.machine import usable_cores
 from common.options import StepOptions
 from common.studies.extras import imported
 from common.studies.lab import Measuring, NotMeasured, lab_options, report
 from labs.transformer import audit, quality, tables
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError, one_line_errors
 
 ROUNDS, LOADING_ROUNDS, SEEDS = {True: 3, False: 5}, {True: 1, False: 4}, {True: 2, False: 3}  # by --quick
 WORKERS = {True: (0, 2, 4), False: (0, 1, 2, 4, 8)}

@@ -13,12 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from common import record
-from common.errors import InputError, printable
-from common.machine import ROOT
 from common.options import StepOptions
 from common.studies import docstrings
 from common.studies.extras import imported
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, printable
 
 QUICK_TEXTS = 4000  # of each part at most, by --quick
 CLASSES = 20  # packages: those with the most docstrings
@@ -99,9 +99,9 @@ def from_docstrings(keep: Path, folders: Sequence[Path]) -> Texts:
     if rows is None:
         print("data: collecting the docstrings of the installed packages, once: about a minute")
         rows = [(text.package, text.file, text.text) for text in docstrings.collect_texts(folders, MOST_PER_PACKAGE)]
-        with record.writing(keep):
+        with result.writing(keep):
             keep.mkdir(parents=True, exist_ok=True)
-        record.write_json(path, {"schema": SCHEMA, "key": key, "docstrings": rows})
+        result.write_json(path, {"schema": SCHEMA, "key": key, "docstrings": rows})
     counts = Counter(package for package, _, _ in rows)
     largest = sorted(counts, key=lambda name: (-counts[name], name))[:CLASSES]
     classes = tuple(sorted(name for name in largest if counts[name] >= FEWEST_PER_CLASS))
@@ -217,16 +217,16 @@ def _fetch(data: Path) -> None:
             f"{HUB_NAME} could not be downloaded ({type(error).__name__}): run without --download for the docstrings, "
             "or bring train.csv with columns text and label to --data"
         ) from error
-    with record.writing(data):
+    with result.writing(data):
         data.mkdir(parents=True, exist_ok=True)
     for part, rows in files.items():  # train last: it is what says that all is there
         lines = (json.dumps({"text": text, "label": label}) for text, label in rows if text.strip())
-        record.write_whole(data / f"{part}.jsonl", "\n".join(lines).encode())
+        result.write_whole(data / f"{part}.jsonl", "\n".join(lines).encode())
 
 
 def _kept(path: Path, key: str) -> list[tuple[str, str, str]] | None:
     try:
-        value = record.read_json(path)
+        value = result.read_json(path)
         if value["schema"] != SCHEMA or value["key"] != key:
             return None
         return [(str(package), str(file), str(text)) for package, file, text in value["docstrings"]]

@@ -19,15 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, device_name, disable_tf32
-from common.errors import InputError, one_line_errors, printable
-from common.options import OneLineParser, StepOptions, add_step_options, resolved, whole_number
-from common.record import check_writable, write_json, writing
+from common.options import StepOptions, add_step_options, resolved
 from common.studies.checkpoints import CHECKPOINT, write, write_table
 from common.studies.extras import imported
 from labs.transformer.bag_of_words import bags_of_words
 from labs.transformer.model import DEFAULTS, max_tokens
 from labs.transformer.texts import PARTS, texts
 from labs.transformer.training import BATCHES, DTYPES, STATEFUL, Epoch, Settings, Training, learning_rate
+from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, printable, whole_number
+from walkthrough.results.result import check_writable, write_json, writing
 
 import torch
 

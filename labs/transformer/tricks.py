@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from common.device import autocast_dtype
-from common.errors import InputError
 from common.options import StepOptions
 from common.studies.programs import TokenCount, TrainStep
+from walkthrough.results.errors import InputError
 from labs.transformer.batches import (
     DynamicPadding,
     FixedPadding,

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from support import ROOT, assert_refused, run_program
 
-from common.attach.time_command import Run, compared
+from walkthrough.attach.time_command import Run, compared
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
 def time_(*words, cwd=None):
-    return run_program("-m", "common", "time", *words, cwd=cwd, PYTHONPATH=ROOT)
+    return run_program("-m", "walkthrough", "time", *words, cwd=cwd, PYTHONPATH=ROOT)
 
 
 def made(seconds, samples=None, steps=2, **happenings):

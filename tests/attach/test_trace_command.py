@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
 
-from common.attach.launch import Outcome, run_attached, why_nothing
-from common.trace.source import traces_in
+from walkthrough.attach.launch import Outcome, run_attached, why_nothing
+from walkthrough.trace.source import traces_in
 
 pytestmark = pytest.mark.xdist_group("trace")  # the programs of every style run once
 PROGRAMS = Path(__file__).parent / "programs"
@@ -24,7 +24,7 @@ WARMUP = 4
 
 
 def trace(*words, cwd=None, **environment):
-    return run_program("-m", "common", "trace", *words, cwd=cwd, PYTHONPATH=ROOT, **environment)
+    return run_program("-m", "walkthrough", "trace", *words, cwd=cwd, PYTHONPATH=ROOT, **environment)
 
 
 def contents(path):
@@ -256,7 +256,8 @@ while True:
 def test_a_signal_ends_the_program_and_keeps_what_is_whole(tmp_path, at, number, code, words):
     script = tmp_path / "forever.py"
     script.write_text(FOREVER.format(programs=str(PROGRAMS), at=at), encoding="utf-8")
-    command = [sys.executable, "-m", "common", "trace", "--warmup", "4", "--out", "out", "--", sys.executable, script]
+    words = ["trace", "--warmup", "4", "--out", "out", "--", sys.executable, script]
+    command = [sys.executable, "-m", "walkthrough", *words]
     process = subprocess.Popen(
         list(map(str, command)),
         cwd=tmp_path,

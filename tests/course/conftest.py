@@ -7,9 +7,9 @@ import shutil
 import pytest
 from support import CPU_RECORD, NAMES, ROOT, build_site, make_result, write_run
 
-from common import record
 from common.course import pages, recorded
 from common.course.recorded import Course
+from walkthrough.results import result as record
 
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
 GPU = "made-up-gpu"

@@ -8,17 +8,17 @@ from dataclasses import asdict, replace
 import pytest
 from support import CPU_RECORD, ROOT, make_limit, make_result
 
-from common import record
 from common.course import figures, first_picture, interactive, pages, recorded
 from common.course.blocks import BLOCKS, study
 from common.course.blocks.step import same_round
 from common.course.recorded import Course
-from common.errors import InputError
-from common.ladder import gpu_memory, published
-from common.ladder.compare import Row
-from common.ladder.statistics import SAME
-from common.studies.fit.record import GPUS
 from common.studies.study import STUDIES
+from walkthrough.compare import gpu_memory, published
+from walkthrough.compare.compare import Row
+from walkthrough.compare.statistics import SAME
+from walkthrough.memory.record import GPUS
+from walkthrough.results import result
+from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")
 DOCS = ROOT / "docs"
@@ -114,7 +114,7 @@ def test_every_study_has_blocks_that_name_its_command_where_it_was_not_recorded(
     assert set(study.COMMANDS) == set(STUDIES)
     texts = [block(gpu_course) for block in study.BLOCKS]
     for command in study.COMMANDS.values():
-        assert f"*Not recorded on made-up GPU: `python -m common {command}`.*" in texts
+        assert f"*Not recorded on made-up GPU: `python -m walkthrough {command}`.*" in texts
     assert all("Not recorded" in text for text in texts)
     assert "No roofline" in BLOCKS["figure"](gpu_course, "roofline")
     assert "% of limit" not in BLOCKS["number"](gpu_course, "01_amp")
@@ -122,7 +122,7 @@ def test_every_study_has_blocks_that_name_its_command_where_it_was_not_recorded(
 
 def test_a_limit_beside_a_ladder_gives_its_tables_and_each_steps_share_of_it(own_gpu_records):
     limit = make_limit(device="made-up GPU")  # 400 images/s
-    record.write_json(own_gpu_records / GPU / "limit.json", asdict(limit))
+    result.write_json(own_gpu_records / GPU / "limit.json", asdict(limit))
     course = Course(recorded.records(own_gpu_records))
     assert "| 400.0 |" in BLOCKS["limit-speeds"](course)
     assert "| convolution | 3 |" in BLOCKS["limit-groups"](course)
@@ -135,9 +135,9 @@ def test_a_limit_beside_a_ladder_gives_its_tables_and_each_steps_share_of_it(own
 
 def test_first_steps_are_those_of_the_first_run(own_gpu_records):
     folder = own_gpu_records / GPU / "13_compile" / "runs"
-    first = record.read_result(folder / "1.json")
-    record.write_result(folder / "1.json", replace(first, first_step_seconds=71.04))
-    record.write_result(folder / "2.json", replace(first, first_step_seconds=7.0))
+    first = result.read_result(folder / "1.json")
+    result.write_result(folder / "1.json", replace(first, first_step_seconds=71.04))
+    result.write_result(folder / "2.json", replace(first, first_step_seconds=7.0))
     table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
     assert "| `13_compile` | 71.0 | 0.32 |" in table
     assert "| `00_baseline` | 1.5 | 0.32 |" in table
@@ -146,8 +146,8 @@ def test_first_steps_are_those_of_the_first_run(own_gpu_records):
 
 def test_first_steps_of_a_record_that_lacks_them_are_left_open(own_gpu_records):
     for path in (own_gpu_records / GPU).glob("*/*/1.json"):
-        old = dict.fromkeys(record.SINCE_SCHEMA_2)
-        record.write_result(path, replace(record.read_result(path), schema=1, **old))
+        old = dict.fromkeys(result.SINCE_SCHEMA_2)
+        result.write_result(path, replace(result.read_result(path), schema=1, **old))
     table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
     assert "| `13_compile` | - | 0.32 |" in table
     assert "This record was made before `result.json` held the time of the first step (schema 1)." in table
@@ -158,7 +158,7 @@ def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
     for step, need in needs.items():
         for file in ("result.json", "runs/1.json"):
             path = own_gpu_records / GPU / step / file
-            record.write_json(path, record.read_json(path) | {"needs": need})
+            result.write_json(path, result.read_json(path) | {"needs": need})
     course = Course(recorded.records(own_gpu_records))
     assert "| needs a GPU |" in next(row for row in BLOCKS["chapters"](course).splitlines() if "05_pinned" in row)
     assert "**No effect on this device: it needs a GPU.**" in BLOCKS["number"](course, "05_pinned_memory")
@@ -182,7 +182,7 @@ def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
 def test_text_out_of_a_record_stays_text(own_gpu_records):
     for path in (own_gpu_records / GPU).glob("*/result.json"):
         notes = ["A <!-- end --> B", "<img src=x>", "[x](../../../etc/hosts)"]
-        record.write_result(path, replace(record.read_result(path), notes=notes, device="<b>GPU</b> `x`"))
+        result.write_result(path, replace(result.read_result(path), notes=notes, device="<b>GPU</b> `x`"))
     course = Course(recorded.records(own_gpu_records))
     text = pages.filled(page("00_measuring.md"), course)
     assert pages.filled(text, course) == text
@@ -203,13 +203,13 @@ def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu
 def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_records):
     names = [name for name in BLOCKS if name.startswith("gpu-memory")]
     without = Course(recorded.records(own_gpu_records))
-    assert all(BLOCKS[name](without).startswith("*Not recorded: `python -m common fit") for name in names)
+    assert all(BLOCKS[name](without).startswith("*Not recorded: `python -m walkthrough fit") for name in names)
     environment = without.shown.ladder.baseline.environment
     sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_259_000_000}
     settings = ("mobilenet_v2", 224, 32, "float32", 2_259_000_000, sizes, 2_400_000_000)
     one = gpu_memory.Prediction("00_baseline", [], *settings, largest={str(GPUS["T4"]): 199})
     fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
-    record.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
+    result.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
     course = Course(recorded.records(own_gpu_records))
     assert "| `00_baseline` | allocated | 2.51 | 2.26 | -10.0% | 2.26 |" in BLOCKS["gpu-memory-published"](course)
     assert "| `01_amp` | allocated | 1.32 | - | not predicted | - |" in BLOCKS["gpu-memory-published"](course)
@@ -224,7 +224,7 @@ def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_
 
 def test_a_broken_study_is_refused(own_cpu_record):
     limit = json.loads((own_cpu_record / "limit.json").read_text(encoding="utf-8"))
-    record.write_json(own_cpu_record / "limit.json", limit | {"flops_per_step": "many"})
+    result.write_json(own_cpu_record / "limit.json", limit | {"flops_per_step": "many"})
     with pytest.raises(InputError, match=r"limit\.json is broken"):
         BLOCKS["limit-facts"](Course(recorded.records(own_cpu_record.parent)))
 

@@ -13,8 +13,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from support import CPU_RECORD, NAMES, ROOT
 
-from common.__main__ import _parser
 from common.course.blocks import front
+from walkthrough.cli import _parser
 
 NOTEBOOK = ROOT / "docs" / "colab.ipynb"
 COPIED = ("common", "steps", "pyproject.toml")  # what a recording needs of the project
@@ -32,8 +32,9 @@ def code(notebook):
 
 
 def commands(notebook):
-    """The words of each `python -m common` in the notebook."""
-    lines = re.findall(r"^!python -m common (.+)$", "\n".join(cell.source for cell in code(notebook)), re.MULTILINE)
+    """The words of each `python -m walkthrough` in the notebook."""
+    text = "\n".join(cell.source for cell in code(notebook))
+    lines = re.findall(r"^!python -m walkthrough (.+)$", text, re.MULTILINE)
     return [shlex.split(line.replace("{RECORD}", "runs/gpu").replace("{MINUTES}", "15")) for line in lines]
 
 
@@ -124,7 +125,7 @@ def without_gpu(notebook, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_the_notebook_reads_and_packs_what_was_recorded(without_gpu, tmp_path):
     shutil.copytree(ROOT / "logs" / "reference" / CPU_RECORD, tmp_path / "walkthrough" / "runs" / CPU_RECORD)
-    replaced(without_gpu, "!python -m common record --runs 1", "#")
+    replaced(without_gpu, "!python -m walkthrough record --runs 1", "#")
     run(without_gpu, tmp_path, 300)
     text = printed(without_gpu)
     assert text.count("What to do: ") == 2

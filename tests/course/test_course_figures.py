@@ -4,7 +4,7 @@ import pytest
 from support import CPU_RECORD
 
 from common.course import figures, interactive, recorded
-from common.ladder.figures import svg_text
+from walkthrough.compare.figures import svg_text
 
 pytestmark = pytest.mark.xdist_group("course")
 OF_STUDIES = {"roofline": "limit", "ablation": "ablation", "sweep": "sweep"}

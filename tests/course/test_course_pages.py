@@ -9,7 +9,7 @@ from support import NAMES, ROOT, assert_refused, run_program
 from common.course import pages
 from common.course.blocks import mysteries
 from common.course.blocks.page import FOOT, measured, measured_again
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")  # the records are read once
 DOCS = ROOT / "docs"

@@ -11,7 +11,7 @@ import socket
 import pytest
 from support import ROOT, run_program
 
-from common.__main__ import _parser
+from walkthrough.cli import _parser
 
 PAGE = (ROOT / "docs" / "your_own_script.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
@@ -26,7 +26,7 @@ def write_program(folder, *blocks):
 
 
 def explained(path):
-    finished = run_program("-m", "common", "explain", path, "--json", cwd=ROOT)
+    finished = run_program("-m", "walkthrough", "explain", path, "--json", cwd=ROOT)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
 
@@ -71,9 +71,9 @@ def test_the_commands_of_the_page_are_commands_and_have_its_options():
 
 
 def test_the_callbacks_of_the_page_are_there():
-    from common import callbacks
+    from walkthrough.attach import callbacks
 
-    (names,) = re.findall(r"from common\.callbacks import (.+)", PAGE)
+    (names,) = re.findall(r"from walkthrough\.attach\.callbacks import (.+)", PAGE)
     assert all(hasattr(callbacks, name) for name in names.split(", "))
 
 
@@ -105,7 +105,7 @@ def test_two_ranks_record_a_trace_each_that_holds_its_rank(parts, tmp_path):
 
 
 RECORDING = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    python3? -m common (.+?)(?: +#.*)?$", RECORDING, re.MULTILINE)
+COMMANDS = re.findall(r"^    python3? -m walkthrough (.+?)(?: +#.*)?$", RECORDING, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMMANDS)

@@ -6,11 +6,11 @@ import shlex
 import pytest
 from support import CPU_RECORD, NAMES, ROOT
 
-from common.__main__ import _parser
 from common.course.blocks import BLOCKS
 from common.course.blocks.log import LINES, TEMPLATE, docstring_part
 from common.course.recorded import Course
-from common.errors import InputError
+from walkthrough.cli import _parser
+from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")  # the records are read once
 DOCS = ROOT / "docs"
@@ -170,7 +170,7 @@ def test_every_step_says_its_idea_and_its_change(step):
 
 
 def test_the_commands_of_the_log_are_commands():
-    lines = re.findall(r"^    (?:python -m common|walkthrough) (.+?)(?: {2,}#.*)?$", LOG, re.MULTILINE)
+    lines = re.findall(r"^    (?:python -m walkthrough|walkthrough) (.+?)(?: {2,}#.*)?$", LOG, re.MULTILINE)
     assert {line.split()[0] for line in lines} == {"explain", "compare", "time"}
     for line in lines:
         assert _parser().parse_args(shlex.split(line))

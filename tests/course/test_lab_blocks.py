@@ -4,12 +4,12 @@ from dataclasses import asdict
 
 import pytest
 
-from common import record
 from common.course import lab_figures
 from common.course.blocks import BLOCKS
 from common.course.recorded import Course, Recorded
-from common.ladder.statistics import Mean, Ratio
 from common.studies.lab import FILE, Claim, LabStudy
+from walkthrough.compare.statistics import Mean, Ratio
+from walkthrough.results import result
 
 
 def by_kind(peak):
@@ -28,7 +28,7 @@ def curve(variant, *losses):
 
 @pytest.fixture
 def study():
-    environment = record.Environment("2.15", None, None, "3.11", "Linux", "A CPU", 2, None)
+    environment = result.Environment("2.15", None, None, "3.11", "Linux", "A CPU", 2, None)
     rows = [{"workers": 0, "speed": None}, {"workers": 2, "speed": asdict(Ratio(1.5, 1.2, 1.8, 3))}]
     tables = {
         "workers": rows,
@@ -50,7 +50,7 @@ def study():
 def course(study, tmp_path):
     folder = tmp_path / "labs" / "mine"
     folder.mkdir(parents=True)
-    record.write_json(folder / FILE, asdict(study))
+    result.write_json(folder / FILE, asdict(study))
     return Course([Recorded(tmp_path / "a-cpu", None)], to_docs="../")
 
 

@@ -12,10 +12,10 @@ from support import ROOT, assert_refused, run_program
 from common.course import mysteries
 from common.course.blocks import BLOCKS
 from common.course.blocks.mysteries import EVIDENCE
-from common.errors import InputError
-from common.run import privacy
-from common.trace.by_operator import by_operator
-from common.trace.summary import summarize
+from walkthrough.results import privacy
+from walkthrough.results.errors import InputError
+from walkthrough.trace.by_operator import by_operator
+from walkthrough.trace.summary import summarize
 
 each = pytest.mark.parametrize("name", mysteries.NAMES)
 GIVEAWAYS = re.compile(r"augment|cache|sync|fixed|mystery|slow", re.IGNORECASE)
@@ -107,7 +107,7 @@ def test_what_explain_says_is_not_the_whole_answer(shown, name):
 
 @each
 def test_the_command_of_the_page_reads_a_trace(name):
-    finished = run_program("-m", "common", "explain", f"docs/mysteries/{name}", cwd=ROOT)
+    finished = run_program("-m", "walkthrough", "explain", f"docs/mysteries/{name}", cwd=ROOT)
     assert finished.returncode == 0
     assert "What to do" in finished.stdout
 
@@ -220,7 +220,7 @@ def test_the_traces_that_are_named_are_recorded(monkeypatch):
 
 
 def test_explain_reads_the_folder_of_mysteries_without_a_complaint():
-    done = run_program("-m", "common", "explain", "docs/mysteries", cwd=ROOT)
+    done = run_program("-m", "walkthrough", "explain", "docs/mysteries", cwd=ROOT)
     assert "traceEvents" not in done.stdout + done.stderr
 
 

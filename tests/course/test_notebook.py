@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 from support import NAMES, ROOT
 
 from common.course.recorded import records
-from common.ladder import markdown
+from walkthrough.compare import markdown
 
 pytestmark = pytest.mark.xdist_group("notebook")
 NOTEBOOK = ROOT / "docs" / "walkthrough.ipynb"

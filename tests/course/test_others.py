@@ -7,7 +7,7 @@ from support import ROOT
 from support.trace_builder import TraceBuilder
 
 from common.course import others
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 
 SHARED = ROOT.parent / "shared" / "traces"
 

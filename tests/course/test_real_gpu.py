@@ -14,8 +14,8 @@ from common.course import pages, real_gpu, recorded, strips, traced
 from common.course.blocks import BLOCKS
 from common.course.others import traces_in
 from common.course.recorded import Course
-from common.errors import InputError
-from common.reference import samples
+from walkthrough.records import samples
+from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")
 FOLDER = Path(os.environ.get("WALKTHROUGH_SAMPLES", ROOT / "logs" / "samples"))
@@ -33,7 +33,7 @@ def test_each_chapter_from_00_to_05_has_a_figure_and_says_whose_traces_it_shows(
     for name, draw in drawings.items():
         drawn = draw()
         assert "published" in drawn.caption
-        assert "`python -m common samples` fetches" in drawn.caption
+        assert "`python -m walkthrough samples` fetches" in drawn.caption
         assert len(drawn.alt) > 100
         assert ("predicted" in drawn.caption.lower()) == (name not in ("00_measuring", "04_loading", "idle"))
         assert "*" not in drawn.caption
@@ -61,7 +61,9 @@ def test_what_was_computed_names_its_traces_and_no_lane_is_more_than_full(sample
 
 def test_what_was_computed_is_what_the_traces_give(sampled):
     if not FOLDER.is_dir():
-        pytest.skip(f"no samples: `python -m common samples` fetches them into {FOLDER}, or set WALKTHROUGH_SAMPLES")
+        pytest.skip(
+            f"no samples: `python -m walkthrough samples` fetches them into {FOLDER}, or set WALKTHROUGH_SAMPLES"
+        )
     new = traced.compute(traces_in(FOLDER))
     assert (new.sha256, new.explain, new.kernels) == (sampled.sha256, sampled.explain, sampled.kernels)
     for name, brief in new.briefs.items():
@@ -131,7 +133,7 @@ def test_the_longest_stretch_of_a_group_and_of_an_idle_lane():
 
 
 def test_computing_without_the_traces_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="lacks the trace resnet50_v100_0_workers: `python -m common samples`"):
+    with pytest.raises(InputError, match="lacks the trace resnet50_v100_0_workers: `python -m walkthrough samples`"):
         traced.compute({})
     with pytest.raises(SystemExit):
         traced.main([str(tmp_path / "none")])

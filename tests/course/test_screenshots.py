@@ -59,12 +59,12 @@ def test_the_pictures_of_the_record_show_what_is_recorded_now(shown_record, tmp_
     assert {name: screenshots.listed()[name] for name in now} == now, "run `make docs-screenshots`"
 
 
-@pytest.mark.skipif(not HERE, reason="no samples here: python -m common samples fetches them")
+@pytest.mark.skipif(not HERE, reason="no samples here: python -m walkthrough samples fetches them")
 def test_the_pictures_of_samples_show_the_files_that_are_there(shown_record):
     assert screenshots.listed() == screenshots.shown(shown_record), "run `make docs-screenshots`"
 
 
-@pytest.mark.skipif(not FETCHED.exists(), reason="the list of what `python -m common samples` fetches is not here")
+@pytest.mark.skipif(not FETCHED.exists(), reason="the list of what `python -m walkthrough samples` fetches is not here")
 def test_the_pictures_of_samples_show_the_files_that_the_command_fetches():
     fetched = {(entry["file"], entry["sha256"]) for entry in json.loads(FETCHED.read_text(encoding="utf-8"))["samples"]}
     listed = [entry for entry in screenshots.listed().values() if entry["source"]]

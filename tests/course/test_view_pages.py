@@ -7,7 +7,7 @@ import pytest
 from support import ROOT
 
 from common.course.screenshots import AFTER, BEFORE, PUBLISHED
-from common.trace.summary import summarize
+from walkthrough.trace.summary import summarize
 
 FOLDER = Path(os.environ.get("WALKTHROUGH_SAMPLES", ROOT / "logs" / "samples"))
 FILES = {run: FOLDER / run / sample.file for run, sample in PUBLISHED.items()}
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.xdist_group("course"),
     pytest.mark.skipif(
         not all(path.exists() for path in FILES.values()),
-        reason="no samples here: python -m common samples fetches them",
+        reason="no samples here: python -m walkthrough samples fetches them",
     ),
 ]
 

@@ -12,15 +12,14 @@ import pytest
 from support import ROOT, assert_refused, make_result, run_program, write_run
 from support.trace_builder import V100, TraceBuilder, two_steps
 
-from common import record
-from common.__main__ import main
-from common.errors import InputError, printable
-from common.explain import command as explain
-from common.ladder import compare
-from common.ladder import predictions as predicted
-from common.ladder.statistics import SAME, Ratio
-from common.options import size
-from common.trace.kernel_name import short_name
+from walkthrough.cli import main
+from walkthrough.compare import compare
+from walkthrough.compare import predictions as predicted
+from walkthrough.compare.statistics import SAME, Ratio
+from walkthrough.explain import command as explain
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError, printable, size
+from walkthrough.trace.kernel_name import short_name
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 
@@ -459,7 +458,7 @@ def test_kernels_have_different_texts_in_a_narrow_terminal():
 def test_a_full_disk_under_the_output_is_one_line():
     with open("/dev/full", "wb") as full:
         finished = subprocess.run(
-            [sys.executable, "-m", "common", "explain", RECORDED],
+            [sys.executable, "-m", "walkthrough", "explain", RECORDED],
             cwd=ROOT,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -539,7 +538,7 @@ def test_what_cannot_be_read_ends_with_one_line_and_exit_code_2(refused, tmp_pat
 
 
 def test_a_refusal_as_a_program(tmp_path):
-    finished = run_program("-m", "common", "explain", tmp_path / "\x1b[31m.json", cwd=ROOT)
+    finished = run_program("-m", "walkthrough", "explain", tmp_path / "\x1b[31m.json", cwd=ROOT)
     assert_refused(finished, "does not exist")
     assert "\x1b" not in finished.stderr
     assert finished.stdout == ""
@@ -559,7 +558,7 @@ def modules_after(*words):
 import runpy, sys
 sys.argv = ["x", "explain", *{list(map(str, words))}]
 try:
-    runpy.run_module("common", run_name="__main__")
+    runpy.run_module("walkthrough", run_name="__main__")
 except SystemExit:
     pass
 print(*sys.modules)
@@ -568,7 +567,7 @@ print(*sys.modules)
 
 
 SLOW = {"torch", "torchvision", "torch_tb_profiler", "tensorboard", "matplotlib", "pandas", "numpy.ma"}
-SLOW |= {"importlib.metadata", "email", "hashlib", "subprocess", "tempfile", "statistics", "common.record"}
+SLOW |= {"importlib.metadata", "email", "hashlib", "subprocess", "tempfile", "statistics", "walkthrough.results.result"}
 
 
 def test_explain_imports_only_what_it_needs(tmp_path):
@@ -576,10 +575,13 @@ def test_explain_imports_only_what_it_needs(tmp_path):
     assert modules_after("--help") & (SLOW | {"numpy", "msgspec", "rich"}) == set()
     for trace in (RECORDED, on_gpu):
         as_json = modules_after("--json", trace)
-        assert "common.trace.summary" in as_json
+        assert "walkthrough.trace.summary" in as_json
         assert as_json & (SLOW | {"rich"}) == set()
-        own = {name for name in as_json if name.startswith("common.")} - {"common.errors", "common.machine"}
-        assert all(name.startswith(("common.trace", "common.explain", "common.options")) for name in own)
+        own = {name for name in as_json if name.startswith("common.")} - {
+            "walkthrough.results.errors",
+            "walkthrough.results.environment",
+        }
+        assert all(name.startswith(("walkthrough.trace", "walkthrough.explain", "common.options")) for name in own)
         as_text = modules_after(trace)
         assert "rich" in as_text
         assert as_text & SLOW == set()

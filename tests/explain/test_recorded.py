@@ -5,7 +5,7 @@ import json
 import pytest
 from support.trace_builder import TraceBuilder, two_steps
 
-from common.__main__ import main
+from walkthrough.cli import main
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.utils.data import TensorDataset
 
-from common.errors import InputError, one_line_errors
 from common.options import resolved
 from labs.scale import one_rank, train
 from labs.scale.model import DEFAULTS
 from labs.scale.one_rank import Measurement
 from labs.scale.ranks import joined, reported
 from labs.scale.training import Settings, Training
+from walkthrough.results.errors import InputError, one_line_errors
 
 CLASSES = 7
 JPEG_WORDS = "--device cpu --model w8 --image-size 32 --batch-size 8 --epochs 1 --workers 0 --precision fp32".split()

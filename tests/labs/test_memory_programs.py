@@ -16,11 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from common.device import without_gpu
-from common.errors import InputError
 from common.options import StepOptions
 from common.studies import programs
 from labs.memory.model import PUBLISHED, resnext
 from labs.memory.recompute import convolutions_kept, frozen_statistics, statistics_once
+from walkthrough.results.errors import InputError
 
 FILES = sorted((ROOT / "labs" / "memory").glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in FILES]

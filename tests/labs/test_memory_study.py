@@ -9,12 +9,12 @@ import pytest
 import torch
 from support import ROOT
 
-from common.ladder.statistics import Ratio
 from common.options import StepOptions
 from common.run.timing import Plan
 from common.studies import programs, published
 from common.studies.lab import Measuring, NotMeasured, read
 from labs.memory import audit, data, measure, study, timeline
+from walkthrough.compare.statistics import Ratio
 
 SHORT = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)
 TABLES = "workers half_precision checkpointing same_memory memory_at_peak optimizer curves curves_last_epoch"

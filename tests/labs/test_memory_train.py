@@ -10,8 +10,8 @@ import torch
 from support import ROOT
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.errors import InputError
 from labs.memory import data, train
+from walkthrough.results.errors import InputError
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_out_of_memory_on_a_gpu_names_the_command_that_says_what_fits(monkeypatc
     with pytest.raises(InputError) as refused:
         train.run(training, None, 1, print)
     assert str(refused.value).endswith(
-        f"python -m common fit --program labs/memory/{program}.py --model resnext11_1x2d --image-size 48 "
+        f"python -m walkthrough fit --program labs/memory/{program}.py --model resnext11_1x2d --image-size 48 "
         "--precision fp16 --memory 15GB"
     )
     assert ("or --checkpoint" in str(refused.value)) is not checkpoint

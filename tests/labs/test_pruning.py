@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 from common.course import lab_figures
-from common.errors import InputError
 from common.options import StepOptions
 from common.studies.lab import Measuring, NotMeasured, read
 from labs.pruning import masks, measure, plans, published, study, tables
@@ -20,6 +19,7 @@ from labs.pruning.channels import without_channels
 from labs.pruning.model import prunable, small_mobilenet, width_of
 from labs.pruning.plans import Plan
 from labs.pruning.training import Training, checkpoints, data_of, learning_rate
+from walkthrough.results.errors import InputError
 
 PLAN = Plan(epochs=3, lr=0.1, image_size=8, resets=(0, 1, 2), rounds=(0.5, 0.9))
 TABLES = "counts quantiles misplaced grid resetting schedule masks channels speed processes pruned"

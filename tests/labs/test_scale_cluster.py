@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
 
-from common.errors import InputError
 from common.options import StepOptions
 from common.studies import cluster
 from common.studies.cluster import Cluster, Failed, add_cluster_options, answers, cluster_of, run
 from common.studies.lab import Measuring, NotMeasured
 from labs.scale import node, slurm
 from labs.scale.node import Ended, Launch
+from walkthrough.results.errors import InputError
 
 SCRIPT = ROOT / "labs" / "scale" / "start_slurm.sh"
 needs_submitit = pytest.mark.skipif(
@@ -32,7 +32,7 @@ needs_slurm = pytest.mark.skipif(
 
 MEASURE = """
 import os, signal
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 from common.studies.lab import serve
 
 def squared(options, number):

@@ -20,9 +20,9 @@ from support import ROOT, assert_refused, run_program
 from torch import nn
 from torch.nn import functional as F
 
-from common.errors import InputError
 from labs.scale import batches, dali, decoding, drawing, gpu, jpegs, order, packing, preprocess, resized, shards, spark
 from labs.scale.model import mobilenet, width_of
+from walkthrough.results.errors import InputError
 
 PROGRAMS = sorted((ROOT / "labs" / "scale").glob("[0-9][0-9]_*.py"))
 ON_CPU = [path.stem for path in PROGRAMS if path.stem not in ("06_nvjpeg", "07_dali")]
@@ -373,7 +373,7 @@ def test_a_master_that_spark_does_not_know_is_refused_in_one_line(drawn, run_her
 
 SPARK = """
 import os, signal, sys, time
-from common.errors import one_line_errors
+from walkthrough.results.errors import one_line_errors
 from labs.scale.spark import spark_engine
 
 def answer(item):

@@ -19,14 +19,14 @@ import torch
 from support import ROOT
 
 from common.course import lab_figures
-from common.errors import InputError
 from common.options import StepOptions
-from common.record import write_json
 from common.run.timing import Plan
 from common.studies import checkpoints, programs
 from common.studies.lab import Measuring, NotMeasured, read
 from labs.scale import audit, batches, jpegs, measure, order, published, scaling, study, sweep, tables, train, training
 from labs.scale.measure import EACH, ENGINES, LAST, NEVER, PIPELINES, SHARDS
+from walkthrough.results.errors import InputError
+from walkthrough.results.result import write_json
 
 PAGE = (ROOT / "docs" / "labs" / "scale.md").read_text(encoding="utf-8")
 NOISE = (0.98, 1.0, 1.02)

@@ -16,11 +16,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from common.errors import InputError
 from common.options import StepOptions
 from labs.scale import sweep, trials, tuning
 from labs.scale.trials import Pruned, Settings, begun, fail_lost, opened, states, work
 from labs.scale.tuning import Diverged, Subset, subset, trained
+from walkthrough.results.errors import InputError
 
 needs_optuna = pytest.mark.skipif(find_spec("optuna") is None, reason="optuna is not installed: pip install optuna")
 SETTINGS = Settings(data="mine", classes=2, image_size=16, epochs=3, pruner="median", seed=0, device="cpu")

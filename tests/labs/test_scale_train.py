@@ -24,17 +24,17 @@ from scale_ranks import STRAGGLER
 from support import ROOT, run_program
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.errors import InputError
-from common.machine import usable_cores
 from common.options import StepOptions
 from common.studies import checkpoints
 from labs.scale import launch, node, one_rank, ranks, scaling, train, training
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import InputError
 
 RANKS = Path(scale_ranks.__file__)
 LAUNCH = """
 import sys
 from pathlib import Path
-from common.errors import one_line_errors
+from walkthrough.results.errors import one_line_errors
 from labs.scale.launch import launch
 with one_line_errors():
     launch(Path({program!r}), sys.argv[1:], processes=2, restarts=1)

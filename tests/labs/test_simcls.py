@@ -14,8 +14,6 @@ import torch
 from support import ROOT, assert_refused
 from support.docstrings import made_up, write_module
 
-from common import record
-from common.errors import InputError
 from common.options import StepOptions
 from common.studies import docstrings
 from common.studies.words import word_vectors
@@ -26,6 +24,8 @@ from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, re_ranker
 from labs.simcls.packages import difference, over_packages, over_seeds, percent
 from labs.simcls.training import METHODS, Plan, rising_then_falling, rules, shortened, top_ranked
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
 
 LAB = ROOT / "labs" / "simcls"
 PROGRAMS = sorted(LAB.glob("[0-9][0-9]_*.py"))

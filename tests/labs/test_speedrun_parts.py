@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from common.errors import InputError
 from common.studies import images
 from common.studies.images import DataSet, Images
 from labs.speedrun import race
@@ -12,6 +11,7 @@ from labs.speedrun.augment import Crop, Cutout, DeviceBatches, Flip, crops, cuto
 from labs.speedrun.model import Add, GhostNorm, Id, naive_resnet, patch_stem, resnet9, whiten, width_of
 from labs.speedrun.optimizers import DecoupledSGD, Lookahead, Muon, one_cycle, orthogonal, parameter_groups
 from labs.speedrun.race import Race, RaceOptions
+from walkthrough.results.errors import InputError
 
 
 def args_of(tmp_path, **changes):

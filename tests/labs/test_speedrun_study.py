@@ -8,12 +8,12 @@ import pytest
 import torch
 from support import ROOT
 
-from common import record
 from common.course import lab_figures
-from common.errors import InputError
 from common.studies.lab import Measuring, NotMeasured, read
 from labs.speedrun import heads, measure, plans, study, tables
 from labs.speedrun.race import FILE, Race
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
 
 TABLES = "setting ladder published heat_map ablations curves remembered profiles cprofile torch_profiler races pareto"
 LAST, NAIVE = tables.LAST, tables.NAIVE

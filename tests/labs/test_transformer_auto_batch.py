@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from common.errors import InputError
 from labs.transformer.auto_batch import AutoBatch
+from walkthrough.results.errors import InputError
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,6 @@ import torch
 from support import ROOT
 from torch.utils.data import DataLoader
 
-from common.errors import InputError
 from common.options import StepOptions
 from labs.transformer import texts as of_texts
 from labs.transformer.batches import (
@@ -26,6 +25,7 @@ from labs.transformer.batches import (
 from labs.transformer.data import Tokenized, tokens_for
 from labs.transformer.from_scratch import begin_with_word_vectors, dropped
 from labs.transformer.texts import Example, fewer, from_docstrings, part_of, texts
+from walkthrough.results.errors import InputError
 
 WORDS = "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record"
 

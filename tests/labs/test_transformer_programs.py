@@ -19,8 +19,8 @@ from torch.nn.attention import flex_attention
 
 import common.session
 from common.device import without_gpu
-from common.errors import InputError
 from common.options import StepOptions
+from walkthrough.results.errors import InputError
 
 pytest.importorskip("transformers", reason="labs/transformer/requirements.txt is not installed")
 

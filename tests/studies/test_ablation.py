@@ -19,20 +19,20 @@ from support import NAMES, ROOT, SmallNet, make_result
 from test_steps import reads
 
 from common import data
-from common.__main__ import main
-from common.errors import InputError
-from common.ladder import statistics
-from common.ladder.figures import MEMORY, SPEED, UNRESOLVED
-from common.ladder.runner import step_files
-from common.ladder.statistics import of_pairs
 from common.options import StepOptions
-from common.record import Setup, StepTime, Throughput
 from common.session import unmet_need
 from common.studies import study
 from common.studies.ablation import effects, figure, measure, plan, program, record, view
 from common.studies.ablation.plan import LADDER, PAIRS, Optimisations, Pair, Variant, no_effect, pairs, variants
 from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
 from common.studies.isolated import options_from
+from walkthrough.cli import main
+from walkthrough.compare import statistics
+from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED
+from walkthrough.compare.runner import step_files
+from walkthrough.compare.statistics import of_pairs
+from walkthrough.results.errors import InputError
+from walkthrough.results.result import Setup, StepTime, Throughput
 
 OPTIONS = StepOptions(
     logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="mobilenet_v2", image_size=32,
@@ -346,7 +346,7 @@ def fake(monkeypatch):
 
     monkeypatch.setattr(measure, "measured", measured)
     monkeypatch.setattr(measure, "classifier", lambda *_: None)
-    for module in ("common.device", "common.machine", "common.studies.ablation.measure"):
+    for module in ("common.device", "walkthrough.results.environment", "common.studies.ablation.measure"):
         monkeypatch.setattr(f"{module}.cpu_bf16_hardware", lambda: state.bf16)
     return state
 
@@ -461,7 +461,7 @@ def test_another_ablation_is_not_touched(fake, tmp_path, capsys, monkeypatch):
     assert "image size 48, not 64" in refused(tmp_path, capsys, "--resume", "--image-size", 64)
     assert "precision 'float32', not 'bfloat16'" in refused(tmp_path, capsys, "--resume", "--precision", "bf16")
     with monkeypatch.context() as patch:
-        patch.setattr("common.machine.usable_cores", lambda: 99)
+        patch.setattr("walkthrough.results.environment.usable_cores", lambda: 99)
         patch.setattr("common.studies.study.usable_cores", lambda: 99)
         assert refused(tmp_path, capsys, "--resume", "--runs", 2).count(", not 99") == 1
     with monkeypatch.context() as patch:

@@ -6,8 +6,8 @@ import sys
 import pytest
 from support.few_packages import missing_modules, run_with_few_packages
 
-from common.errors import InputError
 from common.studies.study import STUDIES, WITHOUT_RATIOS, check_plot
+from walkthrough.results.errors import InputError
 
 IMPORTS = f"""
 import sys
@@ -29,7 +29,7 @@ print("all")
 
 def limit(folder, *words):
     small = "--quick --device cpu --model shufflenet_v2_x0_5 --batch-size 4 --compile-limit 0".split()
-    return run_with_few_packages(folder, "-m", "common", "limit", *small, "--logdir", folder / "logs", *words)
+    return run_with_few_packages(folder, "-m", "walkthrough", "limit", *small, "--logdir", folder / "logs", *words)
 
 
 def test_what_only_tables_traces_and_figures_need_is_hidden():

@@ -4,9 +4,9 @@ from dataclasses import asdict
 
 import pytest
 
-from common.errors import InputError
-from common.ladder.statistics import Mean
 from common.studies.heat_map import HeatMap, drawn, interactive, write_html
+from walkthrough.compare.statistics import Mean
+from walkthrough.results.errors import InputError
 
 
 def row(batch, rate, mean, note=""):

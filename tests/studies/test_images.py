@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from common.errors import InputError
 from common.studies import images
+from walkthrough.results.errors import InputError
 
 
 def digits(root, **changes):

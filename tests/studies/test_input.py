@@ -13,10 +13,6 @@ import torch
 from rich.console import Console
 from support import ROOT, SmallNet, make_limit
 
-from common import record
-from common.__main__ import main
-from common.errors import InputError
-from common.run import privacy
 from common.studies import study
 from common.studies.input import figure, measure, view
 from common.studies.input.record import (
@@ -33,6 +29,10 @@ from common.studies.input.record import (
 )
 from common.studies.limit import record as limit_record
 from common.studies.processes import ProcessMemory
+from walkthrough.cli import main
+from walkthrough.results import privacy
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
 
 MB = 10**6
 MEMORY = ProcessMemory(300 * MB, 90 * MB)

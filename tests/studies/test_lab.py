@@ -8,16 +8,16 @@ import pytest
 from rich.console import Console
 from support import run_program
 
-from common import record
-from common.errors import InputError
-from common.ladder.statistics import Mean, Ratio
 from common.options import Defaults, step_options
 from common.studies.kept import path_of
 from common.studies.lab import Claim, Measuring, NotMeasured, cell_text, lab_options, read, report, show
+from walkthrough.compare.statistics import Mean, Ratio
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
 
 PROGRAM = """
 import os
-from common.errors import InputError
+from walkthrough.results.errors import InputError
 from common.studies.lab import serve
 
 def squared(options, number, count=""):

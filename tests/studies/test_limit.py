@@ -25,12 +25,7 @@ from support.trace_builder import TraceBuilder
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from common import record
-from common.__main__ import main
 from common.data import CIFAR10_MEAN, CIFAR10_STD
-from common.errors import InputError
-from common.ladder import compare, roofs, table
-from common.ladder.roofs import Peak, StepBytes
 from common.model import classifier
 from common.run.timing import Timing, Window
 from common.studies import isolated, one_batch, study
@@ -51,6 +46,11 @@ from common.studies.limit.record import (
 )
 from common.studies.limit.search import BATCH_SIZE, LARGEST_BATCH, first_program, greedy
 from common.studies.limit.uncompiled import Uncompiled
+from walkthrough.cli import main
+from walkthrough.compare import compare, roofs, table
+from walkthrough.compare.roofs import Peak, StepBytes
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -17,16 +17,16 @@ import torch
 from rich.console import Console
 from support import ROOT, SmallNet, assert_refused, run_program
 
-from common import record
-from common.__main__ import main
-from common.errors import InputError
-from common.ladder.figures import SPEED, UNRESOLVED
 from common.options import StepOptions
 from common.studies import one_batch, overhead, study
 from common.studies.overhead import figure, measure, program, view
 from common.studies.overhead.program import LEAD_STEPS, ModeRun, TraceSizes
 from common.studies.overhead.record import FILE, OFF_AGAIN, Mode, Overhead, read
 from common.studies.overhead.tracings import tracings
+from walkthrough.cli import main
+from walkthrough.compare.figures import SPEED, UNRESOLVED
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BY_NAME = {tracing.name: tracing for tracing in tracings(CPU)}
@@ -681,4 +681,4 @@ def test_a_real_quick_call(few_modes, tmp_path, monkeypatch, capfd):
 
 
 def test_a_bad_number_of_runs_ends_the_program_in_a_line():
-    assert_refused(run_program("-m", "common", "overhead", "--runs", "some", cwd=ROOT), "whole number")
+    assert_refused(run_program("-m", "walkthrough", "overhead", "--runs", "some", cwd=ROOT), "whole number")

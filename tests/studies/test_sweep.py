@@ -20,12 +20,7 @@ import torch
 from rich.console import Console
 from support import ROOT, SmallNet
 
-from common.__main__ import main
-from common.errors import InputError
-from common.ladder import statistics
-from common.ladder.figures import ink_on
 from common.options import StepOptions
-from common.record import Environment, Setup, write_json
 from common.run.timing import Timing, Window
 from common.studies import isolated, study
 from common.studies import sweep as command
@@ -34,6 +29,11 @@ from common.studies.ablation.plan import NAMES
 from common.studies.processes import ProcessMemory
 from common.studies.sweep import figure, measure, program, view
 from common.studies.sweep.record import FILE, Cell, CellRun, Setting, Sweep, read
+from walkthrough.cli import main
+from walkthrough.compare import statistics
+from walkthrough.compare.figures import ink_on
+from walkthrough.results.errors import InputError
+from walkthrough.results.result import Environment, Setup, write_json
 
 MB = 10**6
 OPTIONS = StepOptions(

@@ -1,14 +1,14 @@
-"""A record made by hand, as `python -m common record` writes one, and ways to spoil it."""
+"""A record made by hand, as `python -m walkthrough record` writes one, and ways to spoil it."""
 
 import gzip
 import json
 
-from common import record
-from common.ladder.merging import merged
-from common.reference import page
-from common.run.events import write_events
 from support.results import make_result
 from support.trace_builder import TraceBuilder
+from walkthrough.compare.merging import merged
+from walkthrough.records import page
+from walkthrough.results import result as record
+from walkthrough.results.events import write_events
 
 STEPS = ["00_baseline", "01_amp"]
 TRACE = "00_baseline/00_baseline.1795000000001.pt.trace.json.gz"

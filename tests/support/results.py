@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from common import record
+from walkthrough.results import result as record
 
 
 def make_result(step="00_baseline", windows=(100.0, 101.0, 102.0, 103.0, 104.0), **changes):
@@ -44,8 +44,8 @@ def write_run(logdir, result):
 
 def make_limit(**changes):
     """A `Limit` made by hand, of the setup that `make_result` has. changes: of its fields, or of its setup's."""
-    from common.ladder.roofs import Peak
     from common.studies.limit.record import Group, Limit, TrainingSpeed, Uncounted, WithoutFormula
+    from walkthrough.compare.roofs import Peak
 
     result = make_result()
     setup = replace(result.setup, data=None)

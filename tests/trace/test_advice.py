@@ -4,9 +4,9 @@ import pytest
 from support import ROOT, STEPS
 from support.trace_builder import TraceBuilder, two_steps
 
-from common.trace.advice import Advice, bounded, despite_a_stall, ranked
-from common.trace.summary import summarize
-from common.trace.units import counted
+from walkthrough.trace.advice import Advice, bounded, despite_a_stall, ranked
+from walkthrough.trace.summary import summarize
+from walkthrough.trace.units import counted
 
 LADDER = [path.stem for path in STEPS[1:]]
 WORKERS = "_MultiProcessingDataLoaderIter"

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from common.trace import tensor_cores
-from common.trace.reader import read
-from common.trace.steps import COLLECTIVES, ROLES
-from common.trace.summary import summarize
+from walkthrough.trace import tensor_cores
+from walkthrough.trace.reader import read
+from walkthrough.trace.steps import COLLECTIVES, ROLES
+from walkthrough.trace.summary import summarize
 
 plugin = pytest.importorskip("torch_tb_profiler.profiler.data")
 parser = pytest.importorskip("torch_tb_profiler.profiler.event_parser")

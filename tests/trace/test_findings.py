@@ -5,9 +5,9 @@ import json
 import pytest
 from support.trace_builder import TraceBuilder
 
-from common.__main__ import main
-from common.trace.findings import RULES
-from common.trace.summary import summarize
+from walkthrough.cli import main
+from walkthrough.trace.findings import RULES
+from walkthrough.trace.summary import summarize
 
 IDS = {
     "unfused_attention", "misaligned_matmul", "fusable_elementwise", "layout_conversions", "unfused_optimizer",

@@ -3,7 +3,7 @@
 import pytest
 from support.trace_builder import TraceBuilder
 
-from common.trace.summary import summarize
+from walkthrough.trace.summary import summarize
 
 WORKERS = "_MultiProcessingDataLoaderIter"
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.trace.intervals import Cover, integral, shares
+from walkthrough.trace.intervals import Cover, integral, shares
 
 CELLS = 30
 edge = st.integers(0, CELLS)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from common.trace.communication import is_collective
-from common.trace.kernel_name import short_name
-from common.trace.kinds import KINDS, kind
+from walkthrough.trace.communication import is_collective
+from walkthrough.trace.kernel_name import short_name
+from walkthrough.trace.kinds import KINDS, kind
 
 EXAMPLES = {
     "matrix product": """

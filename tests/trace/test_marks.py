@@ -3,7 +3,7 @@
 import pytest
 from support.trace_builder import TraceBuilder, two_steps
 
-from common.trace.summary import summarize
+from walkthrough.trace.summary import summarize
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import pytest
 from support.trace_builder import TraceBuilder
 
-from common.trace.digest import digest
-from common.trace.phases import phases
-from common.trace.reader import read
-from common.trace.steps import steps
-from common.trace.summary import summarize
+from walkthrough.trace.digest import digest
+from walkthrough.trace.phases import phases
+from walkthrough.trace.reader import read
+from walkthrough.trace.steps import steps
+from walkthrough.trace.summary import summarize
 
 
 @pytest.fixture

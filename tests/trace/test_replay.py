@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
-from common.trace.intervals import Cover
-from common.trace.operators import launches
-from common.trace.reader import read
-from common.trace.replay import MAX_ERROR, Change, Replay, _last_at_most
-from common.trace.steps import is_loading, steps
-from common.trace.summary import summarize
-from common.trace.typical import is_outlier
+from walkthrough.trace.intervals import Cover
+from walkthrough.trace.operators import launches
+from walkthrough.trace.reader import read
+from walkthrough.trace.replay import MAX_ERROR, Change, Replay, _last_at_most
+from walkthrough.trace.steps import is_loading, steps
+from walkthrough.trace.summary import summarize
+from walkthrough.trace.typical import is_outlier
 
 CALL, DELAY, GAP = 4.0, 6.0, 1.0  # µs: of a call on the CPU, from a launch to its kernel, between two kernels
 

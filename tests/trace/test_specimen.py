@@ -12,7 +12,7 @@ import sys
 import pytest
 from support import ROOT
 
-from common.trace.summary import summarize
+from walkthrough.trace.summary import summarize
 
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
 MIB = 2**20

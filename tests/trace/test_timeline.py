@@ -10,13 +10,13 @@ import pytest
 from support import ROOT
 from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
-from common.errors import InputError
-from common.trace.digest import digest
-from common.trace.reader import read
-from common.trace.summary import summarize
-from common.trace.timeline import window
-from common.trace.timeline.lanes import lanes
-from common.trace.timeline.levels import levels
+from walkthrough.results.errors import InputError
+from walkthrough.trace.digest import digest
+from walkthrough.trace.reader import read
+from walkthrough.trace.summary import summarize
+from walkthrough.trace.timeline import window
+from walkthrough.trace.timeline.lanes import lanes
+from walkthrough.trace.timeline.levels import levels
 
 TRACES = [
     *sorted((ROOT / "tests" / "data").glob("*.pt.trace.json.gz")),
@@ -149,11 +149,11 @@ def test_long_values_are_cut_and_too_many_details_are_left_out(timeline, monkeyp
         builder.op("aten::mm", 100 * at, 50)["args"]["Input Dims"] = [[at] * 1000]
     answer = timeline(builder)
     assert {len(of_event["shapes"]) for of_event in details(answer, lane(answer, "cpu main thread"))} == {400}
-    monkeypatch.setattr("common.trace.timeline.lanes.MAX_DETAILS", 3)
+    monkeypatch.setattr("walkthrough.trace.timeline.lanes.MAX_DETAILS", 3)
     answer = timeline(builder)
     assert lane(answer, "cpu main thread")["detail"] == [0, 1, 2] + [-1] * 7
     assert len(answer["details"]) == 3
-    monkeypatch.setattr("common.trace.details.MAX_DISTINCT", 2)
+    monkeypatch.setattr("walkthrough.trace.details.MAX_DISTINCT", 2)
     assert lane(timeline(builder), "cpu main thread")["detail"] == [0, 1] + [-1] * 8
 
 
@@ -185,7 +185,7 @@ def test_explain_keeps_no_arguments(tmp_path):
     trace = read(path)
     assert trace.details is None
     assert not len(trace.operators.detail)
-    code = "import common.trace.summary, sys; sys.exit('common.trace.details' in sys.modules)"
+    code = "import walkthrough.trace.summary, sys; sys.exit('walkthrough.trace.details' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
@@ -409,7 +409,7 @@ def test_what_holds_in_every_trace(path):
 
 def test_the_command_line_takes_steps(tmp_path):
     path = many_steps().write(tmp_path / "made.pt.trace.json")
-    command = [sys.executable, "-m", "common.trace.digest", "--lanes"]
+    command = [sys.executable, "-m", "walkthrough.trace.digest", "--lanes"]
     run = subprocess.run(
         [*command, "--first", "2", "--last", "3", str(path)], cwd=ROOT, capture_output=True, check=True
     )

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from common.trace.advice import ALIKE, verdict
-from common.trace.communication import communication
-from common.trace.idle import idle, stalls
-from common.trace.reader import read
-from common.trace.steps import steps
-from common.trace.summary import summarize
-from common.trace.timeline.lanes import lanes
+from walkthrough.trace.advice import ALIKE, verdict
+from walkthrough.trace.communication import communication
+from walkthrough.trace.idle import idle, stalls
+from walkthrough.trace.reader import read
+from walkthrough.trace.steps import steps
+from walkthrough.trace.summary import summarize
+from walkthrough.trace.timeline.lanes import lanes
 
 ERAS = pytest.mark.parametrize("era", ["2021", "today"])
 

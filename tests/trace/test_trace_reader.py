@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.trace_builder import TraceBuilder, two_steps
 
-from common.errors import InputError
-from common.trace import decode, source
-from common.trace.reader import MAX_NAME, rank_of, read
-from common.trace.summary import summarize
+from walkthrough.results.errors import InputError
+from walkthrough.trace import decode, source
+from walkthrough.trace.reader import MAX_NAME, rank_of, read
+from walkthrough.trace.summary import summarize
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 GOOD = json.dumps(two_steps().json).encode()

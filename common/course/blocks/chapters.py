@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 from common.course.recorded import Course
-from common.ladder import markdown
-from common.ladder.markdown import escaped
-from common.ladder.published import DEVICE, PUBLISHED
+from walkthrough.compare import markdown
+from walkthrough.compare.markdown import escaped
+from walkthrough.compare.published import DEVICE, PUBLISHED
 
 CHAPTERS = {  # {chapter: (its title here, the question)}
     "00_measuring": ("Measuring", "How fast is it, and how do I know?"),

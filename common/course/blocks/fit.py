@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 
 from common.course.recorded import Course
-from common.ladder import markdown
-from common.ladder.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
-from common.ladder.markdown import code, escaped
-from common.studies.fit.record import GPUS
 from common.studies.published import MEMORY
+from walkthrough.compare import markdown
+from walkthrough.compare.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
+from walkthrough.compare.markdown import code, escaped
+from walkthrough.memory.record import GPUS
 
-COMMAND = "`python -m common fit --memory --logdir logs/reference`"
+COMMAND = "`python -m walkthrough fit --memory --logdir logs/reference`"
 FIGURE = "gpu_memory.svg"
 
 

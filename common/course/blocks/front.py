@@ -4,11 +4,11 @@ import re
 
 from common.course import first_picture
 from common.course.recorded import Course
-from common.ladder import markdown
-from common.ladder.compare import Ladder, Row
-from common.ladder.markdown import escaped
-from common.ladder.published import DEVICE, MODEL, PUBLISHED
-from common.machine import ROOT
+from walkthrough.compare import markdown
+from walkthrough.compare.compare import Ladder, Row
+from walkthrough.compare.markdown import escaped
+from walkthrough.compare.published import DEVICE, MODEL, PUBLISHED
+from walkthrough.results.environment import ROOT
 
 NOTEBOOK = "colab.ipynb"
 COLAB = "https://colab.research.google.com"

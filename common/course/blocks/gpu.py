@@ -2,10 +2,10 @@
 
 from common.course import real_gpu, traced
 from common.course.recorded import Course
-from common.errors import InputError
-from common.ladder import markdown
-from common.ladder.markdown import escaped
-from common.reference import samples
+from walkthrough.compare import markdown
+from walkthrough.compare.markdown import escaped
+from walkthrough.records import samples
+from walkthrough.results.errors import InputError
 
 
 def gpu(course: Course, name: str) -> str:

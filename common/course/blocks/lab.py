@@ -5,9 +5,9 @@ from functools import wraps
 
 from common.course import lab_figures
 from common.course.recorded import Course
-from common.ladder import markdown
-from common.ladder.markdown import escaped
 from common.studies.lab import LabStudy, Row, cell_text, claim_rows
+from walkthrough.compare import markdown
+from walkthrough.compare.markdown import escaped
 
 
 def shows(block: Callable[..., str]) -> Callable[..., str]:

@@ -2,11 +2,11 @@
 
 from common.course.blocks.page import measured
 from common.course.recorded import Course
-from common.explain.terminal import size_text
-from common.ladder import markdown
-from common.ladder.figures import ladder_title
-from common.ladder.markdown import escaped
-from common.ladder.summary import intervals, summary
+from walkthrough.compare import markdown
+from walkthrough.compare.figures import ladder_title
+from walkthrough.compare.markdown import escaped
+from walkthrough.compare.summary import intervals, summary
+from walkthrough.terminal import size_text
 
 
 def ladders(course: Course) -> str:

@@ -4,12 +4,12 @@ import ast
 import re
 
 from common.course.recorded import Course, Recorded
-from common.errors import InputError
-from common.ladder.compare import Row, half_spread
-from common.ladder.markdown import escaped
-from common.ladder.predictions import Prediction
-from common.ladder.runner import step_files
-from common.machine import ROOT
+from walkthrough.compare.compare import Row, half_spread
+from walkthrough.compare.markdown import escaped
+from walkthrough.compare.predictions import Prediction
+from walkthrough.compare.runner import step_files
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
 
 TEMPLATE = ROOT / "docs" / "assets" / "log_template.txt"
 LINES = ("Evidence", "Hypothesis", "Bound", "Change", "Before", "After", "Losses equal?", "Keep?")

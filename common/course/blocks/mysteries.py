@@ -10,14 +10,14 @@ import numpy as np
 
 from common.course import mysteries
 from common.course.recorded import Course
-from common.ladder import markdown
-from common.ladder.markdown import code, escaped
-from common.trace.advice import gain_text
-from common.trace.by_operator import by_operator
-from common.trace.intervals import Cover
-from common.trace.steps import ROLES
-from common.trace.summary import Summary, summarize
-from common.trace.units import fine_time_text
+from walkthrough.compare import markdown
+from walkthrough.compare.markdown import code, escaped
+from walkthrough.trace.advice import gain_text
+from walkthrough.trace.by_operator import by_operator
+from walkthrough.trace.intervals import Cover
+from walkthrough.trace.steps import ROLES
+from walkthrough.trace.summary import Summary, summarize
+from walkthrough.trace.units import fine_time_text
 
 FOOT = (
     "*Made by `make docs-figures` from `docs/mysteries/`, which `python -m common.course.mysteries` "

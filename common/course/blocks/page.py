@@ -3,8 +3,8 @@
 from common.course import figures, screenshots
 from common.course.blocks.gpu import gpu
 from common.course.recorded import Course
-from common.ladder.markdown import escaped
-from common.ladder.published import DEVICE
+from walkthrough.compare.markdown import escaped
+from walkthrough.compare.published import DEVICE
 
 FOOT = "*Made from `logs/reference/` by `make docs-figures` and `make docs-screenshots`.*"
 
@@ -16,7 +16,7 @@ def machine(course: Course) -> str:
         return f"{text}; *the original's* are from a {DEVICE}: one run, no spread, from traced steps."
     return (
         f"{text}: a line below each table says so, what the text says about a GPU's trace is cited or marked as "
-        "expected, and `python -m common record` on a GPU adds measured ones."
+        "expected, and `python -m walkthrough record` on a GPU adds measured ones."
     )
 
 

@@ -1,9 +1,9 @@
 """Blocks of figures that others published; none of them measured by us."""
 
 from common.course.recorded import Course
-from common.ladder import markdown
-from common.ladder.published import ARTICLE, ARTICLE_IMAGES_PER_SECOND, ARTICLE_TENSOR_CORES, DEVICE, PUBLISHED
 from common.studies.published import WORKERS
+from walkthrough.compare import markdown
+from walkthrough.compare.published import ARTICLE, ARTICLE_IMAGES_PER_SECOND, ARTICLE_TENSOR_CORES, DEVICE, PUBLISHED
 
 
 def published(course: Course, step: str) -> str:

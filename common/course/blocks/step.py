@@ -10,15 +10,15 @@ from common.course import figures
 from common.course.blocks.page import measured
 from common.course.blocks.published import published
 from common.course.recorded import Course
-from common.errors import InputError
-from common.explain.terminal import size_text
-from common.ladder import markdown, runner
-from common.ladder.compare import Row
-from common.ladder.markdown import code, escaped
-from common.machine import ROOT
-from common.trace.advice import Advice
-from common.trace.summary import Summary
-from common.trace.units import fine_time_text
+from walkthrough.compare import markdown, runner
+from walkthrough.compare.compare import Row
+from walkthrough.compare.markdown import code, escaped
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
+from walkthrough.terminal import size_text
+from walkthrough.trace.advice import Advice
+from walkthrough.trace.summary import Summary
+from walkthrough.trace.units import fine_time_text
 
 UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
 SHOWN = 5  # operators, kernels and allocations that a table lists
@@ -91,7 +91,7 @@ def profile(course: Course, step: str) -> str:
         if us > 0
     ]
     lines = [
-        f"`python -m common explain {_path(course, step)}` shows, for {len(summary.steps.names)} traced steps:",
+        f"`python -m walkthrough explain {_path(course, step)}` shows, for {len(summary.steps.names)} traced steps:",
         "",
         markdown.table(["part of a mean step", ">time", ">share"], rows),
         "",

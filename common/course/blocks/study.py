@@ -9,8 +9,6 @@ from rich.text import Text
 
 from common.course.blocks.page import measured_again
 from common.course.recorded import Course
-from common.ladder import markdown
-from common.ladder.markdown import escaped
 from common.studies.ablation import view as ablation_view
 from common.studies.ablation.effects import interactions
 from common.studies.ablation.record import Ablation
@@ -23,6 +21,8 @@ from common.studies.overhead.record import Overhead
 from common.studies.study import Study
 from common.studies.sweep import view as sweep_view
 from common.studies.sweep.record import Sweep
+from walkthrough.compare import markdown
+from walkthrough.compare.markdown import escaped
 
 COMMANDS = {  # of the studies
     "limit": "limit",
@@ -46,7 +46,7 @@ def shows(study: str) -> Callable[[Callable[[S], list[str]]], Callable[[Course],
             result = course.shown.study(study)
             if result is None:
                 device = escaped(course.shown.ladder.baseline.device)
-                return f"*Not recorded on {device}: `python -m common {COMMANDS[study]}`.*"
+                return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[study]}`.*"
             text = "\n\n".join(paragraphs(cast("S", result)))
             return f"{text}\n\n{measured_again(course)}" if "|--" in text else text
 

@@ -3,9 +3,10 @@
 import argparse
 from difflib import get_close_matches
 
-from common.options import add_step_options, folder, whole_number
+from common.options import add_step_options
 from common.studies import OPTION_TEXTS
 from common.studies.ablation.plan import NAMES
+from walkthrough.results.errors import folder, whole_number
 
 HELP = (
     "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "

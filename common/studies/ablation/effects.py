@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from common.ladder import statistics
-from common.ladder.statistics import Ratio
 from common.studies.ablation.plan import (
     BASELINE,
     CONTROL,
@@ -27,6 +25,8 @@ from common.studies.ablation.plan import (
     together,
 )  # fmt: skip
 from common.studies.ablation.record import Ablation
+from walkthrough.compare import statistics
+from walkthrough.compare.statistics import Ratio
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.ladder.figures import GREY, MEMORY, SLOWER, SPEED, check_figure_file, save, step_label, styled
 from common.studies.ablation.effects import control, effects
 from common.studies.ablation.plan import CONTROL
 from common.studies.ablation.record import Ablation
 from common.studies.intervals import draw_ratios, shown_range
+from walkthrough.compare.figures import GREY, MEMORY, SLOWER, SPEED, check_figure_file, save, step_label, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""`python -m common ablate`: the effect of each optimisation alone and in the full ladder, and which of them interact.
+"""`walkthrough ablate`: the effect of each optimisation alone and in the full ladder, and which of them interact.
 
 Runs are interleaved: run 1 of all variants (`plan.variants`), then run 2 of all, backwards, so that a machine that
 drifts (heat, neighbours) does it to every variant alike. `ablation.json` is whole after every measurement.
@@ -13,19 +13,18 @@ from typing import Any
 
 import torch
 
-from common import machine
 from common.data import check_cifar10, holds_cifar10
 from common.device import autocast_dtype, autocast_notes
-from common.errors import InputError
-from common.machine import code_hash, cpu_bf16_hardware
 from common.model import classifier
 from common.options import StepOptions
-from common.record import StepTime, Throughput
-from common.run import privacy, progress
-from common.run.folder import locked
 from common.studies import isolated, study
 from common.studies.ablation.plan import BASELINE, NEEDS, Variant, alone, no_effect, selected
 from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
+from walkthrough.results import environment, privacy, progress
+from walkthrough.results.environment import code_hash, cpu_bf16_hardware
+from walkthrough.results.errors import InputError
+from walkthrough.results.folder import locked
+from walkthrough.results.result import StepTime, Throughput
 
 PROGRAM = isolated.module("common.studies.ablation.program")
 CODE = (  # what a measurement runs besides steps and flat modules
@@ -111,7 +110,7 @@ def _new(options: StepOptions, runs: int, all_pairs: bool) -> Ablation:
         notes, off = [*notes, f"{off}: amp is measured alone, in bf16"], None
     return Ablation(
         **study.header(
-            options, precision, notes, machine.now(), "cifar10" if holds_cifar10(options.data) else "stand-in"
+            options, precision, notes, environment.now(), "cifar10" if holds_cifar10(options.data) else "stand-in"
         ),
         batch_size=options.batch_size,
         workers=options.workers,
@@ -143,7 +142,7 @@ def _measure_all(options: StepOptions, ablation: Ablation, only: Collection[str]
         if code_hash(*CODE) != ablation.code:
             raise InputError("steps/ or common/ changed while measuring: restore the code, and go on with --resume")
         run, variant = todo[0]
-        name, begin, started = f"run {run}/{ablation.runs}  {variant.name:<44}", time.monotonic(), machine.now()
+        name, begin, started = f"run {run}/{ablation.runs}  {variant.name:<44}", time.monotonic(), environment.now()
         in_bf16 = "amp" in variant.on and "amp" in ablation.alone_only
         answer = measured(variant, replace(options, precision="bf16") if in_bf16 else options)
         if "windows" in answer:

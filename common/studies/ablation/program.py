@@ -20,7 +20,6 @@ from torchvision.transforms.v2.functional import resize
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_float, resized_uint8, stored_uint8
 from common.device import autocast_dtype, disable_tf32, enable_tf32
-from common.errors import InputError, is_out_of_memory
 from common.failures import as_input_error
 from common.loaders import DeviceLoader, Loader, Prefetcher
 from common.model import classifier
@@ -30,6 +29,7 @@ from common.run.reader import end_with_reader
 from common.run.timing import Plan, Timing, TrainStep, time_training
 from common.studies.ablation.plan import BASELINE_BATCH, Optimisations
 from common.studies.isolated import not_compiled, options_from, print_answer
+from walkthrough.results.errors import InputError, is_out_of_memory
 
 FULL = Plan(warmup_steps=2, warmup_seconds=0.8, windows=5, window_steps=2, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from common.record import PositiveInt, StepTime, Throughput
 from common.studies import study
 from common.studies.ablation.plan import BASELINE, NAMES, Variant, selected, variants
 from common.studies.study import SMOKE, Study, header_from_schema_1
+from walkthrough.results.result import PositiveInt, StepTime, Throughput
 
 FILE = "ablation.json"
 

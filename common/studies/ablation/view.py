@@ -8,8 +8,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from common.explain.terminal import plain_table
-from common.record import data_label
 from common.studies import study
 from common.studies.ablation.effects import (
     Interaction,
@@ -24,6 +22,8 @@ from common.studies.ablation.effects import (
 from common.studies.ablation.plan import ADDED, BASELINE, CONTROL, FULL, NEEDS, ON_DEVICE, alone, in_full
 from common.studies.ablation.record import Ablation
 from common.studies.intervals import ratio_cell
+from walkthrough.results.result import data_label
+from walkthrough.terminal import plain_table
 
 SEEN = {"more": "more", "less": "less", "none": "not resolved", None: "-"}
 

@@ -31,17 +31,17 @@ import common.options
 import common.session
 from common.data import cifar10, resized_float
 from common.device import dtype_name
-from common.errors import InputError, printable
 from common.failures import batch_norm_problem
-from common.ladder.gpu_memory import CONTEXT_BYTES, Prediction
 from common.loaders import Batch, Loader, Prefetcher
 from common.options import StepOptions
 from common.run.timing import TrainStep
-from common.studies.fit.allocator import reserved_bytes
-from common.studies.fit.record import Wanted, name_of
-from common.studies.fit.search import largest_batch
 from common.studies.fit.stand_in_gpu import stand_in_gpu
-from common.studies.fit.tracker import MemoryTracker
+from walkthrough.compare.gpu_memory import CONTEXT_BYTES, Prediction
+from walkthrough.memory.allocator import reserved_bytes
+from walkthrough.memory.record import Wanted, name_of
+from walkthrough.memory.search import largest_batch
+from walkthrough.memory.tracker import MemoryTracker
+from walkthrough.results.errors import InputError, printable
 
 SAMPLES = 13  # of the batch that is loaded to learn its shapes; hardly divides a size that does not count samples
 OPTIMIZERS = {

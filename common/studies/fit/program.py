@@ -5,9 +5,9 @@ import sys
 
 import torch
 
-from common.errors import printable
 from common.run.reader import end_with_reader
 from common.studies.isolated import print_answer
+from walkthrough.results.errors import printable
 
 
 def main(settings: str) -> None:

@@ -18,12 +18,12 @@ from torch.utils._pytree import tree_map_only
 
 import common.data
 import common.device
-import common.errors
 import common.model
 import common.options
 import common.session
+import walkthrough.results.errors
 from common.options import StepOptions
-from common.studies.fit.tracker import MemoryTracker
+from walkthrough.memory.tracker import MemoryTracker
 
 # Operators that autocast computes in float32 on a GPU but not on a CPU, of those whose results are as large as
 # activations ("CUDA Ops that can autocast to float32", docs of torch.amp). cross_entropy is log_softmax and nll_loss.
@@ -52,7 +52,7 @@ def stand_in_gpu(tracker: MemoryTracker, run_step: Callable[..., Any], notes: li
             (common.device, "autocast_dtype", lambda device, precision="auto": dtype_of(precision)),
             (common.data, "holds_cifar10", lambda root: False),
             (common.data, "_striped_images", lambda labels, generator: np.zeros((len(labels), 32, 32, 3), np.uint8)),
-            (common.errors, "one_line_errors", _passing_errors),
+            (walkthrough.results.errors, "one_line_errors", _passing_errors),
             (common.session, "run_step", run_step),
             (torch, "compile", not_compiled),
             (nn.Module, "compile", lambda module, **_: not_compiled(module)),

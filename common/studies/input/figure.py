@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.ladder.figures import GREY, MEMORY, SPEED, check_figure_file, reach, save, styled
-from common.record import data_label
 from common.studies.input.record import InputLimit
+from walkthrough.compare.figures import GREY, MEMORY, SPEED, check_figure_file, reach, save, styled
+from walkthrough.results.result import data_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

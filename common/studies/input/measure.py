@@ -16,20 +16,19 @@ from contextlib import contextmanager
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from common import machine, record
 from common.data import cifar10, resized_uint8
 from common.device import autocast_dtype, autocast_notes, dtype_name
-from common.errors import InputError, is_out_of_memory, printable
 from common.loaders import Batch
 from common.model import classifier
 from common.options import StepOptions
-from common.run import privacy, progress
 from common.run.batches import Epochs
 from common.studies import one_batch, study
 from common.studies.input.record import FASTER, UNRESOLVED, Consumed, Delivered, InputLimit, compared
 from common.studies.limit import record as limit_record
 from common.studies.processes import process_memory
 from common.studies.study import workers_text
+from walkthrough.results import environment, privacy, progress, result
+from walkthrough.results.errors import InputError, is_out_of_memory, printable
 
 WORKER_FAILURES = r"DataLoader worker .*(killed by signal|exited unexpectedly)|shared memory|Too many open files"
 WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
@@ -37,7 +36,7 @@ WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
 
 def measure(options: StepOptions) -> InputLimit:
     """The `InputLimit` of a device. Prints its progress. Raises InputError."""
-    started, device, cores = machine.now(), torch.device(options.device), machine.usable_cores()
+    started, device, cores = environment.now(), torch.device(options.device), environment.usable_cores()
     classifier(options.model, options.image_size)  # refused now rather than once the data was measured
     data = cifar10(options.data, transform=resized_uint8(options.image_size))
     if options.batch_size > len(data):
@@ -103,7 +102,7 @@ def deliver(data: Dataset, options: StepOptions, workers: int, window_seconds: f
         next(batches)
     speeds = [images_per_second(batches, options.batch_size, window_seconds) for _ in range(WINDOWS)]
     own = [child.pid for child in multiprocessing.active_children() if child.pid and child.pid not in others]
-    return Delivered(workers, record.Throughput(statistics.median(speeds), speeds), start_seconds, process_memory(own))
+    return Delivered(workers, result.Throughput(statistics.median(speeds), speeds), start_seconds, process_memory(own))
 
 
 @contextmanager

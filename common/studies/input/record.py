@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from common.ladder.statistics import Ratio, of_windows
-from common.record import Meta, PositiveInt, Throughput
 from common.studies import study
 from common.studies.processes import ProcessMemory
+from walkthrough.compare.statistics import Ratio, of_windows
+from walkthrough.results.result import Meta, PositiveInt, Throughput
 
 FILE = "input_limit.json"
 FASTER, UNRESOLVED, SLOWER = "faster than the model", "not resolved", "slower than the model"

@@ -5,11 +5,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from common.explain.terminal import plain_table
-from common.record import data_label
 from common.studies import study
 from common.studies.input.record import InputLimit, compared, over_model
 from common.studies.intervals import ratio_cell
+from walkthrough.results.result import data_label
+from walkthrough.terminal import plain_table
 
 
 def show(result: InputLimit, to: Console) -> None:

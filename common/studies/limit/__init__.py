@@ -3,10 +3,10 @@
 import argparse
 import os
 
-from common.errors import InputError
-from common.options import add_step_options, folder, whole_number
+from common.options import add_step_options
 from common.studies import OPTION_TEXTS
 from common.studies import input as input_study
+from walkthrough.results.errors import InputError, folder, whole_number
 
 HELP = "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is."
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from common.device import disable_tf32
-from common.errors import is_out_of_memory
 from common.model import classifier
 from common.run.reader import end_with_reader
 from common.run.timing import Timing, Window
 from common.studies import isolated, one_batch
 from common.studies.isolated import Isolated
 from common.studies.limit.record import CHANNELS_LAST, Program
+from walkthrough.results.errors import is_out_of_memory
 
 COMPILED = "compiled"  # the line that a process prints once the model is
 

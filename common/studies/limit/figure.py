@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common.ladder.figures import GREY, SPEED, check_figure_file, save, styled
 from common.studies.limit.record import Limit, TrainingSpeed
 from common.studies.limit.view import rate_text, share_text
+from walkthrough.compare.figures import GREY, SPEED, check_figure_file, save, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from common.device import dtype_name
-from common.ladder.roofs import StepBytes
 from common.studies.one_batch import TrainStep, batch_on
+from walkthrough.compare.roofs import StepBytes
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 RESIZE = "resize"

@@ -6,14 +6,9 @@ from dataclasses import asdict, dataclass, field, replace
 
 import torch
 
-from common import machine, record
 from common.device import autocast_dtype, autocast_notes, device_name, dtype_name, empty_cache
-from common.errors import InputError
-from common.ladder.roofs import Roofs, StepBytes
 from common.model import classifier
 from common.options import StepOptions
-from common.record import Throughput
-from common.run import privacy, progress
 from common.run.timing import Timing
 from common.studies import one_batch, study
 from common.studies.limit import operator_times, peaks
@@ -22,6 +17,10 @@ from common.studies.limit.flops import FORWARD, OPTIMIZER, RESIZE, OperatorCount
 from common.studies.limit.record import SCHEMA, Limit, Program, TrainingSpeed
 from common.studies.limit.search import BATCH_SIZE, UNCOMPILED, compiled_order, first_program, greedy
 from common.studies.limit.uncompiled import Uncompiled
+from walkthrough.compare.roofs import Roofs, StepBytes
+from walkthrough.results import environment, privacy, progress, result
+from walkthrough.results.errors import InputError
+from walkthrough.results.result import Throughput
 
 SEARCH_SECONDS = {"cuda": 100, "cpu": 45}  # of programs that are not compiled; the last may take longer
 QUICK_SEARCH_SECONDS = 10
@@ -46,7 +45,7 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
 
     compile_seconds: how long compiling a program may take, 0 to compile none; None chooses by the device.
     """
-    started, clock = machine.now(), Clock()
+    started, clock = environment.now(), Clock()
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
     model = classifier(options.model, options.image_size)  # first: it is what can be wrong
@@ -66,7 +65,7 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
     step_bytes, why = count_least_bytes(uncompiled, best)
     notes += why
     counter, operator_ms = uncompiled.counters[best], None
-    if record.msgspec:
+    if result.msgspec:
         try:
             operator_ms = uncompiled.operator_ms(best)  # last: who has traced may be slower for good
         except Exception as error:  # a profiler fails in any way; the speeds are worth keeping

@@ -10,8 +10,8 @@ from common.studies.limit.flops import CONVOLUTIONS, GROUPS, OperatorCounter, gr
 from common.studies.limit.record import Group, Uncounted, WithoutFormula
 
 if TYPE_CHECKING:  # needs msgspec, which what only counts operators does not
-    from common.trace.columns import Trace
-    from common.trace.operators import Nesting
+    from walkthrough.trace.columns import Trace
+    from walkthrough.trace.operators import Nesting
 
 OUTSIDE = None  # the operator of time that lies in no counted one
 
@@ -28,8 +28,8 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
     Without a GPU it is the operators' own time on the CPU; with one, that of the kernels, copies and fills of memory
     that they launched. The optimizer's operators are those within its step, which the profiler marks.
     """
-    from common.trace import reader, steps
-    from common.trace.operators import Nesting, launches, launching_operators
+    from walkthrough.trace import reader, steps
+    from walkthrough.trace.operators import Nesting, launches, launching_operators
 
     trace = reader.read(path)
     nest = Nesting(trace.operators)

@@ -11,8 +11,8 @@ from functools import partial
 import torch
 
 from common.device import dtype_name, synchronize
-from common.errors import is_out_of_memory
-from common.ladder.roofs import Peak
+from walkthrough.compare.roofs import Peak
+from walkthrough.results.errors import is_out_of_memory
 
 MATRICES = {"cuda": (2048, 4096, 8192, 12288), "cpu": (256, 512, 1024, 2048)}  # rows and columns
 COPIES = {"cuda": (512, 2048), "cpu": (256, 512)}  # MiB, well beyond the caches

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from common.ladder.roofs import FILE, SCHEMA, Roofs
-from common.record import Meta, PositiveInt, Result, StepTime, Throughput
 from common.studies import study
+from walkthrough.compare.roofs import FILE, SCHEMA, Roofs
+from walkthrough.results.result import Meta, PositiveInt, Result, StepTime, Throughput
 
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels last"  # memory layouts
 OLDER = (

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from common.record import Throughput
 from common.studies.limit.record import CHANNELS_LAST, CONTIGUOUS, Program
+from walkthrough.results.result import Throughput
 
 LARGEST_BATCH = 65536  # images, as for --batch-size
 

@@ -12,9 +12,7 @@ import torch
 from torch import nn
 
 from common.device import empty_cache
-from common.errors import is_out_of_memory, printable
 from common.failures import batch_norm_problem
-from common.run import progress
 from common.run.timing import Plan, Timing
 from common.run.tracing import SPARE_BYTES, traced_window
 from common.studies import one_batch
@@ -22,6 +20,8 @@ from common.studies.limit import operator_times
 from common.studies.limit.flops import OperatorCounter, count_step
 from common.studies.limit.operator_times import OperatorTimes
 from common.studies.limit.record import CHANNELS_LAST, Program
+from walkthrough.results import progress
+from walkthrough.results.errors import is_out_of_memory, printable
 
 # Elements of a GPU's tensor at most: cuDNN's batch norm refuses more (https://github.com/pytorch/pytorch/issues/51776),
 # and others count them in 32 bits. A large GPU holds such batches: 2048 images of 224 px in MobileNetV2.

@@ -5,15 +5,15 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from common.errors import InputError
-from common.explain.terminal import plain_table
-from common.ladder import statistics
-from common.ladder.columns import share_text
-from common.ladder.roofs import Peak
-from common.record import Throughput
 from common.studies import study
 from common.studies.intervals import ratio_cell
 from common.studies.limit.record import Limit, TrainingSpeed
+from walkthrough.compare import statistics
+from walkthrough.compare.columns import share_text
+from walkthrough.compare.roofs import Peak
+from walkthrough.results.errors import InputError
+from walkthrough.results.result import Throughput
+from walkthrough.terminal import plain_table
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.ladder.figures import GREY, SPEED, check_figure_file, save, styled
 from common.studies.intervals import draw_ratios, shown_range
 from common.studies.overhead.record import Overhead
+from walkthrough.compare.figures import GREY, SPEED, check_figure_file, save, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

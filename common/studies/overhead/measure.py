@@ -13,17 +13,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from common import machine
 from common.device import autocast_dtype, autocast_notes, device_name
-from common.errors import InputError
 from common.model import classifier
 from common.options import StepOptions
-from common.run import privacy, progress
 from common.studies import isolated, study
 from common.studies.kept import Kept
 from common.studies.overhead.program import LEAD_STEPS, QUICK, ModeRun, from_json
 from common.studies.overhead.record import OFF_AGAIN, Mode, Overhead
 from common.studies.overhead.tracings import Tracing, tracings
+from walkthrough.results import environment, privacy, progress
+from walkthrough.results.errors import InputError
 
 PROGRAM = isolated.module("common.studies.overhead.program")
 LIMIT_SECONDS = 600  # of one process: beyond it something hangs
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 def measure(options: StepOptions, runs: int) -> Overhead:
     """The `Overhead` of tracing on a device. Prints its progress; see `overhead.run` for errors."""
-    started, device = machine.now(), torch.device(options.device)
+    started, device = environment.now(), torch.device(options.device)
     classifier(options.model, options.image_size)  # refused now rather than in every process
     precision = autocast_dtype(device, options.precision)
     progress.say(

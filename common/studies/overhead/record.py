@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from common.ladder.statistics import Ratio, of_pairs
-from common.record import Positive, PositiveInt
 from common.studies import study
+from walkthrough.compare.statistics import Ratio, of_pairs
+from walkthrough.results.result import Positive, PositiveInt
 
 FILE = "overhead.json"
 SCHEMA = 3

@@ -8,10 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from common.explain.terminal import plain_table
 from common.studies import study
 from common.studies.intervals import ratio_cell
 from common.studies.overhead.record import OFF, OFF_AGAIN, Mode, Overhead
+from walkthrough.terminal import plain_table
 
 HEADERS = ["step ms", "x off", "us per event", "export s", "MB per step", "gzip MB", "events per step"]
 

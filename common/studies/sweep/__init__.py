@@ -2,9 +2,10 @@
 
 import argparse
 
-from common.machine import usable_cores
-from common.options import add_step_options, folder, whole_number, whole_numbers
+from common.options import add_step_options
 from common.studies import OPTION_TEXTS
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import folder, whole_number, whole_numbers
 
 HELP = "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or not."
 BATCH_SIZES = [32, 128, 512]

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.ladder.figures import GREY, check_figure_file, ink_on, save, styled
 from common.studies.sweep.record import Cell, Sweep
 from common.studies.sweep.view import sweep_title
+from walkthrough.compare.figures import GREY, check_figure_file, ink_on, save, styled
 
 if TYPE_CHECKING:
     import plotly.graph_objects

@@ -10,18 +10,17 @@ from functools import partial
 
 import torch
 
-from common import machine
 from common.data import check_cifar10
 from common.device import autocast_dtype, autocast_notes, device_name, without_gpu
-from common.errors import InputError
 from common.model import classifier
 from common.options import StepOptions
-from common.run import privacy, progress
 from common.studies import isolated, study
 from common.studies.input.measure import worker_numbers
 from common.studies.kept import Kept
 from common.studies.processes import ProcessMemory
 from common.studies.sweep.record import Cell, CellRun, Setting, Sweep, all_settings
+from walkthrough.results import environment, privacy, progress
+from walkthrough.results.errors import InputError
 
 PROGRAM = isolated.module("common.studies.sweep.program")
 CELL_SECONDS = 600  # of one measurement, start-up and all: beyond it something hangs
@@ -29,7 +28,7 @@ CELL_SECONDS = 600  # of one measurement, start-up and all: beyond it something 
 
 def measure(options: StepOptions, workers: list[int], batch_sizes: list[int], runs: int) -> Sweep:
     """The `Sweep` of a device. Prints its progress; see `sweep.run` for errors."""
-    started, device = machine.now(), torch.device(options.device)
+    started, device = environment.now(), torch.device(options.device)
     classifier(options.model, options.image_size)  # refused now rather than in every process
     data = "cifar10" if check_cifar10(options.data) else "stand-in"
     precision = autocast_dtype(device, options.precision)

@@ -11,7 +11,6 @@ import sys
 import time
 from dataclasses import asdict, replace
 
-from common.errors import InputError, is_out_of_memory, printable
 from common.options import StepOptions
 from common.run.reader import end_with_reader
 from common.run.timing import Plan
@@ -20,6 +19,7 @@ from common.studies.ablation.program import timed
 from common.studies.isolated import options_from, print_answer
 from common.studies.processes import ProcessMemory, cpu_seconds, process_memory
 from common.studies.sweep.record import CellRun
+from walkthrough.results.errors import InputError, is_out_of_memory, printable
 
 FULL = Plan(warmup_steps=1, warmup_seconds=0.8, windows=3, window_steps=2, window_seconds=0.8)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=1, window_seconds=0.1)

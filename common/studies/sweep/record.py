@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from common.ladder.statistics import Ratio, ratio
-from common.record import Meta, Positive
 from common.studies import study
 from common.studies.processes import ProcessMemory
 from common.studies.study import Study, header_from_schema_1, workers_text
+from walkthrough.compare.statistics import Ratio, ratio
+from walkthrough.results.result import Meta, Positive
 
 FILE = "sweep.json"
 

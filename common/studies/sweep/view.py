@@ -5,12 +5,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from common.explain.terminal import plain_table
-from common.record import data_label
 from common.studies import study
 from common.studies.intervals import ratio_cell
 from common.studies.study import workers_text
 from common.studies.sweep.record import Cell, Sweep
+from walkthrough.results.result import data_label
+from walkthrough.terminal import plain_table
 
 HEADERS = ["images/s", "of best", "cores", "worker\nPSS MB", "worker\nRSS MB", "trainer\nRSS MB", "all\nPSS MB"]
 

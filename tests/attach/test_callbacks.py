@@ -1,0 +1,120 @@
+"""The callbacks, in the real frameworks where they are installed."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from walkthrough.attach.callbacks import StepProfiler, lightning_callback, trainer_callback
+from walkthrough.results.errors import InputError
+from walkthrough.trace.source import traces_in
+from walkthrough.trace.summary import summarize
+
+
+@pytest.fixture(autouse=True)
+def framework_warnings():
+    """Frameworks warn about few workers, no logger and the like."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def steps_of(folder):
+    (path,) = traces_in(folder)
+    summary = summarize(path)
+    optimizer = [row.count for row in summary.in_steps.operators if row.name.startswith("Optimizer.step")]
+    return summary.steps.names, sum(optimizer)
+
+
+def test_lightning_traces_optimizer_steps_where_gradients_are_accumulated(tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network = nn.Linear(8, 2)
+
+        def training_step(self, batch, _):
+            return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    data = TensorDataset(torch.randn(64, 8), torch.randint(2, (64,)))
+    trainer = lightning.Trainer(
+        callbacks=[lightning_callback(tmp_path / "trace", skip=2, steps=3)],
+        accumulate_grad_batches=2,
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Module(), DataLoader(data, batch_size=4))
+    names, _ = steps_of(tmp_path / "trace")
+    assert names == ["3", "4", "5"]
+    loads = [row for row in summarize(traces_in(tmp_path / "trace")[0]).in_steps.operators if row.name == "aten::stack"]
+    assert sum(row.count for row in loads) == 12  # two batches per step, images and labels each stacked
+
+
+class Regression(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = nn.Linear(8, 2)
+
+    def forward(self, inputs, labels):
+        return {"loss": nn.functional.cross_entropy(self.network(inputs), labels)}
+
+
+def test_the_trainer_of_transformers_traces_optimizer_steps(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    rows = [{"inputs": torch.randn(8), "labels": torch.tensor(0)} for _ in range(64)]
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "run"),
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=2,
+        num_train_epochs=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    transformers.Trainer(
+        model=Regression(),
+        args=arguments,
+        train_dataset=rows,
+        callbacks=[trainer_callback(tmp_path / "trace", skip=2, steps=2)],
+    ).train()
+    names, optimizer_steps = steps_of(tmp_path / "trace")
+    assert names == ["3", "4"]
+    assert optimizer_steps == 2
+
+
+def test_a_profiler_that_never_started_is_neither_stepped_nor_stopped(tmp_path):
+    profiler = StepProfiler(tmp_path)
+    profiler.step()
+    profiler.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("skip", "steps"), [(-1, 3), (0, 0)])
+def test_what_cannot_be_traced_is_refused(tmp_path, skip, steps):
+    with pytest.raises(InputError, match="skip at least 0"):
+        StepProfiler(tmp_path, skip, steps)
+
+
+@pytest.mark.parametrize("make", [lightning_callback, trainer_callback])
+def test_a_framework_that_is_missing_is_named(tmp_path, make, monkeypatch):
+    from walkthrough.attach import callbacks
+
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with pytest.raises(InputError, match="pip install"):
+        make(tmp_path)
+    assert callbacks.StepProfiler

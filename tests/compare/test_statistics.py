@@ -1,0 +1,259 @@
+"""Whether two programs differ: known answers, properties, edge cases, and how often intervals hold the true ratio."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from walkthrough.compare.statistics import SAME, UNLIMITED, Mean, Ratio, mean, of_pairs, of_windows, ratio
+from walkthrough.results.errors import InputError
+
+speeds = st.floats(1, 1e6)
+runs = st.lists(speeds, min_size=2, max_size=12)
+rounds = st.dictionaries(st.integers(0, 9), st.lists(speeds, min_size=1, max_size=6), min_size=3, max_size=8)
+T_2 = 4.302652729749464  # Student's t at 97.5 %, 2 degrees of freedom: table of any textbook
+
+
+def ends(answer):
+    return answer.ratio, answer.low, answer.high
+
+
+def inverse(answer):
+    return 1 / answer.ratio, 1 / answer.high, 1 / answer.low
+
+
+# Known answers
+
+
+def test_three_rounds_by_hand():
+    # logarithms of the ratios: 0.1, 0.2, 0.3; mean 0.2, standard deviation 0.1, standard error 0.1 / sqrt(3)
+    slower = {1: [90.0, 100.0, 101.0], 2: [199.0, 200.0, 777.0], 3: [50.0, 50.0, 50.0]}
+    faster = {number: [0.5, windows[1] * math.exp(number / 10), 1e4] for number, windows in slower.items()}
+    reach = T_2 * 0.1 / math.sqrt(3)
+    answer = ratio(faster, slower)
+    assert ends(answer) == pytest.approx((math.exp(0.2), math.exp(0.2 - reach), math.exp(0.2 + reach)))
+    assert answer.rounds == 3
+    assert not answer.resolved
+
+
+@pytest.mark.parametrize("ratios", [(1.1, 1.3), (1.04, 1.18, 1.1, 1.09, 1.12), (0.5, 0.7, 0.61, 0.66, 0.58, 0.63, 0.6)])
+def test_over_rounds_it_is_the_t_interval_of_the_logarithms(ratios):
+    logarithms = np.log(ratios)
+    expected = scipy.stats.t.interval(
+        0.95, len(ratios) - 1, loc=logarithms.mean(), scale=scipy.stats.sem(logarithms, ddof=1)
+    )
+    answer = of_pairs(ratios)
+    assert ends(answer) == pytest.approx((scipy.stats.gmean(ratios), *np.exp(expected)))
+    assert answer.rounds == len(ratios)
+
+
+def test_two_rounds_give_a_wide_interval():
+    low, high = scipy.stats.t.interval(0.95, 1, loc=math.log(1.2), scale=math.log(1.3 / 1.2))
+    answer = of_pairs([1.2 * 1.2 / 1.3, 1.3])
+    assert ends(answer) == pytest.approx((1.2, math.exp(low), math.exp(high)))
+    assert not answer.resolved
+
+
+def test_a_gain_in_all_of_five_rounds_is_resolved_though_the_rounds_differ_by_more():
+    machine = {1: 1.0, 2: 0.7, 3: 1.3, 4: 0.8, 5: 1.1}
+    slower = {number: [speed * window for window in (95, 100, 105)] for number, speed in machine.items()}
+    faster = {number: [speed * window for window in (101, 106, 112)] for number, speed in machine.items()}
+    assert str(ratio(faster, slower)) == "1.06x (1.06-1.06)"
+
+
+def test_one_round_is_the_ratio_of_the_medians_with_an_interval_of_the_windows():
+    slow, fast = [98.0, 99.0, 100.0, 101.0, 102.0], [196.0, 198.0, 200.0, 202.0, 204.0]
+    answer = ratio({0: fast}, {0: slow})
+    assert answer.ratio == pytest.approx(2)
+    assert 1.8 < answer.low < 2 < answer.high < 2.2
+    assert answer.rounds == 1
+    assert answer.resolved
+    assert not ratio({0: [99.0, 102.5, 103.0, 104.0, 105.0]}, {0: slow}).resolved
+
+
+def test_two_windows_each_by_hand():
+    # The median of a resample of two windows is one, the other, or (half the time) the mean of both; the logarithm of
+    # 90, 100, 100, 110 over 100 has this variance; two runs, corrected by 2 / (2 - 1), and 2 degrees of freedom.
+    error = math.sqrt(2 * 2 * np.var(np.log([0.9, 1, 1, 1.1])))
+    answer = of_windows([90, 110], [90, 110])
+    assert math.log(answer.high) == pytest.approx(T_2 * error, rel=0.05)  # the bootstrap's resamples are drawn
+    assert math.log(answer.low) == pytest.approx(-T_2 * error, rel=0.05)
+
+
+def test_programs_without_two_rounds_in_common_are_compared_by_all_their_windows():
+    alone, recorded = [198.0, 200.0, 203.0], {1: [99.0, 100.0], 2: [101.0, 103.0], 3: [97.0, 98.0]}
+    assert ratio({0: alone}, recorded) == of_windows(alone, [99.0, 100.0, 101.0, 103.0, 97.0, 98.0])
+    assert ratio({2: alone}, recorded).rounds == 1
+
+
+def test_only_rounds_that_both_programs_have_are_pairs():
+    faster = {1: [110.0], 3: [120.0], 4: [90.0], 9: [1.0]}
+    slower = {0: [1e6], 1: [100.0], 3: [100.0], 4: [100.0]}
+    assert ratio(faster, slower) == of_pairs([1.1, 1.2, 0.9])
+
+
+# What holds for all
+
+
+@settings(deadline=None)
+@given(rounds, rounds)
+def test_the_ratio_the_other_way_round_is_the_inverse(a, b):
+    assert ends(ratio(a, b)) == pytest.approx(inverse(ratio(b, a)))
+
+
+@settings(deadline=None)
+@given(rounds, st.data())
+def test_what_a_machine_does_to_a_whole_round_changes_nothing(a, data):
+    windows = st.lists(speeds, min_size=1, max_size=6)
+    b = {number: data.draw(windows) for number in a}
+    factors = {number: data.draw(st.floats(0.1, 10)) for number in a}
+    scaled = [{number: [factors[number] * x for x in run] for number, run in program.items()} for program in (a, b)]
+    assert ends(ratio(*scaled)) == pytest.approx(ends(ratio(a, b)))
+
+
+@settings(deadline=None)
+@given(runs, runs, st.floats(0.1, 10))
+def test_a_gain_multiplies_the_ratio_and_both_ends(a, b, gain):
+    one, other = of_windows(a, b), of_windows([gain * window for window in a], b)
+    assert ends(other) == pytest.approx([gain * end for end in ends(one)])
+
+
+@settings(deadline=None)
+@given(runs, runs)
+def test_an_interval_holds_its_ratio_and_is_the_same_each_time(a, b):
+    answer = of_windows(a, b)
+    assert 0 <= answer.low <= answer.ratio <= answer.high
+    assert of_windows(a, b) == answer
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=8).filter(lambda ratios: max(ratios) > 1.01 * min(ratios)))
+def test_more_rounds_of_the_same_spread_make_the_interval_narrower(ratios):
+    few, many = of_pairs(ratios), of_pairs(ratios * 3)
+    assert many.ratio == pytest.approx(few.ratio)
+    assert few.low < many.low < many.ratio < many.high < few.high
+
+
+# Edge cases
+
+
+def test_equal_medians_are_not_resolved():
+    assert of_windows([5.1] * 5, [5.1] * 7) == Ratio(1.0, 1.0, 1.0, 1)
+    assert of_pairs([1.0] * 3) == Ratio(1.0, 1.0, 1.0, 3)
+    assert not Ratio(1.0, 1.0, 1.0, 3).resolved
+    assert not SAME.resolved
+    same = {1: [3.0, 1.0], 2: [2.0, 7.0]}
+    assert ratio(same, same) == SAME
+
+
+def test_speeds_that_differ_by_rounding_only_are_not_resolved():
+    sums, products = {n: [n * (0.1 + 0.2)] for n in range(1, 6)}, {n: [n * 0.3] for n in range(1, 6)}
+    assert sums != products
+    assert not ratio(sums, products).resolved
+    assert not ratio(products, sums).resolved
+    assert not of_windows(sums[1] * 5, products[1] * 5).resolved
+
+
+def test_the_same_gain_in_every_window_is_resolved():
+    assert ends(of_windows([6.0] * 5, [4.0] * 5)) == pytest.approx((1.5, 1.5, 1.5))
+    assert of_windows([6.0] * 5, [4.0] * 5).resolved
+    assert of_pairs([1.01] * 4).resolved
+
+
+@pytest.mark.parametrize("windows", [([200.0], [100.0]), ([200.0], [99.0, 100.0, 101.0]), ([199.0, 201.0], [100.0])])
+def test_a_run_of_one_window_does_not_show_how_it_varies(windows):
+    answer = of_windows(*windows)
+    assert answer.ratio == pytest.approx(2)
+    assert (answer.low, answer.high) == (0, UNLIMITED)
+    assert not answer.resolved
+    assert str(answer) == "~2.00x (0.00-1000+)"
+
+
+def test_runs_may_have_different_numbers_of_windows():
+    few = [99.0, 101.0, 98.0]
+    many = [100.0, 99.0, 101.0, 98.0, 102.0] * 4
+    assert not of_windows(few, many).resolved
+    assert ratio({1: few, 2: few, 3: few}, {1: many, 2: many[:1], 3: many[:2]}).rounds == 3
+
+
+def test_huge_ratios_do_not_overflow():
+    assert ends(of_pairs([1e300, 1e-300])) == (pytest.approx(1), 0.0, UNLIMITED)
+    assert of_windows([1e300] * 3, [1e-5] * 3).ratio == pytest.approx(1e305)
+
+
+def test_an_interval_without_scipy_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(InputError, match="pip install scipy"):
+        of_pairs([1.1, 1.2])
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "resolved"),
+    [
+        (Ratio(1.39, 1.31, 1.48, 5), "1.39x (1.31-1.48)", True),
+        (Ratio(1.02, 0.97, 1.08, 5), "~1.02x (0.97-1.08)", False),
+        (Ratio(0.5, 0.48, 0.52, 1), "0.50x (0.48-0.52)", True),
+        (Ratio(1.2, 1.0, 1.4, 3), "~1.20x (1.00-1.40)", False),
+    ],
+)
+def test_an_unresolved_ratio_is_marked(answer, text, resolved):
+    assert str(answer) == text
+    assert answer.resolved is resolved
+
+
+# How often intervals hold the truth. benchmarks/interval_coverage.py shows it in full.
+
+
+def alike(generator, shape, correlation):
+    """Noise of standard deviation 1, its last axis AR(1)."""
+    noise = generator.standard_normal(shape)
+    for at in range(1, shape[-1]):
+        noise[..., at] = correlation * noise[..., at - 1] + math.sqrt(1 - correlation**2) * noise[..., at]
+    return noise
+
+
+def share_that_holds(answers, truth):
+    return np.mean([answer.low <= truth <= answer.high for answer in answers])
+
+
+@pytest.mark.parametrize("number", [3, 7])
+def test_over_drifting_rounds_95_percent_of_intervals_hold_the_ratio(number):
+    generator, trials = np.random.default_rng(1), 500
+    drift = 0.05 * np.cumsum(generator.standard_normal((trials, 1, number, 1)), axis=2)
+    offsets = 0.02 * generator.standard_normal((trials, 2, number, 1))
+    logarithms = drift + offsets + 0.03 * alike(generator, (trials, 2, number, 5), 0.6)
+    logarithms[:, 0] += math.log(1.3)
+    answers = [ratio(dict(enumerate(a)), dict(enumerate(b))) for a, b in np.exp(logarithms).tolist()]
+    assert 0.9 < share_that_holds(answers, 1.3) < 0.99
+
+
+@pytest.mark.parametrize(("windows", "correlation", "least"), [(5, 0.0, 0.95), (10, 0.0, 0.95), (5, 0.6, 0.85)])
+def test_the_bootstrap_of_one_round_holds_the_ratio_of_the_two_runs(windows, correlation, least):
+    noise = 0.03 * alike(np.random.default_rng(2), (400, 2, windows), correlation)
+    answers = [of_windows(a, b) for a, b in np.exp(noise).tolist()]
+    assert share_that_holds(answers, 1.0) >= least
+    assert np.mean([math.log(answer.high / answer.low) for answer in answers]) < 8 * 0.03  # and says something
+
+
+def test_windows_that_are_like_their_neighbours_widen_the_interval():
+    wave = [100 + 5 * math.sin(at / 3) for at in range(20)]
+    shuffled = [wave[at * 7 % 20] for at in range(20)]
+    assert sorted(wave) == sorted(shuffled)
+    assert math.log(of_windows(wave, wave).high) > 1.2 * math.log(of_windows(shuffled, shuffled).high)
+
+
+def test_the_mean_of_values_has_students_interval():
+    of_three = mean([1.0, 2.0, 3.0])  # t of 2 degrees of freedom: 4.302653; standard error: 1 / sqrt(3)
+    assert of_three.mean == 2.0
+    assert of_three.high == pytest.approx(2 + 4.302653 / 3**0.5)
+    assert of_three.low == pytest.approx(2 - 4.302653 / 3**0.5)
+    assert str(of_three) == "2 (-0.484 to 4.48)"
+
+
+def test_the_mean_of_one_value_has_no_interval():
+    assert mean([0.25]) == Mean(0.25, None, None, 1)
+    assert str(mean([0.25])) == "0.25"

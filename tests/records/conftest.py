@@ -1,0 +1,49 @@
+"""Records made by hand, and the command that verifies and packs them."""
+
+import shutil
+
+import pytest
+from support.recorded import make_record, tree
+
+from walkthrough.cli import main
+
+
+@pytest.fixture(scope="session")
+def records(tmp_path_factory):
+    """{schema: a valid record of it}, not to be changed."""
+    return {schema: make_record(tmp_path_factory.mktemp(f"schema-{schema}") / "test-gpu", schema) for schema in (1, 2)}
+
+
+@pytest.fixture
+def folder(records, tmp_path):
+    """A valid record, to be spoiled."""
+    return shutil.copytree(records[2], tmp_path / "test-gpu")
+
+
+@pytest.fixture
+def command(capsys, tmp_path, monkeypatch):
+    """command("--check", path): exit code, output and error lines of `record`, run in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(["record", *map(str, words)])
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out.splitlines(), printed.err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def assert_refused(command, tmp_path):
+    """assert_refused(path, *words): `--check` refuses it in one line with these words, and changes nothing."""
+
+    def refuse(path, *words):
+        before = tree(tmp_path)
+        code, out, err = command("--check", path)
+        assert (code, out, len(err)) == (2, [], 1), err
+        for word in words:
+            assert word in err[0]
+        assert tree(tmp_path) == before
+
+    return refuse

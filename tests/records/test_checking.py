@@ -1,0 +1,221 @@
+"""Verifying a record: what is whole and unedited passes, everything else is refused by name."""
+
+import gzip
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from support import ROOT, run_program
+from support.recorded import (
+    EVENTS,
+    MEDIANS,
+    POINTS,
+    STEPS,
+    TRACE,
+    a_cpu_trace,
+    a_result,
+    a_trace,
+    copied,
+    edit,
+    edit_trace,
+    sum_up,
+    tree,
+    write_trace,
+)
+
+from common.studies.limit import record as limit_record
+from walkthrough.records import page, written
+from walkthrough.results import not_run, privacy
+from walkthrough.results import result as record
+from walkthrough.results.events import write_events
+
+LIMIT = ROOT / "tests" / "data" / "schema_1" / "limit.json"
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_record_passes_with_a_line_per_step(records, command, schema):
+    before = tree(records[schema])
+    code, out, err = command("--check", records[schema])
+    assert (code, err) == (0, [])
+    assert out[-1] == "ok"
+    assert [line.split(":")[0] for line in out[:-1]] == STEPS
+    assert "2 runs, 10 windows, a trace of 3 steps on Test GPU, 4 kinds of scalars" in out[0]
+    assert tree(records[schema]) == before
+
+
+def test_a_record_may_name_the_instructions_of_its_cpu(folder, command):
+    edit(folder / "record.json", lambda value: value["settings"].update(instructions="AVX512-BF16"))
+    code, _, err = command("--check", folder)
+    assert (code, err) == (0, [])
+
+
+def write_limit(folder, schema=3, **changes):
+    """A real `limit.json` as if it were of the record's device, with changes in place of its fields."""
+    value = json.loads(LIMIT.read_text())
+    setup = {"device": "Test GPU", "model": "mobilenet_v2", "image_size": 224}
+    value |= setup | {"device_type": "cuda"}
+    record.write_json(folder / "limit.json", value)
+    if schema == 3:
+        value = limit_record.read(folder).as_json()
+        value["setup"] |= {name: changes.pop(name) for name in setup.keys() & changes.keys()}
+    record.write_json(folder / "limit.json", value | changes)
+
+
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_record_may_hold_the_limit_of_its_device(folder, command, schema):
+    write_limit(folder, schema)
+    (folder / ".ablation.lock").touch()
+    code, out, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    assert out[-2:] == ["limit.json: of the same device, model and image size", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "changes", "message"),
+    [
+        (1, {"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
+        (3, {"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
+        (3, {"model": "resnet50"}, "model 'resnet50', not 'mobilenet_v2'"),
+        (3, {"image_size": 64}, "image size 64, not 224"),
+        (3, {"speeds": []}, "limit.json is broken"),
+        (3, {"flops_per_step": 0}, "limit.json is broken"),
+        (1, {"notes": ["smoke run (--quick): rough"]}, "limit.json is of a smoke run"),
+        (3, {"quick": True}, "limit.json is of a smoke run"),
+        (3, {"notes": ["<b>"]}, "limit.json holds an odd text"),
+        (3, {"not_compiled": "/home/ada/cc"}, "limit.json holds"),
+    ],
+)
+def test_the_limit_of_something_else_is_refused(folder, assert_refused, schema, changes, message):
+    write_limit(folder, schema, **changes)
+    assert_refused(folder, message)
+
+
+def test_a_record_with_a_step_that_was_not_run_passes_and_names_the_reason(folder, command):
+    not_run.write(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
+    page.write_page(folder)
+    code, out, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    assert out[-2:] == ["13_compile: not run: torch.compile found no C++ compiler that works", "ok"]
+
+
+def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder, command):
+    """Their errors hold types in <>, shapes in [], programs in ``, and more than a record's texts may be long."""
+    said = "Internal Triton error: `ptxas` failed <class 'X'> [128, 3] a|b \\\\host\\share in /opt/x/y.py " + "z " * 200
+    not_run.write(folder / "13_compile", "13_compile", said)
+    write_limit(folder, 3, not_compiled=privacy.reason(said))
+    page.write_page(folder)
+    code, _, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    reason = not_run.read_all(folder)[0].reason
+    assert reason.startswith("Internal Triton error: 'ptxas' failed (class 'X') (128, 3) a/b …")
+
+
+def test_a_step_whose_data_is_on_the_device_copies_nothing(folder, command, assert_refused):
+    def on_device(copied_bytes):
+        for step in STEPS:
+            for path in (folder / step / "runs").iterdir():
+                record.write_result(path, replace(record.read_result(path), batch_bytes=0))
+            trace = a_trace(a_result(step, 1))
+            copied(copied_bytes)(trace)
+            write_trace(folder / step / a_result(step, 1).trace, trace)
+        sum_up(folder)
+
+    on_device(4)
+    assert command("--check", folder)[0] == 0
+    on_device(1_000_000)
+    assert_refused(folder, "a step copies 1000000 bytes to the GPU, a batch has 0")
+
+
+def test_a_step_that_replays_cuda_graphs_needs_no_convolution_in_its_trace(folder, command, assert_refused):
+    path = folder / STEPS[1] / a_result(STEPS[1], 1).trace
+
+    def without_shapes(trace):
+        for event in trace["traceEvents"]:
+            event["args"].pop("Input Dims", None)
+
+    def launched_as_a_graph(trace):
+        for event in trace["traceEvents"]:
+            if event["name"] == "cudaLaunchKernel":
+                event["name"] = "cudaGraphLaunch"
+
+    edit_trace(path, without_shapes)
+    assert_refused(folder, "no convolution in it has an input of shape [32, 3, 224, 224]")
+    edit_trace(path, launched_as_a_graph)
+    assert command("--check", folder)[0] == 0
+
+
+def test_trace_and_events_may_be_of_the_first_run_with_kernels(folder, command, assert_refused):
+    edit(folder / STEPS[0] / "runs" / "1.json", lambda value: value["notes"].append(record.NO_KERNELS))
+    sum_up(folder)
+    assert_refused(folder, "does not hold run 2's images_per_second")
+    write_events(folder / EVENTS, POINTS, {}, MEDIANS | {"median/images_per_second": 32_002.0})
+    code, _, err = command("--check", folder)
+    assert (code, err) == (0, [])
+
+
+def test_verifying_starts_without_torch(folder):
+    code = "import sys; sys.modules.update(dict.fromkeys(['torch', 'torchvision'])); "
+    code += f"from walkthrough.cli import main; main(['record', '--check', {str(folder)!r}])"
+    finished = run_program("-c", code, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_all_that_is_wrong_is_counted(folder, assert_refused):
+    for name in ("a", "b", "c"):
+        (folder / name).touch()
+    assert_refused(folder, "a is no file of a record, and 2 more")
+
+
+def test_only_a_folder_can_be_verified(folder, assert_refused, tmp_path):
+    assert_refused(tmp_path / "nothing", "nothing is not a folder")
+    (tmp_path / "test-gpu.zip").write_bytes(b"PK")
+    assert_refused(tmp_path / "test-gpu.zip", "test-gpu.zip is not a folder", "unzip")
+
+
+def test_a_trace_that_unpacks_to_too_much_is_refused(folder, assert_refused, monkeypatch):
+    monkeypatch.setattr(written, "UNPACKED_LIMIT", 1_000_000)
+    (folder / TRACE).write_bytes(gzip.compress(bytes(1_000_001), mtime=0))
+    assert_refused(folder, TRACE, "unpacks to more than 1 MB")
+
+
+def test_a_record_of_a_cpu_passes_and_its_memory_must_be_that_of_its_trace(records, folder, command, assert_refused):
+    def on_cpu(allocated):
+        for step in STEPS:
+            for path in (folder / step / "runs").iterdir():
+                peak = record.PeakMemory(1000, None)
+                result = replace(record.read_result(path), device_type="cpu", peak_memory_bytes=peak)
+                record.write_result(path, result)
+            write_trace(folder / step / a_result(step, 1).trace, a_cpu_trace(a_result(step, 1), allocated))
+        sum_up(folder)
+
+    on_cpu(900)
+    code, out, err = command("--check", folder)
+    assert (code, err) == (0, [])
+    assert "3 steps on CPU" in out[0]
+    for allocated in (600, 1600):
+        on_cpu(allocated)
+        assert_refused(folder, TRACE, f"its peak memory is {allocated} bytes, the runs' 1000")
+    for step in STEPS:
+        shutil.copy(records[2] / step / a_result(step, 1).trace, folder / step)
+    assert_refused(folder, TRACE, "it shows work on a GPU")
+
+
+def test_several_processes_train_on_a_batch_each(folder, command):
+    for step in STEPS:
+        for path in (folder / step / "runs").iterdir():
+            result = record.read_result(path)
+            speeds = record.Throughput(
+                8 * result.samples_per_second.median, [8 * speed for speed in result.samples_per_second.windows]
+            )
+            record.write_result(path, replace(result, world_size=8, samples_per_second=speeds))
+        events = folder / step / f"events.out.tfevents.1795000000.{step}.1795000000001"
+        write_events(events, POINTS, {}, MEDIANS | {"median/images_per_second": 8 * 32_001.0})
+    sum_up(folder)
+    assert command("--check", folder)[0] == 0
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "logs" / "reference").glob("*/README.md")), ids=lambda p: p.parent.name)
+def test_every_record_of_this_project_passes(path, command):
+    code, out, err = command("--check", path.parent)
+    assert (code, out[-1:], err) == (0, ["ok"], [])

@@ -1,0 +1,309 @@
+"""The loading of runs: children that die, files that change, what is kept, runs side by side in the Diff view."""
+
+import os
+import pickle
+import shutil
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from support.board import PATIENCE, only_kernels
+from support.trace_builder import TraceBuilder, two_steps
+
+pytest.importorskip("torch_tb_profiler")
+DYING = (str(Path(__file__).with_name("dying_reader.py")),)
+WAITING = str(Path(__file__).with_name("waiting_child.py"))
+BEHIND = 15  # how "nice" the children are that read what nobody waits for
+LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
+
+
+def trace(path, builder=None, when=LONG_AGO):
+    """Write a trace that was last written to at `when`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (builder or two_steps()).write(path)
+    os.utime(path, (when, when))
+    return path
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """load(**options): the `Loading` of the runs in tmp_path/logs, searched once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
+        from walkthrough.tensorboard.loading import Loading
+        from walkthrough.tensorboard.traces import folders_below
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    opened = []
+
+    def start(**options):
+        logs = str(tmp_path / "logs")
+        found = lambda: [(os.path.basename(folder.path), folder) for folder in folders_below(logs, "0.4.3")]  # noqa: E731
+        opened.append(Loading(found, cache=options.pop("cache", tmp_path / "cache"), **options))
+        opened[-1].search()
+        return opened[-1]
+
+    yield start
+    for loading in opened:
+        loading.close()
+
+
+def loaded(loading):
+    """Wait until nothing is left to read."""
+    ends = time.monotonic() + PATIENCE
+    while loading.loading:
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return loading
+
+
+@pytest.mark.parametrize("worker", ["dies", "breaks"])
+def test_a_child_that_dies_is_not_waited_for_and_the_others_are_loaded(tmp_path, load, caplog, worker):
+    for name in ("lives", worker, "zz"):
+        trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
+    loading = loaded(load(program=DYING))
+    assert [name for name, _ in loading.run("run").profiles] == ["lives", "zz"]
+    (failure,) = loading.failures()
+    assert (failure["run"], failure["file"]) == ("run", f"{worker}.pt.trace.json")
+    assert "ended with exit code 9" in failure["reason"]
+    assert f"{worker}.pt.trace.json cannot be read and is left out" in caplog.text
+
+
+def test_a_run_without_one_readable_trace_is_not_offered(tmp_path, load):
+    from walkthrough.tensorboard.loading import NotReadable, Unknown
+
+    trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
+    loading = loaded(load(program=DYING))
+    assert loading.names() == []
+    with pytest.raises(NotReadable):
+        loading.run("run")
+    with pytest.raises(Unknown):
+        loading.run("another")
+
+
+def test_what_changes_is_read_again_also_after_a_failure_and_what_is_deleted_goes_away(tmp_path, load):
+    path = tmp_path / "logs" / "run" / "a.pt.trace.json"
+    whole = trace(path).read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    os.utime(path, (LONG_AGO, LONG_AGO))
+    loading = loaded(load())
+    assert loading.names() == []
+    assert "not valid JSON" in loading.failures()[0]["reason"]
+    trace(path, when=LONG_AGO + 1)
+    loading.search()
+    assert loading.names() == ["run"]  # it can be asked for while it is read
+    assert [name for name, _ in loading.run("run", PATIENCE).profiles] == ["a"]
+    assert loading.failures() == []
+    trace(tmp_path / "logs" / "run" / "b.pt.trace.json")
+    loading.search()
+    assert [name for name, _ in loading.run("run").profiles] == ["a"]  # the old until the new is there
+    assert [name for name, _ in loaded(loading).run("run").profiles] == ["a", "b"]
+    path.unlink()
+    loading.search()
+    assert [name for name, _ in loading.run("run").profiles] == ["b"]
+    path.with_name("b.pt.trace.json").unlink()
+    loading.search()
+    assert loading.names() == []
+
+
+def test_a_file_that_is_being_written_is_no_failure(tmp_path, load):
+    path = tmp_path / "logs" / "run" / "a.pt.trace.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"traceEvents": [')
+    loading = load()
+    assert loading.search() or time.time() - path.stat().st_mtime >= 1  # on a machine that stood still
+    assert loaded(loading).names() == []
+    trace(path)
+    loading.search()
+    assert [name for name, _ in loading.run("run", PATIENCE).profiles] == ["a"]
+    assert loading.failures() == []
+
+
+def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp_path, load):
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loaded(load())
+    (kept,) = (tmp_path / "cache").glob("*.profile.gz")
+    assert kept.stat().st_mode & 0o077 == 0
+    second = load(program=("-c", "import sys; sys.exit('nobody needs a child')"))
+    assert not second.loading
+    assert [name for name, _ in second.run("run").profiles] == ["a"]
+    kept.write_bytes(kept.read_bytes()[:-20])
+    third = load()
+    assert [name for name, _ in third.run("run", PATIENCE).profiles] == ["a"]
+    kept.write_bytes(b"")
+    assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
+
+
+def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monkeypatch):
+    monkeypatch.setattr("walkthrough.tensorboard.loading.DISK_LIMIT", 1)  # byte
+    for name in ("one", "two"):
+        for worker in "abc":
+            trace(tmp_path / "logs" / name / f"{worker}.pt.trace.json")
+    loading = loaded(load())
+    for name in ("one", "two"):
+        assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a", "b", "c"]
+    assert len(list((tmp_path / "cache").iterdir())) == 6
+
+
+def test_a_profile_that_others_could_have_written_is_not_unpickled(tmp_path, load):
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loaded(load())
+    (kept,) = (tmp_path / "cache").glob("*.profile.gz")
+    kept.chmod(0o622)
+    assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def in_place_of_a_folder(folder):
+    """Put a file where a folder is: nothing can be written there, not even by root."""
+    shutil.rmtree(folder)
+    folder.write_text("")
+
+
+def test_where_the_cache_folder_is_lost_a_temporary_one_is_used(tmp_path, load, caplog):
+    loading = load()
+    in_place_of_a_folder(tmp_path / "cache")
+    for name in ("one", "two"):
+        trace(tmp_path / "logs" / name / "a.pt.trace.json")
+    loading.search()
+    for name in ("one", "two"):
+        assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a"]
+    assert loaded(loading).failures() == []
+    assert caplog.text.count("a temporary folder is used") == 1
+    assert "left out" not in caplog.text
+
+
+def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_read_again(tmp_path, load, monkeypatch):
+    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: str(tmp_path / "nowhere"))
+    loading = load()
+    in_place_of_a_folder(tmp_path / "cache")
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loading.search()
+    (failure,) = loaded(loading).failures()
+    assert f"cannot be written to {tmp_path / 'nowhere'}: No such file or directory" in failure["reason"]
+    assert [until for _, until in loading._outcomes.values()] == [float("inf")]
+
+
+def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load, monkeypatch):
+    from walkthrough.tensorboard.loading import NotYet
+
+    def asked(child, count):
+        file = tmp_path / f"asked{child}"
+        ends = time.monotonic() + PATIENCE
+        while not file.exists() or len(file.read_text().splitlines()) < count:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        return ["/".join(Path(line).parts[-2:]).split(".")[0] for line in file.read_text().splitlines()]
+
+    def ask(name):
+        with pytest.raises(NotYet):
+            loading.run(name, 0)
+
+    monkeypatch.setattr("walkthrough.tensorboard.loading.READERS", 1)
+    for number in (1, 2, 10, 11):
+        for worker in "ab":
+            trace(tmp_path / "logs" / f"run{number}" / f"{worker}.pt.trace.json")
+    loading = load(program=(WAITING, str(tmp_path)))
+    assert loading.names() == ["run1", "run2", "run10", "run11"]
+    assert asked(BEHIND, 1) == ["run1/a"]  # what nobody waits for is begun
+    ask("run10")
+    assert asked(0, 1) == ["run10/a"]  # by the child that reads nothing else, and that ends no more
+    ask("run11")
+    (tmp_path / f"go{BEHIND}").touch()
+    order = ["run1/a", "run11/a", "run11/b", "run10/b", "run1/b", "run2/a", "run2/b"]
+    assert asked(BEHIND, 7) == order
+
+
+def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog, monkeypatch):
+    monkeypatch.setattr("walkthrough.tensorboard.loading.RETRY_SECONDS", 0)
+    trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
+    loading = load(program=DYING)
+    for tries in (1, 2, 2):
+        assert "exit code 9" in loaded(loading).failures()[0]["reason"]
+        assert loading._died
+        ends = time.monotonic() + PATIENCE
+        while caplog.text.count("is left out") < tries:  # it is logged after the answer
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        loading.search()
+    assert caplog.text.count("is left out") == 2
+
+
+def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
+    from walkthrough.tensorboard.traces import folders_below
+
+    secret = trace(tmp_path / "elsewhere" / "secret.pt.trace.json")
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    (tmp_path / "logs" / "run" / "link.pt.trace.json").symlink_to(secret)
+    (tmp_path / "logs" / "linked").symlink_to(secret.parent)
+    (tmp_path / "also").symlink_to(tmp_path / "logs")
+    for root in ("logs", "also"):
+        (folder,) = folders_below(str(tmp_path / root), "0.4.3")
+        assert [trace.file for trace in folder.traces] == ["a.pt.trace.json"]
+
+
+def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
+    from walkthrough.tensorboard.runs import Runs
+
+    for name in ("run/a", "run/.a", "run/.hidden/a", ".ipynb_checkpoints/a"):
+        trace(tmp_path / "logs" / f"{name}.pt.trace.json")
+    assert loaded(load()).names() == ["run"]
+    (run,) = Runs([("", str(tmp_path / "logs"))]).latest().values()
+    assert list(run.traces) == ["a.pt.trace.json"]
+
+
+def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
+    from walkthrough.tensorboard import runs
+    from walkthrough.trace import source
+
+    for name in ("a", "b"):
+        trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
+    found, traces_in = [], source.traces_in
+
+    def then_vanishes(folder):
+        found.extend(traces_in(folder))
+        (folder / "b.pt.trace.json").unlink()
+        return found
+
+    monkeypatch.setattr(source, "traces_in", then_vanishes)
+    (run,) = runs.Runs([("", str(tmp_path / "logs"))]).latest().values()
+    assert (len(found), list(run.traces), len(run.versions)) == (2, ["a.pt.trace.json"], 1)
+    names = ["a.pt.trace.json", "b.pt.trace.json"]  # as listed before it vanished
+    monkeypatch.setattr(source, "traces_in", traces_in)
+    assert list(runs._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
+
+
+def profiles(*builders, folder):
+    """The profiles of traces."""
+    paths = [builder.write(folder / f"{number}.json") for number, builder in enumerate(builders)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        from torch_tb_profiler.profiler.data import RunProfileData
+        from torch_tb_profiler.profiler.run_generator import RunGenerator
+
+        import walkthrough.tensorboard.parser  # noqa: F401  # it patches the plugin
+
+        data = [RunProfileData.parse("w", None, str(path), str(folder)) for path in paths]
+        return [RunGenerator("w", None, parsed).generate_run_profile() for parsed in data]
+
+
+def test_the_diff_view_pairs_operators_by_their_names(tmp_path):
+    other = TraceBuilder()
+    other.step(1, 0, 1000)
+    other.op("aten::item", 0, 10)
+    other.op("aten::only_here", 20, 10)
+    first, second = profiles(two_steps(), other, folder=tmp_path)
+    diff = first.compare_run(second).get_diff_node_summary("0")
+    left, right = ([operator["name"] for operator in diff[side]["aggs"]] for side in ("left", "right"))
+    assert left == right
+    assert {"aten::item", "aten::only_here", "aten::cudnn_convolution"} <= set(left)
+
+
+def test_a_trace_without_operators_has_what_the_pages_need(tmp_path):
+    for profile in profiles(TraceBuilder(), only_kernels(), folder=tmp_path):
+        assert profile.operation_pie_by_name["host_self_time"]["rows"] == []
+        assert profile.operation_pie_by_name_input["host_total_time"]["title"] == "Host Total Time (us)"
+        (step,) = profile.overview["performance"]
+        assert 0 < step["value"] <= 150
+        assert profile.compare_run(profile).get_diff_node_summary("0")
+        assert pickle.loads(pickle.dumps(profile)).views == profile.views

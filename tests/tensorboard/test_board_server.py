@@ -1,0 +1,533 @@
+"""The real `tensorboard` command on runs of every kind: what its tabs answer over HTTP."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.parse
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+from support import ROOT, make_limit, make_result
+from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tensorboard
+from support.trace_builder import two_steps
+
+from walkthrough.compare import gpu_memory, roofs
+from walkthrough.compare.compare import ladders
+from walkthrough.compare.roofs import StepBytes
+from walkthrough.results import result
+from walkthrough.tensorboard import kept, plugin
+from walkthrough.tensorboard.runs import Runs
+from walkthrough.trace.kernel_name import short_name
+from walkthrough.trace.steps import ROLES
+from walkthrough.trace.summary import summarize
+
+pytest.importorskip("torch_tb_profiler")
+pytestmark = pytest.mark.xdist_group("tensorboard")  # one start for all of them
+RUNS = ["broken", "cpu", "cpu_stacks", "distributed", "gpu", "hostile", "ladder/00_baseline"]
+RUNS += ["ladder/04_multiprocess_loading", "odd [name] ünï", "of 2021", "only kernels", "without events"]
+
+
+@pytest.fixture(scope="module")
+def logdir(tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("logs"))
+
+
+@pytest.fixture(scope="module")
+def board(logdir, tmp_path_factory):
+    with tensorboard(logdir, cache=tmp_path_factory.mktemp("cache")) as board:
+        yield board
+
+
+def test_what_is_kept_of_a_trace_depends_on_all_code_that_reads_it(tmp_path):
+    (tmp_path / "findings").mkdir()
+    rule = tmp_path / "findings" / "rule.py"
+    hashes = set()
+    for code in ("1", "2"):
+        rule.write_text(code)
+        hashes.add(kept.hash_of_code.__wrapped__((tmp_path,)))
+    assert len(hashes) == 2
+
+
+def test_both_tabs_are_there(board):
+    board.runs_loaded()  # the profiler's tab is enabled once it has a run
+    plugins = board.json("/data/plugins_listing")
+    assert plugins["walkthrough"]["enabled"]
+    assert plugins["walkthrough"]["tab_name"] == "Walkthrough"
+    assert plugins["pytorch_profiler"]["enabled"]
+
+
+def test_the_profiler_loads_every_run_and_logs_the_broken_one(board):
+    assert board.runs_loaded() == [run for run in RUNS if run != "broken"]
+    assert "broken/w.pt.trace.json.gz cannot be read and is left out" in board.text()
+    (failure,) = board.json(f"{PROFILER}/failures")["failures"]
+    assert (failure["run"], failure["file"]) == ("broken", "w.pt.trace.json.gz")
+    assert "decompressed" in failure["reason"]
+
+
+def test_every_run_is_listed_the_broken_one_too(board):
+    assert [run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]] == RUNS
+    broken = board.digest("broken")
+    assert broken["state"] == "failed"
+    assert "damaged" in broken["reason"]
+
+
+@pytest.mark.parametrize("run", ["gpu", "of 2021", "odd [name] ünï", "ladder/04_multiprocess_loading"])
+def test_the_tab_the_profiler_and_explain_have_the_same_numbers(board, logdir, run):
+    board.runs_loaded()
+    trace = next((logdir / run).glob("*.trace.json*"))
+    ours = summarize(trace)
+    digest = board.digest(run)
+    assert digest["steps"]["breakdown_us"] == pytest.approx(ours.steps.mean_breakdown_us)
+    assert digest["gpus"][0]["utilization"] == pytest.approx(ours.gpus[0].utilization)
+    assert digest["gpus"][0]["tensor_core_share"] == ours.gpus[0].tensor_core_share
+    assert (digest["kinds"], digest["matrix_units"]) == (ours.kinds, "Tensor Cores")
+    assert digest["kernels"][0]["short"] == short_name(ours.kernels[0].name, 100)
+    worker = trace.name.split(".")[0]
+    spans = board.json(f"{PROFILER}/spans?{urllib.parse.urlencode({'run': run, 'worker': worker})}")
+    query = urllib.parse.urlencode({"run": run, "worker": worker, "span": (spans or ["default"])[0]})
+    shown = board.json(f"{PROFILER}/overview?{query}")
+    names = {"cpu_exec": "CPU Exec", "dataloader": "DataLoader"}
+    parts = {part["name"]: part["value"] for part in shown["performance"][0]["children"]}
+    for role in ROLES:
+        expected = ours.steps.mean_breakdown_us[role]
+        assert parts.get(names.get(role, role.capitalize()), 0) == pytest.approx(expected, abs=0.51)
+    figures = {figure["title"]: figure["value"] for figure in shown["gpu_metrics"]["data"]}
+    utilization = float(figures["GPU Utilization"].removesuffix("%"))
+    assert utilization == pytest.approx(100 * ours.gpus[0].utilization, abs=0.01)
+
+
+def test_the_distributed_view_has_sizes_and_communication(board):
+    board.runs_loaded()
+    workers = board.json(f"{PROFILER}/workers?run=distributed&view=Distributed")
+    assert workers == ["All"]
+    operations = board.json(f"{PROFILER}/distributed/commops?run=distributed&worker=All&span=1&view=Distributed")
+    rows = next(iter(operations["data"].values()))["rows"]
+    assert rows[0][:3] == ["nccl:all_reduce", 2, 8000]
+
+
+def test_several_traces_of_a_run_can_be_asked_for(board):
+    first = board.digest("distributed", trace="host0_100.1700000000000.pt.trace.json")
+    other = board.digest("distributed", trace="host1_101.1700000000000.pt.trace.json")
+    assert first["communication"]["us"] != other["communication"]["us"]
+
+
+def test_the_ladder_is_that_of_compare(board):
+    answer = board.json(f"{WALKTHROUGH}/ladders")
+    (ladder,) = answer["ladders"]
+    assert [row["step"] for row in ladder["rows"]] == ["00_baseline", "04_multiprocess_loading"]
+    assert ladder["rows"][1]["relative"]["ratio"] == pytest.approx(1.2)
+    assert ladder["rows"][1]["run"] == "ladder/04_multiprocess_loading"
+    assert ladder["rows"][1]["gain"]["text"] == "1.20x (1.20-1.20)"
+    assert [row["relative"]["resolved"] for row in ladder["rows"]] == [True, True]  # the baseline is not grey
+    assert ladder["summary"].endswith("1 of 1 (faster: 04 1.20x).")
+    assert answer["original"]["relative"]["05_pinned_memory"] == 5.05
+
+
+def test_a_step_without_effect_on_the_device_says_what_it_needs_in_place_of_ratios():
+    noise = make_result("05_pinned_memory", needs="a GPU", notes=["no GPU: so", "of all"])
+    [ladder] = ladders([make_result(notes=["of all"]), noise, make_result("07_small_images", windows=[204.0] * 5)])
+    run = SimpleNamespace(name="a run", traces={})
+    base, idle, last = [plugin._row(row, run, None, {"of all"}) for row in ladder.rows]
+    assert (idle["acts"], idle["needs"], idle["gain"], idle["relative"]) == (False, "needs a GPU", None, None)
+    assert idle["notes"] == ["of all"]
+    assert (base["acts"], base["needs"], base["relative"]["text"]) == (True, None, "1.00x")
+    assert last["gain"]["ratio"] == last["relative"]["ratio"] == pytest.approx(2.0)
+
+
+def test_the_gpu_memory_predicted_for_a_step_stands_in_its_row_and_a_broken_file_is_left_out(board, logdir):
+    def predicted():
+        (ladder,) = board.json(f"{WALKTHROUGH}/ladders")["ladders"]
+        return [row["gpu_bytes_predicted"] for row in ladder["rows"]]
+
+    path = logdir / "ladder" / gpu_memory.FILE
+    assert predicted() == [None, None]
+    base = result.read_result(logdir / "ladder" / "00_baseline" / "result.json")
+    sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_538_000_000}
+    settings = (base.model, base.image_size, base.batch_size, base.precision)
+    one = gpu_memory.Prediction("00_baseline", [], *settings, 2_538_000_000, sizes, 2_867_000_000)
+    fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {}, base.environment, base.started)
+    try:
+        result.write_json(path, asdict(fit))
+        assert predicted() == [2_538_000_000, None]
+        path.write_text("torn")
+        assert predicted() == [None, None]
+    finally:
+        path.unlink()
+
+
+def test_a_row_has_its_shares_of_the_peaks_that_limit_measured_and_null_without_them(board, logdir):
+    def shares():
+        (ladder,) = board.json(f"{WALKTHROUGH}/ladders")["ladders"]
+        return [[row["share_of_arithmetic_peak"], row["share_of_memory_roof"]] for row in ladder["rows"]]
+
+    folder = logdir / "ladder"
+    base = result.read_result(folder / "00_baseline" / "result.json")
+    setup = {name: getattr(base.setup, name) for name in ("device", "cores", "model", "image_size")}
+    known = make_limit(
+        **setup, device_type=base.device_type, precision=base.precision, flops_per_image=1_000,
+        step_bytes=[StepBytes(base.precision, 0.0, 100.0)],
+    )  # fmt: skip
+    nothing, path = [[None, None]] * 2, folder / roofs.FILE
+    assert shares() == nothing
+    try:
+        result.write_json(path, asdict(known))
+        assert shares()[0] == list(known.shares(base).values())
+        assert None not in shares()[0]
+        result.write_json(path, asdict(known) | {"setup": asdict(known.setup) | {"model": "another"}})
+        assert shares() == nothing
+        path.write_text("torn")
+        assert shares() == nothing
+    finally:
+        path.unlink()
+
+
+def test_any_two_runs_of_a_setup_have_a_ratio(board, logdir):
+    base, loading = "ladder/00_baseline", "ladder/04_multiprocess_loading"
+    answer = board.tab_json("ratio", before=loading, after=base)
+    assert answer["ratio"]["text"] == "0.83x (0.83-0.83)"
+    assert (answer["speeds"], answer["batch_sizes"]) == ([120.0, 100.0], [32, 32])
+    assert board.tab_json("ratio", before=base, after=base)["ratio"] is None
+    assert board.tab_json("ratio", before="gpu", after=base)["ratio"] is None
+
+
+def test_rounds_are_read_but_never_through_a_link(board, logdir, tmp_path):
+    folders = [logdir / "ladder" / step for step in ("00_baseline", "04_multiprocess_loading")]
+    for folder in folders:
+        (folder / "runs").mkdir()
+        for number in (1, 2):
+            result.write_result(folder / "runs" / f"{number}.json", result.read_result(folder / "result.json"))
+    try:
+        names = dict(zip(("before", "after"), ("ladder/00_baseline", "ladder/04_multiprocess_loading"), strict=True))
+        assert board.tab_json("ratio", **names)["ratio"]["rounds"] == 2
+        (folders[0] / "runs").rename(tmp_path / "runs")
+        (folders[0] / "runs").symlink_to(tmp_path / "runs")
+        assert board.tab_json("ratio", **names)["ratio"]["rounds"] == 1
+        (folders[1] / "runs" / "1.json").write_text("torn")
+        assert board.tab_json("ratio", **names)["ratio"]["rounds"] == 1
+    finally:
+        (folders[0] / "runs").unlink(missing_ok=True)
+        shutil.rmtree(folders[1] / "runs")
+
+
+def test_lanes_hold_the_events_of_the_steps(board):
+    lanes = board.tab_json("lanes", run="gpu")
+    assert [step["name"] for step in lanes["steps"]] == ["3", "4"]
+    kinds = {lane["kind"] for lane in lanes["lanes"]}
+    assert kinds == {"finding", "idle", "cpu", "loader", "runtime", "kernel", "copy"}
+    kernels = next(lane for lane in lanes["lanes"] if lane["kind"] == "kernel")
+    assert kernels["start"] == [330, 1330]
+    assert kernels["duration"] == [400, 400]
+
+
+def test_a_trace_can_be_downloaded_as_it_lies_there(board, logdir):
+    for run, content_type in (
+        ("gpu", "application/gzip"),
+        ("odd [name] ünï", "application/gzip"),
+        ("hostile", "application/json"),
+    ):
+        (path,) = (logdir / run).iterdir()
+        status, headers, body = board.get(f"{WALKTHROUGH}/trace?{urllib.parse.urlencode({'run': run})}")
+        assert (status, body) == (200, path.read_bytes())
+        assert headers["Content-Type"] == content_type
+        assert headers["Content-Disposition"] == f"attachment; filename*=UTF-8''{urllib.parse.quote(path.name)}"
+        assert headers["Content-Encoding"] is None
+
+
+@pytest.mark.parametrize(
+    ("route", "status"),
+    [
+        ("digest", 404),
+        ("trace?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
+        ("ratio?before=gpu&after=nowhere", 404),
+        ("digest?run=nowhere", 404),
+        ("digest?run=../../../../etc", 404),
+        ("digest?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
+        ("digest?run=gpu&trace=/etc/passwd", 404),
+        ("lanes?run=%00", 404),
+        ("lanes?run=gpu&first=-1", 404),
+        ("lanes?run=gpu&last=all", 404),
+        ("lanes?run=gpu&first=2&last=1", 404),
+        ("lanes?run=gpu&first=99999999999999999999", 404),
+        ("ranks?run=../gpu", 404),
+        ("nothing", 404),
+        ("../../../etc/passwd", 404),
+    ],
+)
+def test_nothing_outside_the_log_folder_is_answered_and_no_traceback(board, route, status):
+    code, _, body = board.get(f"{WALKTHROUGH}/{route}")
+    assert code == status
+    assert b"Traceback" not in body
+    assert b"root:" not in body
+
+
+def test_links_are_not_followed(board, logdir, tmp_path):
+    two_steps().write(tmp_path / "secret.pt.trace.json")
+    (logdir / "cpu" / "link.pt.trace.json").symlink_to(tmp_path / "secret.pt.trace.json")
+    (logdir / "linked").symlink_to(tmp_path)
+    os.mkfifo(logdir / "cpu" / "result.json")  # opening it would block
+    two_steps().write(logdir / "cpu" / "later.pt.trace.json")
+    try:
+
+        def rescanned():
+            names = [trace for run in board.json(f"{WALKTHROUGH}/runs")["runs"] for trace in run["traces"]]
+            return names if "later.pt.trace.json" in names else None
+
+        names = board.until(rescanned, "the trace written next to the links")
+        assert not any("link" in name or "secret" in name for name in names)
+        board.until(lambda: "later" in board.json(f"{PROFILER}/workers?run=cpu&view=Overview"), "the profiler's")
+        assert "linked" not in board.runs_loaded()
+        assert not {"link", "secret"} & set(board.json(f"{PROFILER}/workers?run=cpu&view=Overview"))
+    finally:
+        for name in ("link.pt.trace.json", "result.json", "later.pt.trace.json"):
+            (logdir / "cpu" / name).unlink()
+        (logdir / "linked").unlink()
+
+
+def test_the_profiler_sends_no_trace_that_has_become_a_link_or_is_gone(board, logdir, tmp_path):
+    path = logdir / "zz_link" / "w.pt.trace.json"
+    secret = two_steps().write(tmp_path / "secret.pt.trace.json")
+    path.parent.mkdir()
+    two_steps().write(path)
+    address = f"{PROFILER}/trace?run=zz_link&worker=w&span=default"
+    try:
+        board.until(lambda: "zz_link" in board.runs_loaded(), "the run")
+        assert board.get(address)[0] == 200
+        path.unlink()
+        assert board.get(address)[0] == 404
+        path.symlink_to(secret)
+        assert board.get(address)[0] == 404
+    finally:
+        shutil.rmtree(path.parent)
+    board.until(lambda: "zz_link" not in board.runs_loaded(), "the end of the run")
+
+
+def test_posts_are_refused_and_json_is_not_sniffed(board):
+    ours = [
+        f"{WALKTHROUGH}/{route}"
+        for route in ("runs", "ladders", "digest?run=gpu", "ranks?run=gpu", "page.html", "plotly.min.js")
+    ]
+    for route in [*ours, f"{PROFILER}/runs", f"{PROFILER}/index.html"]:
+        assert board.get(route, method="POST", body=b"{}")[0] == 405, route
+    _, headers, _ = board.get(f"{WALKTHROUGH}/runs")
+    assert headers["Content-Type"].startswith("application/json")
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_name_that_is_not_of_this_machine_is_refused(board):
+    for route in (f"{WALKTHROUGH}/runs", f"{WALKTHROUGH}/page.html", f"{PROFILER}/runs", f"{PROFILER}/index.html"):
+        status, _, body = board.get(route, Host="rebound.example:6006")
+        assert status == 403, route
+        assert b"WALKTHROUGH_HOSTS=rebound.example" in body
+        assert body.count(b"\n") == 1
+        assert board.get(route, Host="127.0.0.1:6006")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "page", [f"{WALKTHROUGH}/page.html", f"{PROFILER}/index.html", f"{PROFILER}/trace_embedding.html"]
+)
+def test_pages_forbid_scripts_of_others_and_fetch_nothing(board, page):
+    code, headers, body = board.get(page)
+    assert code == 200
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    assert "unsafe-inline" not in policy["script-src"]
+    assert "http" not in policy["script-src"]
+    assert policy["default-src"] == "'self'"
+    assert b"gstatic.com/charts" not in body
+    assert b"cdnjs" not in body
+
+
+def test_a_new_run_appears_without_a_restart(board, logdir):
+    folder = logdir / "zz_new"
+    folder.mkdir()
+    two_steps().write(folder / "w.pt.trace.json")
+    try:
+        board.until(
+            lambda: "zz_new" in {run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}, "the new run"
+        )
+        assert board.digest("zz_new")["steps"]["names"] == ["3", "4"]
+    finally:
+        (folder / "w.pt.trace.json").unlink()
+        folder.rmdir()
+
+
+def test_the_profiler_shows_a_trace_once_it_is_complete(board, logdir):
+    path = logdir / "zz_later" / "w.pt.trace.json"
+    path.parent.mkdir()
+    whole = two_steps().write(path).read_bytes()
+    path.write_bytes(whole[:-100])
+
+    def failures():
+        return [failure for failure in board.json(f"{PROFILER}/failures")["failures"] if failure["run"] == "zz_later"]
+
+    try:
+        (failure,) = board.until(failures, "the failure")
+        assert "not valid JSON" in failure["reason"]
+        path.write_bytes(whole)
+        board.until(lambda: "zz_later" in board.runs_loaded(), "the complete trace")
+        assert board.json(f"{PROFILER}/views?run=zz_later") == ["Overview", "Operator", "Kernel", "Trace"]
+        assert failures() == []
+    finally:
+        path.unlink()
+        path.parent.rmdir()
+    board.until(lambda: "zz_later" not in board.runs_loaded(), "the end of the run")
+
+
+def test_answers_are_cached_and_nothing_is_written_next_to_the_traces(board, logdir):
+    before = sorted(path.name for path in (logdir / "gpu").iterdir())
+    board.digest("gpu")
+    assert sorted(path.name for path in (logdir / "gpu").iterdir()) == before == ["w.pt.trace.json.gz"]
+    cache = board.cache / "pytorch-training-walkthrough"
+    board.until(lambda: list(cache.glob("*.json.gz")), "the cached answer")  # written after the answer is given
+
+
+def test_many_clients_get_the_same_answers(board):
+    board.digest("gpu")
+    board.tab_json("lanes", run="gpu")
+    board.tab_json("ranks", run="distributed")
+    routes = [
+        "runs",
+        "ladders",
+        "ratio?before=gpu&after=cpu",
+        "digest?run=gpu",
+        "lanes?run=gpu",
+        "ranks?run=distributed",
+    ]
+    routes += ["page.html", "page.js"]
+    answers, problems = {route: set() for route in routes}, []
+
+    def ask(first):
+        try:
+            for number in range(24):
+                route = routes[(first + number) % len(routes)]
+                status, _, body = board.get(f"{WALKTHROUGH}/{route}")
+                assert status == 200, body
+                answers[route].add(body)
+        except Exception as error:
+            problems.append(error)
+
+    clients = [threading.Thread(target=ask, args=(first,)) for first in range(8)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    assert not problems
+    assert [len(answers[route]) for route in routes[1:]] == [1] * (len(routes) - 1)  # "runs" says how many are read
+
+
+def test_the_ranks_of_a_run_side_by_side(board):
+    runs = board.json(f"{WALKTHROUGH}/runs")["runs"]
+    assert [run["name"] for run in runs if run["has_ranks"]] == ["distributed"]
+    answer = board.tab_json("ranks", run="distributed")
+    assert (answer["problems"], answer["no_waits"]) == ([], "")
+    early, late = answer["ranks"]
+    assert (early["rank"], early["trace"]) == (0, "host0_100.1700000000000.pt.trace.json")
+    assert (early["exposed_us"], early["hidden_us"], early["wait_us"]) == (900, 1100, 0)
+    assert (late["exposed_us"], late["hidden_us"], late["wait_us"]) == (1400, 1100, 500)
+    assert late["parts_us"]["exposed"] == 1400
+    assert answer["straggler"] == 0
+    assert "the others wait 500.0 µs of a step (6%) for rank 0" in answer["advice"]
+
+
+def test_ranks_whose_traces_cannot_be_compared_are_named(board, logdir):
+    folder = logdir / "zz_ranks"
+    folder.mkdir()
+    try:
+        for rank, trace in enumerate(distributed_traces().values()):
+            trace.write(folder / f"rank{rank}.pt.trace.json")
+        (folder / "rank2.pt.trace.json").write_bytes(b"{")
+        two_steps().write(folder / "one.pt.trace.json")
+        board.until(lambda: "zz_ranks" in {run["key"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}, "it")
+        answer = board.tab_json("ranks", run="zz_ranks")
+        assert [row["rank"] for row in answer["ranks"]] == [0, 1]
+        assert sorted(problem.partition(" is left out")[0] for problem in answer["problems"]) == [
+            "one.pt.trace.json",
+            "rank2.pt.trace.json",
+        ]
+    finally:
+        shutil.rmtree(folder)
+    assert board.tab_json("ranks", run="gpu")["ranks"] == []
+
+
+def test_a_trace_is_read_again_once_it_has_changed(board, logdir):
+    folder = logdir / "zz_half"
+    folder.mkdir()
+    path = folder / "w.pt.trace.json"
+
+    def listed():
+        return {run["key"]: run["versions"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}.get("zz_half")
+
+    try:
+        path.write_text("{")
+        before = board.until(listed, "the run")
+        assert board.digest("zz_half")["state"] == "failed"
+        builder = two_steps()
+        whole = builder.write(folder / "later").read_bytes()
+        path.write_bytes(whole[: len(whole) * 3 // 4])
+        board.until(lambda: listed() != before, "another version")
+        assert "cut off" in board.digest("zz_half")["warnings"][0]
+        assert board.digest("zz_half")["warnings"][0].startswith("w.pt.trace.json")
+        path.write_bytes(whole)
+        digest = board.until(lambda: (found := board.digest("zz_half")) and not found["partial"] and found, "the whole")
+        assert digest["warnings"] == []
+    finally:
+        shutil.rmtree(folder)
+    board.until(lambda: listed() is None, "its end")
+
+
+def test_runs_are_in_natural_order(tmp_path):
+    names = ["run10", "run2", "run1", "b/2", "b/10", "100", "20"]
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        two_steps().write(tmp_path / name / "w.pt.trace.json")
+    found = Runs([("", str(tmp_path))]).latest()
+    assert list(found) == ["20", "100", "b/2", "b/10", "run1", "run2", "run10"]
+
+
+def test_several_log_folders(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name / "run").mkdir(parents=True)
+        two_steps().write(tmp_path / name / "run" / "w.pt.trace.json")
+    spec = f"--logdir_spec=a:{tmp_path / 'one'},b:{tmp_path / 'two'}"
+    with tensorboard(tmp_path / "spec", spec, cache=tmp_path / "cache") as board:
+        assert board.runs_loaded(2) == ["a/run", "b/run"]
+        assert [run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]] == ["a/run", "b/run"]
+
+
+def test_another_version_of_the_plugin_is_not_patched(monkeypatch):
+    from walkthrough.tensorboard import profiler
+
+    monkeypatch.setattr(profiler, "version", lambda name: "0.5.0")
+    with pytest.raises(profiler.NotPatched, match=r"0\.5\.0"):
+        profiler.patch()
+
+
+def test_tensorboard_starts_without_the_plugin(tmp_path):
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "torch_tb_profiler.py").write_text("raise ImportError('not here')", encoding="utf-8")
+    (hidden / "sitecustomize.py").write_text(
+        "import importlib.metadata as m\n"
+        "find = m.version\n"
+        "def version(name):\n"
+        "    if name == 'torch-tb-profiler':\n"
+        "        raise m.PackageNotFoundError(name)\n"
+        "    return find(name)\n"
+        "m.version = version\n"
+    )
+    script = (
+        "import walkthrough.tensorboard, tensorboard; from walkthrough.tensorboard import Loader; "
+        "assert 'torch_tb_profiler' not in __import__('sys').modules; print('fine')"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {"PYTHONPATH": str(hidden)},
+    )
+    assert finished.stdout == "fine\n", finished.stderr
+    assert "torch-tb-profiler is not patched" in finished.stderr

@@ -1,0 +1,1 @@
+"""Read, explain, compare and show PyTorch training traces; see `walkthrough --help`."""

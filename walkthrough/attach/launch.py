@@ -1,0 +1,223 @@
+"""Run a command whose Python processes attach to their training, and collect what they report."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from walkthrough.results.errors import InputError
+
+SITE = Path(__file__).resolve().parent / "site"
+VARIABLE = "WALKTHROUGH_HOOK"
+POLL = 0.2  # s
+PARTING = 5.0  # s
+GRACE = 60.0  # s from the last process's report to the end of the command
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended. code: its exit code, negative for a signal. reports: of its Python processes.
+
+    stopped: why it was ended from here, "" where it was not. signalled: whether Ctrl-C or SIGTERM came meanwhile.
+    """
+
+    code: int
+    reports: list[Report]
+    stopped: str = ""
+    signalled: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The command's exit code as a shell gives it."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in words."""
+        if self.code < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            return f"the command was ended by {names.get(-self.code, f'signal {-self.code}')}"
+        return f"the command's exit code is {self.code}"
+
+    def in_state(self, *states: str) -> list[Report]:
+        """The reports in one of these states, by rank, then in order of process."""
+        chosen = [report for report in self.reports if report["state"] in states]
+        return sorted(chosen, key=lambda report: (report.get("rank") or 0, report["pid"]))
+
+
+def command_words(words: Sequence[str]) -> list[str]:
+    """A command as it is run: a Python file by the Python that has torch. Raises InputError where there is none."""
+    words = list(words[1:] if words[:1] == ["--"] else words)
+    if not words:
+        raise InputError("no command given: name one after --, such as -- python train.py")
+    if words[0].endswith(".py"):
+        if not Path(words[0]).is_file():
+            raise InputError(f"{words[0]}: no such file")
+        own = sys.executable if importlib.util.find_spec("torch") else None
+        python = own or shutil.which("python") or shutil.which("python3") or sys.executable
+        words = [python, *words]
+    if shutil.which(words[0]) is None:
+        raise InputError(f"{words[0]}: no such command, or it cannot be run: is it spelled right, and on the PATH?")
+    return words
+
+
+@contextmanager
+def reports_folder(parent: Path | None = None) -> Iterator[Path]:
+    """A folder for the reports of processes, removed at the end. parent: where; else the system's temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix=".walkthrough-", dir=parent)).resolve()  # the program may change its folder
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_attached(
+    words: Sequence[str], settings: Mapping[str, Any], reports: Path, wait_s: float, output: IO[bytes] | None = None
+) -> Outcome:
+    """Run a command, attached, to its end.
+
+    settings: for the processes, see `site/walkthrough_hook`. reports: their folder. wait_s: end a command in which no
+    training step has ended after so long. output: where stdout and stderr go, else through. Ctrl-C and SIGTERM are
+    passed to the command. Raises InputError where it cannot be started.
+    """
+    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    variables = {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps({**settings, "reports": str(reports)})}
+    try:
+        child = subprocess.Popen(words, env=variables, stdout=output, stderr=output)
+    except OSError as error:
+        raise InputError(f"{words[0]} cannot be run: {error.strerror}") from error
+    with _signals_passed_to(child) as signals:
+        stopped = _wait(child, reports, settings["go_on"], wait_s)
+        if stopped or signals:
+            _end_processes(reports)
+    return Outcome(child.returncode, read_reports(reports), stopped, bool(signals))
+
+
+def read_reports(folder: Path) -> list[Report]:
+    """The reports in a folder; one that cannot be read is left out."""
+    reports = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            reports.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+    return reports
+
+
+def is_one_training(reports: Sequence[Report]) -> bool:
+    """Whether these are of one process, or of the ranks of one training."""
+    ranks = [report.get("rank") for report in reports]
+    return len(reports) == 1 or (None not in ranks and len(set(ranks)) == len(ranks))
+
+
+def why_nothing(outcome: Outcome, warmup: int) -> str:
+    """Why no process was measured, and what to do, in one line."""
+    if failed := outcome.in_state("failed"):
+        return str(failed[0].get("reason"))
+    if outcome.stopped:
+        return outcome.stopped
+    if outcome.in_state("measuring"):
+        return "it ended while its steps were measured, by a signal or os._exit"
+    if stepping := outcome.in_state("stepping"):
+        steps = max(report.get("steps") or 0 for report in stepping)
+        count = f"after {steps} training step{'s' * (steps != 1)}" if steps else "soon"
+        return f"it ended {count}, before measuring began: give --warmup less than {warmup}, or train longer"
+    if outcome.in_state("torch"):
+        return "no training step has ended: no optimizer stepped, and no backward pass was counted"
+    if outcome.reports:
+        return "no Python process of it imported torch"
+    return (
+        "no Python process of it could be attached to: is it Python, and does it run here, without the options "
+        "-I, -E or -S and with this PYTHONPATH?"
+    )
+
+
+def _wait(child: subprocess.Popen, reports: Path, goes_on: bool, wait_s: float) -> str:
+    """Wait for the command's end. Returns why it was ended from here, or ""."""
+    begin, looked, stopped = time.monotonic(), 0.0, ""
+    while True:
+        try:
+            child.wait(POLL)
+            return stopped
+        except subprocess.TimeoutExpired:
+            pass
+        now = time.monotonic()
+        if stopped:
+            if now - looked > PARTING:
+                child.kill()
+            continue
+        if now - looked < 1.0:
+            continue
+        looked = now
+        states = {report["state"] for report in read_reports(reports)}
+        stepping = states & {"stepping", "measuring", "done", "failed"}
+        if now - begin > wait_s and not stepping:
+            minutes = f"{wait_s / 60:.3g} minute{'s' * (wait_s != 60)}"
+            stopped = f"no training step has ended in {minutes}; --wait gives it more"
+            child.terminate()
+        waiting = states & {"done"} and not states & {"stepping", "measuring"} and not goes_on
+        if waiting and time.time() - max(path.stat().st_mtime for path in reports.glob("*.json")) > GRACE:
+            stopped = f"the program did not end in {GRACE:.0f} s after its last measured step"
+            child.terminate()
+
+
+def _end_processes(reports: Path) -> None:
+    """End the command's Python processes on this machine that outlive it: after `PARTING` s SIGTERM, then SIGKILL."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + PARTING
+        for report in read_reports(reports):
+            if number and _is_of(report, reports):
+                with suppress(ProcessLookupError):
+                    os.kill(report["pid"], number)
+        while any(_is_of(report, reports) for report in read_reports(reports)) and time.monotonic() < end:
+            time.sleep(POLL)
+
+
+def _is_of(report: Report, reports: Path) -> bool:
+    """Whether the process that wrote a report runs on this machine: its environment names the folder. Linux."""
+    try:
+        variables = Path(f"/proc/{report['pid']}/environ").read_bytes()
+    except OSError:
+        return False
+    named = json.dumps(str(reports))[1:-1].encode()  # as the settings hold it
+    return report.get("host") == socket.gethostname() and named in variables
+
+
+@contextmanager
+def _signals_passed_to(child: subprocess.Popen) -> Iterator[list[int]]:
+    """Pass SIGTERM on, and Ctrl-C unless the terminal gives it to the command as well; yields those that came."""
+    came: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        came.append(number)
+        if child.poll() is None and not (number == signal.SIGINT and _in_foreground()):
+            child.send_signal(number)
+
+    old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    """Whether this process is in the foreground of a terminal, which sends Ctrl-C to the whole group."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False

@@ -1,0 +1,102 @@
+"""The command line: `walkthrough COMMAND`, or `python -m walkthrough COMMAND`.
+
+A command is a module with HELP, add_options(parser) and run(args) -> exit code, and imports little before it runs.
+"""
+
+import argparse
+import atexit
+import errno
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, OneLineParser, one_line_errors
+
+COMMANDS = {
+    "tour": "walkthrough.compare.tour",
+    "compare": "walkthrough.compare.command",
+    "explain": "walkthrough.explain.command",
+    "trace": "walkthrough.attach.trace_command",
+    "time": "walkthrough.attach.time_command",
+    "record": "walkthrough.records.command",
+    "samples": "walkthrough.records.samples_command",
+    "limit": "common.studies.limit",
+    "ablate": "common.studies.ablation",
+    "overhead": "common.studies.overhead",
+    "sweep": "common.studies.sweep",
+    "fit": "walkthrough.memory",
+    "doctor": "walkthrough.doctor",
+}
+
+
+@one_line_errors()
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code: 0 done, 2 the input cannot be used (one line on stderr), 1 a defect."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    args = _parser(words).parse_args(words)
+    if argv is None and args.command == "explain":
+        atexit.register(gc.freeze)  # a process that ends need not look for garbage, which takes 30 ms with numpy
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
+    try:
+        code = import_module(COMMANDS[args.command]).run(args, **_readers(args.command))
+        sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in ("walkthrough", "common"):
+            raise
+        ready = ROOT / ".venv" / "bin" / "python"
+        fix = f"use {ready}" if ready.exists() else "run `make setup`, or pip install -r requirements.txt"
+        raise InputError(f"{sys.executable} has no {error.name}: {fix}") from error
+    except BrokenPipeError:  # the reader, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ENOSPC):
+            raise
+        if error.filename is None:  # it was stdout: what is left in its buffer can go nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError(f"{error.filename or 'the output'}: {error.strerror}") from error
+    raise SystemExit(code)
+
+
+def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of the command line `words`. Only the command that is named is imported; to list all of them, all."""
+    parser = OneLineParser(prog="walkthrough", description="PyTorch training, faster step by step.", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)
+    named = words[0] if words and words[0] in COMMANDS else None
+    for name, path in COMMANDS.items():
+        if named not in (None, name):
+            continue
+        command = import_module(path)
+        added = commands.add_parser(
+            name,
+            help=command.HELP,
+            description=command.HELP,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_options(added)
+    return parser
+
+
+def _readers(command: str) -> dict[str, Callable[..., Any]]:
+    """What two commands show of packages that they must not import: functions that import when they are called."""
+
+    def explain_runs(*args: Any) -> int:
+        from walkthrough.compare.predictions import explain_runs
+
+        return explain_runs(*args)
+
+    def read_limit(logdir: Path) -> Any:
+        from common.studies.limit.record import read
+
+        return read(logdir)
+
+    return {"explain": {"explain_runs": explain_runs}, "compare": {"read_limit": read_limit}}.get(command, {})

@@ -1,0 +1,212 @@
+"""Runs side by side: how much faster each step is than the baseline and than the step before."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from walkthrough.compare.roofs import NO_SHARES
+from walkthrough.compare.statistics import Ratio, Rounds, ratio
+from walkthrough.results.errors import InputError, printable
+from walkthrough.results.result import FILE, Result, Setup, read_result, run_files
+
+if TYPE_CHECKING:
+    from walkthrough.compare.columns import Limit
+
+Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """What a run's trace shows of its GPUs, the mean over them, as shares 0..1; None where it does not show it.
+
+    utilization: see `trace.gpus.Gpu`. tensor_cores: of the kernel time. Both from the traced steps, which the profiler
+    slows: they show how the time is spent, not how much of it. matrix_units: what the GPU's maker calls Tensor Cores.
+    """
+
+    utilization: float | None
+    tensor_cores: float | None
+    matrix_units: str = "Tensor Cores"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One step in a ladder: how fast it is against the baseline, and against the last row before it that acts.
+
+    rounds: its windows, round by round, that both ratios are from. gain: None for the first row and for one that does
+    not act: it is the program of the row before it, so that a ratio would be noise.
+    """
+
+    result: Result
+    rounds: Rounds
+    relative: Ratio
+    gain: Ratio | None
+
+    @property
+    def acts(self) -> bool:
+        """Whether the step's change has an effect on this device."""
+        return self.result.acts
+
+    @property
+    def needs(self) -> str:
+        """The text in place of ratios: "needs a GPU"; "" for a row that acts."""
+        return "" if self.acts else f"needs {printable(self.result.needs, 40)}"
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Runs of one `Result.setup`, in the order of their names; the first is the baseline."""
+
+    rows: list[Row]
+
+    @property
+    def baseline(self) -> Result:
+        return self.rows[0].result
+
+    @property
+    def acting(self) -> list[Row]:
+        """The rows whose ratios say something: the baseline, and those that act."""
+        return [row for row in self.rows if row.acts or row is self.rows[0]]
+
+    def before(self, row: Row) -> Row | None:
+        """The row that `row.gain` is against: the last one before it that acts. None for the first row."""
+        earlier = Ladder(list(takewhile(lambda other: other is not row, self.rows)))
+        return earlier.acting[-1] if earlier.rows else None
+
+
+def spread(result: Result) -> tuple[float, float]:
+    """Slowest and fastest timed window, images/s, without a tenth of the windows at either end.
+
+    Of the five windows of one run that is all of them; of a recorded step's many, single outliers do not count.
+    """
+    windows = sorted(result.samples_per_second.windows)
+    left_out = len(windows) // 10
+    return windows[left_out], windows[-1 - left_out]
+
+
+def half_spread(result: Result) -> float:
+    """Half the `spread` over the median: 0.1 for "±10%"."""
+    low, high = spread(result)
+    return (high - low) / 2 / result.samples_per_second.median
+
+
+def is_first_step(result: Result) -> bool:
+    """True for a run of step 00, the baseline that the course is about."""
+    return result.step.startswith("00_")
+
+
+def ladders(results: Iterable[Result], runs: Runs | None = None) -> list[Ladder]:
+    """Sort results into ladders by their setups; the one with the most steps first, among equals the newest.
+
+    runs: from `recorded_rounds`, see `rounds_of`. Raises InputError where there is nothing to compare.
+    """
+    groups: dict[Setup, list[Result]] = {}
+    for result in sorted(results, key=lambda result: result.step):
+        groups.setdefault(result.setup, []).append(result)
+    if not groups:
+        raise InputError("no results to compare")
+    ordered = sorted(groups.values(), key=lambda group: (len(group), max(r.started for r in group)), reverse=True)
+    return [_ladder(group, runs or {}) for group in ordered]
+
+
+def _ladder(group: list[Result], runs: Runs) -> Ladder:
+    windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
+    rows: list[Row] = []
+    for result, rounds in zip(group, windows, strict=True):
+        row = Row(result, rounds, ratio(rounds, windows[0]), None)
+        before = Ladder([*rows, row]).before(row) if row.acts else None
+        rows.append(row if before is None else replace(row, gain=ratio(rounds, before.rounds)))
+    return Ladder(rows)
+
+
+def rounds_compared(ladder: Ladder) -> tuple[int, int]:
+    """The fewest and the most rounds that a ratio of the ladder is from: 1 for one from the windows of two runs.
+
+    Without the rows that do not act, whose ratios are not shown.
+    """
+    rounds = [ratio.rounds for row in ladder.acting[1:] for ratio in (row.relative, row.gain) if ratio]
+    return min(rounds, default=1), max(rounds, default=1)
+
+
+def rounds_of(result: Result, kept: Rounds) -> Rounds:
+    """The windows of a result, round by round: those kept in its folder, if it is from them, else its own as round 0.
+
+    It is not where its step was run again since, by itself.
+    """
+    windows = result.samples_per_second.windows
+    known = {speed for speeds in kept.values() for speed in speeds}
+    return kept if known.issuperset(windows) else {0: windows}
+
+
+def rounds_in(files: Iterable[Path]) -> Rounds:
+    """The windows in the files `runs/N.json` of a step's folder, by N. Raises InputError for a broken one."""
+    return {int(file.stem): read_result(file).samples_per_second.windows for file in files}
+
+
+def recorded_rounds(logdir: str | Path, results: Iterable[Result]) -> dict[str, Rounds]:
+    """{step: the windows that its folder keeps round by round}, empty where it keeps none. Raises InputError."""
+    return {result.step: rounds_in(run_files(Path(logdir) / result.step)) for result in results}
+
+
+def readable_rounds(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Rounds], list[str]]:
+    """(`recorded_rounds` of the steps where no file is broken, the problems met: a message for each other step)."""
+    runs, problems = {}, []
+    for result in results:
+        try:
+            runs |= recorded_rounds(logdir, [result])
+        except InputError as error:
+            problems.append(f"the rounds of {result.step}, so it is compared by the windows of its {FILE}: {error}")
+    return runs, problems
+
+
+def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, GpuUse], list[str]]:
+    """({step: its `GpuUse`} of those results that are of a GPU, the problems met: a message each).
+
+    logdir: the folder that the results were read from; each trace is in its step's folder.
+    """
+    on_gpu = [result for result in results if result.device_type == "cuda"]
+    if not on_gpu:
+        return {}, []
+    from walkthrough.trace.gpus import mean_of_known  # msgspec and numpy: only where there is a GPU's run
+    from walkthrough.trace.summary import summarize
+
+    used, problems = {}, []
+    for result in on_gpu:
+        try:
+            summary = summarize(Path(logdir) / result.step / result.trace)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        used[result.step] = GpuUse(
+            mean_of_known(gpu.utilization for gpu in summary.gpus),
+            mean_of_known(gpu.tensor_core_share for gpu in summary.gpus),
+            summary.matrix_units,
+        )
+    return used, problems
+
+
+def comparison(compared: Sequence[Ladder], limit: "Limit | None" = None) -> dict[str, Any]:
+    """The object that `compare --json` prints, from `ladders`.
+
+    Rows of another ladder than the first have null for `relative`, `relative_low`, `relative_high` and `resolved`:
+    their setup is not the baseline's. limit: without, and for rows of another setup, the shares of peaks are null.
+    """
+    rows = []
+    for number, ladder in enumerate(compared):
+        known = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
+        for row in ladder.rows:
+            relative = row.relative if number == 0 else None
+            rows.append(
+                row.result.as_json()
+                | {
+                    "relative": relative and relative.ratio,
+                    "relative_low": relative and relative.low,
+                    "relative_high": relative and relative.high,
+                    "resolved": relative and relative.resolved,
+                    "acts": row.acts,
+                    "needs": row.result.needs,
+                }
+                | (known.shares(row.result) if known else NO_SHARES)
+            )
+    return {"baseline": compared[0].baseline.step, "rows": rows}

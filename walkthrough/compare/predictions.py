@@ -1,0 +1,222 @@
+"""Predicted and measured: the gain of each step by the trace of the step before it, beside what it then gained."""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from walkthrough.compare import compare
+from walkthrough.compare.markdown import escaped, table
+from walkthrough.compare.statistics import Ratio
+from walkthrough.results.errors import InputError, printable
+from walkthrough.results.result import Result
+from walkthrough.terminal import console, headed_table
+from walkthrough.trace.advice import Advice
+from walkthrough.trace.source import MAX_SIZE, Chunks
+from walkthrough.trace.summary import Summary, summarize
+
+LEGEND = (
+    "\npredicted: upper bound, from the trace of the step before, without the cost that the step reduces. "
+    "measured: from the timed windows, without a profiler, and the 95 % interval; ~: that holds 1, so the gain is not "
+    "resolved. outcome: within the bound, a loss included; a miss: the whole interval is above the bound; cannot tell: "
+    "nothing predicted, or an interval that holds both 1 and the bound."
+)
+ESTIMATED = " about: by replaying that trace; the estimate lies inside the measured interval, above or below it."
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One step of a ladder: what it can gain by the trace of the step before, and what was then measured.
+
+    advice: None where that trace cannot be read. gain: of the timed windows, over the step before.
+    """
+
+    before: str
+    step: str
+    advice: Advice | None
+    gain: Ratio
+    notes: tuple[str, ...] = ()
+
+    @property
+    def predicted_gain(self) -> float | None:
+        return self.advice.predicted_gain if self.advice else None
+
+    @property
+    def estimated_gain(self) -> float | None:
+        return self.advice.estimated_gain if self.advice else None
+
+    @property
+    def why(self) -> str:
+        """The evidence; where no gain is predicted, also what the step itself noted about this machine. "" for none."""
+        evidence = [self.advice.why] if self.advice else []
+        return "; ".join(evidence if self.predicted_gain or self.estimated_gain else [*evidence, *self.notes])
+
+    @property
+    def outcome(self) -> str:
+        """ "within", "miss", or "cannot tell", by the interval of the gain.
+
+        A miss: all of it is above the bound. Cannot tell: it holds both 1 and the bound, or nothing is predicted.
+        """
+        if self.predicted_gain is None:
+            return "cannot tell"
+        bound = self.predicted_gain * 1.005  # what rounds to the bound is not over it
+        if self.gain.low > bound:
+            return "miss"
+        return "within" if self.gain.resolved or self.gain.high <= bound else "cannot tell"
+
+    @property
+    def estimate(self) -> str | None:
+        """Where the estimated gain lies: "inside" the measured interval, "above" or "below" it; None without one."""
+        if self.estimated_gain is None:
+            return None
+        if self.estimated_gain > self.gain.high:
+            return "above"
+        return "below" if self.estimated_gain < self.gain.low else "inside"
+
+
+LadderPredictions = tuple[compare.Ladder, list[Prediction]]
+
+
+def predictions(
+    logdir: str | Path, results: Iterable[Result], max_size: int = MAX_SIZE
+) -> tuple[list[LadderPredictions], list[str]]:
+    """The `Prediction`s of each ladder among `results` (from `record.read_results`), and the problems met: messages.
+
+    max_size: refuse traces of more bytes of JSON.
+    """
+    results, ladders = list(results), []
+    runs, problems = compare.readable_rounds(logdir, results)
+    for ladder in compare.ladders(results, runs):
+        summaries = {}
+        for before in ladder.acting[:-1]:
+            try:
+                trace = Path(logdir) / before.result.step / before.result.trace
+                summaries[before.result.step] = summarize(Chunks(trace, max_size))
+                problems += summaries[before.result.step].trace.warnings
+            except InputError as error:
+                problems.append(str(error))
+        ladders.append((ladder, of_ladder(ladder, summaries)))
+    return ladders, problems
+
+
+def of_ladder(ladder: compare.Ladder, summaries: Mapping[str, Summary]) -> list[Prediction]:
+    """The `Prediction`s of one ladder. summaries: {step: the `Summary` of its trace}; steps may be missing."""
+    rows = []
+    for before, after in pairwise(ladder.acting):
+        if after.gain is None:
+            continue
+        summary, step = summaries.get(before.result.step), after.result.step
+        bottlenecks = summary.bottlenecks if summary else []
+        advice = next((advice for advice in bottlenecks if advice.step == step), None)
+        notes = tuple(note for note in after.result.notes if note not in before.result.notes)
+        rows.append(Prediction(before.result.step, step, advice, after.gain, notes))
+    return rows
+
+
+def print_predictions(ladders: Sequence[LadderPredictions], to: Console) -> None:
+    """For each ladder: what each step was predicted to gain by the trace before it, beside what it gained."""
+    for ladder, rows in ladders:
+        base = ladder.baseline
+        to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.size_label}\n", markup=False)
+        replayed = any(row.estimated_gain for row in rows)
+        shown = headed_table("step", *(["about", "at most"] if replayed else ["predicted"]), "measured", "outcome")
+        for row in rows:
+            shown.add_row(*cells(row, replayed), style=None if row.gain.resolved else "dim")
+        to.print(shown)
+        for row in rows:
+            if row.why:
+                to.print(Padding(Text(f"{row.step}: {row.why}", "dim"), (0, 0, 0, 2), expand=False))
+    replayed = any(row.estimated_gain for _, rows in ladders for row in rows)
+    to.print(Text(LEGEND + (ESTIMATED if replayed else ""), "dim"))
+
+
+def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> str:
+    """A page of the docs with the same tables. more: lines after them."""
+    lines = [
+        "# Predicted and measured",
+        "",
+        "What each step was predicted to gain by the trace of the step before it, and what it then gained. *At",
+        "most* is Amdahl's bound: a typical step without the cost that the next step reduces. *About* is what a",
+        "replay of that trace estimates, where it can: on a GPU. *Measured* is the ratio of the timed windows,",
+        "without a profiler, and its 95 % interval; `~` where that holds 1, so the gain is not resolved. *Within*:",
+        "at most the bound, a loss included. A *miss* gained more than the bound (the whole interval is above it):",
+        "the trace, or our reading of it, did not show everything; since a traced step is longer than a timed one,",
+        "a cost may be a larger share of the timed step. *Cannot tell*: there was no bound, or the interval holds",
+        "both it and 1. An *estimate* lies *inside* the measured interval, *above* or *below* it.",
+        "",
+    ]
+    if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):
+        lines += [
+            "No ladder from a GPU has been recorded yet. Steps that have no effect on a CPU are left out; see",
+            "[Without a GPU](index.md#without-a-gpu).",
+            "",
+        ]
+    for ladder, rows in ladders:
+        base = ladder.baseline
+        windows, rounds = len(base.samples_per_second.windows), len(ladder.rows[0].rounds)
+        lines += [f"## {escaped(base.model)}, {base.size_label}, on {escaped(base.device)}", ""]
+        machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
+        lines += [f"{machine}, {windows} timed windows per step, of {rounds} round{'s' if rounds > 1 else ''}.", ""]
+        replayed = any(row.estimated_gain for row in rows)
+        predicted = [">predicted, about", ">at most"] if replayed else [">predicted, at most"]
+        headers = ["step", *predicted, ">measured", "outcome", "why"]
+        lines += [table(headers, [[*cells(row, replayed), escaped(row.why)] for row in rows]), ""]
+    return "\n".join([*lines, *more, "*Made by `make docs-figures`, from `logs/reference/`.*"])
+
+
+def cells(row: Prediction, replayed: bool) -> list[str]:
+    """Step, estimated gain (only if replayed: where a row of the table has one), bound, measured gain, outcome."""
+    bound, estimate = row.predicted_gain, row.estimated_gain
+    about = [] if not replayed else ["-" if estimate is None else f"{estimate:.2f}x"]
+    most = f"{bound:.2f}x" if bound is not None else "cannot tell" if estimate is None else "no bound"
+    lies = f"; estimate {row.estimate}" if row.estimate else ""
+    return [row.step, *about, most, str(row.gain), row.outcome + lies]
+
+
+def explain_runs(
+    recorded: Mapping[Path, Sequence[Result]],
+    source: Path,
+    as_json: bool = False,
+    as_markdown: bool = False,
+    max_size: int = MAX_SIZE,
+) -> int:
+    """Print what `explain` shows of recorded runs: what each step was predicted to gain beside what it gained.
+
+    recorded: {folder: its results}. source: the path that was named, for an error. Returns the exit code. Raises
+    InputError where there are runs of one step only.
+    """
+    ladders = []
+    for logdir, results in recorded.items():
+        of_folder, problems = predictions(logdir, results, max_size)
+        ladders += of_folder
+        for problem in problems:
+            print(printable(problem), file=sys.stderr)
+    if not any(rows for _, rows in ladders):
+        raise InputError(f"{source} holds runs of one step only: run the next as well, or name a trace")
+    if as_json:
+        rows = [
+            {
+                "step": row.step,
+                "before": row.before,
+                "predicted_gain": row.predicted_gain,
+                "estimated_gain": row.estimated_gain,
+                "why": row.why,
+                "measured_gain": asdict(row.gain) | {"resolved": row.gain.resolved},
+                "outcome": row.outcome,
+                "estimate": row.estimate,
+            }
+            for _, rows in ladders
+            for row in rows
+        ]
+        print(json.dumps({"ladder": rows}, indent=2, allow_nan=False))
+    elif as_markdown:
+        print(markdown(ladders))
+    else:
+        print_predictions(ladders, console())
+    return 0

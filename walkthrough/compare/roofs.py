@@ -1,0 +1,101 @@
+"""How near the device's measured peaks a run is, from what `limit` counted and measured. Starts without torch."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from walkthrough.results import result as record
+from walkthrough.results.result import Meta, Positive, Result, Setup
+
+FILE = "limit.json"
+SCHEMA = 4  # the first that counts the least bytes of a step
+Amount = Annotated[float, Meta(ge=0, le=1e18)]
+SIXTEEN_BITS = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One measurement of a peak: what it was measured with, and the rate per second of each timed window."""
+
+    what: str
+    median: Positive
+    windows: Annotated[list[Positive], Meta(min_length=1)]
+
+
+@dataclass(frozen=True)
+class StepBytes:
+    """Bytes that a step in this precision must move at least: fixed + per_image x images; see `flops.least_bytes`."""
+
+    precision: str
+    fixed: Amount
+    per_image: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofs:
+    """The measured peaks of a device, the best size first, and what a training step of a model has to do there.
+
+    precision: the dtype that FLOPs ran in while they and their peak were measured. flops_per_image: of a training step,
+    forward and backward. step_bytes: by precision. None and empty in what an earlier version wrote.
+    """
+
+    setup: Setup
+    device_type: str
+    precision: str | None
+    peak_flops: Annotated[list[Peak], Meta(min_length=1)]
+    peak_bytes: Annotated[list[Peak], Meta(min_length=1)]
+    flops_per_image: Annotated[int, Meta(gt=0, le=10**18)] | None = None
+    step_bytes: list[StepBytes] = field(default_factory=list)
+
+    @property
+    def flops_roof(self) -> float:
+        """The measured peak, FLOP/s."""
+        return self.peak_flops[0].median
+
+    @property
+    def bytes_roof(self) -> float:
+        """The measured peak, bytes/s."""
+        return self.peak_bytes[0].median
+
+    def least_bytes(self, batch_size: int, precision: str | None) -> float | None:
+        """Bytes that a step on so many images must move at least; None where they were not counted in `precision`."""
+        same = SIXTEEN_BITS if precision in SIXTEEN_BITS else (precision,)
+        known = next((one for one in self.step_bytes if one.precision in same), None)
+        return known and known.fixed + known.per_image * batch_size
+
+    def memory_share(self, batch_size: int, precision: str | None, images_per_second: float) -> float | None:
+        """`least_bytes` per second over the measured peak bytes/s, 0..1. Above 1 where caches served a part."""
+        least = self.least_bytes(batch_size, precision)
+        return least and least * images_per_second / batch_size / self.bytes_roof
+
+    def devices(self, result: Result) -> int:
+        """How many such devices a run had: on a CPU all its processes share one."""
+        return (result.world_size or 1) if self.device_type == "cuda" else 1
+
+    def shares(self, result: Result) -> dict[str, float | None]:
+        """How near a run is to the measured peaks, 0..1, as `compare --json` prints it; see `NO_SHARES`.
+
+        share_of_arithmetic_peak: FLOPs per second over the peak, None in another precision than the peak's.
+        share_of_memory_roof: see `memory_share`.
+        """
+        speed = result.samples_per_second.median / self.devices(result)
+        flops = self.flops_per_image if result.precision == self.precision else None
+        return {
+            "share_of_arithmetic_peak": flops and flops * speed / self.flops_roof,
+            "share_of_memory_roof": self.memory_share(result.batch_size, result.precision, speed),
+        }
+
+
+NO_SHARES: dict[str, float | None] = dict.fromkeys(("share_of_arithmetic_peak", "share_of_memory_roof"))
+
+
+def read(logdir: str | Path) -> Roofs | None:
+    """The `Roofs` in a folder of runs; None where there are none, or an earlier version's.
+
+    Raises InputError for a broken file.
+    """
+    path = Path(logdir) / FILE
+    if not path.exists():
+        return None
+    value = record.read_json(path)
+    return record.typed(Roofs, value, path) if value.get("schema") == SCHEMA else None

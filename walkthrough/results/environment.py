@@ -1,0 +1,164 @@
+"""Facts about the machine and the code, from the standard library alone; what is slow to import, where it is used."""
+
+import ctypes
+import os
+import platform
+import re
+from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
+
+from walkthrough.results.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]  # the clone
+
+# OpenMP's own name, and GNU OpenMP's: rounds of a loop before a thread sleeps; see `common`.
+SHORT_SPIN = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+
+# Linux names of the instructions that multiply bf16 numbers in hardware on x86; AMX, the fastest, first.
+BF16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
+
+
+# M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX of malloc.h: never trim, map no single tensor, one heap for all threads.
+MALLOPT = {-1: -1, -4: 0, -8: 1}
+KEEPS_FREED_MEMORY = "memory that is freed is kept for the next step, as torch keeps a GPU's (mallopt)"
+
+
+def now() -> str:
+    """This machine's time, ISO 8601 in UTC, in seconds."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def usable_cores() -> int:
+    """CPU cores this process may use: its affinity mask, and its cgroup's CPU quota rounded up where there is one."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split()
+        cores = min(cores, -(-int(quota) // int(period)))
+    except (OSError, ValueError):  # no cgroup v2, or "max": no quota
+        pass
+    return max(1, cores)
+
+
+def openmp_waiting() -> str:
+    """How OpenMP's threads wait for work here, for a run's notes; see `SHORT_SPIN`."""
+    chosen = {name: value for name, value in os.environ.items() if name in SHORT_SPIN}
+    words = " ".join(f"{name}={value}" for name, value in sorted(chosen.items(), reverse=True))
+    if chosen == SHORT_SPIN:
+        return f"OpenMP's threads spin only briefly while they wait, then sleep ({words})"
+    return f"OpenMP's threads wait as the environment says ({words})"
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Make glibc keep memory that is freed for what is allocated next; True where it does, now and if called again.
+
+    torch keeps it on a GPU, in its caching allocator, but not on a CPU: glibc returns tensors of many megabytes to the
+    system, or does not, depending on what else is allocated, and the next step then waits for new pages. Where a
+    variable MALLOC_… is set, the user has chosen. False too where there is no glibc.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library; Windows
+        return False
+    return all([mallopt(setting, value) for setting, value in MALLOPT.items()])
+
+
+def page_faults() -> int:
+    """How often this process has touched a page of memory that it did not have yet (minor faults); 0 if unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def cpu_name() -> str:
+    """The processor's marketing name, as far as the system reports it."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown CPU"
+
+
+def cpu_bf16_hardware() -> str | None:
+    """Name of the best bf16 instructions this CPU has, "AMX" or "AVX512-BF16"; None where there are none."""
+    flags = (_cpuinfo("flags") or "").split()
+    return next((name for flag, name in BF16_FLAGS.items() if flag in flags), None)
+
+
+def _cpuinfo(field: str) -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.split(":")[0].strip() == field), None)
+
+
+def driver_version() -> str | None:
+    """The NVIDIA driver's version, or None."""
+    printed = _run("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    version = re.match(r"[\d.]+$", printed or "", re.MULTILINE)  # a line for each GPU, all the same
+    return version[0] if version else None
+
+
+# The code that measures, and in it the room that only reads what was recorded.
+MEASURES = ("steps", "labs", "common", "walkthrough/results", "walkthrough/compare", ":(exclude)common/course")
+
+
+COMMIT_VARIABLE = "WALKTHROUGH_COMMIT"
+
+
+def git_revision() -> str | None:
+    """The commit that the code is at, "-dirty" added where the code that measures has uncommitted changes.
+
+    Where git does not say, as on a machine without it or with an archive of the code, the one that `COMMIT_VARIABLE`
+    names; None where that is not set either. Changes elsewhere (a note, a recorded run) do not affect what is measured.
+    Raises InputError for a variable that holds no commit.
+    """
+    if (ROOT / ".git").exists():  # not the repository of a folder above, in which an archive was unpacked
+        commit = _run("git", "-C", ROOT, "rev-parse", "--short=12", "HEAD")
+        changes = _run("git", "-C", ROOT, "status", "--porcelain", "--", *MEASURES)
+        if commit and changes is not None:
+            return commit.strip() + ("-dirty" if changes.strip() else "")
+    named = os.environ.get(COMMIT_VARIABLE)
+    if not named:
+        return None
+    if not re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?", named):
+        raise InputError(f"{COMMIT_VARIABLE}={named!r} is no commit: give it as `git rev-parse HEAD` prints it")
+    commit, dash, dirty = named.partition("-")
+    return commit[:12] + dash + dirty
+
+
+def _run(*command: str | Path) -> str | None:
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, errors="replace", timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def code_files(*patterns: str) -> list[Path]:
+    """The Python files that a recording runs: the steps, the modules that they import, and those of `patterns`.
+
+    patterns: glob patterns relative to the project. What only reads recordings (tables, figures, pages) is not in it.
+    """
+    patterns = ("steps/*.py", "common/*.py", "common/run/*.py", "walkthrough/results/*.py", *patterns)
+    files = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    return sorted(files)
+
+
+def code_hash(*patterns: str) -> str:
+    """SHA-256 over the names and bytes of `code_files`."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for path in code_files(*patterns):
+        digest.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()

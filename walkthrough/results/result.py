@@ -1,0 +1,346 @@
+"""The result of a run: what it holds, written whole or not at all, and read back with care."""
+
+import errno
+import json
+import os
+import platform
+import statistics
+import tempfile
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+try:
+    import msgspec
+    from msgspec import Meta  # pyright: ignore[reportAssignmentType]  # another of the same use stands below
+except ImportError:  # a recording needs no more than torch, torchvision and tensorboard
+    msgspec = None
+
+    def Meta(**limits: float) -> tuple:  # the limits of a field, which nobody checks then
+        return tuple(limits.items())
+
+
+from walkthrough.results import environment as machine
+from walkthrough.results.errors import InputError
+from walkthrough.results.gpu_clocks import GpuClocks
+
+SCHEMA = 2
+READABLE_SCHEMAS = (1, 2)
+SINCE_SCHEMA_2 = ("precision", "workers", "pin_memory", "world_size", "tokens_per_second", "first_step_seconds")
+FILE = "result.json"
+NO_KERNELS = (  # in the notes of a run on a GPU
+    "the trace holds no kernels: CUPTI, which records them, recorded nothing. A record with it is refused: record a "
+    "further round, or run again"
+)
+
+T = TypeVar("T")
+Positive = Annotated[float, Meta(gt=0)]
+PositiveInt = Annotated[int, Meta(gt=0)]
+Size = Annotated[int, Meta(ge=0)]
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Samples (images) per second: the median window, and all windows in order."""
+
+    median: Positive
+    windows: Annotated[list[Positive], Meta(min_length=1)]
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Milliseconds per training step over all timed windows: median, 10th and 90th percentile."""
+
+    median: float
+    p10: float
+    p90: float
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """Bytes, of rank 0, over the windows. GPU: `device.gpu_peak_bytes`. CPU: `run.tracing.cpu_peak_bytes`."""
+
+    allocated: int
+    reserved: int | None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Versions and hardware a run was made with; None where this machine has no such thing."""
+
+    torch: str
+    cuda: str | None
+    driver: str | None
+    python: str
+    platform: str
+    cpu: str
+    cores: int
+    git: str | None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What two measurements must share to be compared. data: None for one that trains on noise.
+
+    cores: usable CPU cores, None on a GPU: a CPU's name does not say how many of its cores a machine has.
+    """
+
+    device: str
+    cores: int | None
+    data: str | None
+    model: str
+    image_size: int
+
+    def differences(self, other: "Setup") -> list[str]:
+        """What differs, in words: "model 'resnet18', not 'resnet50'"; [] for the same setup."""
+        pairs = [(f.name, getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
+        return [
+            f"{name.replace('_', ' ')} {own!r}, not {their!r}"
+            for name, own, their in pairs
+            if own != their and not (name == "data" and None in (own, their))
+        ]
+
+    def matches(self, other: "Setup") -> bool:
+        return not self.differences(other)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One run of one step, as `result.json` holds it. Fields of schema 2 are None in a result of schema 1.
+
+    image_size: px; 0 where the data are no images. batch_size: samples per step and process. precision: the dtype that
+    the model computes in, "bfloat16". workers, pin_memory: the loader's. world_size: processes that trained together.
+    samples_per_second: of all of them; tokens_per_second: for what trains on tokens, else None. first_step_seconds: of
+    the first training step, which compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes:
+    bytes that one batch moves to the device. gpu_clocks: see `run.gpu_clocks`. needs: what the step's change needs and
+    this run lacked, "a GPU", so that it is the program of the step before; None where the change has an effect. notes:
+    what this device could not do. started: ISO 8601.
+    """
+
+    schema: int
+    step: str
+    device: str
+    device_type: str
+    model: str
+    data: str
+    image_size: Size
+    batch_size: PositiveInt
+    precision: str | None = None
+    workers: int | None = None
+    pin_memory: bool | None = None
+    world_size: int | None = None
+    samples_per_second: Throughput
+    tokens_per_second: Throughput | None = None
+    first_step_seconds: Positive | None = None
+    step_ms: StepTime
+    peak_memory_bytes: PeakMemory
+    batch_bytes: int
+    gpu_clocks: GpuClocks | None = None
+    trace: str
+    needs: str | None = None
+    notes: list[str]
+    environment: Environment
+    started: str
+
+    @property
+    def acts(self) -> bool:
+        """Whether the step's change has an effect in this run; else it is noise that its speed differs by."""
+        return self.needs is None
+
+    @property
+    def data_label(self) -> str:
+        """For people: the data that it was trained on."""
+        return data_label(self.data)
+
+    @property
+    def size_label(self) -> str:
+        """For people: the size of the images, if any."""
+        return size_label(self.image_size)
+
+    @property
+    def setup(self) -> Setup:
+        """What runs must share to be compared step by step."""
+        cores = self.environment.cores if self.device_type == "cpu" else None
+        return Setup(self.device, cores, self.data, self.model, self.image_size)
+
+    @property
+    def lacks_kernels(self) -> bool:
+        """Whether it ran on a GPU and its trace shows nothing of it."""
+        return NO_KERNELS in self.notes
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `result.json` holds, in the schema that the result was made with."""
+        left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + (() if self.gpu_clocks else ("gpu_clocks",))
+        left_out += ("needs",) if self.acts else ()
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+
+def size_label(image_size: int) -> str:
+    """For people: "96 px"; "text" where the data are no images."""
+    return f"{image_size} px" if image_size else "text"
+
+
+def data_label(source: str) -> str:
+    """For people: the name of a data set, from a result's `data`."""
+    return {"cifar10": "CIFAR-10", "stand-in": "stand-in data (not CIFAR-10)"}.get(source, source)
+
+
+def environment(torch: str, cuda: str | None) -> Environment:
+    """The `Environment` of this process, given the versions that only torch knows."""
+    return Environment(
+        torch=str(torch),
+        cuda=cuda,
+        driver=machine.driver_version(),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=machine.cpu_name(),
+        cores=machine.usable_cores(),
+        git=machine.git_revision(),
+    )
+
+
+def write_result(path: str | Path, result: Result) -> None:
+    """Write a `Result` to `path`: whole, or not at all."""
+    write_json(path, result.as_json())
+
+
+def write_json(path: str | Path, value: object) -> None:
+    """Write a value as JSON to `path`: whole, or not at all. Raises InputError."""
+    write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_whole(path: str | Path, content: str | bytes) -> None:
+    """Write text or bytes to a file beside `path`, then rename it: nobody ever sees half a file. Raises InputError."""
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with writing(path):
+        try:
+            with open(partial, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """Turn the system's errors about writing to `path` (no space, no permission, not a folder) into InputError."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        fix = "free some space there" if full else "choose another folder"
+        raise InputError(f"cannot write {path}: {error.strerror or error}; {fix}") from error
+
+
+def check_writable(folder: str | Path) -> None:
+    """Raise InputError where nothing can be written into the folder."""
+    with writing(folder), tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def read_result(path: str | Path) -> Result:
+    """Read one `result.json`, of schema 1 or 2. Raises InputError that names the file and what is wrong with it."""
+    result = read_as(Result, path)
+    if result.schema > 1:
+        may_be_null = ("tokens_per_second",)
+        missing = [name for name in SINCE_SCHEMA_2 if getattr(result, name) is None and name not in may_be_null]
+        if missing:
+            raise InputError(f"{path} is broken: {missing[0]} is missing")
+    return result
+
+
+def step_time(step_ms: Sequence[float]) -> StepTime:
+    """The `StepTime` of steps that took so many ms each."""
+    deciles = statistics.quantiles(step_ms, n=10, method="inclusive") if len(step_ms) > 1 else step_ms
+    return StepTime(statistics.median(step_ms), deciles[0], deciles[-1])
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """The JSON object in a file, its numbers finite. Raises InputError that names the file and what is wrong."""
+
+    def finite(text: str) -> float:
+        number = float(text)
+        if not abs(number) < float("inf"):
+            raise ValueError(f"{text} is not a finite number")
+        return number
+
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"), parse_float=finite, parse_constant=finite)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is broken: not JSON") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is broken: not an object")
+    return value
+
+
+def read_as(kind: type[T], path: str | Path, schemas: Sequence[int] = READABLE_SCHEMAS) -> T:
+    """Read a JSON file of one of these schemas as a dataclass; see `typed`. Raises InputError that names the file."""
+    value = read_json(path)
+    if value.get("schema") not in schemas:
+        wanted = " or ".join(map(str, schemas))
+        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schema {wanted}")
+    return typed(kind, value, path)
+
+
+def typed(kind: type[T], value: dict[str, Any], path: str | Path) -> T:
+    """JSON's objects and lists as a dataclass, checked by its annotations (types, and limits by msgspec's `Meta`).
+
+    Where msgspec is not installed nothing is checked: a machine that only records reads only what it has just
+    written. path: the file that the value is from. Raises InputError that names it and what is wrong.
+    """
+    try:
+        return msgspec.convert(value, kind) if msgspec else _constructed(kind, value)
+    except (ValueError, TypeError, KeyError) as error:  # msgspec's ValidationError is a ValueError
+        raise InputError(f"{path} is broken: {error}") from error
+
+
+def _constructed(kind: Any, value: Any) -> Any:
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _constructed(hint, value[name]) for name, hint in hints.items() if name in value})
+    if typing.get_origin(kind) is list:
+        return [_constructed(typing.get_args(kind)[0], item) for item in value]
+    if typing.get_origin(kind) in (types.UnionType, typing.Union) and value is not None:
+        return _constructed(typing.get_args(kind)[0], value)
+    return value
+
+
+def read_results(logdir: str | Path) -> tuple[list[Result], list[str]]:
+    """All results in the step folders of `logdir`, by name, and the problems met: (results, messages).
+
+    Raises InputError where there is no such folder.
+    """
+    logdir = Path(logdir)
+    if not os.path.isdir(logdir):
+        raise InputError(
+            f"{logdir} is {'a file' if os.path.isfile(logdir) else 'not there'}: name a folder of runs, such as logs"
+        )
+    results, problems = [], []
+    for path in sorted(logdir.glob(f"*/{FILE}")):
+        if path.parent.name.startswith("."):
+            continue
+        try:
+            results.append(read_result(path))
+        except InputError as error:
+            problems.append(str(error))
+    return results, problems
+
+
+def run_files(folder: str | Path) -> list[Path]:
+    """The files `runs/1.json`, `runs/2.json` … of a recorded step's folder, in order."""
+    files = [path for path in Path(folder).glob("runs/*.json") if path.stem.isdecimal()]
+    return sorted(files, key=lambda path: int(path.stem))
+
+
+def read_runs(folder: str | Path) -> list[Result]:
+    """The results of a recorded step run by run; [] where the folder holds the run of one call only."""
+    return [read_result(path) for path in run_files(folder)]

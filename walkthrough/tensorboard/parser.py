@@ -1,0 +1,230 @@
+"""torch-tb-profiler's parser, patched by the import of this module: it reads today's traces.
+
+A child process does so before it reads traces (see `reader`), and TensorBoard's process for the Diff view.
+"""
+
+import gzip
+import re
+import sys
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, ClassVar, cast
+
+import msgspec
+import numpy as np
+from torch_tb_profiler import io
+from torch_tb_profiler.profiler import data, event_parser, overall_parser, run_generator, tensor_core, trace
+from torch_tb_profiler.profiler.diffrun import contract
+from torch_tb_profiler.profiler.node import OperatorNode
+from torch_tb_profiler.profiler.range_utils import get_ranges_sum, intersection_ranges_lists, merge_ranges
+from torch_tb_profiler.run import RunProfile
+
+from walkthrough.tensorboard.translation import COLLECTIVE, translated
+from walkthrough.trace.recovery import clean
+from walkthrough.trace.steps import COLLECTIVES, end_of_earlier_work
+from walkthrough.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
+
+Range = tuple[int, int]  # begin and end, µs, typed as in the plugin; today's traces have floats
+DEVICE_WORK = (trace.EventTypes.KERNEL, trace.EventTypes.MEMCPY, trace.EventTypes.MEMSET)
+
+
+class EventParser(event_parser.EventParser):
+    """Gives each collective the kernels that it launched, see `translation.COLLECTIVE`.
+
+    Also lets the first step begin where the work of earlier steps ends, see `steps.end_of_earlier_work`.
+    """
+
+    parallel_wrappers: ClassVar[frozenset[str]] = frozenset()  # "….forward" of DP and DDP in the trace read last
+
+    def parse(self, events: Iterable[trace.BaseEvent], fwd_bwd_map: dict[int, int]) -> Any:
+        numbers: dict[tuple[Any, Any], int] = {}
+        self.streams = [  # a number for the stream of each of `device_node_list`
+            numbers.setdefault((event.pid, event.tid), len(numbers)) for event in events if event.type in DEVICE_WORK
+        ]
+        nodes = super().parse(events, fwd_bwd_map)
+        self.use_dp |= "DataParallel.forward" in self.parallel_wrappers
+        self.use_ddp |= "DistributedDataParallel.forward" in self.parallel_wrappers
+        kernels = cast("list[trace.KernelEvent]", [event for event in events if event.type == trace.EventTypes.KERNEL])
+        by_collective: dict[int, list[Range]] = defaultdict(list)
+        for event in kernels:
+            if event.args.get(COLLECTIVE) in self.communication_data:
+                by_collective[event.args[COLLECTIVE]].append((event.ts, event.ts + event.duration))
+        for number, ranges in by_collective.items():
+            collective = self.communication_data[number]
+            collective.kernel_ranges = sorted(ranges)
+            collective.total_time = sum(end - begin for begin, end in ranges)
+        OverallParser.communication = merge_ranges([span for ranges in by_collective.values() for span in ranges])
+        OverallParser.computation = merge_ranges(
+            [(event.ts, event.ts + event.duration) for event in kernels if COLLECTIVE not in event.args]
+        )
+        return nodes
+
+    def parse_steps(self, events: Iterable[Any], comm_nodes: dict[int, Any]) -> None:
+        super().parse_steps(events, comm_nodes)
+        if (
+            self.steps[0][0] > self.steps[0][1]
+        ):  # no step and no operator: the step that stands for all is the recording
+            if self.global_start_ts > self.global_end_ts:
+                self.global_start_ts, self.global_end_ts = 0, 1
+            self.steps[0] = (self.global_start_ts, max(self.global_end_ts, self.global_start_ts + 1))
+
+    def _find_device_steps(self, runtime_node_list: list[Any]) -> tuple[Any, list[Range], list[int]]:
+        before, device_steps, launched = super()._find_device_steps(runtime_node_list)
+        if before is None or not launched[0]:
+            return before, device_steps, launched
+        work = self.device_node_list
+        step, index = np.full(len(work), -1), {id(node): number for number, node in enumerate(work)}
+        begins = [begin for begin, _ in self.steps]
+        for call in runtime_node_list:
+            at = bisect_right(begins, call.start_time) - 1
+            if at >= 0 and call.end_time <= self.steps[at][1]:
+                for node in call.device_nodes or ():
+                    step[index[id(node)]] = at
+        start, end = (np.array([getattr(node, edge) for node in work], float) for edge in ("start_time", "end_time"))
+        earlier = end_of_earlier_work(start, end, np.array(self.streams), step)
+        return max(before, earlier), device_steps, launched
+
+
+class OverallParser(overall_parser.OverallParser):
+    """Computes the overlap of communication and computation from the kernels, where collectives have any.
+
+    communication, computation: merged ranges of the kernels of the trace parsed last (a child parses one).
+    """
+
+    communication: ClassVar[list[Range]] = []
+    computation: ClassVar[list[Range]] = []
+
+    def aggregate(self, steps: list[Range], role_ranges: list[list[Range]]) -> None:
+        super().aggregate(steps, role_ranges)
+        if not self.communication:
+            return
+        overlap = intersection_ranges_lists(list(self.computation), list(self.communication))
+        for step, costs in zip(steps, self.communication_overlap, strict=True):
+            costs.overlap = _us_within(step, overlap)
+            costs.computation = _us_within(step, self.computation)
+            costs.communication = _us_within(step, self.communication)
+            costs.other = step[1] - step[0] + costs.overlap - costs.computation - costs.communication
+
+
+def _us_within(step: Range, ranges: list[Range]) -> int:
+    return get_ranges_sum(intersection_ranges_lists([step], list(ranges)))
+
+
+def parse(worker: str, span: int | None, path: str) -> tuple[data.RunProfileData, bytes | None]:
+    """What the plugin computes from a trace, and a repaired copy of the trace, gzipped, for the Trace view.
+
+    The copy is None where a browser can read the original.
+    """
+    text = io.read(path)
+    if text[:2] == b"\x1f\x8b":
+        text = gzip.decompress(text)
+    repaired = None
+    try:
+        decoded = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        repaired = clean(text)  # literals such as N/A, which browsers refuse as well
+        decoded = msgspec.json.decode(repaired)
+    if _drop_far_end(decoded):
+        repaired = msgspec.json.encode(decoded)
+    copy = gzip.compress(repaired, 1) if repaired else None
+    del text, repaired  # each as large as the file
+    decoded = translated(decoded)
+    EventParser.parallel_wrappers = frozenset(
+        event["name"] for event in decoded["traceEvents"] if event["name"].endswith("Parallel.forward")
+    )
+    parsed = data.RunProfileData.from_json(worker, span, decoded)
+    parsed.trace_file_path = path
+    return parsed, copy
+
+
+def _drop_far_end(decoded: Any) -> bool:
+    """Remove the mark of the recording's end where it lies days after its begin, as the plugin does; True if so."""
+    events = decoded.get("traceEvents") if isinstance(decoded, dict) else None
+    if not isinstance(events, list):
+        return False
+    marks = [event for event in events if isinstance(event, dict) and isinstance(event.get("name"), str)]
+    ends = [event for event in marks if event["name"] == "Record Window End"]
+    begins = [event for event in marks if event["name"].startswith("Iteration Start:")]
+    try:
+        far = bool(ends and begins) and ends[-1]["ts"] - begins[-1]["ts"] > 24 * 3600 * 1000
+    except (KeyError, TypeError):
+        return False
+    if far:
+        events.remove(ends[-1])
+    return far
+
+
+def append_gpu_metrics(run: RunProfile, raw_data: bytes) -> bytes:
+    """The Trace view's JSON, gzipped, with the GPU's counters before the first event.
+
+    The plugin puts them before the last "]", which may stand in a name.
+    """
+    opening = re.search(rb'"traceEvents"\s*:\s*\[', raw_data) or re.search(rb"\[", raw_data)
+    if opening is None:
+        raise ValueError("it holds no list of events")
+    counters = "".join(f"{counter}, " for counter in run.gpu_metrics or ()).encode()
+    return gzip.compress(raw_data[: opening.end()] + counters + raw_data[opening.end() :], 1)
+
+
+_plugin_generate_op_pie = run_generator.RunGenerator._generate_op_pie
+_plugin_generate_run_profile = run_generator.RunGenerator.generate_run_profile
+
+
+def generate_op_pie(self: run_generator.RunGenerator, group_by_input_shape: bool = False) -> dict[str, Any]:
+    """The charts of the Operator view. Those of the host are there without operators too: the page needs them."""
+    charts = _plugin_generate_op_pie(self, group_by_input_shape)
+    columns = [{"type": "string", "name": "name"}, {"type": "number", "name": "value"}]
+    for key, title in (("host_self_time", "Host Self Time (us)"), ("host_total_time", "Host Total Time (us)")):
+        charts[key] = charts[key] or {"title": title, "columns": columns, "rows": []}
+    return charts
+
+
+def generate_run_profile(self: run_generator.RunGenerator) -> RunProfile:
+    """The profile of a trace. Without operators their tree is a root alone, which the Diff view can compare."""
+    profile = _plugin_generate_run_profile(self)
+    if not profile.tid2tree:
+        kind, limits = trace.EventTypes.PYTHON, (-sys.maxsize - 1, sys.maxsize)
+        root = OperatorNode(name="CallTreeRoot", type=kind, tid=0, start_time=limits[0], end_time=limits[1])
+        profile.tid2tree = {0: root}
+    return profile
+
+
+_plugin_to_dict = contract.DiffStats.to_dict
+
+
+def diff_to_dict(diff: contract.DiffStats) -> dict[str, Any]:
+    """A node of the Diff view. Both sides list the same operators: the page pairs them by their places in the lists."""
+    node = _plugin_to_dict(diff)
+    sides = [{agg["name"]: agg for agg in node[side]["aggs"]} for side in ("left", "right")]
+    for side, aggs in zip(("left", "right"), sides, strict=True):
+        node[side]["aggs"] = [aggs.get(name) or _no_calls(name) for name in sides[0] | sides[1]]
+    return node
+
+
+def _no_calls(name: str) -> dict[str, Any]:
+    return contract.OpAgg(name, 0, 0, 0, 0, 0)._asdict()
+
+
+def patch_parser() -> None:
+    """Replace the parts of the plugin's parser that this module and `walkthrough.trace` do better."""
+    uses = classmethod(lambda _, name: uses_tensor_cores(name) is True)
+    eligible = classmethod(lambda _, name: name in ELIGIBLE or name in ELIGIBLE_SINCE)
+    patches: list[tuple[object, str, object]] = [
+        (data.RunProfileData, "parse", staticmethod(lambda worker, span, path, _: parse(worker, span, path)[0])),
+        (data, "EventParser", EventParser),
+        (data, "OverallParser", OverallParser),
+        (run_generator.RunGenerator, "_generate_op_pie", generate_op_pie),
+        (run_generator.RunGenerator, "generate_run_profile", generate_run_profile),
+        (contract.DiffStats, "to_dict", diff_to_dict),
+        (RunProfile, "append_gpu_metrics", append_gpu_metrics),
+        (tensor_core.TC_Allowlist, "__contains__", uses),
+        (tensor_core.TC_OP_Allowlist, "__contains__", eligible),
+    ]
+    for owner, name, replacement in patches:
+        setattr(owner, name, replacement)
+    for library, names in (("nccl:", trace.NcclOpNameSet), ("gloo:", trace.GlooOpNameSet)):
+        names += sorted(name for name in COLLECTIVES if name.startswith(library) and name not in names)
+
+
+patch_parser()

@@ -1,0 +1,269 @@
+"""The Walkthrough tab: what the server sends to the page in static/, all of it read-only."""
+
+import gzip
+import json
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorboard.backend import http_util
+from tensorboard.plugins import base_plugin
+from werkzeug import wrappers
+
+from walkthrough.compare import compare, gpu_memory, published, roofs, statistics
+from walkthrough.compare.statistics import Rounds
+from walkthrough.compare.summary import intervals, notes_of, prediction, summary
+from walkthrough.results.errors import InputError, printable
+from walkthrough.results.result import Result
+from walkthrough.tensorboard import hosts, offline, ranks
+from walkthrough.tensorboard.download import download
+from walkthrough.tensorboard.runs import Run, Runs, roots_of
+from walkthrough.tensorboard.store import ANY_STEPS, Kind, Steps, Store
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+log = logging.getLogger("walkthrough")
+PAGE = {  # the tab's own files: {route: content type}
+    f"/{file.name}": offline.CONTENT_TYPES[file.suffix]
+    for file in sorted(offline.STATIC.iterdir())
+    if file.name not in offline.OWN_FILES
+}
+READ_AHEAD = 40  # runs whose traces are read before the page asks for them
+A_DAY = 24 * 3600  # s
+RESULT_FIELDS = (
+    *("step", "device_type", "model", "batch_size", "samples_per_second", "step_ms"),
+    *("peak_memory_bytes", "batch_bytes"),
+)
+
+ORIGINAL = {"device": published.DEVICE, "model": published.MODEL, "relative": published.RELATIVE}
+
+Answer = Callable[[wrappers.Request], "dict[str, Any] | wrappers.Response"]
+
+
+class WalkthroughPlugin(base_plugin.TBPlugin):
+    """Serves the tab's page and its data as JSON; each method documents the answer of its route."""
+
+    plugin_name = "walkthrough"
+
+    def __init__(self, context: base_plugin.TBContext) -> None:
+        self.runs, self.store, self.flags = Runs(roots_of(context)), Store(), context.flags
+
+    def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
+        """The WSGI app of each route."""
+        data = {"/runs": self._runs, "/ladders": self._ladders, "/ratio": self._ratio}
+        data |= {"/digest": self._digest, "/lanes": self._lanes, "/ranks": self._ranks, "/trace": self._trace}
+        apps = {route: _app(answer) for route, answer in data.items()}
+        apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
+        apps |= {"/plotly.min.js": _app(_plotly)}
+        return {route: hosts.guarded(app, self.flags) for route, app in apps.items()}
+
+    def is_active(self) -> bool:
+        """True where there is a run to show."""
+        return bool(self.runs.latest())
+
+    def frontend_metadata(self) -> base_plugin.FrontendMetadata:
+        """Where the tab's page begins, and the tab's name."""
+        return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Walkthrough", disable_reload=True)
+
+    def _runs(self, request: wrappers.Request) -> dict[str, Any]:
+        """{"runs": [{name, key, traces, versions, has_ranks, step, problem}], "reading": n}. Reads the traces ahead.
+
+        versions: see `Run`; the page asks for them every few seconds, to notice a change.
+        """
+        runs = self.runs.latest(newest=True)
+        for run in [run for run in runs.values() if run.traces][:READ_AHEAD]:
+            self.store.get("digest", run.trace(), urgent=False)
+        rows = [
+            {
+                "name": printable(run.name),
+                "key": run.name,
+                "traces": list(run.traces),
+                "versions": run.versions,
+                "has_ranks": run.has_ranks,
+                "step": run.result and run.result.step,
+                "problem": run.problem and printable(run.problem),
+            }
+            for run in runs.values()
+        ]
+        return {"runs": rows, "reading": self.store.reading}
+
+    def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
+        """{"ladders": [{title, baseline, rows, …}], "original": {device, model, relative}, "problems": [text]}.
+
+        summary, intervals, prediction: texts of a ladder, as `compare` prints them. Each ladder in the log folders,
+        as `compare --json` prints it, and the published one.
+        """
+        results: dict[Path, list[Result]] = {}
+        rounds: dict[Path, dict[str, Rounds]] = {}
+        run_of_result: dict[int, Run] = {}
+        for run in self.runs.latest().values():
+            if run.result:
+                results.setdefault(run.folder.parent, []).append(run.result)
+                rounds.setdefault(run.folder.parent, {})[run.result.step] = run.rounds()
+                run_of_result[id(run.result)] = run
+        ladders, problems = [], []
+        for folder, folder_results in results.items():
+            fit, measured = _read_in(folder, gpu_memory), _read_in(folder, roofs)
+            try:
+                compared = compare.ladders(folder_results, rounds[folder])
+            except InputError as error:
+                problems.append(f"{printable(folder.name)}: {printable(error)}")
+                continue
+            for ladder in compared:
+                notes = set(notes_of(ladder))
+                base = ladder.baseline
+                known = measured if measured and measured.setup.matches(base.setup) else None
+                rows = [
+                    _row(row, run_of_result[id(row.result)], fit, notes)
+                    | (known.shares(row.result) if known else roofs.NO_SHARES)
+                    for row in ladder.rows
+                ]
+                title = f"{folder.name}: {base.model}, {base.size_label}, {base.data}, on {base.device}"
+                texts = {"summary": summary(ladder), "intervals": intervals(ladder)}
+                texts["prediction"] = prediction(ladder, fit) if fit else ""
+                ladders.append({"title": printable(title), "baseline": base.step, "rows": rows} | texts)
+        return {"ladders": ladders, "original": ORIGINAL, "problems": problems}
+
+    def _ratio(self, request: wrappers.Request) -> dict[str, Any]:
+        """Arguments before, after: runs. {"ratio", "speeds": images/s, "batch_sizes": [before, after]}.
+
+        The ratio is after over before, as in `_ladders`; null where the two do not compare.
+        """
+        runs = [self.runs.run(request.args.get(name, "")) for name in ("before", "after")]
+        results = [run.result for run in runs if run.result]
+        answer = {
+            "speeds": [result.samples_per_second.median for result in results],
+            "batch_sizes": [result.batch_size for result in results],
+        }
+        if len(results) < 2 or runs[0] is runs[1] or results[0].setup != results[1].setup:
+            return answer | {"ratio": None}
+        slower, faster = (compare.rounds_of(result, run.rounds()) for result, run in zip(results, runs, strict=True))
+        return answer | {"ratio": _ratio(statistics.ratio(faster, slower))}
+
+    def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
+        """Arguments run, trace. {"state": "ready", …}: see walkthrough/trace/digest.py; or "reading" or "failed"."""
+        return self._answer_of_trace(request, "digest")
+
+    def _ranks(self, request: wrappers.Request) -> dict[str, Any]:
+        """Argument run. {"state": "ready", …}: see `ranks.compared`; "reading" while a rank's trace is read."""
+        return ranks.compared(self.runs.run(request.args.get("run", "")), self.store)
+
+    def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
+        """The same for the timeline's lanes, see trace/timeline/lanes.py. Arguments first, last: steps."""
+        first, last = (_index(request.args.get(name), name) for name in ("first", "last"))
+        if last is not None and last < (first or 0):
+            raise InputError(f"last: step {last} is before step {first}")
+        return self._answer_of_trace(request, "lanes", (first, last))
+
+    def _trace(self, request: wrappers.Request) -> wrappers.Response:
+        """Arguments run, trace. The file itself."""
+        return download(request, self.runs.trace(request.args.get("run", ""), request.args.get("trace")))
+
+    def _answer_of_trace(
+        self, request: wrappers.Request, kind: Kind, steps: Steps = ANY_STEPS
+    ) -> "dict[str, Any] | wrappers.Response":
+        path = self.runs.trace(request.args.get("run", ""), request.args.get("trace"))
+        state, answer = self.store.get(kind, path, steps=steps)
+        if state != "ready":
+            return {"state": state, "reason": answer, "reading": self.store.reading}
+        return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
+
+
+def _index(text: str | None, name: str) -> int | None:
+    """The index of a step that a request names, or None where it names none."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        raise InputError(f"{name}: {text[:20]} is no index of a step")
+    return int(text)
+
+
+def _read_in(folder: Path, module: Any) -> Any:
+    """What `gpu_memory` or `roofs` reads in a folder of runs, None where there is none, or none that can be read."""
+    path = folder / module.FILE
+    try:
+        return None if path.is_symlink() or not path.is_file() else module.read(folder)
+    except (InputError, OSError) as error:
+        log.warning("skipped: %s", printable(error))
+        return None
+
+
+def _row(row: compare.Row, run: Run, fit: gpu_memory.Fit | None, notes: Collection[str]) -> dict[str, Any]:
+    """A row of `_ladders`. needs: "needs a GPU" where the step's change has no effect, and then no ratio.
+
+    notes: those that `compare` prints; the row has no others.
+    """
+    result = asdict(row.result)
+    low, high = compare.spread(row.result)
+    return {key: result[key] for key in RESULT_FIELDS} | {
+        "run": run.name,
+        "notes": [note for note in row.result.notes if note in notes],
+        "acts": row.acts,
+        "needs": row.needs or None,
+        "low": low,
+        "high": high,
+        "windows": sum(map(len, row.rounds.values())),
+        "rounds": len(row.rounds),
+        "relative": _relative(row),
+        "gain": row.gain and _ratio(row.gain),
+        "has_trace": bool(run.traces),
+        "gpu_bytes_predicted": fit and fit.gpu_bytes(row.result),
+    }
+
+
+def _relative(row: compare.Row) -> dict[str, Any] | None:
+    if row.relative is statistics.SAME:  # the baseline, not grey
+        return asdict(row.relative) | {"resolved": True, "text": "1.00x"}
+    return _ratio(row.relative) if row.acts else None
+
+
+def _ratio(ratio: statistics.Ratio) -> dict[str, Any]:
+    return asdict(ratio) | {"resolved": ratio.resolved, "text": str(ratio)}
+
+
+def _app(answer: Answer) -> "WSGIApplication":
+    """A WSGI app of `answer(request)`: a dict is sent as JSON. Refuses POST, never sends a traceback."""
+
+    @wrappers.Request.application
+    def app(request: wrappers.Request) -> wrappers.Response:
+        if request.method not in ("GET", "HEAD"):
+            return _json(request, {"error": "this page is read-only"}, 405)
+        try:
+            content = answer(request)
+        except InputError as error:
+            return _json(request, {"error": printable(error)}, 404)
+        except Exception:
+            log.exception("the Walkthrough tab failed to answer %s", request.path)
+            return _json(request, {"error": "a defect of the page: see TensorBoard's log"}, 500)
+        return _json(request, content) if isinstance(content, dict) else content
+
+    return app
+
+
+def _json(request: wrappers.Request, value: dict[str, Any], code: int = 200) -> wrappers.Response:
+    return http_util.Respond(request, json.dumps(value, allow_nan=False), "application/json", code=code)
+
+
+def _file(route: str, content_type: str) -> Answer:
+    def answer(request: wrappers.Request) -> wrappers.Response:
+        content = (offline.STATIC / route[1:]).read_bytes()
+        return http_util.Respond(request, content, content_type)
+
+    return answer
+
+
+def _plotly(request: wrappers.Request) -> wrappers.Response:
+    content = _gzipped_plotly()
+    if content is None:
+        raise InputError("plotly is not installed: pip install plotly")
+    return http_util.Respond(request, content, "application/javascript", content_encoding="gzip", expires=A_DAY)
+
+
+@cache
+def _gzipped_plotly() -> bytes | None:
+    script = offline.plotly_js()
+    return script and gzip.compress(script, 6)

@@ -1,0 +1,237 @@
+// What every page is built of: elements, texts of figures, tables, charts, forms.
+import {duration, quantity} from "./timeline_numbers.js";
+
+// Colours that people who see colours differently can tell apart (Okabe and Ito).
+export const ROLES = {
+  kernel: ["#009E73", "a GPU kernel runs"],
+  memcpy: ["#E69F00", "the GPU only copies"],
+  memset: ["#C8B400", "the GPU only sets memory"],
+  communication: ["#CC79A7", "only a collective that the trace marks; NCCL's kernels count as kernel"],
+  runtime: ["#56B4E9", "the GPU is idle, the CPU in a CUDA call"],
+  dataloader: ["#D55E00", "the loop waits for its next batch"],
+  cpu_exec: ["#0072B2", "the CPU runs operators"],
+  other: ["#999999", "nothing recorded: Python, most likely"],
+};
+// A step with what communicates apart: see walkthrough/trace/parts.py.
+export const PARTS = {
+  compute: ["#009E73", "a GPU kernel computes, no collective runs"],
+  overlapped: ["#5E4FA2", "communication, hidden: other work runs beside it"],
+  exposed: ["#CC79A7", "communication alone; waiting for other ranks is part of it"],
+  memcpy: ROLES.memcpy, memset: ROLES.memset,
+  communication: ["#E8A9C6", "a collective's call on the CPU, and nothing on the GPU"],
+  runtime: ROLES.runtime, dataloader: ROLES.dataloader, cpu_exec: ROLES.cpu_exec, other: ROLES.other,
+};
+export const CAUSES = {
+  copy: ["#E69F00", "copying, or inside a call that copies"],
+  queued: ["#009E73", "work is launched already: the GPU waits for itself"],
+  dataloader: ["#D55E00", "the loop waits for its next batch"],
+  synchronisation: ["#CC79A7", "the CPU waits for the GPU"],
+  setup: ["#C8B400", "allocating memory, loading code, starting up"],
+  launch: ["#0072B2", "launch-bound: the CPU runs operators and launches"],
+  other: ["#999999", "Python, or nothing recorded"],
+};
+
+// An element with properties, children and text; text is never read as HTML.
+export function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.startsWith("on")) {
+      element.addEventListener(key.slice(2), value);
+    } else if (key === "class") {
+      element.className = value;
+    } else if (value !== undefined && value !== null) {
+      element.setAttribute(key, value);
+    }
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+// As in the Timeline, so that a time or a size reads the same on every page.
+export function time(us) {
+  return us === null || us === undefined ? "–" : duration(us);
+}
+
+export function bytes(size) {
+  return quantity(size, "bytes");
+}
+
+// A number of things per step: whole where it is.
+export function amount(count) {
+  return Number.isInteger(count) ? `${count}` : count.toFixed(count < 100 ? 1 : 0);
+}
+
+// Of what a digest's figures are: "per step", "per typical step", "in 2 steps", "in the whole trace".
+export function per(digest) {
+  return digest.per || "in the whole trace";
+}
+
+// A digest's typical step by part, that of a trace without collectives too.
+export function partsOf({typical}) {
+  const {kernel, ...rest} = typical.breakdown_us;
+  return Object.keys(typical.parts_us).length ? typical.parts_us : {compute: kernel, overlapped: 0, exposed: 0, ...rest};
+}
+
+export function share(value) {
+  return value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`;
+}
+
+// plotly reads <b>, <a> and other tags in every text: a name must not be able to use them.
+export function plain(text) {
+  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+// The colour of text and of whiskers.
+export function ink(site) {
+  return site.dark ? "#f5f5f5" : "#212121";
+}
+
+export function chart(site, traces, layout = {}, low = false) {
+  const host = h("div", {class: low ? "chart low" : "chart", role: "img", "aria-label": layout.label || "chart"});
+  const text = ink(site), line = site.dark ? "#555" : "#e0e0e0";
+  const axis = {gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true};
+  const {label, xaxis, yaxis, ...rest} = layout;
+  const whole = {
+    font: {family: "Roboto, Arial, sans-serif", size: 12, color: text},
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    margin: {l: 8, r: 8, t: 8, b: 8}, showlegend: traces.length > 1,
+    legend: {orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal"},
+    hoverlabel: {align: "left"},
+    xaxis: {...axis, ...xaxis}, yaxis: {...axis, ...yaxis}, ...rest,
+  };
+  host.drawn = new Promise((done) => {
+    // plotly measures its element, so it draws once that is on the page
+    const draw = () => {
+      if (host.isConnected) {
+        const plot = Plotly.newPlot(host, traces, whole, {displayModeBar: false, responsive: true});
+        plot.then(() => site.alive() && done());
+        site.leaving(() => plot.then(() => Plotly.purge(host))); // plotly cannot end a chart that it still draws
+      } else if (site.alive()) {
+        requestAnimationFrame(draw);
+      }
+    };
+    if (window.Plotly) {
+      draw();
+    } else {
+      host.textContent = "no charts: plotly is not installed where TensorBoard runs (pip install plotly)";
+    }
+  });
+  return host;
+}
+
+export function table(headers, rows) {
+  const right = (header) => (header.startsWith(">") ? "number" : "");
+  const classes = headers.map((header) => (header === "name" ? "name" : right(header)));
+  return h("div", {class: "scroll"}, h("table", {},
+    h("thead", {}, h("tr", {}, ...headers.map((header) => h("th", {class: right(header), scope: "col"}, header.replace(">", ""))))),
+    h("tbody", {}, ...rows.map((row) => h("tr", {}, ...row.map((cell, at) => h("td", {class: classes[at]}, cell ?? "–")))))));
+}
+
+export function card(value, label) {
+  return h("div", {class: "card"}, h("b", {}, value), h("span", {}, label));
+}
+
+export function swatch(colour) {
+  return h("i", {class: "swatch", style: `background:${colour}`});
+}
+
+export function choice(label, values, chosen, change) {
+  const select = h("select", {onchange: (event) => change(event.target.value)},
+    ...values.map(([value, text]) => h("option", {value}, text)));
+  select.value = chosen;
+  return h("label", {}, `${label} `, select);
+}
+
+export function withTraces(site) {
+  return site.runs.filter((run) => run.traces.length);
+}
+
+export function goneText(key) {
+  return `the run ${key} is not here, or no longer`;
+}
+
+// The run in the address, else the first; with the form to choose the run, and its trace where it has several. Throws where
+// the run of the address is not there: another one is never shown in its place.
+export function chosenRun(site, page) {
+  const runs = withTraces(site);
+  if (!runs.length) {
+    throw new Error("no run with a trace is in the log folder yet");
+  }
+  const asked = site.options.run, run = asked ? runs.find(({key}) => key === asked) : runs[0];
+  const form = h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
+    choice("Run", runs.map(({key, name}) => [key, name]), run?.key ?? "", (key) => site.go(page, {run: key})));
+  if (!run) {
+    throw Object.assign(new Error(goneText(asked)), {form});
+  }
+  const trace = run.traces.includes(site.options.trace) ? site.options.trace : undefined;
+  site.watch?.(run, trace);
+  if (run.traces.length > 1) {
+    form.append(choice("Trace", run.traces.map((name) => [name, name]), trace || run.traces[0],
+      (name) => site.go(page, {run: run.key, trace: name})));
+  }
+  return {run, trace, form};
+}
+
+export function section(title, ...children) {
+  return h("section", {}, h("h2", {}, title), ...children);
+}
+
+export function note(text) {
+  return h("p", {class: "quiet"}, text);
+}
+
+// A ratio with its interval, grey where it is not resolved; null where there is none.
+export function ratioText(ratio) {
+  return ratio && h("span", {class: ratio.resolved ? "" : "quiet"}, ratio.text);
+}
+
+// The value of a promise; null where it fails, and then the page shows the reason and keeps its form.
+export async function valueOrReason(page, promise) {
+  try {
+    return await promise;
+  } catch (error) {
+    page.append(failure(error));
+    return null;
+  }
+}
+
+// Why a page cannot be shown, with a button that asks again: page.js draws the page anew on the event "again".
+export function failure(error) {
+  const again = ({target}) => target.dispatchEvent(new Event("again", {bubbles: true}));
+  return h("p", {class: "bad failed"}, `This cannot be shown: ${error.message} `,
+    h("button", {type: "button", onclick: again}, "try again"));
+}
+
+// A trace in an address: its run, and its file where the run has several.
+export function traceQuery(run, file) {
+  return new URLSearchParams(file ? {run: run.key, trace: file} : {run: run.key});
+}
+
+// How to open a trace in Perfetto.
+export function perfetto(run, file) {
+  return [h("a", {href: `trace?${traceQuery(run, file)}`, download: file || run.traces[0] || ""}, "download the trace"), ", open ",
+    h("a", {href: "https://ui.perfetto.dev", target: "_blank", rel: "noopener noreferrer"}, "https://ui.perfetto.dev"),
+    " and choose Open trace file: it is read in the browser and not uploaded."];
+}
+
+// One part of a page; where it fails, the reason, so that the rest of the page stays.
+export function part(build) {
+  try {
+    return build();
+  } catch (error) {
+    return h("p", {class: "bad"}, `A part of this page cannot be shown: ${error.message}`);
+  }
+}
+
+// A kernel's name, shortened as in every text; whole where the mouse rests on it, and where it is pressed.
+export function kernelName({name, short}) {
+  if (!short || short === name) {
+    return name;
+  }
+  const toggle = ({currentTarget: button}) => {
+    const whole = button.getAttribute("aria-expanded") !== "true";
+    button.setAttribute("aria-expanded", whole);
+    button.textContent = whole ? name : short;
+  };
+  return h("button", {class: "whole", type: "button", title: name, "aria-expanded": "false", onclick: toggle}, short);
+}

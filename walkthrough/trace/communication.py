@@ -1,0 +1,127 @@
+"""Collectives between the ranks of a training, and how much of their time other work hides.
+
+Between GPUs: kernels, which other kernels hide. The plugin has no such number: it counts today's NCCL kernels as
+ordinary kernels (see `steps.roles`). Between CPUs: gloo's marks, on threads of its own, which operators hide.
+"""
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from walkthrough.trace.columns import Spans, Trace
+from walkthrough.trace.intervals import Cover
+from walkthrough.trace.kinds import COLLECTIVE, kind
+from walkthrough.trace.steps import Steps, is_mark, of_steps
+
+_EXCHANGE = re.compile("send_?recv|all_?to_?all")
+_EXCHANGE_ON_CPU = re.compile("gloo:(send|recv|all_to_all)")
+_ON_CPU = re.compile("gloo:")
+_MARK = re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|record_param_comms")
+# What runs around collectives and waits for them: it computes nothing itself, and hides nothing.
+_AROUND = re.compile(
+    r"gloo:|_?c10d|record_param_comms|autograd::engine::evaluate_function|torch::autograd::AccumulateGrad"
+    r"|(Distributed|FullySharded)?DataParallel\.forward"
+)
+
+
+class Communication(Struct, frozen=True):
+    """The kernels of collectives, NCCL's and others; in a trace without kernels gloo's marks on the CPU.
+
+    count: in the steps. µs over all steps; hidden_us: while other kernels (on the CPU: operators) ran too. exchanges:
+    whether most of their time is of all-to-all and the like, which no bucket joins; NCCL calls those SendRecv.
+    """
+
+    count: int
+    us: float
+    hidden_us: float
+    exchanges: bool = False
+
+    @property
+    def exposed_us(self) -> float:
+        """µs in which only communication ran; waiting for other ranks is part of it."""
+        return self.us - self.hidden_us
+
+
+def is_collective(name: str) -> bool:
+    """True for the name of a collective's kernel."""
+    return kind(name) == COLLECTIVE
+
+
+def is_gloo(name: str) -> bool:
+    """True for the mark of one of gloo's collectives, on the CPU."""
+    return _ON_CPU.match(name) is not None
+
+
+def is_collective_mark(name: str) -> bool:
+    """True for what marks a collective on the CPU, of any library."""
+    return _MARK.match(name) is not None
+
+
+def is_exchange(name: str) -> bool:
+    """True for a collective that exchanges what ranks computed of their batches: all-to-all, send and receive."""
+    return is_collective(name) and _EXCHANGE.search(name.lower()) is not None
+
+
+def communication(trace: Trace, steps: Steps) -> Communication | None:
+    """The `Communication` of a trace, or None where no collective ran."""
+    if not len(trace.kernels):
+        return _on_cpu(trace, steps)
+    collective = trace.named(trace.kernels, is_collective)
+    if not collective.any():
+        return None
+    communicating, computing = (
+        Cover(trace.kernels.start[mask], trace.kernels.end[mask]) for mask in (collective, ~collective)
+    )
+    either = (communicating | computing).within(steps.start, steps.end)
+    total = communicating.within(steps.start, steps.end)
+    hidden = total - (either - computing.within(steps.start, steps.end))
+    count = int((collective & of_steps(trace, steps, trace.kernels)).sum())
+    exchanging = trace.named(trace.kernels, is_exchange)
+    time = trace.kernels.duration
+    exchanges = time[exchanging].sum() > time[collective].sum() / 2
+    return Communication(count, float(total.sum()), float(hidden.sum()), bool(exchanges))
+
+
+def marked_collectives(trace: Trace) -> Cover:
+    """When a collective of gloo runs, by its marks."""
+    return trace.operators.cover(_of_gloo(trace, trace.operators)) | trace.annotations.cover(
+        _of_gloo(trace, trace.annotations)
+    )
+
+
+def exposed_on_cpu(trace: Trace) -> Cover:
+    """When a collective of gloo runs, and no operator of this process does."""
+    operators, collectives = trace.operators, marked_collectives(trace)
+    around = trace.named(operators, lambda name: is_mark(name) or _AROUND.match(name))
+    return operators.cover(~around).gaps(collectives.start, collectives.end)
+
+
+def ways_to_communicate_less(communication: Communication | None, training: bool | None) -> str:
+    """What to do about collectives that nothing hides, after a look at the ranks."""
+    if communication and communication.exchanges:
+        return "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
+    if training is False:
+        return "products fused with their collectives, or fewer ranks for each answer"
+    return (
+        "fewer collectives per sample (DDP's no_sync() while gradients are accumulated, or a bigger batch per rank), "
+        "fewer bytes (bf16_compress_hook), or another size of bucket (bucket_cap_mb: larger if they are many, smaller "
+        "if they begin late)"
+    )
+
+
+def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
+    marks = [spans.where(_of_gloo(trace, spans)) for spans in (trace.operators, trace.annotations)]
+    if not any(len(spans) for spans in marks):
+        return None
+    inside = Cover(steps.cpu_start, steps.cpu_end)
+    count = sum(int(inside.holds(spans.start).sum()) for spans in marks)
+    total = float(marked_collectives(trace).within(steps.start, steps.end).sum())
+    exposed = float(exposed_on_cpu(trace).within(steps.start, steps.end).sum())
+    time = sum(float(spans.duration.sum()) for spans in marks)
+    exchanging = [spans.duration[trace.named(spans, _EXCHANGE_ON_CPU.match)].sum() for spans in marks]
+    return Communication(count, total, total - exposed, bool(sum(exchanging) > time / 2))
+
+
+def _of_gloo(trace: Trace, spans: Spans) -> np.ndarray:
+    return trace.named(spans, is_gloo)

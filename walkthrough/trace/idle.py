@@ -1,0 +1,156 @@
+"""Why a GPU runs no kernel: mostly what the CPU was doing meanwhile. The plugin has no such view."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from walkthrough.trace.columns import Trace
+from walkthrough.trace.intervals import Cover, shares
+from walkthrough.trace.operators import launches
+from walkthrough.trace.steps import Steps, is_loading, is_mark
+
+CAUSES: tuple[str, ...] = ("copy", "queued", "dataloader", "synchronisation", "setup", "launch", "other")
+_SETUP = re.compile(
+    r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|(Stream|Event)Create|StreamPriorityRange|GetDeviceProp"
+)
+LONG_LAUNCH = 2_000  # µs: with the GPU idle, a call that launches for so long is loading the kernel's code
+LAUNCH_LATENCY = 20  # µs from a launch's end to its kernel on an idle GPU, and some reserve: 2 to 10 are usual
+
+
+class Idle(Struct, frozen=True):
+    """The time inside the steps in which one GPU ran no kernel. Causes as in `CAUSES`, in order of precedence:
+
+    copy: the GPU was copying or setting memory, or the CPU was inside a call that copies. queued: work that the GPU
+    could begin was launched already (see `pending`), so it did not wait for the CPU, whatever that did. dataloader: the
+    training loop waited for a batch. synchronisation: the CPU was inside a call that waits for the GPU. setup: inside a
+    call that allocates memory, loads code (as does a launch longer than `LONG_LAUNCH`) or initialises the GPU. launch:
+    the CPU was running operators or calling the runtime, too slowly to keep the GPU busy. other: none of these, so
+    Python or something that was not recorded.
+
+    total_us and causes_us (by cause, summing to it): over all steps. start, end: µs, float64 [gaps], the stretches
+    without a kernel, sorted; by_gap: µs, float64 [causes, gaps]. pending: when launched work had not begun.
+    """
+
+    device: int
+    total_us: float
+    causes_us: dict[str, float]
+    start: np.ndarray
+    end: np.ndarray
+    by_gap: np.ndarray
+    pending: Cover
+
+    @property
+    def queued_share(self) -> float:
+        """How much of the time without a kernel is `queued`, 0..1."""
+        return self.causes_us["queued"] / self.total_us if self.total_us > 0 else 0.0
+
+
+class Stall(Struct, frozen=True):
+    """A stretch in which a GPU ran no kernel although work was launched already. start: µs since `Trace.origin`.
+
+    us: its length. waited_us: from the launch's end to the begin of the work that ended the stretch. work, call: the
+    names of that work and of the call that launched it; call is "" where it is not recorded. first: whether nothing ran
+    before it in the same stream, so that the trace may lack what it waited for.
+    """
+
+    start: float
+    us: float
+    waited_us: float
+    work: str
+    call: str
+    first: bool
+
+
+def idle(trace: Trace, steps: Steps, device: int) -> Idle:
+    """The `Idle` of one GPU (its number) inside `steps`."""
+    kernels, runtime, operators = trace.kernels, trace.runtime, trace.operators
+    busy = kernels.cover(kernels.device == device)
+    gaps = busy.gaps(steps.start, steps.end)
+    copying = trace.named(runtime, lambda name: "emcpy" in name)
+    waiting = trace.named(runtime, lambda name: "ynchronize" in name)
+    long_launch = trace.named(runtime, lambda name: "Launch" in name) & (runtime.duration > LONG_LAUNCH)
+    setting_up = (trace.named(runtime, _SETUP.search) | long_launch) & ~copying & ~waiting
+    loading = trace.named(operators, is_loading)
+    marks = trace.named(operators, is_mark)
+    queued = pending(trace, device) | _launched_before(trace, gaps, device)
+    causes = [
+        trace.copies.cover(trace.copies.device == device)
+        | trace.sets.cover(trace.sets.device == device)
+        | queued.gaps(
+            runtime.start[copying], runtime.end[copying]
+        ),  # where a kernel is queued, no call holds the GPU up
+        queued,
+        operators.cover(loading),
+        runtime.cover(waiting),
+        runtime.cover(setting_up),
+        runtime.cover(~waiting & ~copying & ~setting_up) | operators.cover(~loading & ~marks),
+        Cover(gaps.start, gaps.end),
+    ]
+    by_gap = shares(causes, gaps.start, gaps.end)
+    causes_us = dict(zip(CAUSES, by_gap.sum(axis=1).tolist(), strict=True))
+    return Idle(device, gaps.total, causes_us, gaps.start, gaps.end, by_gap, queued)
+
+
+def pending(trace: Trace, device: int) -> Cover:
+    """When one GPU had work that was launched and had not begun: from `LAUNCH_LATENCY` after the launch to its begin.
+
+    Whatever the GPU waits for then, it is not the CPU: an earlier part of the same CUDA graph (one call launches all of
+    its kernels), another stream, another GPU, or work that the trace does not show.
+    """
+    launched, begun = [], []
+    for spans in (trace.kernels, trace.copies, trace.sets):
+        here = spans.where(spans.device == device)
+        call = launches(trace, here)
+        known = call >= 0
+        launched.append(trace.runtime.end[call[known]] + LAUNCH_LATENCY)
+        begun.append(here.start[known])
+    return Cover(np.concatenate(launched), np.concatenate(begun))
+
+
+def stalls(trace: Trace, waits: Idle, most: int = 5) -> list[Stall]:
+    """The longest stretches of the cause `queued`, the longest first, each with the work that ended it."""
+    queued = waits.by_gap[CAUSES.index("queued")]
+    gaps = np.argsort(-queued, kind="stable")[:most]
+    gaps = gaps[queued[gaps] > 0]
+    kernels = trace.kernels.where(trace.kernels.device == waits.device)
+    call = launches(trace, kernels)
+    result = []
+    for gap in gaps.tolist():
+        following = int(np.searchsorted(kernels.start, waits.end[gap]))
+        if following == len(kernels):
+            continue
+        launch = int(call[following])
+        stream = kernels.thread[following]
+        earlier = [spans.start[spans.thread == stream] for spans in (trace.kernels, trace.copies, trace.sets)]
+        waited = kernels.start[following] - trace.runtime.end[launch] if launch >= 0 else np.nan
+        result.append(
+            Stall(
+                start=float(waits.start[gap]),
+                us=float(queued[gap]),
+                waited_us=float(waited),
+                work=trace.names[kernels.name[following]],
+                call=trace.names[trace.runtime.name[launch]] if launch >= 0 else "",
+                first=not any((start < waits.start[gap]).any() for start in earlier),
+            )
+        )
+    return result
+
+
+def longest_stall(trace: Trace, idle: Sequence[Idle]) -> Stall | None:
+    """The longest of all `stalls`; None where none ends in a kernel."""
+    found = [stall for gpu in idle for stall in stalls(trace, gpu, 1)]
+    return max(found, key=lambda stall: stall.us, default=None)
+
+
+def _launched_before(trace: Trace, gaps: Cover, device: int) -> Cover:
+    """The gaps between one GPU's kernels that began when the kernel after them had been launched already.
+
+    The launch's latency then passed while an earlier kernel ran.
+    """
+    kernels = trace.kernels.where(trace.kernels.device == device)
+    following = np.searchsorted(kernels.start, gaps.end)
+    call = np.append(launches(trace, kernels), -1)[following]
+    launched = np.append(trace.runtime.end, np.inf)[call] <= gaps.start
+    return Cover(gaps.start[launched], gaps.end[launched])

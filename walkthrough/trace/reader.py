@@ -1,0 +1,297 @@
+"""From a file to a `Trace`: the events that numbers are computed from, by kind and in columns."""
+
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from walkthrough.results.errors import InputError
+from walkthrough.trace import decode, source
+from walkthrough.trace.columns import MemoryEvents, Spans, Trace
+from walkthrough.trace.event import PLAIN, Args, Decoders, Event, Number
+from walkthrough.trace.recording import recording
+
+if TYPE_CHECKING:  # only the timeline needs it
+    from walkthrough.trace.details import Details
+
+OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
+MEMORY, PYTHON = "memory", "python"
+
+# Categories of torch.profiler from 2021 to today, lower case. Those of a runtime's or a driver's calls (cuda_runtime,
+# cuda_driver, hip_runtime, xpu_runtime, …) are recognised by the ending.
+KINDS = {
+    "cpu_op": OPERATOR,
+    "operator": OPERATOR,
+    "python": OPERATOR,
+    "runtime": RUNTIME,
+    "kernel": KERNEL,
+    "gpu_memcpy": COPY,
+    "memcpy": COPY,
+    "gpu_memset": SET,
+    "memset": SET,
+    "user_annotation": ANNOTATION,
+    "python_function": PYTHON,
+}
+# Categories of device work that is not read (Kineto's ActivityType.h): Meta's MTIA, Intel's Gaudi.
+ACCELERATORS = {"mtia_ccp_events": "MTIA", "mtia_insight": "MTIA", "hpu_op": "HPU"}
+# Operators whose inputs' shapes and types are kept.
+SHAPED = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"}
+MAX_NAME = 10_000  # letters, twice the longest name in public traces: each is compared with many expressions
+MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
+
+NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
+MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserved")
+
+Table = dict[str, np.ndarray]  # columns of equal length by their names
+
+
+def read(path: str | Path | source.Chunks, details: bool = False) -> Trace:
+    """Read a trace of torch.profiler, of any year and device.
+
+    path: of a file, JSON or gzipped JSON; or the `source.Chunks` of one. details: whether to keep what the timeline
+    shows of the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not
+    a trace, or is larger than allowed. Damaged parts are left out, with a line in `Trace.warnings`.
+    """
+    chunks = path if isinstance(path, source.Chunks) else source.Chunks(path)
+    header: dict[str, object] = {}
+    decoders, kept = PLAIN, None
+    if details:
+        from walkthrough.trace.details import DETAILED, Details
+
+        decoders, kept = DETAILED, Details()
+    columns = _Columns(decoders, kept)
+    collecting = gc.isenabled()
+    gc.disable()  # events are many, short-lived and free of cycles
+    try:
+        for run in decode.events(chunks, chunks.path, header, chunks.warnings, decoders):
+            columns.add(run)
+    finally:
+        chunks.close()
+        if collecting:
+            gc.enable()
+    if not columns.seen:
+        raise InputError(f"{chunks.path} holds no events: nothing was recorded, or nothing could be read")
+    return columns.trace(chunks.path, header, chunks.warnings)
+
+
+def rank_of(path: str | Path) -> int | None:
+    """The rank in a trace's header, or None. Reads no further than the first events."""
+    header: dict[str, object] = {}
+    with source.Chunks(path) as chunks, suppress(InputError):
+        next(decode.events(chunks, path, header, []), None)
+    return _rank(header)
+
+
+class _Columns:
+    """Collects the columns of a trace's events, run by run."""
+
+    def __init__(self, decoders: Decoders, details: "Details | None") -> None:
+        self.none, self.details = decoders.args_type(), details
+        self.seen = 0
+        self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
+        self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
+        self.untimed = 0  # events without a usable time
+        self.accelerator = ""
+
+    def add(self, events: list[Event]) -> None:
+        self.seen += len(events)
+        by_kind: dict[str, list[Event]] = {kind: [] for kind in self.runs}
+        append_for = _Appends(by_kind)
+        for event in events:
+            if event.ph == "X":
+                if append := append_for[event.cat]:
+                    append(event)
+            elif event.ph == "i" and event.name == "[memory]" and event.args:
+                by_kind[MEMORY].append(event)
+        if self.details is not None:
+            self.details.name_threads(events)
+        self.accelerator = next(filter(None, map(_accelerator, append_for)), self.accelerator)
+        for event in by_kind[ANNOTATION]:
+            if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
+                by_kind[OPERATOR].append(event)
+        for kind, selected in by_kind.items():
+            if selected:
+                self.runs[kind].append(self._columns(kind, selected))
+
+    def _columns(self, kind: str, events: list[Event]) -> Table:
+        names, threads = self.names, self.threads
+        start = _numbers([event.ts for event in events])
+        columns: dict[str, np.ndarray | list[int]] = {
+            "start": start,
+            "thread": [threads[event.pid, event.tid] for event in events],
+        }
+        args: list[Args] = [] if kind == PYTHON else [event.args or self.none for event in events]
+        usable = np.abs(start) < MAX_TIME
+        if kind == MEMORY:
+            addresses = self.addresses
+            columns["address"] = [-1 if arg.address is None else addresses[arg.address] for arg in args]
+            for name in MEMORY_NUMBERS:
+                columns[name] = _numbers(list(map(attrgetter(name), args)))
+        else:
+            duration = _numbers([event.dur for event in events])
+            usable &= (duration >= 0) & (duration < MAX_TIME)
+            columns["duration"] = duration
+            columns["name"] = [names[event.name] for event in events]
+            if kind == PYTHON:
+                columns["external"] = columns["correlation"] = np.full(len(events), -1)
+            else:
+                external = [arg.external if arg.external_2021 is None else arg.external_2021 for arg in args]
+                columns["external"] = _ids(external)
+                columns["correlation"] = _ids([arg.correlation for arg in args])
+            if self.details is not None and kind != PYTHON:
+                columns["detail"] = self.details.numbers(kind, args)
+                columns["sequence"] = _ids(list(map(attrgetter("sequence"), args)))
+            if kind == OPERATOR:
+                columns["inputs"] = [
+                    self.inputs[bytes(arg.shapes), bytes(arg.types)] if event.name in SHAPED else -1
+                    for event, arg in zip(events, args, strict=True)
+                ]
+            if kind == ANNOTATION:
+                columns["finished"] = np.array([bytes(arg.finished) != b"false" for arg in args], bool)
+            if kind in (KERNEL, COPY, SET):
+                for name in NUMBERS:
+                    columns[name] = _numbers(list(map(attrgetter(name), args)))
+                device = np.asarray(columns["device"])
+                missing = np.isnan(device)
+                if missing.any():  # in a device's row the process is the device's number
+                    columns["device"] = np.where(missing, _numbers([event.pid for event in events]), device)
+        self.untimed += int(len(usable) - usable.sum())
+        return {name: np.asarray(column)[usable] for name, column in columns.items()}
+
+    def trace(self, path: Path, header: dict[str, object], warnings: list[str]) -> Trace:
+        if self.untimed:
+            warnings.append(f"{path.name}: {self.untimed} events without a usable time are left out")
+        # Events that begin together must not depend on the order in the file: the outer one comes first.
+        tables = {kind: _joined(runs) for kind, runs in self.runs.items()}
+        starts = [table["start"] for table in tables.values() if table]
+        if not starts or not sum(map(len, starts)):
+            raise InputError(f"{path} holds no event of a kind that torch.profiler records: nothing to explain")
+        if sum(map(len, starts)) == sum(len(run["start"]) for run in self.runs[PYTHON]):
+            raise InputError(f"{path} holds calls of Python functions alone: record ProfilerActivity.CPU too")
+        starts = np.concatenate(starts)
+        origin = float(np.floor(np.partition(starts, len(starts) // 2)[len(starts) // 2]))
+        for table in tables.values():
+            if table:
+                table["start"] -= origin
+            if "duration" in table:
+                table["end"] = table["start"] + table.pop("duration")
+        threads: dict[tuple[str, str], int] = {}  # a thread's id is a number in some events and a text in others
+        merged = [threads.setdefault((str(pid), str(tid)), len(threads)) for pid, tid in self.threads]
+        for table in filter(None, tables.values()):
+            table["thread"] = np.array(merged)[table["thread"]]
+        memory = tables.pop(MEMORY) or {"start": np.empty(0)}
+        return Trace(
+            file=path,
+            origin=origin,
+            names=[(name or "")[:MAX_NAME] for name in self.names],
+            threads=list(threads),
+            operators=_spans(tables[OPERATOR]),
+            runtime=_spans(tables[RUNTIME]),
+            kernels=_spans(tables[KERNEL]),
+            copies=_spans(tables[COPY]),
+            sets=_spans(tables[SET]),
+            annotations=_spans(tables[ANNOTATION]),
+            python=_spans(tables[PYTHON]),
+            inputs=list(self.inputs),
+            memory=MemoryEvents(
+                time=memory["start"],
+                **{name: memory.get(name, np.empty(0)) for name in ("thread", "address", *MEMORY_NUMBERS)},
+            ),
+            properties=_properties(header),
+            rank=_rank(header),
+            warnings=warnings,
+            hip=header.get("hip_runtime_version") is not None,
+            accelerator=self.accelerator,
+            recording=recording(header),
+            base_us=_number(header.get("baseTimeNanoseconds")) / 1e3,
+            details=self.details,
+        )
+
+
+class _Numbered(dict[Any, int]):
+    """From a value to its number, in order of appearance."""
+
+    def __missing__(self, value: object) -> int:
+        self[value] = number = len(self)
+        return number
+
+
+class _Appends(dict[str | None, Callable[[Event], None] | None]):
+    """From a category to the `append` of the list of its kind; None for categories that no number needs."""
+
+    def __init__(self, by_kind: dict[str, list[Event]]) -> None:
+        self.by_kind = by_kind
+
+    def __missing__(self, category: str | None) -> Callable[[Event], None] | None:
+        lower = (category or "").lower()
+        kind = RUNTIME if lower.endswith(("_runtime", "_driver")) else KINDS.get(lower)
+        self[category] = self.by_kind[kind].append if kind else None
+        return self[category]
+
+
+def _accelerator(category: str | None) -> str:
+    return ACCELERATORS.get((category or "").lower(), "")
+
+
+def _numbers(values: Sequence[Number]) -> np.ndarray:
+    """A float64 array; NaN for what is not a number, or out of range."""
+    try:
+        numbers = np.array(values, np.float64)
+    except (ValueError, TypeError, OverflowError):
+        numbers = np.array([_number(value) for value in values], np.float64)
+    numbers[~(abs(numbers) < 2**62)] = np.nan
+    return numbers
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (ValueError, TypeError, OverflowError):
+        return np.nan
+
+
+def _ids(values: Sequence[Number]) -> np.ndarray:
+    """An int64 array of ids; -1 for none."""
+    values = [-1 if value is None else value for value in values]
+    try:
+        return np.array(values, np.int64)
+    except (ValueError, TypeError, OverflowError):
+        return np.array([_id(value) for value in values], np.int64)
+
+
+def _id(value: Number) -> int:
+    number = _number(value)
+    return int(number) if abs(number) < 2**62 else hash(value) >> 2
+
+
+def _joined(runs: list[Table]) -> Table:
+    """The columns of all runs, sorted by start."""
+    if not runs:
+        return {}
+    table = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+    keys = [table["name"], -table["duration"], table["start"]] if "duration" in table else [table["start"]]
+    order = np.lexsort(keys)
+    return {name: column[order] for name, column in table.items()}
+
+
+def _spans(table: Table) -> Spans:
+    if table:
+        return Spans(**table)
+    no_ids = np.empty(0, np.int64)
+    return Spans(np.empty(0), np.empty(0), no_ids, no_ids, no_ids, no_ids)
+
+
+def _properties(header: dict[str, object]) -> dict[int, dict[str, Any]]:
+    value = header.get("deviceProperties")
+    devices = [device for device in value if isinstance(device, dict)] if isinstance(value, list) else []
+    return {int(_number(device.get("id"))): device for device in devices if np.isfinite(_number(device.get("id")))}
+
+
+def _rank(header: dict[str, object]) -> int | None:
+    info = header.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return rank if isinstance(rank, int) and not isinstance(rank, bool) else None

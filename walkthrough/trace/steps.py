@@ -1,0 +1,193 @@
+"""The training steps of a trace, and the time of each by role.
+
+Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and overall_parser.py (the breakdown), but
+for the begin of the first step, see `end_of_earlier_work`.
+"""
+
+import numpy as np
+from msgspec import Struct
+
+from walkthrough.trace.columns import Spans, Trace
+from walkthrough.trace.happenings import reasons
+from walkthrough.trace.intervals import Cover, shares
+from walkthrough.trace.marks import is_loading, is_step, step_marks
+from walkthrough.trace.marks import is_mark as is_mark  # others import all three from here
+from walkthrough.trace.operators import launches
+from walkthrough.trace.ordered import median
+
+ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_exec", "other")
+COLLECTIVES = {
+    f"{library}:{name}"
+    for library in ("nccl", "gloo")
+    for name in (
+        *("broadcast", "reduce", "all_reduce", "all_gather", "reduce_scatter"),  # those in the plugin
+        *("_all_gather_base", "_reduce_scatter_base", "all_to_all", "send", "recv", "coalesced", "barrier"),  # newer
+    )
+}
+
+
+class Steps(Struct, frozen=True):
+    """names: the text after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
+
+    cpu_start, cpu_end: µs, float64 [steps]: its mark, so when the CPU ran it. Where the CPU is ahead of the GPU, start
+    is later than cpu_start, or even than cpu_end.
+    breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
+    marked: False if the trace marks no steps and counts as one. whole: see `marks.Marks`. reasons: what each step does
+    besides training, see `happenings`; [] where that is not asked.
+    """
+
+    names: list[str]
+    start: np.ndarray
+    end: np.ndarray
+    cpu_start: np.ndarray
+    cpu_end: np.ndarray
+    breakdown: np.ndarray
+    marked: bool
+    whole: bool = True
+    reasons: list[tuple[str, ...]] = []
+
+    def where(self, mask: np.ndarray) -> "Steps":
+        """The steps that a boolean mask selects."""
+        return Steps(
+            [name for name, selected in zip(self.names, mask.tolist(), strict=True) if selected],
+            self.start[mask],
+            self.end[mask],
+            self.cpu_start[mask],
+            self.cpu_end[mask],
+            self.breakdown[:, mask],
+            self.marked,
+            self.whole,
+            [reason for reason, selected in zip(self.reasons, mask.tolist(), strict=False) if selected],
+        )
+
+    @property
+    def duration(self) -> np.ndarray:
+        """µs, float64 [steps]."""
+        return self.end - self.start
+
+    @property
+    def mean_us(self) -> float:
+        """Mean duration of a step."""
+        return float(self.duration.mean())
+
+    @property
+    def median_us(self) -> float:
+        """Median duration of a step."""
+        return float(median(self.duration))
+
+    @property
+    def mean_breakdown_us(self) -> dict[str, float]:
+        """µs of the mean step by role."""
+        return dict(zip(ROLES, self.breakdown.mean(axis=1).tolist(), strict=True))
+
+
+def steps(trace: Trace) -> Steps:
+    """The `Steps` of a trace.
+
+    A step begins where its ProfilerStep mark begins, or where the step before it ends, if that is later; the first one
+    where the device work of steps before the trace ends (`end_of_earlier_work`), if that is later. It ends with its
+    mark, or with the last device work that was launched inside the mark, if that is later. Last steps are left out if
+    the profiler missed part of their device work: all that launched none, and then one that launched less than 80 % of
+    what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
+    """
+    marks = step_marks(trace)
+    start, end, launched = _with_device_work(trace, marks.start, marks.end)
+    count = _complete(launched)
+    start, end, cpu_start, cpu_end = start[:count], end[:count], marks.start[:count], marks.end[:count]
+    breakdown = shares([*roles(trace), Cover(start, end)], start, end)
+    names, why = marks.names[:count], reasons(trace, marks.names[:count], cpu_start, cpu_end, end - start)
+    return Steps(names, start, end, cpu_start, cpu_end, breakdown, marks.marked, marks.whole, why)
+
+
+def of_steps(trace: Trace, steps: Steps, work: Spans) -> np.ndarray:
+    """A mask over device work: what was called in a step; without a recorded call, what begins in one.
+
+    A copy in a stream of its own may run long before the kernels of the step that calls it.
+    """
+    call = launches(trace, work)
+    called = np.append(Cover(steps.cpu_start, steps.cpu_end).holds(trace.runtime.start), False)[call]
+    return np.where(call >= 0, called, Cover(steps.start, steps.end).holds(work.start))
+
+
+def end_of_earlier_work(start: np.ndarray, end: np.ndarray, stream: np.ndarray, step: np.ndarray) -> float:
+    """When the device has ended what was launched before the first step, µs; -inf if there is nothing of that.
+
+    start, end: µs of all device work, of any kind. stream: a number for its stream. step: the index of the step that
+    launched it, -1 for none. Work of no step is from before the first one if it begins before that step's own work in
+    the same stream, since a stream runs in order; in a stream without own work, if it ends before any of that begins.
+
+    The plugin looks for the latter in every stream. So where the CPU runs ahead and a step copies the next batch in a
+    stream of its own, at once, it counts the kernels of earlier steps, which run after that copy, for the first step.
+    """
+    own = step == 0
+    first = np.full(stream.max(initial=-1) + 1, np.inf)
+    np.minimum.at(first, stream[own], start[own])
+    in_order = start < first[stream]
+    earlier = (step < 0) & np.where(np.isfinite(first[stream]), in_order, end < first.min(initial=np.inf))
+    return float(end[earlier].max(initial=-np.inf))
+
+
+def roles(trace: Trace) -> list[Cover]:
+    """The covers of all roles but "other", in order of precedence: a moment counts for the first that covers it.
+
+    Communication is defined as in the plugin: the time inside collectives' marks on the CPU, and kernels with the id of
+    such a mark. Today's NCCL kernels have another id and count as kernels here; see `communication.py`.
+    """
+    operators, annotations = trace.operators, trace.annotations
+    loading = trace.named(operators, is_loading)
+    collective = trace.named(operators, COLLECTIVES.__contains__)
+    marks = trace.named(annotations, COLLECTIVES.__contains__)
+    ids = np.concatenate([operators.external[collective], annotations.external[marks]])
+    communicating = np.isin(trace.kernels.external, ids[ids >= 0])
+    working = ~loading & ~collective & ~trace.named(operators, is_step)
+
+    return [
+        trace.kernels.cover(~communicating),
+        trace.copies.cover(),
+        trace.sets.cover(),
+        trace.kernels.cover(communicating) | operators.cover(collective) | annotations.cover(marks),
+        trace.runtime.cover(),
+        operators.cover(loading),
+        operators.cover(working),
+    ]
+
+
+def _with_device_work(
+    trace: Trace, start: np.ndarray, end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Steps' starts and ends with the device work that they launched, and how many events each launched (or None)."""
+    work = [spans for spans in (trace.kernels, trace.copies, trace.sets) if len(spans)]
+    if not work:
+        return start, end, None
+    starts, ends, stream = (
+        np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end", "thread")
+    )
+    call = np.concatenate([launches(trace, spans) for spans in work])
+    step = np.where(call >= 0, _inside(trace.runtime, start, end)[call], -1) if len(trace.runtime) else call
+    launched = np.bincount(step[step >= 0], minlength=len(start))
+    if not launched.any():
+        return start, end, None
+    last = np.full(len(start), -np.inf)
+    np.maximum.at(last, step[step >= 0], ends[step >= 0])
+    before = start[0]
+    if launched[0]:
+        before = max(before, end_of_earlier_work(starts, ends, stream, step))
+    start, end = start.copy(), end.copy()
+    for index in range(len(start)):
+        start[index] = max(before, start[index])
+        end[index] = before = max(end[index], last[index], start[index])
+    return start, end, launched
+
+
+def _inside(spans: Spans, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The step that contains each whole span, -1 for none."""
+    step = np.searchsorted(start, spans.start, "right") - 1
+    return np.where((step >= 0) & (spans.end <= end[step]), step, -1)
+
+
+def _complete(launched: np.ndarray | None) -> int | None:
+    """How many steps are complete; None for all."""
+    if launched is None or len(launched) < 2:
+        return None
+    last = int(np.flatnonzero(launched)[-1])
+    return last if last > 0 and launched[last - 1] * 0.8 > launched[last] else last + 1

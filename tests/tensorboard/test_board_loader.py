@@ -11,6 +11,9 @@ import pytest
 from support.board import PATIENCE, only_kernels
 from support.trace_builder import TraceBuilder, two_steps
 
+from walkthrough.trace import chrome_trace
+from walkthrough.trace.chrome_trace import traces_in as traces_in_of_trace
+
 pytest.importorskip("torch_tb_profiler")
 DYING = (str(Path(__file__).with_name("dying_reader.py")),)
 WAITING = str(Path(__file__).with_name("waiting_child.py"))
@@ -254,22 +257,21 @@ def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
 
 def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
     from walkthrough.tensorboard import runs
-    from walkthrough.trace import source
 
     for name in ("a", "b"):
         trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
-    found, traces_in = [], source.traces_in
+    found, traces_in = [], traces_in_of_trace
 
     def then_vanishes(folder):
         found.extend(traces_in(folder))
         (folder / "b.pt.trace.json").unlink()
         return found
 
-    monkeypatch.setattr(source, "traces_in", then_vanishes)
+    monkeypatch.setattr(chrome_trace, "traces_in", then_vanishes)
     (run,) = runs.Runs([("", str(tmp_path / "logs"))]).latest().values()
     assert (len(found), list(run.traces), len(run.versions)) == (2, ["a.pt.trace.json"], 1)
     names = ["a.pt.trace.json", "b.pt.trace.json"]  # as listed before it vanished
-    monkeypatch.setattr(source, "traces_in", traces_in)
+    monkeypatch.setattr(chrome_trace, "traces_in", traces_in)
     assert list(runs._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from walkthrough.advice.ranks import Rank
 from walkthrough.tensorboard import ranks as board_ranks
-from walkthrough.trace.ranks import Rank
 from walkthrough.trace.steps import ROLES
 
 

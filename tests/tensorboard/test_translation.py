@@ -8,9 +8,9 @@ from support import ROOT
 from support.by_tensorboard import displayed, displayed_unpatched
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
+from walkthrough.advice.summary import summarize
 from walkthrough.tensorboard.translation import COLLECTIVE, translated
 from walkthrough.trace.steps import ROLES
-from walkthrough.trace.summary import summarize
 
 pytest.importorskip("torch_tb_profiler")
 RECORDED = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))

@@ -21,9 +21,9 @@ from torch_tb_profiler.profiler.range_utils import get_ranges_sum, intersection_
 from torch_tb_profiler.run import RunProfile
 
 from walkthrough.tensorboard.translation import COLLECTIVE, translated
-from walkthrough.trace.recovery import clean
+from walkthrough.trace.chrome_trace import clean
+from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 from walkthrough.trace.steps import COLLECTIVES, end_of_earlier_work
-from walkthrough.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 
 Range = tuple[int, int]  # begin and end, µs, typed as in the plugin; today's traces have floats
 DEVICE_WORK = (trace.EventTypes.KERNEL, trace.EventTypes.MEMCPY, trace.EventTypes.MEMSET)

@@ -5,17 +5,18 @@ from typing import Any
 
 import msgspec
 
+from walkthrough.advice import ranks
 from walkthrough.results.errors import printable
 from walkthrough.tensorboard.runs import Run
 from walkthrough.tensorboard.store import Store
-from walkthrough.trace import ranks, source
+from walkthrough.trace.chrome_trace import of_training
 from walkthrough.trace.units import micro_sign
 
 MOST = 64  # traces that are compared: each is read
 
 
 class _Digest(msgspec.Struct):
-    """What is used of a trace's digest; see walkthrough/trace/digest.py."""
+    """What is used of a trace's digest; see walkthrough/advice/digest.py."""
 
     rank: ranks.Rank | None
     collectives: dict[str, dict[str, list[float]]]
@@ -35,7 +36,7 @@ def compared(run: Run, store: Store) -> dict[str, Any]:
     straggler: its rank or null; verdict: of that rank, else of the slowest; problems: which traces are left out, and
     why; no_waits: why the ranks' waits are not known, "" where they are.
     """
-    paths = source.of_training(list(run.traces.values()))
+    paths = of_training(list(run.traces.values()))
     answers = [(path, *store.get("digest", path)) for path in paths[:MOST]]
     if any(state == "reading" for _, state, _ in answers):
         return {"state": "reading", "reading": store.reading}

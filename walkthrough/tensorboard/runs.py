@@ -20,7 +20,7 @@ from walkthrough.compare import compare
 from walkthrough.compare.statistics import Rounds
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
-from walkthrough.trace import source
+from walkthrough.trace.chrome_trace import of_training, traces_in
 
 MAX_FOLDERS = 20_000  # that are searched below a log folder
 RESCAN_SECONDS = 3.0  # until the folders are searched again
@@ -170,7 +170,7 @@ def _run(folder: Path, files: list[str], name: str) -> Run | None:
             problem = str(error)
     if not traces and result is None and problem is None:
         return None
-    newest_first = [path.name for path in source.traces_in(folder) if path.name in traces] if traces else []
+    newest_first = [path.name for path in traces_in(folder) if path.name in traces] if traces else []
     known: dict[Path, str] = {}
     for file in newest_first:
         with suppress(OSError):  # it vanishes meanwhile
@@ -178,7 +178,7 @@ def _run(folder: Path, files: list[str], name: str) -> Run | None:
             known[folder / file] = f"{status.st_size} {status.st_mtime_ns}"
     if not known and result is None and problem is None:
         return None
-    training = source.of_training(list(known)) if len(known) > 1 else []
+    training = of_training(list(known)) if len(known) > 1 else []
     ranks = {_rank(path, known[path]) for path in training} - {None}
     paths = {path.name: path for path in known}
     return Run(name, folder, paths, result, problem, list(known.values()), len(ranks) > 1)

@@ -12,17 +12,17 @@ from typing import Literal, NamedTuple
 import msgspec
 
 import walkthrough.trace
+from walkthrough.advice import digest
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
 from walkthrough.tensorboard.children import IDLE_SECONDS, RETRY_SECONDS, SETTLE_SECONDS, Child, Died
 from walkthrough.tensorboard.kept import Kept, cache_folder, hash_of_code, key_of
-from walkthrough.trace import digest
 
 log = logging.getLogger("walkthrough")
 CODE = Path(walkthrough.trace.__path__[0])
 MEMORY_LIMIT = 64 * 2**20  # bytes
 DISK_LIMIT = 256 * 2**20  # bytes; the oldest answers go first
-PROGRAM = ("-m", "walkthrough.trace.digest", "--serve")
+PROGRAM = ("-m", "walkthrough.advice.digest", "--serve")
 WORKERS = min(4, usable_cores())
 
 Kind = Literal["digest", "lanes"]
@@ -46,7 +46,7 @@ class Question(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The question as `walkthrough.trace.digest` reads it."""
+        """The question as `walkthrough.advice.digest` reads it."""
         options = [] if self.kind == "digest" else ["--lanes"]
         for name, step in zip(("--first", "--last"), self.steps, strict=True):
             options += [] if step is None else [name, str(step)]

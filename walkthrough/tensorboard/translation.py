@@ -9,7 +9,7 @@ import zlib
 from bisect import bisect_right
 from typing import Any
 
-from walkthrough.trace.gpus import MAX_GPUS
+from walkthrough.trace.columns import MAX_GPUS
 from walkthrough.trace.steps import COLLECTIVES, is_loading, is_step
 
 COLLECTIVE = "walkthrough collective"  # an argument of a kernel: the External id of the collective that launched it
@@ -120,7 +120,7 @@ def _thread_number(name: Any) -> int:
 def _link_lost_calls(events: list[Event]) -> None:
     """Give runtime calls whose External id names no operator that of the innermost operator around them.
 
-    The device work that they launched gets the same id. As `walkthrough.trace.operators.launching_operators` does.
+    The device work that they launched gets the same id. As `walkthrough.trace.columns.launching_operators` does.
     """
     operators = [event for event in events if event.get("ph") == "X" and _kind(event) in OPERATORS]
     known_ids = {_external_id(event) for event in operators}

@@ -348,7 +348,7 @@ def test_the_sitecustomize_that_was_there_still_runs(tmp_path):
     code = "import sys; print('walkthrough_hook' in str(sys.path))"
     finished = run_program(
         "-m",
-        "common",
+        "walkthrough",
         "trace",
         "--out",
         tmp_path / "out",

@@ -241,7 +241,8 @@ while True:
         print("there", flush=True)
         torch.randn(10).sum()
         import time
-        time.sleep(600)
+        while True:  # a signal that comes just before a long sleep is noticed only after it
+            time.sleep(0.1)
 """
 
 
@@ -256,8 +257,8 @@ while True:
 def test_a_signal_ends_the_program_and_keeps_what_is_whole(tmp_path, at, number, code, words):
     script = tmp_path / "forever.py"
     script.write_text(FOREVER.format(programs=str(PROGRAMS), at=at), encoding="utf-8")
-    words = ["trace", "--warmup", "4", "--out", "out", "--", sys.executable, script]
-    command = [sys.executable, "-m", "walkthrough", *words]
+    command = [sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--out", "out"]
+    command += ["--", sys.executable, script]
     process = subprocess.Popen(
         list(map(str, command)),
         cwd=tmp_path,

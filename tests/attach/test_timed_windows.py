@@ -48,7 +48,7 @@ def timed(monkeypatch):
         monkeypatch.setattr(tasks, "time", clock)
         monkeypatch.setattr("walkthrough_hook.watch.time", clock)
         task = tasks.Timing({"steps": steps, "go_on": True}, report)
-        watch, loader = Watch(warmup, "auto", task, report), Loader()
+        watch, loader = Watch(warmup, task, report), Loader()
         watch.began(loader)
         for number in range(1, 1000):
             if task.done:

@@ -22,6 +22,7 @@ SITE = Path(__file__).resolve().parent / "site"
 VARIABLE = "WALKTHROUGH_HOOK"
 POLL = 0.2  # s
 PARTING = 5.0  # s
+WAIT = 1800.0  # s for the first training step to end
 GRACE = 60.0  # s from the last process's report to the end of the command
 
 Report = dict[str, Any]
@@ -85,13 +86,12 @@ def reports_folder(parent: Path | None = None) -> Iterator[Path]:
 
 
 def run_attached(
-    words: Sequence[str], settings: Mapping[str, Any], reports: Path, wait_s: float, output: IO[bytes] | None = None
+    words: Sequence[str], settings: Mapping[str, Any], reports: Path, output: IO[bytes] | None = None
 ) -> Outcome:
-    """Run a command, attached, to its end.
+    """Run a command, attached, to its end; one in which no training step has ended after `WAIT` s is ended.
 
-    settings: for the processes, see `site/walkthrough_hook`. reports: their folder. wait_s: end a command in which no
-    training step has ended after so long. output: where stdout and stderr go, else through. Ctrl-C and SIGTERM are
-    passed to the command. Raises InputError where it cannot be started.
+    settings: for the processes, see `site/walkthrough_hook`. reports: their folder. output: where stdout and stderr go,
+    else through. Ctrl-C and SIGTERM are passed to the command. Raises InputError where it cannot be started.
     """
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
     variables = {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps({**settings, "reports": str(reports)})}
@@ -100,7 +100,7 @@ def run_attached(
     except OSError as error:
         raise InputError(f"{words[0]} cannot be run: {error.strerror}") from error
     with _signals_passed_to(child) as signals:
-        stopped = _wait(child, reports, settings["go_on"], wait_s)
+        stopped = _wait(child, reports, settings["go_on"])
         if stopped or signals:
             _end_processes(reports)
     return Outcome(child.returncode, read_reports(reports), stopped, bool(signals))
@@ -145,7 +145,7 @@ def why_nothing(outcome: Outcome, warmup: int) -> str:
     )
 
 
-def _wait(child: subprocess.Popen, reports: Path, goes_on: bool, wait_s: float) -> str:
+def _wait(child: subprocess.Popen, reports: Path, goes_on: bool) -> str:
     """Wait for the command's end. Returns why it was ended from here, or ""."""
     begin, looked, stopped = time.monotonic(), 0.0, ""
     while True:
@@ -164,9 +164,8 @@ def _wait(child: subprocess.Popen, reports: Path, goes_on: bool, wait_s: float) 
         looked = now
         states = {report["state"] for report in read_reports(reports)}
         stepping = states & {"stepping", "measuring", "done", "failed"}
-        if now - begin > wait_s and not stepping:
-            minutes = f"{wait_s / 60:.3g} minute{'s' * (wait_s != 60)}"
-            stopped = f"no training step has ended in {minutes}; --wait gives it more"
+        if now - begin > WAIT and not stepping:
+            stopped = f"no training step has ended in {WAIT / 60:.3g} minutes"
             child.terminate()
         waiting = states & {"done"} and not states & {"stepping", "measuring"} and not goes_on
         if waiting and time.time() - max(path.stat().st_mtime for path in reports.glob("*.json")) > GRACE:

@@ -34,7 +34,7 @@ class Attached:
     def start(self) -> None:
         report = Report(self.settings["reports"])
         task = Timing(self.settings, report) if self.settings["mode"] == "time" else Tracing(self.settings, report)
-        self.watch = Watch(self.settings["warmup"], self.settings["mark"], task, report)
+        self.watch = Watch(self.settings["warmup"], task, report)
         self.has_exit_hook = False
 
     def in_child(self) -> None:
@@ -116,8 +116,7 @@ def _attach_to_torch(torch: Any, attached: Attached) -> None:
     compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else lambda: False
     task_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)
     attached.in_backward = lambda: task_id() != -1
-    if attached.settings["mark"] != "backward":
-        _attach_to_optimizers(torch, attached, compiling)
+    _attach_to_optimizers(torch, attached, compiling)
 
     def backward(*args: Any, **kwargs: Any) -> Any:
         result = plain_backward(*args, **kwargs)

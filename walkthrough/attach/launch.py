@@ -20,7 +20,6 @@ from walkthrough.results.errors import InputError
 
 SITE = Path(__file__).resolve().parent / "site"
 VARIABLE = "WALKTHROUGH_HOOK"
-POLL = 0.2  # s
 PARTING = 5.0  # s
 WAIT = 1800.0  # s for the first training step to end
 GRACE = 60.0  # s from the last process's report to the end of the command
@@ -78,11 +77,8 @@ def command_words(words: Sequence[str]) -> list[str]:
 @contextmanager
 def reports_folder(parent: Path | None = None) -> Iterator[Path]:
     """A folder for the reports of processes, removed at the end. parent: where; else the system's temporary folder."""
-    folder = Path(tempfile.mkdtemp(prefix=".walkthrough-", dir=parent)).resolve()  # the program may change its folder
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".walkthrough-", dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder).resolve()  # the program may change its folder
 
 
 def run_attached(
@@ -147,30 +143,24 @@ def why_nothing(outcome: Outcome, warmup: int) -> str:
 
 def _wait(child: subprocess.Popen, reports: Path, goes_on: bool) -> str:
     """Wait for the command's end. Returns why it was ended from here, or ""."""
-    begin, looked, stopped = time.monotonic(), 0.0, ""
-    while True:
-        try:
-            child.wait(POLL)
-            return stopped
-        except subprocess.TimeoutExpired:
-            pass
-        now = time.monotonic()
-        if stopped:
-            if now - looked > PARTING:
-                child.kill()
-            continue
-        if now - looked < 1.0:
-            continue
-        looked = now
+    begin, stopped = time.monotonic(), ""
+    while not stopped:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+            return ""
         states = {report["state"] for report in read_reports(reports)}
-        stepping = states & {"stepping", "measuring", "done", "failed"}
-        if now - begin > WAIT and not stepping:
+        if time.monotonic() - begin > WAIT and not states & {"stepping", "measuring", "done", "failed"}:
             stopped = f"no training step has ended in {WAIT / 60:.3g} minutes"
-            child.terminate()
         waiting = states & {"done"} and not states & {"stepping", "measuring"} and not goes_on
         if waiting and time.time() - max(path.stat().st_mtime for path in reports.glob("*.json")) > GRACE:
             stopped = f"the program did not end in {GRACE:.0f} s after its last measured step"
-            child.terminate()
+    child.terminate()
+    try:
+        child.wait(PARTING)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    return stopped
 
 
 def _end_processes(reports: Path) -> None:
@@ -182,7 +172,7 @@ def _end_processes(reports: Path) -> None:
                 with suppress(ProcessLookupError):
                     os.kill(report["pid"], number)
         while any(_is_of(report, reports) for report in read_reports(reports)) and time.monotonic() < end:
-            time.sleep(POLL)
+            time.sleep(0.2)
 
 
 def _is_of(report: Report, reports: Path) -> bool:

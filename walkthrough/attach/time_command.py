@@ -164,11 +164,9 @@ def _from_reports(reports: Sequence[dict[str, Any]], label: str) -> Run:
     first = reports[0]
     if not is_one_training(reports):
         raise InputError(f"{label} holds {len(reports)} trainings, in processes without ranks: time one of them")
-    known = all(report["samples"] for report in reports)
-    samples = (
-        [sum(column) for column in zip(*(report["samples"] for report in reports), strict=True)] if known else None
-    )
-    return Run(first["steps"], first["seconds"], samples, first["happenings"], len(reports))
+    samples = [report["samples"] for report in reports]
+    of_all = [sum(counts) for counts in zip(*samples, strict=True)] if all(samples) else None
+    return Run(first["steps"], first["seconds"], of_all, first["happenings"], len(reports))
 
 
 def _happened(runs: Sequence[Run]) -> dict[str, int]:

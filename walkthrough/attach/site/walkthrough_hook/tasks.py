@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from .watch import CHECKPOINT, EVALUATION, Watch
 
@@ -136,14 +136,6 @@ def usable_cores() -> int:
     return max(1, cores)
 
 
-class Window(NamedTuple):
-    """steps that took so many seconds together. samples: None where they are not known."""
-
-    steps: int
-    seconds: float
-    samples: int | None
-
-
 class Timing(Task):
     """Times `steps` steps of the leading marker after the warm-up, in `WINDOWS` windows that are as long as can be.
 
@@ -163,7 +155,7 @@ class Timing(Task):
         self.restart()
 
     def restart(self) -> None:
-        self.windows: list[Window] = []
+        self.windows: list[tuple[int, float, int | None]] = []  # steps, seconds, samples (None where not known)
         self.happenings: dict[str, int] = {}
         self.begun: tuple[float, int | None] | None = None  # of the current window: s, samples
         self.count, self.in_window = 0, []  # steps of it, and what happened in them
@@ -192,14 +184,22 @@ class Timing(Task):
         now, samples = _now(watch)
         begun, samples_before = self.begun
         known = samples is not None and samples_before is not None and samples > samples_before
-        self.windows.append(Window(self.count, now - begun, samples - samples_before if known else None))  # type: ignore
+        self.windows.append((self.count, now - begun, samples - samples_before if known else None))  # type: ignore
         for what in self.in_window:
             self.happenings[what] = self.happenings.get(what, 0) + 1
         if len(self.windows) < len(self.lengths):
             self._begin_window(watch)
             return
         self.running = False
-        self._report()
+        steps, seconds, counts = map(list, zip(*self.windows))
+        self.report.update(
+            state="done",
+            rank=rank(),
+            steps=steps,
+            seconds=seconds,
+            samples=counts if all(counts) else None,
+            happenings=self.happenings,
+        )
         self.end_program()
 
     def end(self, watch: Watch) -> None:
@@ -208,17 +208,6 @@ class Timing(Task):
 
     def _begin_window(self, watch: Watch) -> None:
         self.begun, self.count, self.in_window = _now(watch), 0, []
-
-    def _report(self) -> None:
-        samples = [window.samples for window in self.windows]
-        self.report.update(
-            state="done",
-            rank=rank(),
-            steps=[window.steps for window in self.windows],
-            seconds=[window.seconds for window in self.windows],
-            samples=samples if all(samples) else None,
-            happenings=self.happenings,
-        )
 
 
 def _now(watch: Watch) -> tuple[float, int | None]:
@@ -244,9 +233,8 @@ class Tracing(Task):
         self.foreign: set[int] = set()
         self.moved = self.left = self.traced = 0
         self.happenings: list[dict[str, str]] = []
-        self.at_begin = self.at_end = _counts(None)
+        self.at_begin = self.at_end = (0, 0, 0)  # `_counts`, before the first traced step and after the last
         self._handler: Any = None
-        self._discard = False
 
     def begin(self, watch: Watch) -> None:
         """Start the profiler, at the end of a step."""
@@ -340,17 +328,16 @@ class Tracing(Task):
         self.foreign.discard(id(profiler))
 
     def _stop(self, discard: bool = False) -> None:
-        profiler, self.profiler, self.running = self.profiler, None, False
-        self._discard = discard
+        profiler, self.profiler, self.running = self.profiler, None, not discard
         try:
             profiler.stop()  # writes what there is, unless it is written
         finally:
-            self._discard = False
+            self.running = False
             self._restore_sigterm()
 
     def _write(self, profiler: Any) -> None:
         """Write the trace: whole, or not at all."""
-        if self._discard or self.report.state != "measuring":
+        if not self.running or self.report.state != "measuring":
             return
         worker = rank()
         host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()) or "host"
@@ -376,13 +363,10 @@ class Tracing(Task):
                 os.unlink(path)
 
     def _add_metadata(self, watch: Watch) -> None:
-        """Add to the trace what `_metadata` holds; the profiler takes it only while it records."""
-        self.profiler.add_metadata_json("walkthrough", json.dumps(self._metadata(watch)))
-
-    def _metadata(self, watch: Watch) -> dict[str, Any]:
+        """Add to the trace what its file does not hold otherwise; the profiler takes it only while it records."""
         steps = max(self.traced, 1)
         backwards, skipped, samples = (after - before for before, after in zip(self.at_begin, self.at_end))
-        return {
+        metadata = {
             "untraced_step_ms": [round(ms, 3) for ms in watch.untraced_ms()],
             "steps_per_epoch": watch.steps_per_epoch(),
             "epoch_step_ms": [round(ms, 3) for ms in watch.epoch_step_ms],
@@ -401,6 +385,7 @@ class Tracing(Task):
             "loaders": watch.loader_settings(),
             "happenings": self.happenings,
         }
+        self.profiler.add_metadata_json("walkthrough", json.dumps(metadata))
 
     def _catch_sigterm(self) -> None:
         """Let SIGTERM end the program by SystemExit while it is traced, so that what there is is written."""
@@ -416,9 +401,9 @@ class Tracing(Task):
         self._handler = None
 
 
-def _counts(watch: Watch | None) -> tuple[int, int, int]:
+def _counts(watch: Watch) -> tuple[int, int, int]:
     """Backward passes, skipped steps and samples so far; 0 samples where they are not known."""
-    return (watch.backwards, watch.skipped, watch.samples() or 0) if watch else (0, 0, 0)
+    return watch.backwards, watch.skipped, watch.samples() or 0
 
 
 def _is_whole(path: str) -> bool:

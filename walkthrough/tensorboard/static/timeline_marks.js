@@ -1,7 +1,8 @@
 // What the timeline draws over and between its lanes: headings, counters, what is not loaded, the selection, arrows.
+import {duration, quantity} from "./elements.js";
 import {cssColour} from "./timeline_colours.js";
 import {Lanes} from "./timeline_lanes.js";
-import {clamp, duration, lowerBound, quantity} from "./timeline_numbers.js";
+import {clamp, lowerBound} from "./timeline_numbers.js";
 import {COUNTER, FONT, HEADER, HEADING, LANE_PAD, ROW, ROW_GAP, STEP_BAND} from "./timeline_style.js";
 
 const ARROW_HEAD = 6; // in CSS pixels

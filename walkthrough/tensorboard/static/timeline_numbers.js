@@ -1,20 +1,5 @@
 // Numbers, times and sorted arrays of the timeline.
-
-/** 1234567.5 with 1 decimal -> "1,234,567.5" */
-export function grouped(value, decimals = 0) {
-  const [whole, fraction] = value.toFixed(decimals).split(".");
-  const groups = whole.replace(/\B(?=(\d{3})+$)/g, ",");
-  return fraction ? `${groups}.${fraction}` : groups;
-}
-
-/** A duration in the unit that suits it, with 4 significant digits: "12.34 ms". */
-export function duration(us) {
-  if (!us) return "0 µs";
-  const [size, unit] = Math.abs(us) >= 1e6 ? [1e6, "s"] : Math.abs(us) >= 1e3 ? [1e3, "ms"] : [1, "µs"];
-  const value = us / size;
-  const digits = Math.max(1, Math.floor(Math.log10(Math.abs(value) || 1)) + 1);
-  return `${grouped(value, Math.min(3, Math.max(0, 4 - digits)))} ${unit}`;
-}
+import {grouped} from "./elements.js";
 
 /** A moment: in ms with `decimals`, or in µs to the nanosecond. */
 export function moment(us, decimals = 3) {
@@ -72,12 +57,4 @@ export function readDuration(text) {
 /** Whether a sorted array holds `value`. */
 export function holds(array, value) {
   return array[lowerBound(array, value, 0, array.length)] === value;
-}
-
-/** A counter's value with its unit. */
-export function quantity(value, unit) {
-  if (unit !== "bytes") return `${grouped(value, Number.isInteger(value) ? 0 : 2)}${unit ? ` ${unit}` : ""}`;
-  const size = Math.abs(value);
-  const [scale, name] = size >= 1e9 ? [1e9, "GB"] : size >= 1e6 ? [1e6, "MB"] : size >= 1e3 ? [1e3, "kB"] : [1, "B"];
-  return `${grouped(value / scale, scale === 1 ? 0 : scale === 1e9 ? 2 : 1)} ${name}`;
 }

@@ -1,7 +1,7 @@
 // What the panel under the timeline says of the selection.
-import {CAUSES} from "./elements.js";
+import {CAUSES, duration, grouped, quantity} from "./elements.js";
 import {causeIndex, cssColour} from "./timeline_colours.js";
-import {duration, grouped, moment, quantity, roundStep, tickLabel} from "./timeline_numbers.js";
+import {moment, roundStep, tickLabel} from "./timeline_numbers.js";
 import {detailOf, isBackward, relationsOf, unionOf, workOfMarks} from "./timeline_relations.js";
 import {facts, make, shortened} from "./timeline_style.js";
 import {fullLabel, lengthOf} from "./timeline_tracks.js";

@@ -1,6 +1,7 @@
 // Which event of the timeline is meant: by the pointer, by a search, by an address; and what is then selected.
+import {duration, grouped, quantity} from "./elements.js";
 import {addressOf, atAddress, clearMatches, counterAt, markMatches, matchBeside} from "./timeline_model.js";
-import {clamp, duration, grouped, lowerBound, moment, quantity} from "./timeline_numbers.js";
+import {clamp, lowerBound, moment} from "./timeline_numbers.js";
 import {Painted} from "./timeline_paint.js";
 import {boxPanel, eventPanel, rangePanel, relatedTo} from "./timeline_panel.js";
 import {arrowsOf} from "./timeline_relations.js";

@@ -1,8 +1,9 @@
 // The timeline's elements, and its view: which times are seen.
+import {grouped} from "./elements.js";
 import {THEME_PROPERTIES, THEMES, palette, swatchOf} from "./timeline_colours.js";
 import {helpDialog} from "./timeline_help.js";
 import {readModel} from "./timeline_model.js";
-import {clamp, exact, grouped} from "./timeline_numbers.js";
+import {clamp, exact} from "./timeline_numbers.js";
 import {
   HEADER, HINT, LABELS, LEAST_SPAN, NARROW, NOTHING_SELECTED, SCROLLBAR, STYLE, WIDE, make,
 } from "./timeline_style.js";

@@ -1,8 +1,120 @@
 // The Timeline's page: the traced steps as lanes, and the controls above them.
-import {chosenRun, h, valueOrReason} from "./elements.js";
-import {clockOffset, merged} from "./timeline_beside.js";
-import {besideForm, linksForm, searchForm, stepsForm} from "./timeline_forms.js";
-import {exact} from "./timeline_numbers.js";
+import {choice, chosenRun, h, perfetto, time, valueOrReason} from "./elements.js";
+import {clockOffset, exact, merged, readDuration} from "./timeline_model.js";
+
+// The controls above the timeline: which steps are loaded, a second rank, the search, other views of the trace.
+/** "Steps i to j of n", with what goes on from there; null where there is one step. `load(first, last)` by index. */
+export function stepsForm({steps, loaded}, load) {
+  const count = steps.length;
+  if (count < 2 || !loaded) {
+    return null;
+  }
+  const field = (value, label) => h("input", {type: "number", min: 1, max: count, value, "aria-label": label});
+  const [first, last] = [field(loaded.first + 1, "First step"), field(loaded.last + 1, "Last step")];
+  const chosen = ({value}) => Math.min(count, Math.max(1, Math.round(Number(value)) || 1)) - 1;
+  const many = loaded.last - loaded.first + 1;
+  const go = () => load(...[chosen(first), chosen(last)].sort((a, b) => a - b));
+  const button = (text, title, from, possible) => {
+    const to = Math.min(count, from + many) - 1;
+    const node = h("button", {type: "button", title, onclick: () => load(Math.max(0, from), to)}, text);
+    node.disabled = !possible;
+    return node;
+  };
+  for (const one of [first, last]) {
+    one.addEventListener("keydown", (event) => event.key === "Enter" && go());
+  }
+  return h("span", {class: "steps", role: "group", "aria-label": "Steps that are loaded"},
+    h("label", {}, "Steps ", first), h("label", {}, " to ", last), ` of ${count} `,
+    h("button", {type: "button", onclick: go}, "load"),
+    button("earlier", "Load the steps before these", loaded.first - many, loaded.first > 0),
+    button("later", "Load the steps after these", loaded.last + 1, loaded.last < count - 1));
+}
+
+/** The choice of a second trace of the run, and how the two are aligned; `change(options)`. */
+export function besideForm(run, trace, {beside, align}, byClock, change) {
+  const others = run.traces.filter((name) => name !== (trace || run.traces[0]));
+  if (!others.length) {
+    return [];
+  }
+  const files = choice("Beside", [["", "none"], ...others.map((name) => [name, name])],
+    others.includes(beside) ? beside : "", (name) => change({beside: name || null, align: null}));
+  if (!others.includes(beside)) {
+    return [files];
+  }
+  const ways = [["step", "first step"], ...(byClock ? [["clock", "clock"]] : [])];
+  return [files, choice("aligned by", ways, align, (way) => change({align: way}))];
+}
+
+/** The search: its elements, and `show(options)`, `next(direction)`. `timeline` gives the drawn timeline. */
+export function searchForm(timeline, stay) {
+  const status = h("span", {class: "quiet found", role: "status"});
+  const text = h("input", {type: "search", placeholder: "find an event", "aria-label": "Find events by name"});
+  const least = h("input", {type: "text", class: "least", placeholder: "at least, µs",
+    "aria-label": "Minimum duration, in µs where no unit is given"});
+  const regex = h("button", {type: "button", title: "Regular expression", "aria-label": "Regular expression",
+    "aria-pressed": "false"}, ".*");
+  const isRegex = () => regex.getAttribute("aria-pressed") === "true";
+  const find = () => {
+    const us = readDuration(least.value);
+    const {count, us: sum, error} = timeline().search(text.value, {regex: isRegex(), least: us ?? 0});
+    least.setAttribute("aria-invalid", String(us === null));
+    text.setAttribute("aria-invalid", String(Boolean(error)));
+    const result = count ? `${count} event${count === 1 ? "" : "s"}, ${time(sum)}` : "nothing found";
+    status.textContent = us === null ? "a duration is 50, 1.5 ms or 2 s"
+      : error || (text.value || us ? result : "");
+    stay({find: text.value || null, regex: isRegex() ? 1 : null, least: us || null});
+  };
+  const next = (direction) => {
+    const match = timeline().next(direction);
+    status.textContent = match ? `${match.at} of ${match.of}` : status.textContent;
+  };
+  regex.addEventListener("click", () => {
+    regex.setAttribute("aria-pressed", String(!isRegex()));
+    find();
+  });
+  for (const field of [text, least]) {
+    field.addEventListener("input", find);
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") {
+        event.preventDefault();
+        next(event.shiftKey ? -1 : 1);
+      } else if (event.key === "Escape") {
+        event.preventDefault(); // the browser would empty the field
+        field.blur(); // the keys are the timeline's again
+        timeline().focus();
+      }
+    });
+  }
+  const show = (options) => {
+    text.value = options.find || "";
+    least.value = options.least || "";
+    regex.setAttribute("aria-pressed", String(Boolean(options.regex)));
+    if (text.value || least.value) {
+      find();
+    }
+  };
+  return {
+    show, next, text, status,
+    elements: [text, regex, least,
+      h("button", {type: "button", onclick: () => next(-1)}, "previous"),
+      h("button", {type: "button", onclick: () => next(1)}, "next"), status],
+  };
+}
+
+/** Other views of the trace. `leave` brings the address up to date, and gives [from, to] in µs: what is selected or seen. */
+export function linksForm(site, run, trace, leave) {
+  const traceView = () => {
+    const [from, to] = leave();
+    const back = location.hash.split("?")[1]; // search, selection and steps too
+    site.go("trace", {run: run.key, ...(trace ? {trace} : {}), from: from.toFixed(3), to: to.toFixed(3), back});
+  };
+  const link = (text, title, onclick) => h("button", {class: "link", type: "button", title, onclick}, text);
+  return [
+    link("Trace view", "The profiler's Trace view at the place that is seen or selected here", traceView),
+    h("details", {class: "perfetto"}, h("summary", {}, "Perfetto"), h("p", {}, ...perfetto(run, trace))),
+    link("the numbers of this run", null, () => site.go("step", {run: run.key, ...(trace ? {trace} : {})})),
+  ];
+}
 
 const PAUSE = 250; // ms until a change of the view reaches the address
 

@@ -309,8 +309,8 @@ export function busyOf(tracks, low, high) {
 }
 
 /** What lies inside some intervals on some tracks, by half at least: {count, us, top: [{name, count, us}]}, the ten
- * names with the most time; of an event partly inside, only that part's time counts. */
-export function sumsInside(model, tracks, intervals) {
+ * names with the most time. Of an event partly inside, that part's time counts; all of it where `whole`. */
+export function sumsInside(model, tracks, intervals, whole = false) {
   const sums = new Map();
   let [count, us] = [0, 0];
   for (const track of tracks) {
@@ -320,13 +320,16 @@ export function sumsInside(model, tracks, intervals) {
       for (let i = track.firstReaching(low); i < track.size && track.start[i] < high; i++) {
         const [start, end] = [track.start[i], track.end[i]];
         const inside = Math.min(end, high) - Math.max(start, low);
-        if (inside < 0.5 * Math.min(end - start, high - low)) continue;
+        if (i <= last || inside < 0.5 * Math.min(end - start, high - low)) continue;
+        last = i;
         const name = model.names[track.name[i]];
         if (!sums.has(name)) sums.set(name, {name, count: 0, us: 0});
         const sum = sums.get(name);
-        sum.us += inside;
-        us += inside;
-        if (i > last) [sum.count, count, last] = [sum.count + 1, count + 1, i];
+        const length = whole ? end - start : inside;
+        sum.count++;
+        sum.us += length;
+        count++;
+        us += length;
       }
     }
   }

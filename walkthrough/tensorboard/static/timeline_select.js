@@ -241,8 +241,9 @@ function findingParts(model, {track, index}) {
   const hasDevice = model.lanes.some(({kind}) => kind === "kernel" || kind === "copy");
   const kinds = hasDevice ? ON_THE_DEVICE : WITHOUT_A_DEVICE;
   const tracks = model.tracks.filter(({lane, level}) => kinds.has(lane.kind) && !(lane.kind === "cpu" && level));
-  const one = sumsInside(model, tracks, [track.start[index], track.end[index]]);
-  const all = sumsInside(model, tracks, union(Array.from(track.start, (start, at) => [start, track.end[at]]).flat()));
+  const one = sumsInside(model, tracks, [track.start[index], track.end[index]], true);
+  const marks = union(Array.from(track.start, (start, at) => [start, track.end[at]]).flat());
+  const all = sumsInside(model, tracks, marks, true);
   const title = (what, {count, us}) => `${what}: ${grouped(count)}, ${duration(us)}`;
   const parts = [
     ...(one.count ? [part(title("In this mark", one), sumRows(one))] : []),

@@ -335,7 +335,8 @@ export class Timeline {
 
   eventTip(event) {
     const [start, , length] = timesOf(event);
-    return [shortened(nameOf(this.model, event)), `${duration(length)} from ${moment(start)} · ${shortened(event.track.lane.label)}`];
+    return [shortened(nameOf(this.model, event)),
+      `${duration(length)} from ${moment(start)} · ${shortened(event.track.lane.label)}`];
   }
 
   /** A counter's value under the pointer. */
@@ -343,9 +344,7 @@ export class Timeline {
     const lane = this.drawing.laneAt(y);
     if (!lane?.counter) return null;
     const {time, value, most} = lane.counter;
-    const at = this.drawing.timeAt(x);
-    const next = lowerBound(time, at);
-    const index = time[next] === at ? next : next - 1;
+    const index = lowerBound(time, this.drawing.timeAt(x)) - 1;
     return index < 0 ? null : [`${shortened(lane.label)}: ${quantity(value[index], lane.unit)}`,
       `since ${moment(time[index])} · max. ${quantity(most, lane.unit)}`];
   }
@@ -399,13 +398,13 @@ export class Timeline {
   }
 
   measureSelection() {
-    const times = this.selectedTimes();
-    if (times) this.selectRange({low: times[0], high: times[1]});
+    const [low, high] = this.selectedTimes() || [];
+    this.selectRange({low, high});
   }
 
   zoomToSelection() {
-    const times = this.selectedTimes();
-    if (times) this.show(this.around({start: times[0], end: times[1]}, 0.1));
+    const [start, end] = this.selectedTimes() || [];
+    if (start !== undefined) this.show(this.around({start, end}, 0.1));
   }
 
   /** Selects an event and brings it into sight; the view stays where the event is seen in it. */

@@ -1,5 +1,4 @@
 // What every page is built of: elements, texts of figures, tables, charts, forms.
-import {duration, quantity} from "./timeline_numbers.js";
 
 // Colours that people who see colours differently can tell apart (Okabe and Ito).
 export const ROLES = {
@@ -45,6 +44,30 @@ export function h(tag, properties = {}, ...children) {
   }
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;
+}
+
+// 1234567.5 with 1 decimal -> "1,234,567.5"
+export function grouped(value, decimals = 0) {
+  const [whole, fraction] = value.toFixed(decimals).split(".");
+  const groups = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+  return fraction ? `${groups}.${fraction}` : groups;
+}
+
+// A duration in the unit that suits it, with 4 significant digits: "12.34 ms".
+export function duration(us) {
+  if (!us) return "0 µs";
+  const [size, unit] = Math.abs(us) >= 1e6 ? [1e6, "s"] : Math.abs(us) >= 1e3 ? [1e3, "ms"] : [1, "µs"];
+  const value = us / size;
+  const digits = Math.max(1, Math.floor(Math.log10(Math.abs(value) || 1)) + 1);
+  return `${grouped(value, Math.min(3, Math.max(0, 4 - digits)))} ${unit}`;
+}
+
+// A counter's value with its unit.
+export function quantity(value, unit) {
+  if (unit !== "bytes") return `${grouped(value, Number.isInteger(value) ? 0 : 2)}${unit ? ` ${unit}` : ""}`;
+  const size = Math.abs(value);
+  const [scale, name] = size >= 1e9 ? [1e9, "GB"] : size >= 1e6 ? [1e6, "MB"] : size >= 1e3 ? [1e3, "kB"] : [1, "B"];
+  return `${grouped(value / scale, scale === 1 ? 0 : scale === 1e9 ? 2 : 1)} ${name}`;
 }
 
 // As in the Timeline, so that a time or a size reads the same on every page.

@@ -30,7 +30,7 @@ from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 from walkthrough.results.errors import one_line_errors as one_line_errors  # every program takes it from here
 from walkthrough.results.folder import add_trace, own_folder, publish, stamp
-from walkthrough.results.gpu_clocks import GpuWatch
+from common.run.gpu_clocks import GpuWatch
 
 
 @dataclass(frozen=True)

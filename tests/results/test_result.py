@@ -10,7 +10,7 @@ from support import make_result, write_run
 from walkthrough.compare.merging import merged
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
-from walkthrough.results.gpu_clocks import GpuClocks
+from common.run.gpu_clocks import GpuClocks
 
 
 def test_a_result_reads_back_as_it_was_written(tmp_path):

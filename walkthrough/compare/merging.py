@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from walkthrough.results import gpu_clocks
+from common.run import gpu_clocks
 from walkthrough.results.result import NO_KERNELS, PeakMemory, Result, StepTime, Throughput
 
 

@@ -26,7 +26,7 @@ except ImportError:  # a recording needs no more than torch, torchvision and ten
 
 from walkthrough.results import environment as machine
 from walkthrough.results.errors import InputError
-from walkthrough.results.gpu_clocks import GpuClocks
+from common.run.gpu_clocks import GpuClocks
 
 SCHEMA = 2
 READABLE_SCHEMAS = (1, 2)

@@ -6,9 +6,9 @@ import types
 import pytest
 import torch
 
-from walkthrough.results import gpu_clocks
+from common.run import gpu_clocks
 from walkthrough.results import result as record
-from walkthrough.results.gpu_clocks import GpuWatch, clocks, slowed_down
+from common.run.gpu_clocks import GpuWatch, clocks, slowed_down
 
 STEADY = "1980, 1980, 345.10, 700.00, 54, 0x0000000000000000\n"
 SLOWED = "1410, 1980, 699.80, 700.00, 83, 0x0000000000000004\n"

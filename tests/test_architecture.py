@@ -29,6 +29,7 @@ PROGRAM = {  # what a program imports of `common`; the rest, its studies and the
     "device",
     "failures",
     "loaders",
+    "machine",
     "model",
     "options",
     "run",

@@ -40,7 +40,7 @@ from walkthrough.compare.statistics import of_pairs as of_pairs
 from walkthrough.compare.statistics import ratio as ratio
 from walkthrough.results import environment as machine
 from walkthrough.results import privacy, progress, result
-from walkthrough.results.environment import ROOT
+from walkthrough.results.environment import ROOT, Environment, current_environment
 from walkthrough.results.errors import InputError, OneLineParser, is_out_of_memory, printable
 
 FILE = "study.json"
@@ -100,7 +100,7 @@ class LabStudy:
     schema: int
     lab: str
     device: str
-    environment: result.Environment
+    environment: Environment
     started: str
     tables: dict[str, list[Row]]
     claims: list[Claim]
@@ -256,7 +256,7 @@ class Measuring:
             schema=SCHEMA,
             lab=self.lab,
             device=device_name(self.options.device),
-            environment=result.environment(torch.__version__, torch.version.cuda),
+            environment=current_environment(torch.__version__, torch.version.cuda),
             started=self.started,
             tables={name: [_as_json(row) for row in rows] for name, rows in tables.items()},
             claims=list(claims),
@@ -334,4 +334,4 @@ def report(study: LabStudy, options: StepOptions) -> None:
 
 def read(path: str | Path) -> LabStudy:
     """The `LabStudy` in a file. Raises InputError that names the file and what is wrong with it."""
-    return result.read_as(LabStudy, path, schemas=(SCHEMA,))
+    return result.read_as(LabStudy, path, SCHEMA)

@@ -22,7 +22,7 @@ from common.studies.kept import path_of
 from walkthrough.compare.figures import check_figure_file
 from walkthrough.compare.runner import prepare
 from walkthrough.results import result as record
-from walkthrough.results.environment import usable_cores
+from walkthrough.results.environment import Environment, current_environment, usable_cores
 from walkthrough.results.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Study:
     seed: int
     quick: bool
     notes: list[str]
-    environment: record.Environment
+    environment: Environment
     started: str
 
     def problem(self) -> str | None:
@@ -99,7 +99,7 @@ def header(
         "seed": options.seed,
         "quick": options.quick,
         "notes": [*notes, *([SMOKE] if options.quick else [])],
-        "environment": record.environment(torch.__version__, torch.version.cuda),
+        "environment": current_environment(torch.__version__, torch.version.cuda),
         "started": started,
     }
 
@@ -117,49 +117,12 @@ def setup(options: StepOptions, data: str | None = None) -> record.Setup:
     )
 
 
-def header_from_schema_1(value: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The fields that a `Study` begins with, from a file of schema 1, which has them beside each other.
-
-    settings: where they stand in an object of their own.
-    """
-    fields = settings or value
-    notes, environment = value.get("notes", []), value["environment"]
-    return {
-        "schema": SCHEMA,
-        "setup": {
-            "device": fields["device"],
-            "cores": environment["cores"] if fields["device_type"] == "cpu" else None,
-            "data": fields.get("data"),
-            "model": fields["model"],
-            "image_size": fields["image_size"],
-        },
-        "device_type": fields["device_type"],
-        "precision": fields.get("precision"),
-        "seed": fields.get("seed", 0),
-        "quick": fields.get("quick", any("smoke run" in note for note in notes)),
-        "notes": notes,
-        "environment": environment,
-        "started": value.get("started", ""),
-    }
-
-
-def read(kind: type[S], logdir: str | Path, from_older: Callable[[dict[str, Any]], dict[str, Any]]) -> S | None:
-    """The result of a study in a folder of runs, None where there is none. Raises InputError for a broken one.
-
-    from_older: converts a JSON object of an older schema to the present one.
-    """
+def read(kind: type[S], logdir: str | Path) -> S | None:
+    """The result of a study in a folder of runs, None where there is none. Raises InputError for a broken one."""
     path = Path(logdir) / kind.FILE
     if not path.exists():
         return None
-    value = record.read_json(path)
-    if value.get("schema") in range(1, kind.SCHEMA):
-        try:
-            value = from_older(value)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise InputError(f"{path} is broken: {error!r} is missing or of a wrong type") from error
-    elif value.get("schema") != kind.SCHEMA:
-        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schemas 1 to {kind.SCHEMA}")
-    result = record.typed(kind, value, path)
+    result = record.read_as(kind, path, kind.SCHEMA)
     if problem := result.problem():
         raise InputError(f"{path} is broken: {problem}")
     return result

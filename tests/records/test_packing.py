@@ -10,7 +10,7 @@ from support.recorded import TRACE, a_result, each_event, edit, edit_trace, tree
 
 from walkthrough.compare import rounds
 from walkthrough.records import page
-from walkthrough.results import not_run, result
+from walkthrough.results import result
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def somebody(monkeypatch):
 
 
 def test_a_packed_record_unzips_to_what_it_was(folder, command, tmp_path):
-    not_run.write(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
+    result.write_not_run(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
     page.write_page(folder)
     code, out, err = command("--pack", folder)
     assert (code, err) == (0, [])

@@ -19,7 +19,7 @@ from walkthrough.cli import main
 from walkthrough.compare import pace, runner
 from walkthrough.records import header, recording
 from walkthrough.results import environment as machine
-from walkthrough.results import events, not_run
+from walkthrough.results import events
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -181,9 +181,9 @@ def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, 
 
 
 @pytest.fixture
-def valid_runs(monkeypatch, tmp_path, records):
+def valid_runs(monkeypatch, tmp_path, valid_record):
     """In place of real steps: each run writes what `--check` accepts. Returns the folder of the record."""
-    shared = header.read_header(records[2] / header.FILE)
+    shared = header.read_header(valid_record / header.FILE)
     folder = tmp_path / "R" / "test-gpu"
 
     def run(file, words, on_progress, on_line):
@@ -518,13 +518,13 @@ def test_a_broken_reason_is_refused_by_name(tmp_path, text):
     (tmp_path / "01_amp").mkdir()
     (tmp_path / "01_amp" / "not_run.json").write_text(text)
     with pytest.raises(InputError, match=r"01_amp/not_run\.json is broken"):
-        not_run.read_all(tmp_path)
+        record.steps_not_run(tmp_path)
 
 
 def test_another_steps_reason_is_refused(tmp_path):
-    not_run.write(tmp_path / "01_amp", "02_bigger_batch", "because")
+    record.write_not_run(tmp_path / "01_amp", "02_bigger_batch", "because")
     with pytest.raises(InputError, match="it is of 02_bigger_batch"):
-        not_run.read_all(tmp_path)
+        record.steps_not_run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,9 @@ from common.studies.sweep.record import FILE, Cell, CellRun, Setting, Sweep, rea
 from walkthrough.cli import main
 from walkthrough.compare import statistics
 from walkthrough.compare.figures import ink_on
+from walkthrough.results.environment import Environment
 from walkthrough.results.errors import InputError
-from walkthrough.results.result import Environment, Setup, write_json
+from walkthrough.results.result import Setup, write_json
 
 MB = 10**6
 OPTIONS = StepOptions(
@@ -390,20 +391,6 @@ def test_a_broken_record_is_refused(tmp_path, broken, problem):
     write(tmp_path, broken)
     with pytest.raises(InputError, match=problem):
         read(tmp_path)
-
-
-def test_a_recorded_sweep_of_schema_1_reads_with_the_same_numbers():
-    folder = ROOT / "tests" / "data" / "schema_1"
-    value, sweep = json.loads((folder / FILE).read_text()), read(folder)
-    assert value["schema"] == 1
-    for name in ("workers", "batch_sizes", "pin_memory", "cells", "precision", "seed", "started"):
-        assert json.loads(json.dumps(sweep.as_json()[name])) == value[name], name
-    compared = [(row["workers"], row["batch_size"], row["pin_memory"]) for row in sweep.as_json()["of_best"]]
-    assert compared == [cell.setting for cell in sweep.cells if cell is not sweep.best]
-    assert sweep.setup == Setup("AMD EPYC", 2, "stand-in", "mobilenet_v2", 64)
-    assert (sweep.quick, sweep.schema, len(sweep.notes)) == (False, 2, 3)
-    assert "pinned memory has no effect" in sweep.notes[1]
-    assert view.verdict(sweep).startswith("Best: 2 workers, batch 128: 165.3 images/s (159.2 to 191.2)")
 
 
 # The table and the figures

@@ -7,8 +7,7 @@ from typing import Protocol
 from walkthrough.compare import published
 from walkthrough.compare.compare import GpuUse, Ladder, Row, half_spread, is_first_step, spread
 from walkthrough.compare.gpu_memory import Fit
-from walkthrough.results.not_run import NotRun
-from walkthrough.results.result import Result, Setup
+from walkthrough.results.result import NotRun, Result, Setup
 
 # By name, see `columns`. A terminal that is too narrow for all groups prints a table for each group, or several.
 GAINS = ("vs step before", "vs baseline")

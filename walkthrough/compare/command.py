@@ -13,7 +13,7 @@ from walkthrough.compare.compare import Ladder, comparison, gpu_use, ladders, re
 from walkthrough.compare.summary import short_name
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, folder, printable
-from walkthrough.results.result import FILE, Result, read_results
+from walkthrough.results.result import FILE, Result, read_results, steps_not_run
 
 if TYPE_CHECKING:
     from walkthrough.compare.columns import Limit
@@ -88,14 +88,13 @@ def _print(
     logdir: Path, results: list[Result], compared: list[Ladder], read_limit: "Callable[[Path], Limit | None]"
 ) -> None:
     from walkthrough.compare.table import print_ladders
-    from walkthrough.results import not_run
     from walkthrough.terminal import console
 
     used, problems = gpu_use(logdir, results)
     for problem in problems:
         print(f"no figures from a trace: {problem}", file=sys.stderr)
     limit = _unless_broken(read_limit, logdir)
-    missing = _unless_broken(not_run.read_all, logdir) or []
+    missing = _unless_broken(steps_not_run, logdir) or []
     fit = _unless_broken(gpu_memory.read, logdir)
     print_ladders(compared, console(), used, limit, missing, fit)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from walkthrough.results import result as record
+from walkthrough.results.environment import Environment
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import PositiveInt, Result
 
@@ -50,7 +51,7 @@ class Prediction:
         own = (self.program, self.model, self.image_size, self.batch_size)
         same_bytes = {"float16": "bfloat16"}
         return own == (result.step, result.model, result.image_size, result.batch_size) and (
-            same_bytes.get(self.precision, self.precision) == same_bytes.get(result.precision or "", result.precision)
+            same_bytes.get(self.precision, self.precision) == same_bytes.get(result.precision, result.precision)
         )
 
 
@@ -62,7 +63,7 @@ class Fit:
     context_bytes: int
     predictions: list[Prediction]
     failed: dict[str, str]
-    environment: record.Environment
+    environment: Environment
     started: str
 
     def find(self, program: str, words: Sequence[str] = ()) -> Prediction | None:

@@ -19,7 +19,6 @@ from walkthrough.compare import statistics
 from walkthrough.compare.merging import merged, traced
 from walkthrough.compare.pace import Pace, duration
 from walkthrough.compare.runner import Outcome
-from walkthrough.results import not_run
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, whole_number
 
@@ -242,5 +241,5 @@ def keep(folder: Path, number: int, result: record.Result) -> None:
 def sum_up(folder: Path) -> None:
     """Write a step's `result.json` anew from the runs of its rounds, if there are any."""
     if results := record.read_runs(folder):
-        (folder / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it
+        (folder / record.NOT_RUN_FILE).unlink(missing_ok=True)  # an earlier call could not run it
         record.write_result(folder / record.FILE, merged(results))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from walkthrough.compare import forked, rounds, runner
 from walkthrough.results import result as record
 from walkthrough.results.folder import drop_runs, locked, own_folder, publish
-from walkthrough.results.not_run import NotRun
+from walkthrough.results.result import NotRun
 
 if TYPE_CHECKING:
     from rich.console import Console

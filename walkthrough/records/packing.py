@@ -19,7 +19,7 @@ from walkthrough.records.checking import refuse, verify
 from walkthrough.records.layout import empty_steps, record_files
 from walkthrough.records.recording import folder_name
 from walkthrough.records.written import unpacked
-from walkthrough.results import not_run, privacy, result
+from walkthrough.results import privacy, result
 from walkthrough.results.errors import InputError, printable
 
 
@@ -107,14 +107,14 @@ def whole_rounds(folder: Path) -> Iterator[Path]:
 
 def _kept(step: Path, name: str) -> bool:
     """Whether a file belongs to a step without runs: to its result, or why it was not run."""
-    if (step / not_run.FILE).exists():
-        return Path(name).name == not_run.FILE  # not the trace of a run that could be made since
+    if (step / result.NOT_RUN_FILE).exists():
+        return Path(name).name == result.NOT_RUN_FILE  # not the trace of a run that could be made since
     return (step / result.FILE).exists()
 
 
 def _summed_up(step: Path) -> bool:
     """False where a call was stopped between a run and the sum of all: there is none, or one without the last run."""
-    if (step / not_run.FILE).exists() or not (step / result.FILE).exists():
+    if (step / result.NOT_RUN_FILE).exists() or not (step / result.FILE).exists():
         return False
     before = result.read_runs(step)[:-1]
     return not before or result.read_result(step / result.FILE) != merged(before)

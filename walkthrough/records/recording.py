@@ -34,8 +34,9 @@ from walkthrough.records import page
 from walkthrough.records.header import FILE, Header, Settings, read_header, shared
 from walkthrough.records.written import compact
 from walkthrough.results import environment as machine
-from walkthrough.results import not_run, privacy
+from walkthrough.results import privacy
 from walkthrough.results import result as record
+from walkthrough.results.environment import current_environment
 from walkthrough.results.errors import InputError
 from walkthrough.results.folder import locked
 
@@ -117,7 +118,7 @@ def _header(args: argparse.Namespace) -> Header:
         seed=args.seed,
         quick=args.quick,
     )
-    environment = shared(record.environment(torch.__version__, torch.version.cuda))
+    environment = shared(current_environment(torch.__version__, torch.version.cuda))
     return Header(schema=record.SCHEMA, settings=settings, environment=environment, code=machine.code_hash(*CODE))
 
 
@@ -176,7 +177,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
         if outcome.code:
             what = schedule.add_failure(step, outcome)
             if step in schedule.not_run:
-                not_run.write(kept, step, outcome.reason)
+                record.write_not_run(kept, step, outcome.reason)
             print(f"{label}{what}: {outcome.reason}", file=sys.stderr, flush=True)
             continue
         result = record.read_result(running / step / record.FILE)

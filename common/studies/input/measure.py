@@ -137,9 +137,7 @@ def model_alone(options: StepOptions, precision: torch.dtype) -> tuple[Consumed,
         limit = limit_record.read(options.logdir)
     except InputError as error:
         limit, why = None, privacy.reason(str(error), 150)
-    if limit is not None and limit_record.OLDER in limit.notes:
-        why = "limit.json is of an earlier version, without resizing"
-    elif limit is not None:
+    if limit is not None:
         if limit.setup.matches(study.setup(options)) and limit.precision == name:
             source = f"limit.json of {limit.started[:10]}{', a smoke run' if limit.quick else ''}, {resizing}"
             speed = limit.fastest

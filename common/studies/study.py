@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STUDIES = ("limit", "input", "ablation", "overhead", "sweep")  # the packages, in the order in which pages show them
-WITHOUT_RATIOS = ("limit", "input")  # whose figures hold no ratio, so that drawing them needs no SciPy
 SCHEMA = 2
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
@@ -61,18 +60,12 @@ class Study:
         return None
 
     def computed(self) -> dict[str, Any]:
-        """What follows from the measurements by `ladder.statistics`, for whoever reads the file; {} where nothing does.
-
-        Raises InputError where SciPy is not installed.
-        """
+        """What follows from the measurements by `compare.statistics`, for who reads the file; {} if nothing does."""
         return {}
 
     def as_json(self) -> dict[str, Any]:
-        """The object that the file holds and `--json` prints: the fields, and what is computed from them if it can."""
-        try:
-            return asdict(self) | self.computed()
-        except InputError:  # no SciPy: a recording needs none
-            return asdict(self)
+        """The object that the file holds and `--json` prints: the fields, and what is computed from them."""
+        return asdict(self) | self.computed()
 
 
 S = TypeVar("S", bound=Study)
@@ -159,9 +152,8 @@ def check_plot(name: str, path: Path | None) -> None:
     if path is None:
         return
     check_figure_file(path)
-    modules = ("matplotlib.figure", f"common.studies.{name}.figure")
     try:
-        for module in modules if name in WITHOUT_RATIOS else (*modules, "scipy.special"):
+        for module in ("matplotlib.figure", f"common.studies.{name}.figure"):
             import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -219,10 +211,7 @@ def print_result(name: str, as_json: bool, path: Path, result: Study, more: str 
             raise
         print(f"no table: rich is not installed; written to {path}{more}")
         return
-    try:
-        import_module(f"common.studies.{name}.view").show(result, console())
-    except InputError as error:  # no SciPy
-        print(f"no table: {error}")
+    import_module(f"common.studies.{name}.view").show(result, console())
     print(f"written to {path}{more}")
 
 

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -357,26 +356,6 @@ def test_minutes_that_are_none_are_refused_in_a_line(fake_runs, tmp_path, capsys
     [line] = capsys.readouterr().err.splitlines()
     assert "is not a number of minutes" in line
     assert fake_runs[0] == []
-
-
-def test_a_goal_without_scipy_is_refused_before_anything_is_run(fake_runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    assert record_runs(tmp_path, "--until", "5") == 2
-    assert "need SciPy" in capsys.readouterr().err
-    assert fake_runs[0] == []
-
-
-def test_a_record_without_scipy_has_no_page_and_says_who_writes_it(fake_runs, tmp_path, capsys, monkeypatch):
-    record_runs(tmp_path, "--runs", "1")
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "scipy.special", None)
-        assert record_runs(tmp_path, "--runs", "2") == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("No README.md: ")]
-    assert "need SciPy" in line
-    assert f"record --pack {tmp_path / FOLDER} writes it" in line
-    assert not (tmp_path / FOLDER / "README.md").exists()  # nor one of fewer runs
-    assert record_runs(tmp_path, "--runs", "2") == 0
-    assert (tmp_path / FOLDER / "README.md").exists()
 
 
 def test_a_trace_that_was_copied_before_its_run_was_kept_is_replaced(fake_runs, tmp_path):

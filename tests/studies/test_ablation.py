@@ -872,14 +872,6 @@ def test_the_file_holds_effects_and_interactions_and_is_read_back(tmp_path):
     assert read(tmp_path / "none") is None
 
 
-def test_without_scipy_the_file_holds_what_was_measured(tmp_path, monkeypatch):
-    ablation = make_ablation(BASE | arms((270.0, 540.0, 270.0)))
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    study.write(tmp_path / FILE, ablation)
-    assert not {"control", "effects", "interactions"} & set(json.loads((tmp_path / FILE).read_text()))
-    assert read(tmp_path) == ablation
-
-
 def broken(change):
     value = json.loads(json.dumps(make_ablation(BASE | arms((270.0, 540.0, 270.0))).as_json()))
     change(value)

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -341,15 +340,6 @@ def test_a_model_that_memory_does_not_hold_is_halved_and_reported(small, room_fo
     assert "The model alone: out of memory with batch size 4: measured with batch 2." in capsys.readouterr().out
     result = read(tmp_path)
     assert (result.batch_size, result.model_alone.batch_size) == (4, 2)
-
-
-def test_without_scipy_it_is_measured_and_what_is_left_out_is_said(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    assert ended("--logdir", tmp_path) == 0
-    assert "no table: intervals need SciPy" in capsys.readouterr().out
-    result = read(tmp_path)
-    assert result.enough_workers is None
-    assert "not computed: intervals need SciPy" in result.bottleneck
 
 
 def test_a_batch_larger_than_the_data_is_one_line(small, tmp_path, capsys):

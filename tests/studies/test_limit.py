@@ -1127,14 +1127,6 @@ def test_a_program_that_may_be_as_fast_as_the_limit_is_marked():
     assert fastest[4] == "1.00x"
 
 
-def test_without_scipy_the_tables_have_no_intervals(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    limit = make_limit(speeds=[speed_of(49.0, 50.0, 51.0), speed_of(98.0, 100.0, 103.0)])
-    assert "The limit is 100.0 images/s" in shown(view.show, limit)
-    table = shown(lambda limit, to: to.print(view.speeds_table(limit)), limit)
-    assert table.splitlines()[1].split()[2:6] == ["4", "50.0", "-", "1.0"]
-
-
 def test_a_low_mfu_is_explained_where_memory_limits_the_step():
     limit = make_limit(flops_per_step=2 * 10**6)  # 2 FLOPs per byte; the peaks balance at 10
     text = view.memory_bound(limit)

@@ -13,7 +13,6 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
-from walkthrough.compare import rounds
 from walkthrough.compare.merging import merged, traced
 from walkthrough.records import header, page, recording
 from walkthrough.records.header import Header, read_header
@@ -41,8 +40,8 @@ def check(folder: Path) -> int:
 def verify(folder: Path, add_page: bool = False, fully: bool = True) -> tuple[Header, list[str]]:
     """(`record.json`, what was verified: a line per step and study) of a record that is as it should be.
 
-    add_page: write the page where it is missing and all else is well; a machine without SciPy records without it.
-    Not fully: without what needs SciPy or msgspec, the page and the comparison of traces with figures.
+    add_page: write the page where it is missing and all else is well, as of a record that was cut off.
+    Not fully: without what needs msgspec, the comparison of traces with figures.
     Raises InputError for anything that is not as it should be: the first problem in words, and how many more there are.
     """
     if not folder.is_dir():
@@ -54,12 +53,9 @@ def verify(folder: Path, add_page: bool = False, fully: bool = True) -> tuple[He
         if problems != [NO_PAGE]:
             refuse(folder, problems)
         elif not add_page:
-            refuse(
-                folder, problems, f"`python -m walkthrough record --pack {folder}` writes it, where SciPy is installed"
-            )
+            refuse(folder, problems, f"`python -m walkthrough record --pack {folder}` writes it")
         if fully:
             import_module("msgspec")  # checks the types of what is read
-            rounds.check_intervals()
         return _verified(folder, fully)
     except OSError as error:
         raise InputError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
@@ -101,9 +97,9 @@ def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
         problems.append("its runs are not interleaved: some were made after later ones")
     if (folder / page.FILE).exists():
         with _collected(problems):
-            _check_page(folder, not fully or bool(problems))
+            _check_page(folder, bool(problems))
     refuse(folder, problems)
-    if fully and not (folder / page.FILE).exists():
+    if not (folder / page.FILE).exists():
         page.write_page(folder)
     return shared, lines
 

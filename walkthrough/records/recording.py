@@ -10,7 +10,7 @@
         README.md                        the table of all that
 
 The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, other load) affects every step alike.
-Needs nothing but torch, torchvision and tensorboard; the README.md also needs SciPy and is left out without it.
+Needs nothing but torch, torchvision and tensorboard.
 """
 
 import argparse
@@ -187,7 +187,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
         rounds.keep(kept, number, result)
         schedule.add(number, result)
         print(f"{label}{result.samples_per_second.median:10.1f} images/s", flush=True)
-    _write_page(folder)
+    page.write_page(folder)
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
     which = f"every step but {', '.join(schedule.not_run)}" if schedule.not_run else "every step"
@@ -196,17 +196,6 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     table = f"{sys.executable} -m walkthrough compare {folder}"
     print(f"{folder} holds {schedule.whole_rounds} run(s) of {which}. The table: {table}")
     return runner.exit_code(codes)
-
-
-def _write_page(folder: Path) -> None:
-    """Write the page, or say why there is none: its intervals need SciPy, which a machine that records may lack."""
-    try:
-        rounds.check_intervals()
-    except InputError as error:
-        (folder / page.FILE).unlink(missing_ok=True)
-        print(f"No {page.FILE}: {error}. Where it is, `walkthrough record --pack {folder}` writes it.")
-        return
-    page.write_page(folder)
 
 
 def _publish_small(source: Path, kept: Path, result: record.Result) -> None:

@@ -62,11 +62,6 @@ def measure(options: StepOptions) -> InputLimit:
         progress.report(workers_text(number), len(delivered) + 1, len(numbers) + 1, speed)
     if device.type == "cpu":
         notes.append("the workers had all cores to themselves here; on a CPU the model trains on the same ones")
-    try:
-        enough = next((row.workers for row in delivered if compared(row, consumed) == FASTER), None)
-        slower_side = bottleneck(delivered, consumed, cores)
-    except InputError as error:  # no SciPy: a recording needs none
-        enough, slower_side = None, f"which side is the bottleneck was not computed: {error}"
     return InputLimit(
         **study.header(
             options, precision, [*autocast_notes(device, options.precision), *notes], started, data=data.source
@@ -75,8 +70,8 @@ def measure(options: StepOptions) -> InputLimit:
         pin_memory=device.type == "cuda",
         delivered=delivered,
         model_alone=consumed,
-        enough_workers=enough,
-        bottleneck=slower_side,
+        enough_workers=next((row.workers for row in delivered if compared(row, consumed) == FASTER), None),
+        bottleneck=bottleneck(delivered, consumed, cores),
     )
 
 

@@ -11,7 +11,6 @@ from common.studies.limit.record import Limit, TrainingSpeed
 from walkthrough.compare import statistics
 from walkthrough.compare.columns import share_text
 from walkthrough.compare.roofs import Peak
-from walkthrough.results.errors import InputError
 from walkthrough.results.result import Throughput
 from walkthrough.terminal import plain_table
 
@@ -198,11 +197,8 @@ def _half_range(rates: Peak | Throughput) -> float:
 
 
 def _ratio(speed: TrainingSpeed, other: TrainingSpeed) -> str:
-    """Their `statistics.Ratio`; without SciPy no interval, so nothing."""
-    try:
-        return ratio_cell(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
-    except InputError:
-        return "-"
+    """Their `statistics.Ratio`."""
+    return ratio_cell(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
 
 
 def _share(part: float, whole: float) -> str:

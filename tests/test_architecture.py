@@ -45,8 +45,7 @@ TRAINS = {
     "records/command.py": {"options"},
     "records/layout.py": {"studies"},
     "records/recording.py": {"data", "device", "options", "session"},
-    "cli.py": {"studies"},
-    "doctor.py": {"data", "device", "model", "options"},
+    "compare/command.py": {"studies"},
 }
 NO_TORCH = sorted((ROOT / "walkthrough").glob("**/__init__.py")) + sorted((ROOT / "common").glob("**/__init__.py"))
 NO_TORCH += sorted((ROOT / "common" / "studies").glob("*/record.py"))

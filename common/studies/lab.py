@@ -42,6 +42,7 @@ from walkthrough.results import environment as machine
 from walkthrough.results import privacy, progress, result
 from walkthrough.results.environment import ROOT, Environment, current_environment
 from walkthrough.results.errors import InputError, OneLineParser, is_out_of_memory, printable
+from walkthrough.terminal import console
 
 FILE = "study.json"
 SCHEMA = 1
@@ -322,13 +323,13 @@ def report(study: LabStudy, options: StepOptions) -> None:
     result.write_json(path, asdict(study))
     path_of(options.logdir, study.lab, options.quick).unlink(missing_ok=True)
     try:
-        from walkthrough.terminal import console
+        out = console()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise
         print(f"no table: rich is not installed; written to {path}")
         return
-    show(study, console())
+    show(study, out)
     print(f"written to {path}")
 
 

@@ -24,6 +24,7 @@ from walkthrough.compare.runner import prepare
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment, current_environment, usable_cores
 from walkthrough.results.errors import InputError
+from walkthrough.terminal import console
 
 if TYPE_CHECKING:
     import torch
@@ -205,13 +206,13 @@ def print_result(name: str, as_json: bool, path: Path, result: Study, more: str 
         print(json.dumps(result.as_json(), indent=2))
         return
     try:
-        from walkthrough.terminal import console
+        out = console()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise
         print(f"no table: rich is not installed; written to {path}{more}")
         return
-    import_module(f"common.studies.{name}.view").show(result, console())
+    import_module(f"common.studies.{name}.view").show(result, out)
     print(f"written to {path}{more}")
 
 

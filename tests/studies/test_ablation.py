@@ -476,7 +476,7 @@ def test_another_ablation_is_not_touched(fake, tmp_path, capsys, monkeypatch):
         assert "another `ablate`" in refused(tmp_path, capsys, "--resume")
     assert (tmp_path / FILE).read_bytes() == before
     (tmp_path / FILE).write_text('{"schema": 1}')
-    assert "is broken: KeyError('settings') is missing" in refused(tmp_path, capsys, "--resume")
+    assert "has schema 1; this version reads schema 2" in refused(tmp_path, capsys, "--resume")
     assert "must end in .svg or .png" in refused(tmp_path / "new", capsys, "--plot", "x.gif")
     assert not (tmp_path / "new").exists()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from walkthrough.results.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[2]  # the clone
+ROOT = Path(__file__).resolve().parents[2]  # the clone; where the tool alone is installed, the folder that it is in
 
 # Linux names of the instructions that multiply bf16 numbers in hardware on x86; AMX, the fastest, first.
 BF16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
@@ -41,6 +41,11 @@ def current_environment(torch: str, cuda: str | None) -> Environment:
         cores=usable_cores(),
         git=git_revision(),
     )
+
+
+def in_clone() -> bool:
+    """Whether the tool runs from a clone of the project, with its programs beside it; False where it was installed."""
+    return (ROOT / "steps").is_dir()
 
 
 def now() -> str:

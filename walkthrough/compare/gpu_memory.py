@@ -24,7 +24,7 @@ class Prediction:
 
     program: as "02_bigger_batch" or "labs/memory/00_baseline"; None for the training of `fit`'s own. words: of its
     command line. precision: the dtype of autocast. peak_bytes: allocated at the peak of a step. by_kind: {kind: bytes},
-    which sum up to it. reserved_bytes: what the caching allocator takes for it, see `studies.fit.allocator`. largest:
+    which sum up to it. reserved_bytes: what the caching allocator takes for it, see `memory.allocator`. largest:
     {bytes of memory: the largest batch size with which that, and `CONTEXT_BYTES`, fits}. notes: what of the program is
     not predicted.
     """

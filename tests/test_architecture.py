@@ -117,7 +117,8 @@ def test_what_runs_inside_another_program_imports_the_standard_library_and_its_t
         assert outside <= {"torch"}, path.name
 
 
-STANDARD_LIBRARY_ONLY = ["common.options", "common.studies.ablation.plan"]
+STANDARD_LIBRARY_ONLY = ["common.machine", "common.options", "common.studies.ablation.plan"]
+STANDARD_LIBRARY_ONLY += ["walkthrough.terminal", "walkthrough.doctor", "walkthrough.records.page"]
 STANDARD_LIBRARY_ONLY += [
     f"walkthrough.results.{path.stem}"
     for path in sorted((ROOT / "walkthrough" / "results").glob("[!_]*.py"))

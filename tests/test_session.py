@@ -482,7 +482,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}, {tests!r}]
-from common.run import folder
+from walkthrough.results import folder
 from results import make_result
 
 def dying(operation, calls):

@@ -94,7 +94,7 @@ def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder,
     """Their errors hold types in <>, shapes in [], programs in ``, and more than a record's texts may be long."""
     said = "Internal Triton error: `ptxas` failed <class 'X'> [128, 3] a|b \\\\host\\share in /opt/x/y.py " + "z " * 200
     record.write_not_run(folder / "13_compile", "13_compile", said)
-    write_limit(folder, 3, not_compiled=privacy.reason(said))
+    write_limit(folder, not_compiled=privacy.reason(said))
     page.write_page(folder)
     code, _, err = command("--check", folder)
     assert (code, err) == (0, [])

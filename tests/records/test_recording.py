@@ -255,7 +255,7 @@ def test_a_record_that_is_cut_at_any_moment_is_whole_packs_and_goes_on(valid_run
 def folder_of(**settings):
     """The folder of a record with these settings, on a machine whose CPU is called "AMD EPYC"."""
     others = {"data": "cifar10", "image_size": 224, "batch_size": 128, "workers": 8, "seed": 0, "quick": False}
-    settings = header.Settings(**others, **settings)
+    settings = header.Settings(precision="auto", **others, **settings)
     environment = {"cpu": "AMD EPYC"}
     return recording.folder_name(header.Header(schema=2, settings=settings, environment=environment, code="0" * 64))
 

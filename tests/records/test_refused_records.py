@@ -165,7 +165,7 @@ SPOILED = {
         setting(lambda settings: settings.update(workers=True)), ["record.json is broken", "$.settings.workers"],
     ),
     "a header without its precision": (
-        setting(lambda settings: settings.pop("precision")), ["record.json is broken: settings.precision is missing"],
+        setting(lambda settings: settings.pop("precision")), ["record.json is broken", "field `precision`"],
     ),
     "a setting that is too small": (
         setting(lambda settings: settings.update(batch_size=0)), ["record.json is broken", "$.settings.batch_size"],

@@ -52,9 +52,9 @@ Table = dict[str, np.ndarray]  # columns of equal length by their names
 def read(path: str | Path | Chunks, details: bool = False) -> Trace:
     """Read a trace of torch.profiler, of any year and device.
 
-    path: of a file, JSON or gzipped JSON; or the `source.Chunks` of one. details: whether to keep what the timeline
-    shows of the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not
-    a trace, or is larger than allowed. Damaged parts are left out, with a line in `Trace.warnings`.
+    path: of a file, JSON or gzipped JSON; or the `Chunks` of one. details: whether to keep what the timeline shows of
+    the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not a trace, or is larger
+    than allowed. A damaged file is read up to the damage, with a line in `Trace.warnings`.
     """
     chunks = path if isinstance(path, Chunks) else Chunks(path)
     header: dict[str, object] = {}

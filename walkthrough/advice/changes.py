@@ -12,9 +12,8 @@ from walkthrough.advice.findings.finding import Look
 from walkthrough.advice.findings.kernels import attention, fused_away, layout_kernels
 from walkthrough.advice.replay import Change
 from walkthrough.trace.columns import distinct, median, quantile
-from walkthrough.trace.communication import is_exchange
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import COLLECTIVE
+from walkthrough.trace.kernel_names import COLLECTIVE, is_exchange
 from walkthrough.trace.kernels import TensorCores, is_amd
 from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import is_mark

@@ -7,10 +7,10 @@ import numpy as np
 
 from walkthrough.advice.advice import WORTHWHILE, Advice, bounded, step_time
 from walkthrough.trace.columns import Trace, launched_in
-from walkthrough.trace.communication import Communication, is_collective, ways_to_communicate_less
+from walkthrough.trace.communication import Communication, ways_to_communicate_less
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.intervals import Cover, integral
-from walkthrough.trace.kernel_names import LAYOUT
+from walkthrough.trace.kernel_names import LAYOUT, is_collective
 from walkthrough.trace.kernels import Gpu, TensorCores, is_amd, mean_of_known, unit_name
 from walkthrough.trace.memory import direction, step_bytes
 from walkthrough.trace.operators import Phases

@@ -33,7 +33,7 @@ class Analysis:
 
     def __init__(self, trace: Trace, of_steps: Steps | None = None, whole: "Analysis | None" = None) -> None:
         self.trace, self.whole = trace, whole or self
-        self.steps = steps.steps(trace) if of_steps is None else of_steps
+        self.steps = outliers.with_reasons(trace, steps.steps(trace)) if of_steps is None else of_steps
 
     @cached_property
     def typical(self) -> "Analysis":

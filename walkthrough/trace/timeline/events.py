@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from walkthrough.trace.columns import Spans, Trace, launching_operators
-from walkthrough.trace.communication import is_collective_mark
+from walkthrough.trace.kernel_names import is_collective_mark
 from walkthrough.trace.steps import is_loading, is_step
 
 TABLES = ("operators", "annotations", "python", "runtime", "kernels", "copies", "sets")

@@ -200,6 +200,7 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
     device_id: Number = None
     shapes: msgspec.Raw = msgspec.Raw()  # JSON, read for few operators
     types: msgspec.Raw = msgspec.Raw()
+    name: msgspec.Raw = msgspec.Raw()  # of a thread, in an event that names one
     finished: msgspec.Raw = msgspec.Raw()  # `false` in a mark that was open when the profiler stopped
 
 

@@ -135,7 +135,8 @@ class Trace(Struct, dict=True):
     annotations: other user annotations on the CPU (steps, collectives). python: calls of Python functions, recorded
     with stacks. inputs: shapes and types of the inputs of matrix products, as JSON. origin: µs, about the middle of the
     trace.
-    threads: (process, thread) as text. properties: `deviceProperties` by device id. rank: of the process, or None.
+    threads: (process, thread) as text. thread_names: of those that the trace names. properties: `deviceProperties` by
+    device id. rank: of the process, or None.
     warnings: problems of the file that affect the numbers, one line each. hip: whether the header names HIP's version.
     accelerator: of which kind, such as "MTIA", the trace holds device work that is not read; "" for none.
     recording: what `walkthrough trace` wrote beside the events; None for any other trace. base_us: µs that the header
@@ -158,6 +159,7 @@ class Trace(Struct, dict=True):
     properties: dict[int, dict[str, Any]]  # as in the file: values of any type
     rank: int | None
     warnings: list[str]
+    thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     hip: bool = False
     accelerator: str = ""
     recording: "Recording | None" = None

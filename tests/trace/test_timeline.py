@@ -14,8 +14,9 @@ from walkthrough.advice.digest import digest
 from walkthrough.advice.summary import summarize
 from walkthrough.results.errors import InputError
 from walkthrough.trace import timeline as module
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.reader import read
-from walkthrough.trace.timeline import lanes, levels
+from walkthrough.trace.timeline import event, lanes, levels
 
 TRACES = [
     *sorted((ROOT / "tests" / "data").glob("*.pt.trace.json.gz")),
@@ -423,3 +424,59 @@ def test_the_command_line_takes_steps(tmp_path):
     )
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
+
+
+ARGUMENTS = {
+    "Input Dims": [[32, 64], [64, 8], []],
+    "Input type": ["float", "float", ""],
+    "Concrete Inputs": ["", "", "1"],
+    "Ev Idx": 7,
+    "Fwd thread id": 0,
+    "Call stack": f"train.py(1): main;{'x' * 10_000}",
+}
+
+
+def test_the_arguments_of_an_event_are_found_by_time_thread_and_name(tmp_path):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    operator = builder.op("aten::mm", 100, 50)
+    operator["args"] |= ARGUMENTS
+    builder.op("aten::mm", 100, 30)["args"]["Input Dims"] = [[1] * 1000]
+    builder.op("autograd::engine::evaluate_function: MmBackward0", 100, 50, tid=2)["args"]["Fwd thread id"] = 1
+    _, kernel = builder.launch("k", 110, 5, 120, 10, op=operator, grid=[128, 1, 1], **{"warps per SM": 2.5})
+    path = builder.write(tmp_path / "made.json")
+    main = str(operator["pid"]), str(operator["tid"])
+    found = event(path, "aten::mm", main, 100.2, 50)
+    stack = found.pop("stack")
+    assert (stack[:18], len(stack)) == ("train.py(1): main;", 4000)
+    assert found == {"shapes": "[[32, 64], [64, 8], []]", "types": "[float, float, ]", "values": "[, , 1]"}
+    assert len(event(path, "aten::mm", main, 100, 30)["shapes"]) == 400
+    backward = "autograd::engine::evaluate_function: MmBackward0"
+    assert event(path, backward, (main[0], "2"), 100, 50) == {"forward thread": 1}
+    stream = str(kernel["pid"]), str(kernel["tid"])
+    assert event(path, "k", stream, 120, 10).items() >= {"grid": "[128, 1, 1]", "warps per SM": 2.5}.items()
+    for wrong in (("k", stream, 123, 10), ("k", main, 120, 10), ("m", stream, 120, 10)):
+        with pytest.raises(InputError, match="no event"):
+            event(path, *wrong)
+
+
+@pytest.mark.parametrize("value", [b'"\xbf"', b'"\x1f"', b"NaN", b"12345678901234567890", b'{"a": 1}'])
+def test_arguments_that_are_damaged_or_out_of_range_do_no_harm(tmp_path, value):
+    builder = TraceBuilder()
+    mark = builder.op("aten::mm", 0, 50)
+    mark["args"]["Concrete Inputs"] = "HERE"
+    path = builder.write(tmp_path / "made.json", json.dumps(builder.json).encode().replace(b'"HERE"', value))
+    facts = event(path, "aten::mm", (str(mark["pid"]), str(mark["tid"])), 0, 50)
+    assert json.dumps(facts, allow_nan=False)
+
+
+@pytest.mark.parametrize("path", TRACES[:4], ids=lambda path: path.name)
+def test_events_of_every_lane_are_found_in_the_file(path):
+    analysis = analyze(path)
+    trace, begin = analysis.trace, analysis.trace.origin + float(analysis.steps.cpu_start[0])
+    answer = lanes(analysis)
+    for row in answer["lanes"]:
+        if row["thread"] >= 0:
+            last = len(row["start"]) - 1
+            name, at = answer["names"][row["name"][last]], begin + row["start"][last]
+            assert isinstance(event(path, name, trace.threads[row["thread"]], at, row["duration"][last]), dict)

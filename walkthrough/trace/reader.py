@@ -214,7 +214,7 @@ class _Columns:
             hip=header.get("hip_runtime_version") is not None,
             accelerator=self.accelerator,
             recording=recording(header),
-            base_us=_number(header.get("baseTimeNanoseconds")) / 1e3,
+            base_us=as_number(header.get("baseTimeNanoseconds")) / 1e3,
             details=self.details,
         )
 
@@ -249,12 +249,13 @@ def _numbers(values: Sequence[Number]) -> np.ndarray:
     try:
         numbers = np.array(values, np.float64)
     except (ValueError, TypeError, OverflowError):
-        numbers = np.array([_number(value) for value in values], np.float64)
+        numbers = np.array([as_number(value) for value in values], np.float64)
     numbers[~(abs(numbers) < 2**62)] = np.nan
     return numbers
 
 
-def _number(value: Any) -> float:
+def as_number(value: Any) -> float:
+    """A number of a trace, which may be a text; NaN for what is none."""
     try:
         return float(value)
     except (ValueError, TypeError, OverflowError):
@@ -271,7 +272,7 @@ def _ids(values: Sequence[Number]) -> np.ndarray:
 
 
 def _id(value: Number) -> int:
-    number = _number(value)
+    number = as_number(value)
     return int(number) if abs(number) < 2**62 else hash(value) >> 2
 
 
@@ -303,7 +304,7 @@ def _spans(table: Table) -> Spans:
 def _properties(header: dict[str, object]) -> dict[int, dict[str, Any]]:
     value = header.get("deviceProperties")
     devices = [device for device in value if isinstance(device, dict)] if isinstance(value, list) else []
-    return {int(_number(device.get("id"))): device for device in devices if np.isfinite(_number(device.get("id")))}
+    return {int(as_number(device.get("id"))): device for device in devices if np.isfinite(as_number(device.get("id")))}
 
 
 def _rank(header: dict[str, object]) -> int | None:

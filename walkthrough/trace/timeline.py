@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.results.errors import InputError
+from walkthrough.results.errors import InputError, printable
+from walkthrough.trace import chrome_trace
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import Nesting, Spans, Trace, distinct, launching_operators
 from walkthrough.trace.idle import CAUSES, Idle
@@ -15,6 +18,7 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import is_collective, is_collective_mark
 from walkthrough.trace.memory import CPU, Memory, thinned
 from walkthrough.trace.operators import plain_name, stepping_thread
+from walkthrough.trace.reader import MAX_NAME, as_number
 from walkthrough.trace.steps import Steps, is_loading, is_step
 from walkthrough.trace.units import counted
 
@@ -602,3 +606,93 @@ def _counters(memories: Sequence[Memory], rows: Sequence[Lane], begin: float) ->
                 }
             )
     return answer
+
+
+# One event's arguments
+
+NEAR = 1.0  # µs: times of 2021 are whole µs since 1970, of which a float64 holds quarters
+MAX_VALUE, MAX_STACK = 400, 4_000  # letters that are shown of a value, and of a stack
+STACK, FORWARD = "Call stack", "Fwd thread id"
+LABELS = {  # of the arguments whose names a page would not show
+    "Input Dims": "shapes",
+    "Input type": "types",
+    "Concrete Inputs": "values",
+    FORWARD: "forward thread",
+    "Module Hierarchy": "module",
+    STACK: "stack",
+    "kernel_backend": "backend",
+    "kernel_kwargs": "Triton",
+    "kernel_file": "source",
+    "num_warps": "warps",
+    "num_stages": "stages",
+    "est. achieved occupancy %": "estimated occupancy, %",
+    "memory bandwidth (GB/s)": "GB/s",
+    "Collective name": "collective",
+    "In msg nelems": "elements in",
+    "Out msg nelems": "elements out",
+    "dtype": "type",
+    "In split size": "split in",
+    "Out split size": "split out",
+    "Group size": "group size",
+    "Process Group Name": "group",
+    "Process Group Description": "group of",
+    "Process Group Ranks": "ranks",
+    "Src Rank": "from rank",
+    "Dst Rank": "to rank",
+}
+IDS = frozenset(  # and pointers: they tell nothing of what an event does
+    {"External id", "external id", "correlation", "device", "context", "stream", "queued", "cbid", "Ev Idx", "Addr"}
+    | {"Record function id", "Sequence number", "Python id", "Python parent id", "Python module id", "finished"}
+)
+
+
+class _Event(chrome_trace.Event, gc=False):
+    args: msgspec.Raw = msgspec.Raw()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+_EVENTS = chrome_trace.decoders(_Event, chrome_trace.Args)
+
+
+def event(path: str | Path, name: str, thread: tuple[str, str], at_us: float, duration_us: float) -> Facts:
+    """What the file says of one event: {argument: text or number}, without ids; {} where it says nothing.
+
+    thread: its process and thread or stream, as in `Trace.threads`. at_us: its start as in the file, µs. The file is
+    read once more. Raises InputError if it cannot be read, or holds no such event.
+    """
+    nearest, found = NEAR, None
+    with chrome_trace.Chunks(path) as chunks:
+        for run in chrome_trace.events(chunks, path, {}, [], _EVENTS):
+            for one in run:
+                if (one.name or "")[:MAX_NAME] == name and one.ph == "X" and (str(one.pid), str(one.tid)) == thread:
+                    apart = abs(as_number(one.ts) - at_us) + abs(as_number(one.dur) - duration_us)
+                    if apart < nearest:
+                        nearest, found = apart, one
+    if found is None:
+        raise InputError(f"{path} holds no event {printable(name, 100)} at that time")
+    try:
+        args = msgspec.json.decode(cast(msgspec.Raw, found.args))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nothing, or damaged
+        return {}
+    facts: Facts = {}
+    for key, value in args.items() if isinstance(args, dict) else ():
+        shown = _shown(value, MAX_STACK if key == STACK else MAX_VALUE)
+        in_every_operator = key == FORWARD and value == 0
+        if shown is not None and key not in IDS and not in_every_operator:
+            facts[LABELS.get(key, key)] = shown
+    return facts
+
+
+def _shown(value: object, most: int) -> str | float | None:
+    """A number, or a text without quotes of at most so many letters; None for nothing."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if abs(value) < 2**53 else str(value)
+    text = _text(value)
+    if not text.strip("[], "):
+        return None
+    return text if len(text) <= most else text[: most - 2] + " …"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return "" if value is None else str(value)

@@ -467,7 +467,7 @@ def stream_names(trace: Trace) -> dict[int, str]:
 
 
 def _main_thread(trace: Trace) -> int:
-    if len(trace.operators) or trace.named(trace.annotations, is_step).any():
+    if len(trace.operators) or trace.has_name(is_step, trace.annotations):
         return stepping_thread(trace)
     used = next((spans.thread for spans in (trace.annotations, trace.runtime, trace.python) if len(spans)), None)
     return -1 if used is None else int(np.bincount(used).argmax())

@@ -19,7 +19,7 @@ from walkthrough.trace.kernels import kind_numbers
 from walkthrough.trace.operators import Phases
 from walkthrough.trace.outliers import Outlier
 from walkthrough.trace.steps import Steps, of_steps
-from walkthrough.trace.workload import Nature
+from walkthrough.trace.workload import Workload
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class Look:
         phases: Phases,
         idle: Sequence[Idle],
         communication: Communication | None,
-        nature: Nature,
+        nature: Workload,
         outliers: Sequence[Outlier],
         all_steps: Steps,
     ) -> None:

@@ -19,7 +19,7 @@ from walkthrough.trace.kernels import TensorCores
 from walkthrough.trace.operators import between_operators
 from walkthrough.trace.steps import Steps
 from walkthrough.trace.units import time_text
-from walkthrough.trace.workload import Nature
+from walkthrough.trace.workload import Workload
 
 WORTHWHILE = 0.02  # of the step: less is not worth a change
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
@@ -122,7 +122,7 @@ def verdict(
     advice: Sequence[Advice],
     tensor_cores: TensorCores,
     idle: Sequence[Idle],
-    nature: Nature,
+    nature: Workload,
     one_step: str = "the step",
 ) -> str:
     """One sentence on what bounds this program, and on what is left to try where no advice (ranked) remains.

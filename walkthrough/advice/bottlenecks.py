@@ -12,7 +12,7 @@ from walkthrough.trace.kernels import Gpu, TensorCores
 from walkthrough.trace.operators import Phases
 from walkthrough.trace.steps import Steps
 from walkthrough.trace.units import time_text
-from walkthrough.trace.workload import Nature
+from walkthrough.trace.workload import Workload
 
 
 def bottlenecks(
@@ -23,7 +23,7 @@ def bottlenecks(
     idle: Sequence[Idle],
     tensor_cores: TensorCores,
     communication: Communication | None,
-    nature: Nature,
+    nature: Workload,
 ) -> list[Advice]:
     """An `Advice` for every cost that is looked for; its share is 0 where the trace does not show the cost.
 

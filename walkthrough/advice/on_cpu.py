@@ -12,7 +12,7 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.operators import Phases, between_operators, innermost_functions, pauses, stepping_thread
 from walkthrough.trace.steps import Steps
 from walkthrough.trace.units import counted, time_text
-from walkthrough.trace.workload import Nature
+from walkthrough.trace.workload import Workload
 
 MUCH_PYTHON = 0.1  # of the step: calling operators takes less in most programs
 TOP_FUNCTIONS = 3
@@ -23,7 +23,7 @@ _NOTHING_COPIED = "no GPU in this trace: nothing is copied to a device"
 
 
 def costs_on_cpu(
-    trace: Trace, steps: Steps, phases: Phases, communication: Communication | None, nature: Nature
+    trace: Trace, steps: Steps, phases: Phases, communication: Communication | None, nature: Workload
 ) -> list[Advice]:
     """An `Advice` for each step of the ladder, and others; its share is 0 where the trace does not show the cost."""
     python = between_operators(trace, steps)
@@ -66,7 +66,7 @@ def _within(steps: Steps, cover: Cover) -> float:
     return _share(steps, float(cover.within(steps.start, steps.end).sum()))
 
 
-def _per_step(steps: Steps, phases: Phases, nature: Nature, python: Cover) -> Advice:
+def _per_step(steps: Steps, phases: Phases, nature: Workload, python: Cover) -> Advice:
     if nature.training is False:
         why = "no backward pass and no optimizer ran: inference, in which each answer of a bigger batch takes longer"
         return Advice("02_bigger_batch", "do more work per step", why, 0.0, None)
@@ -83,7 +83,7 @@ def _per_step(steps: Steps, phases: Phases, nature: Nature, python: Cover) -> Ad
     return Advice("02_bigger_batch", "do more work per step", why, min(calling + optimizer, 1.0), None)
 
 
-def _converting(steps: Steps, phases: Phases, nature: Nature) -> Advice:
+def _converting(steps: Steps, phases: Phases, nature: Workload) -> Advice:
     step, title = "03_reduced_h2d_copy", "load images as uint8"
     if not nature.images:
         return _without_effect(step, title, _NO_IMAGES)
@@ -141,7 +141,7 @@ def _of_cores(cores: int | None) -> str:
     return f" (this process may use {cores} core{'s' * (cores > 1)})" if cores else ""
 
 
-def _less_loading(trace: Trace, steps: Steps, phases: Phases, nature: Nature, python: Cover) -> list[Advice]:
+def _less_loading(trace: Trace, steps: Steps, phases: Phases, nature: Workload, python: Cover) -> list[Advice]:
     """Less work for the workers: the operators of the training, too, then have more of the cores."""
     small, on_device = (
         ("07_small_images", "resize batches, not images"),
@@ -183,7 +183,7 @@ def _optimizer(steps: Steps, phases: Phases) -> Advice:
     return bounded(step, title, f"Optimizer.step takes {step_time(steps, share)} of a step", share)
 
 
-def _compiling(steps: Steps, phases: Phases, nature: Nature, other: Cover) -> Advice:
+def _compiling(steps: Steps, phases: Phases, nature: Workload, other: Cover) -> Advice:
     """At best all of the model's time is gone but its convolutions, its matrix products and the loss.
 
     other: when the process does something else, such as waiting for collectives.
@@ -203,7 +203,7 @@ def _compiling(steps: Steps, phases: Phases, nature: Nature, other: Cover) -> Ad
     return bounded(step, title, why, share)
 
 
-def _compiling_the_rest(steps: Steps, phases: Phases, nature: Nature) -> Advice:
+def _compiling_the_rest(steps: Steps, phases: Phases, nature: Workload) -> Advice:
     step, title = "14_compile_loss", "compile normalisation and loss"
     if nature.training is False and not phases.normalises:
         return _without_effect(step, title, "no backward pass and no optimizer ran: inference, without a loss")
@@ -215,7 +215,7 @@ def _compiling_the_rest(steps: Steps, phases: Phases, nature: Nature) -> Advice:
     return bounded(step, title, why, preparing + loss)
 
 
-def _communicating(steps: Steps, communication: Communication | None, nature: Nature) -> list[Advice]:
+def _communicating(steps: Steps, communication: Communication | None, nature: Workload) -> list[Advice]:
     if communication is None:
         return []
     count, share = communication.count / len(steps.names), _share(steps, communication.exposed_us)

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from walkthrough.advice.advice import WORTHWHILE, Advice, bounded, step_time
-from walkthrough.trace.columns import Trace, launched_in, launches
-from walkthrough.trace.communication import Communication, is_collective, ways_to_communicate_less
+from walkthrough.trace.columns import Trace, launched_in
+from walkthrough.trace.communication import Communication, ways_to_communicate_less
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.intervals import Cover, integral
-from walkthrough.trace.kernel_names import LAYOUT
+from walkthrough.trace.kernel_names import LAYOUT, is_collective
 from walkthrough.trace.kernels import Gpu, TensorCores, is_amd, mean_of_known, unit_name
 from walkthrough.trace.memory import direction, step_bytes
 from walkthrough.trace.operators import Phases
 from walkthrough.trace.steps import Steps, of_steps
 from walkthrough.trace.units import counted
-from walkthrough.trace.workload import Nature
+from walkthrough.trace.workload import Workload
 
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
 SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in float32, and fewer bytes are no batch
@@ -32,7 +32,7 @@ def costs_on_gpu(
     idle: Sequence[Idle],
     tensor_cores: TensorCores,
     communication: Communication | None,
-    nature: Nature,
+    nature: Workload,
 ) -> list[Advice]:
     """An `Advice` for each step of the ladder and for some other costs; its share is 0 where the trace shows none."""
     waits_for_launches = _waits(idle, "launch", steps)
@@ -105,7 +105,7 @@ def _mixed_precision(trace: Trace, steps: Steps, tensor_cores: TensorCores) -> A
     return Advice("01_amp", f"mixed precision, on {unit_name(trace)}", why, min(full + tf32 / 2, 1.0), gain)
 
 
-def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float, nature: Nature) -> Advice:
+def _launching(trace: Trace, steps: Steps, gpus: Sequence[Gpu], share: float, nature: Workload) -> Advice:
     """Waits for launches, and SMs that are idle because kernels have too few blocks: less with more work per launch."""
     step, title = "02_bigger_batch", "give each launch more work"
     if nature.training is False:
@@ -143,7 +143,7 @@ def _without_blocks(trace: Trace, steps: Steps, device: int) -> float | None:
     return float((running - filled).sum()) / total
 
 
-def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Nature) -> list[Advice]:
+def _copying(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Workload) -> list[Advice]:
     """Advice for copies to the device and from it, by the time in which the GPU computes nothing because of them."""
     copies, size = trace.copies, np.nan_to_num(trace.copies.bytes)
     to_device, total = direction(trace, "h2d"), max(float(steps.duration.sum()), 1e-9)
@@ -188,7 +188,7 @@ def _blocked_by(trace: Trace, idle: Sequence[Idle], selected: np.ndarray) -> flo
     Not during such a call where work is queued: then the GPU does not wait for the call.
     """
     copies, runtime = trace.copies, trace.runtime
-    call = launches(trace, copies)
+    call = copies.call
     blocked_us = []
     for gpu in idle:
         mask = selected & (copies.device == gpu.device)
@@ -203,9 +203,8 @@ def _caused_by(trace: Trace, steps: Steps, idle: Sequence[Idle], code: Cover) ->
     """Of the steps' time, the shares in which a GPU runs kernels that `code` (a cover on the CPU) launches, and waits
     while it runs, for other than copies and setting up."""
     total, runtime, kernels = max(float(steps.duration.sum()), 1e-9), trace.runtime, trace.kernels
-    call = launches(trace, kernels)
-    launched = launched_in(trace, call, code)
-    alone = runtime.cover(trace.named(runtime, lambda name: "emcpy" in name)).gaps(code.start, code.end)
+    launched = launched_in(trace, kernels, code)
+    alone = runtime.cover(trace.calls.copies).gaps(code.start, code.end)
     working_us, waiting_us = [], []
     for gpu in idle:
         cover = kernels.cover(launched & (kernels.device == gpu.device))
@@ -226,7 +225,7 @@ def _layout_conversions(trace: Trace, steps: Steps) -> Advice:
     return bounded("09_channels_last", "channels last", why, share)
 
 
-def _compiling(trace: Trace, steps: Steps, share: float, nature: Nature) -> list[Advice]:
+def _compiling(trace: Trace, steps: Steps, share: float, nature: Workload) -> list[Advice]:
     """Waits for launches: compiled code has fewer, a CUDA graph one. What fusion saves in kernels, no trace shows."""
     model, graphs = ("13_compile", "compile the model"), ("15_cuda_graphs", "CUDA graphs")
     wait = f"for {step_time(steps, share)} of a step the GPU waits for a launch"
@@ -242,7 +241,7 @@ def _compiling(trace: Trace, steps: Steps, share: float, nature: Nature) -> list
     return [fewer, once]
 
 
-def _compiling_the_rest(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Nature) -> Advice:
+def _compiling_the_rest(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Workload) -> Advice:
     step, title = "14_compile_loss", "compile normalisation and loss"
     if nature.training is False and not phases.normalises:
         return Advice(step, title, f"{_INFERENCE}, without a loss", 0.0, 1.0)
@@ -265,7 +264,7 @@ def _optimizer(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle])
     return bounded(step, title, why, working + waiting)
 
 
-def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Nature) -> list[Advice]:
+def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idle], nature: Workload) -> list[Advice]:
     """Waits for batches that worker processes load, and for their copies: less with small images, none without both."""
     small, on_device = ("07_small_images", "resize on the GPU"), ("08_on_device_data", "keep the data on the GPU")
     if not len(phases.loading.start):
@@ -292,7 +291,7 @@ def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idl
 def _synchronising(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Advice:
     """Waits inside calls that synchronise, and after them until the GPU has work again."""
     runtime = trace.runtime
-    waiting = trace.named(runtime, lambda name: "ynchronize" in name)
+    waiting = trace.calls.waits
     drained = Cover(runtime.start[waiting], runtime.end[waiting] + 1)  # the call returns as the last kernel ends
     waits_us = []
     for gpu in idle:
@@ -316,7 +315,7 @@ def _setting_up(steps: Steps, share: float) -> Advice:
     return bounded(None, "warm up first", why, share)
 
 
-def _communicating(steps: Steps, communication: Communication | None, nature: Nature) -> Advice:
+def _communicating(steps: Steps, communication: Communication | None, nature: Workload) -> Advice:
     share = communication.exposed_us / max(float(steps.duration.sum()), 1e-9) if communication else 0.0
     alone = f"collectives run {step_time(steps, share)} of a step with nothing beside them"
     how = ways_to_communicate_less(communication, nature.training)
@@ -324,7 +323,7 @@ def _communicating(steps: Steps, communication: Communication | None, nature: Na
     return bounded(None, "overlap communication", why, share)
 
 
-def _idling(trace: Trace, steps: Steps, share: float, nature: Nature) -> Advice:
+def _idling(trace: Trace, steps: Steps, share: float, nature: Workload) -> Advice:
     why = f"for {step_time(steps, share)} of a step neither the GPU nor any operator works: Python, most likely"
     look = "what stands out names its functions" if nature.stacks else "trace with stacks to see its functions"
     if not len(trace.operators) and not nature.stacks:

@@ -1,7 +1,6 @@
 // Any two runs: what changed, per step and of the same steps as on the page Step.
-import {PARTS, ROLES, amount, bytes, choice, goneText, h, kernelName, note, part, partsOf, per, ratioText, section, share, swatch, table, time,
-  valueOrReason, withTraces} from "./elements.js";
-import {bigTable, timelineColumn} from "./tables.js";
+import {PARTS, ROLES, amount, bigTable, bytes, choice, goneText, h, kernelName, note, part, partsOf, per, ratioText, section, share, swatch, table, time,
+  timelineColumn, valueOrReason, withTraces} from "./elements.js";
 
 const everyOperator = ({operators, operator_names: names}) => names <= operators.length;
 const NAMES = { // what the table of names compares

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from support.board import HOSTILE
 from support.trace_builder import two_steps
 
 from common.course.photograph import choose
@@ -26,12 +27,37 @@ from common.course.photograph import choose
 def test_a_view_draws_its_charts_and_tables(profiler, shot, run, view, charts, tables):
     page = profiler(run, view)
     page.wait_for_function(
-        """([charts, tables]) => document.querySelectorAll(".gc-frame:has(.main-svg)").length === charts
+        """([charts, tables]) => document.querySelectorAll(".gc-chart:has(.main-svg)").length === charts
           && document.querySelectorAll("table").length === tables""",
         arg=[charts, tables],
     )
     assert page.locator("img[src=x]").count() == 0
     shot(page, f"profiler-{run}-{view}")
+
+
+def test_a_legend_and_a_tooltip_show_names_as_text(profiler):
+    page = profiler("hostile", "Operator")
+    page.wait_for_selector(".gc-chart .slice path")
+    assert page.locator(".legendtext").first.text_content().startswith("aten::<img src=x")
+    chart = page.locator(".gc-chart").first
+    slice = chart.locator(".slice path").first.bounding_box()
+    page.mouse.move(slice["x"] + slice["width"] / 2, slice["y"] + slice["height"] - 10)
+    assert HOSTILE in "".join(chart.locator(".hovertext tspan.line").all_text_contents())
+
+
+def test_a_range_of_the_memory_curve_is_what_the_tables_show(profiler):
+    page = profiler("cpu", "Memory")
+    page.wait_for_selector(".gc-chart .main-svg")
+    curve = page.locator(".gc-chart .nsewdrag").bounding_box()
+    at = [curve["x"] + share * curve["width"] for share in (0.25, 0.5)]
+    middle = curve["y"] + curve["height"] / 2
+    with page.expect_request("**/memory_events?*start_ts=*"):
+        page.mouse.move(at[0], middle)
+        page.mouse.down()
+        page.mouse.move(at[1], middle, steps=5)
+        page.mouse.up()
+    with page.expect_request("**/memory_events?*"):
+        page.mouse.click(at[0], middle, button="right")
 
 
 @pytest.mark.parametrize("run", ["only kernels", "without events"])

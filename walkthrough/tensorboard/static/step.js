@@ -1,14 +1,14 @@
 // One step: where its time goes, why the GPU waits, what to do.
 import {batchNote, changes} from "./compare.js";
-import {CAUSES, PARTS, ROLES, amount, bigTable, bytes, card, chart, chosenRun, h, kernelName, note, part, per, section, share, swatch, table, time,
-  timelineColumn, valueOrReason} from "./elements.js";
+import {CAUSES, NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, card, chart, chosenRun, division, h, link, named, note, numberColumn, parts, per, section,
+  share, stackedBars, table, time, timelineColumn, valueOrReason, wideSection} from "./elements.js";
 
 const MARGIN = 0.2; // of a gap's length, shown on both sides of it
 
 export async function step(site) {
   const {run, trace, form} = chosenRun(site, "step");
   if (run.has_ranks) {
-    form.append(h("button", {class: "link", type: "button", onclick: () => site.go("ranks", {run: run.key})}, "its ranks side by side"));
+    form.append(link("its ranks side by side", () => site.go("ranks", {run: run.key})));
   }
   const page = h("div", {}, form, h("h1", {}, run.name));
   const digest = await valueOrReason(page, site.digest(run.key, trace));
@@ -16,17 +16,12 @@ export async function step(site) {
     return page;
   }
   const place = {run: run.key, ...(trace && {trace})};
-  digest.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
-  digest.recorded.forEach((line) => page.append(note(line)));
-  page.append(part(() => cards(digest)), part(() => advice(site, digest, place)));
-  const mark = (item) => site.go("timeline", {...place, find: item.what});
-  const grid = h("div", {class: "grid"}, ...[() => findings(digest, mark), () => breakdown(site, digest),
-    ...digest.idle.map((idle) => () => idleCauses(digest, idle)), ...digest.memory.map((memory) => () => memoryCurve(site, memory)),
-    () => copies(digest), () => kinds(digest)].map(part).filter(Boolean));
-  const names = h("div", {class: "grid wide"}, ...[() => kernels(site, digest, place), () => operators(site, digest, place)].map(part).filter(Boolean));
-  grid.append(names);
+  const names = h("div", {class: "grid wide"}, ...parts(() => kernels(site, digest, place), () => operators(site, digest, place)));
+  page.append(...digest.warnings.map(bad), ...digest.recorded.map(note), ...parts(() => cards(digest), () => advice(site, digest, place)),
+    h("div", {class: "grid"}, ...parts(() => findings(site, digest, place), () => breakdown(site, digest),
+      ...digest.idle.map((idle) => () => idleCauses(digest, idle)), ...digest.memory.map((memory) => () => memoryCurve(site, memory)),
+      () => copies(digest), () => kinds(digest)), names));
   changeFromBefore(site, run, digest).then((change) => change && names.before(change));
-  page.append(grid);
   return page;
 }
 
@@ -74,52 +69,45 @@ function advice(site, digest, place) {
 function longestGap(site, {title, gap}, place) {
   const margin = MARGIN * (gap.end - gap.start);
   const at = gap.device === null ? {} : {at: `idle ${gap.device}@${gap.start}`};
-  return h("button", {class: "link mark", type: "button", "aria-label": `${title}: show the longest gap in the timeline`,
-    onclick: () => site.go("timeline", {...place, from: gap.start - margin, to: gap.end + margin, ...at})},
-  `longest gap: ${time(gap.end - gap.start)}`);
+  return link(`longest gap: ${time(gap.end - gap.start)}`,
+    () => site.go("timeline", {...place, from: gap.start - margin, to: gap.end + margin, ...at}),
+    {more: "mark", label: `${title}: show the longest gap in the timeline`});
 }
 
-// What stands out, whether a step treats it or not. mark(finding): shows where it is.
-function findings(digest, mark) {
+// What stands out, whether a step treats it or not.
+function findings(site, digest, place) {
   const items = digest.findings.map((item) => h("li", {}, h("b", {}, item.what), `: ${time(item.us_per_step)} ${per(digest)}`,
     item.estimated_gain >= 1.01 && item.estimated_gain < 100 ? `; about ${item.estimated_gain.toFixed(2)}x as fast without` : "",
-    item.marked ? h("button", {class: "link mark", type: "button", onclick: () => mark(item)}, "show in the timeline") : null,
+    item.marked ? link("show in the timeline", () => site.go("timeline", {...place, find: item.what}), {more: "mark"}) : null,
     h("div", {class: "quiet"}, `${item.why}.`), h("div", {}, `${item.do}.`)));
-  return items.length ? h("section", {class: "wide"}, h("h2", {}, "What stands out"), h("ul", {}, ...items)) : null;
+  return items.length ? wideSection("What stands out", h("ul", {}, ...items)) : null;
 }
 
 // The step by part, with communication apart where there is any; then as the profiler plugin defines it.
-function breakdown(site, {steps, typical, communication, kernel_count: kernelCount}) {
-  const title = steps.outliers.length ? `Mean step, of the ${typical.count} typical of ${steps.count}` : "Mean step";
+function breakdown(site, digest) {
+  const {steps, typical, kernel_count: kernelCount} = digest;
   if (typical.undecided) {
     return section("Two steps of very different length", table(["role", ...steps.names.map((name) => `>step ${name}`)],
       Object.entries(steps.roles_us).filter(([, times]) => times.some((us) => us > 0))
-        .map(([role, times]) => [h("span", {}, swatch(ROLES[role][0]), role), ...times.map(time)])));
+        .map(([role, times]) => [named(ROLES, role), ...times.map(time)])));
   }
-  const apart = communication && Object.keys(typical.parts_us).length;
-  const [names, times] = apart ? [PARTS, typical.parts_us] : [ROLES, typical.breakdown_us];
-  const parts = Object.entries(names).filter(([name]) => times[name] > 0);
-  const bars = parts.map(([name, [colour]]) => ({
-    type: "bar", orientation: "h", name, y: [""], x: [times[name] / 1e3], marker: {color: colour},
-    hovertemplate: `${name}: %{x:.2f} ms<extra></extra>`,
-  }));
+  const {title, names, apart, times} = division([digest]), us = times(digest);
+  const rows = (heading, meanings, of, total) => table([heading, ">time", ">share", ""], Object.keys(meanings).filter((name) => of[name] > 0)
+    .map((name) => [named(meanings, name), time(of[name]), share(of[name] / total), meanings[name][1]]));
   const plugin = apart || steps.outliers.length ? [note("As the profiler plugin defines it: "
     + `the mean of all ${steps.count} steps${apart && kernelCount ? ", collectives' kernels counted as kernel" : ""}`),
-  roleTable(ROLES, steps.breakdown_us, steps.mean_us)] : [];
-  return section(title, chart(site, bars, {label: "Mean step", barmode: "stack", showlegend: false,
-    xaxis: {ticksuffix: " ms", range: [0, typical.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}, true),
-  roleTable(names, times, typical.mean_us), ...plugin);
-}
-
-function roleTable(names, times, total) {
-  return table([names === ROLES ? "role" : "part", ">time", ">share", ""], Object.entries(names).filter(([name]) => times[name] > 0)
-    .map(([name, [colour, meaning]]) => [h("span", {}, swatch(colour), name), time(times[name]), share(times[name] / total), meaning]));
+  rows("role", ROLES, steps.breakdown_us, steps.mean_us)] : [];
+  const inMs = Object.fromEntries(Object.entries(us).map(([name, value]) => [name, value / 1e3]));
+  return section(steps.outliers.length ? `Mean step, of the ${typical.count} typical of ${steps.count}` : "Mean step",
+    stackedBars(site, names, [["", inMs]], {low: true, label: "Mean step", showlegend: false,
+      xaxis: {ticksuffix: " ms", range: [0, typical.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}),
+    rows(title, names, us, typical.mean_us), ...plugin);
 }
 
 function idleCauses(digest, idle) {
   const rows = Object.entries(CAUSES).filter(([cause]) => idle.causes_us[cause] > 0.0005 * idle.us);
   return section(`GPU ${idle.device} runs no kernel for ${time(idle.us)} ${per(digest)}. Meanwhile:`,
-    table(["cause", ">time", ">share", ""], rows.map(([cause, [colour, meaning]]) => [h("span", {}, swatch(colour), cause),
+    table(["cause", ">time", ">share", ""], rows.map(([cause, [, meaning]]) => [named(CAUSES, cause),
       time(idle.causes_us[cause]), share(idle.causes_us[cause] / idle.us), meaning])),
     note(`${idle.gaps} gap${idle.gaps === 1 ? "" : "s"} in ${digest.of_steps}; the longest is ${time(idle.longest_us)}`));
 }
@@ -169,7 +157,7 @@ async function changeFromBefore(site, run, digest) {
   }
 }
 
-// The tables of a step: copies, kernels by kind and by name, operators. All figures are per step.
+// Tables of copies, of kernels by kind and by name, and of operators; all figures are per step.
 function copies(digest) {
   const directions = [["h2d", "to the GPU"], ["d2h", "from the GPU"], ["d2d", "within the GPU"]];
   const rows = directions.map(([key, text]) => [text, digest.copies[key]]).filter(([, copied]) => copied.count);
@@ -190,46 +178,32 @@ function kinds(digest) {
 }
 
 function kernels(site, digest, place) {
-  if (!digest.kernels.length) {
-    return null;
-  }
   const answer = ({tensor_cores: uses}) => (uses === null ? "unknown" : uses ? "yes" : "no");
-  const panel = section(`Kernels ${per(digest)}: ${amount(digest.kernel_count)}, ${time(digest.kernel_us)}`, bigTable({
-    label: "kernels", rows: digest.kernels, text: ({name}) => name, columns: [
-      {title: "time", number: true, value: ({us}) => us, cell: ({us}) => time(us)},
-      {title: "share", number: true, value: ({us}) => us, cell: ({us}) => share(us / digest.kernel_us)},
-      {title: "count", number: true, value: ({count}) => count, cell: ({count}) => amount(count)},
-      {title: "mean", number: true, value: ({us, count}) => us / count, cell: ({us, count}) => time(us / count)},
+  return digest.kernels.length ? wideSection(`Kernels ${per(digest)}: ${amount(digest.kernel_count)}, ${time(digest.kernel_us)}`, bigTable({
+    label: "kernels", rows: digest.kernels, columns: [
+      numberColumn("time", ({us}) => us, time),
+      numberColumn("share", ({us}) => us / digest.kernel_us, share),
+      numberColumn("count", ({count}) => count, amount),
+      numberColumn("mean", ({us, count}) => us / count, time),
       {title: digest.matrix_units, value: answer, cell: answer},
-      {title: "name", name: true, value: ({name}) => name, cell: kernelName},
-      timelineColumn(site, ({name}) => ({...place, find: name})),
-    ]}), left(digest.kernel_names, digest.kernels));
-  panel.className = "wide";
-  return panel;
+      NAME_COLUMN, timelineColumn(site, ({name}) => ({...place, find: name})),
+    ]}), left(digest.kernel_names, digest.kernels)) : null;
 }
 
 // By the innermost operator that launched a kernel; without a GPU the CPU's time alone.
 function operators(site, digest, place) {
-  if (!digest.operators.length) {
-    return null;
-  }
   const onGpu = digest.kernels.length > 0;
-  const device = onGpu ? [{title: "GPU time", number: true, value: ({device_us: us}) => us, cell: ({device_us: us}) => time(us)},
-    {title: "share", number: true, value: ({device_us: us}) => us, cell: ({device_us: us}) => share(us / digest.kernel_us)}] : [];
-  const cpuShare = onGpu ? [] : [{title: "share", number: true, value: ({us}) => us, cell: ({us}) => share(us / digest.operator_us)}];
   const title = onGpu ? `Operators ${per(digest)}: the kernels that each launched, and self time on the CPU, ${time(digest.operator_us)}`
     : `Operators on the CPU, self time: ${time(digest.operator_us)} ${per(digest)}`;
-  const panel = section(title, bigTable({
-    label: "operators", rows: digest.operators, text: ({name}) => name, columns: [...device,
-      {title: onGpu ? "CPU time" : "time", number: true, value: ({us}) => us, cell: ({us}) => time(us)}, ...cpuShare,
-      {title: "count", number: true, value: ({count}) => count, cell: ({count}) => amount(count)},
-      {title: onGpu ? "mean CPU time" : "mean", number: true, value: ({us, count}) => (count ? us / count : null),
-        cell: ({us, count}) => (count ? time(us / count) : "–")},
-      {title: "name", name: true, value: ({name}) => name, cell: ({name}) => name},
-      timelineColumn(site, ({name, count}) => (count ? {...place, find: name} : null)),
-    ]}), left(digest.operator_names, digest.operators));
-  panel.className = "wide";
-  return panel;
+  return digest.operators.length ? wideSection(title, bigTable({
+    label: "operators", rows: digest.operators, columns: [
+      ...(onGpu ? [numberColumn("GPU time", ({device_us: us}) => us, time),
+        numberColumn("share", ({device_us: us}) => us / digest.kernel_us, share), numberColumn("CPU time", ({us}) => us, time)]
+        : [numberColumn("time", ({us}) => us, time), numberColumn("share", ({us}) => us / digest.operator_us, share)]),
+      numberColumn("count", ({count}) => count, amount),
+      numberColumn(onGpu ? "mean CPU time" : "mean", ({us, count}) => (count ? us / count : null), time),
+      NAME_COLUMN, timelineColumn(site, ({name, count}) => (count ? {...place, find: name} : null)),
+    ]}), left(digest.operator_names, digest.operators)) : null;
 }
 
 function left(names, rows) {

@@ -1,6 +1,6 @@
 // Any two runs: what changed, per step and of the same steps as on the page Step.
-import {NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, choice, choices, deviceText, division, goneText, h, named, note, numberColumn, parts, per, ratioText,
-  section, share, table, time, timelineColumn, valueOrReason, wideSection, withTraces} from "./elements.js";
+import {NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, choice, choices, deviceText, division, goneText, h, named, note, numberColumn, parts, per,
+  ratioText, section, share, table, time, timelineColumn, valueOrReason, wideSection, withTraces} from "./elements.js";
 
 const ofOperators = (title, us) => ({title, us, find: true, rows: ({operators}) => operators.filter((row) => us(row) > 0),
   complete: ({operators, operator_names: names}) => names <= operators.length});

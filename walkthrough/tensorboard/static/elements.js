@@ -72,9 +72,9 @@ function communicates({typical}) {
 }
 
 // A digest's typical step by part, that of a trace without collectives too.
-export function partsOf({typical}) {
-  const {kernel, ...rest} = typical.breakdown_us;
-  return Object.keys(typical.parts_us).length ? typical.parts_us : {compute: kernel, overlapped: 0, exposed: 0, ...rest};
+export function partsOf(digest) {
+  const {kernel, ...rest} = digest.typical.breakdown_us;
+  return communicates(digest) ? digest.typical.parts_us : {compute: kernel, overlapped: 0, exposed: 0, ...rest};
 }
 
 // How the typical steps of these digests are divided: by part where one of them communicates, else by role.
@@ -137,10 +137,12 @@ export function chart(site, traces, layout = {}, low = false) {
   return host;
 }
 
-// A bar for each row, [label, {name: number}], stacked of `names`: {name: [colour, …]}.
+// A bar for each row, [label, {name: µs}, divisor], stacked of `names`, {name: [colour, …]}. It shows µs / divisor, in `unit`: ms
+// unless both are given.
 export function stackedBars(site, names, rows, {unit = "ms", low = false, ...layout}) {
   const bars = Object.entries(names).map(([name, [colour]]) => ({
-    type: "bar", orientation: "h", name, marker: {color: colour}, y: rows.map(([label]) => plain(label)), x: rows.map(([, numbers]) => numbers[name]),
+    type: "bar", orientation: "h", name, marker: {color: colour},
+    y: rows.map(([label]) => plain(label)), x: rows.map(([, us, divisor = 1e3]) => us[name] / divisor),
     hovertemplate: `${low ? "" : "%{y}<br>"}${name}: %{x:.2f} ${unit}<extra></extra>`,
   })).filter(({x}) => x.some((number) => number > 0));
   return chart(site, bars, {barmode: "stack", ...layout}, low);

@@ -7,8 +7,7 @@
  *                        ColumnChart, LineChart, ComboChart, Timeline, Table
  *
  * Names of kernels, operators and runs come out of traces that strangers may have written. plotly reads some tags in
- * every text, so each text goes through `escaped`, and none becomes a template; of HTML tooltips only the text is kept;
- * cells of tables are text.
+ * every text, so each text goes through `escaped`; of HTML tooltips only the text is kept; cells of tables are text.
  */
 (() => {
   "use strict";
@@ -19,14 +18,11 @@
     "#316395", "#994499", "#22AA99", "#AAAA11", "#6633CC", "#E67300", "#8B0707", "#329262", "#5574A6", "#651067",
   ];
   const CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, typesetMath: false };
-  const NUMBERS = { exponentformat: "none", separatethousands: true, automargin: true };
-  const MOST_CHARACTERS = 28; // of a name in a chart
-  const TITLE = { size: 12 }; // of an axis
   const STYLE = `
     .gc-chart { width: 100%; color: #757575; font: 14px ${FONT}; text-align: center; }
     .gc-scroll { overflow: auto; }
     .gc-table { width: 100%; border-collapse: collapse; background: #fff; color: #000; font: 13px/17px ${FONT}; }
-    .gc-table th, .gc-table td { padding: 3px 5px; border: 1px solid #eee; text-align: left; overflow-wrap: break-word; }
+    .gc-table th, .gc-table td { padding: 3px 5px; border: 1px solid #eee; text-align: left; }
     .gc-table th { position: sticky; top: 0; background: #f0f0f0; border-color: #ccc; text-align: center;
       cursor: pointer; user-select: none; }
     .gc-table td.gc-number { text-align: right; white-space: nowrap; }
@@ -35,15 +31,15 @@
 
   // ---- Text -------------------------------------------------------------------------------------------------------
 
-  /** Text that plotly shows as it is, tags and entities included. */
+  /** Text that plotly shows as it is, with its tags, its entities and its "%{…}". */
   function escaped(text) {
-    return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+    return String(text).replace(/[&<>%]/g, (character) => `&#${character.codePointAt(0)};`);
   }
 
-  /** A name for a legend, a tick or a bar: escaped, and cut where it is long; tooltips have it whole. */
+  /** A name for a legend, a tick or a bar: escaped, its middle left out where it is long; tooltips have it whole. */
   function shortened(name) {
-    const characters = Array.from(name);
-    return escaped(characters.length > MOST_CHARACTERS ? characters.slice(0, MOST_CHARACTERS - 1).join("") + "…" : name);
+    const all = Array.from(name);
+    return escaped(all.length > 32 ? [...all.slice(0, 18), "…", ...all.slice(-13)].join("") : name);
   }
 
   /** A tooltip's lines as plotly draws them, which it does not break itself. */
@@ -54,7 +50,8 @@
 
   /** A value as Google's charts write it: numbers with commas and at most three decimals. */
   function formatted(value) {
-    return typeof value === "number" ? value.toLocaleString("en-US", { maximumFractionDigits: 3 }) : String(value ?? "");
+    const isNumber = typeof value === "number";
+    return isNumber ? value.toLocaleString("en-US", { maximumFractionDigits: 3 }) : String(value ?? "");
   }
 
   /** Shortened names, those that occur again with a number, because plotly takes two of one name for one. */
@@ -78,6 +75,12 @@
     node.className = className;
     node.textContent = text;
     return node;
+  }
+
+  /** An axis of plotly's, with numbers as Google's charts write them. */
+  function axis(title = "") {
+    const text = { text: escaped(title), font: { size: 12 } };
+    return { exponentformat: "none", separatethousands: true, automargin: true, title: text };
   }
 
   // ---- Data -------------------------------------------------------------------------------------------------------
@@ -169,10 +172,6 @@
       return this.selection;
     }
 
-    setSelection(selection) {
-      this.selection = selection || [];
-    }
-
     /** Draw in the element; what another chart has drawn there before goes away. */
     draw(data, options = {}) {
       drawnIn.get(this.host)?.clearChart();
@@ -217,7 +216,7 @@
         showlegend: legend !== "none",
         legend: { y: 0.5 },
         hovermode: "closest",
-        hoverlabel: { align: "left", bgcolor: "#fff", font: { color: "#000" } },
+        hoverlabel: { align: "left", namelength: -1, bgcolor: "#fff", font: { color: "#000" } },
         dragmode: false,
       };
     }
@@ -320,13 +319,14 @@
 
     layout() {
       const { isStacked, hAxis, vAxis } = this.options;
-      const axis = (options) => ({ ...NUMBERS, fixedrange: true, title: { text: escaped(options?.title || ""), font: TITLE } });
-      const vertical = { rangemode: "tozero", zerolinecolor: "#333" };
+      const vertical = { fixedrange: true, rangemode: "tozero", zerolinecolor: "#333" };
       return {
         barmode: isStacked ? "relative" : this.opacity < 1 ? "overlay" : "group",
         bargap: this.bargap,
-        xaxis: { ...axis(hAxis), zeroline: false, type: this.isNamed() ? "category" : "linear" },
-        yaxis: { ...axis(vAxis), ...vertical },
+        xaxis: {
+          ...axis(hAxis?.title), fixedrange: true, zeroline: false, type: this.isNamed() ? "category" : "linear",
+        },
+        yaxis: { ...axis(vAxis?.title), ...vertical },
         yaxis2: { ...axis(), ...vertical, overlaying: "y", side: "right", showgrid: false, tickmode: "auto" },
         legend: { orientation: "h", x: 0.5, xanchor: "center", y: 0, yref: "container", yanchor: "bottom" },
       };
@@ -336,7 +336,7 @@
   /** Bars without gaps; one in front of the other where they are not stacked. */
   class SteppedAreaChart extends ColumnChart {
     bargap = 0;
-    opacity = 0.7;
+    opacity = 0.8;
   }
 
   /** Bars and lines, each series on the left axis or on the right one. */
@@ -346,7 +346,7 @@
     }
   }
 
-  /** Lines; with the option explorer, a range along the horizontal axis is chosen with the mouse. */
+  /** Lines, of which a range along the horizontal axis is chosen with the mouse. */
   class LineChart extends ColumnChart {
     style() {
       return { type: "line" };
@@ -354,8 +354,7 @@
 
     layout() {
       const layout = super.layout();
-      const { explorer } = this.options;
-      return { ...layout, dragmode: explorer ? "zoom" : false, xaxis: { ...layout.xaxis, fixedrange: !explorer } };
+      return { ...layout, dragmode: "zoom", xaxis: { ...layout.xaxis, fixedrange: false } };
     }
 
     listen() {
@@ -367,12 +366,17 @@
       });
     }
 
-    /** A ring around each selected point. The axes get their ranges as numbers: plotly fails to find them after rings have gone. */
-    setSelection(selection) {
-      super.setSelection(selection);
-      const ring = { type: "circle", xsizemode: "pixel", ysizemode: "pixel", x0: -5, x1: 5, y0: -5, y1: 5, fillcolor: "#fff" };
-      const shapes = this.selection.map(({ row, column }) => (
-        { ...ring, xanchor: this.data.rows[row][0].v, yanchor: this.data.rows[row][column].v, line: { color: this.color(column - 1) } }));
+    /** A ring around each selected point. Ranges are given with them: plotly cannot find them once rings have gone. */
+    setSelection(selection = []) {
+      const size = { xsizemode: "pixel", ysizemode: "pixel", x0: -5, x1: 5, y0: -5, y1: 5 };
+      const shapes = selection.map(({ row, column }) => ({
+        type: "circle",
+        ...size,
+        xanchor: this.data.rows[row][0].v,
+        yanchor: this.data.rows[row][column].v,
+        fillcolor: "#fff",
+        line: { color: this.color(column - 1) },
+      }));
       this.drawn?.then(() => {
         if (this.isShown) {
           const { xaxis, yaxis } = this.plot.layout;
@@ -396,17 +400,18 @@
 
   const MOST_LABELLED = 2000; // bars: labels in more would make plotly slow
 
-  /** Bars from a start to an end (milliseconds), in a row for each name of the first column; of one thread, none overlap. */
+  /** Bars from a start to an end (milliseconds), in a row for each name of the first column, where none overlap. */
   class Timeline extends Chart {
     height() {
       return Math.max(super.height(), new Set(this.data.values(0)).size * 24 + 60);
     }
 
     traces() {
-      const [rows, names, start, end] = this.data.columns.filter(({ role }) => !role).map(({ index }) => this.data.values(index));
+      const columns = this.data.columns.filter(({ role }) => !role);
+      const [rows, names, start, end] = columns.map(({ index }) => this.data.values(index));
       const tooltips = this.data.columns.find(({ role }) => role === "tooltip");
       const origin = start.reduce((least, time) => Math.min(least, time), Infinity);
-      const colors = new Map([...new Set(names)].map((name, index) => [name, this.color(index)])); // one for bars of one name
+      const colors = new Map([...new Set(names)].map((name, index) => [name, this.color(index)]));
       return [{
         type: "bar",
         orientation: "h",
@@ -431,7 +436,7 @@
         bargap: 0.2,
         uniformtext: { mode: "hide", minsize: 10 },
         dragmode: "zoom",
-        xaxis: { ...NUMBERS, zeroline: false, title: { text: "Time since the first start (ms)", font: TITLE } },
+        xaxis: { ...axis("Time since the first start (ms)"), zeroline: false },
         yaxis: { type: "category", autorange: "reversed", fixedrange: true, visible: false },
       };
     }

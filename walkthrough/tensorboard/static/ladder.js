@@ -1,6 +1,6 @@
 // The ladder: images/s of every step, relative to the baseline, and its step time by activity.
-import {bad, barsLead, bytes, chart, choice, choices, deviceText, division, h, ink, link, note, plain, ratioText, section, share, stackedBars, table, time,
-  valueOrReason, wideSection, withTraces} from "./elements.js";
+import {bad, barsLead, bytes, chart, choice, choices, deviceText, division, h, ink, link, note, plain, ratioText, section, share, stackedBars,
+  table, time, valueOrReason, wideSection, withTraces} from "./elements.js";
 
 export async function ladder(site) {
   const page = h("div", {});
@@ -105,9 +105,8 @@ function breakdowns(site, {rows}) {
   const container = h("div", {}, note("reading the traces …"));
   const draw = () => {
     const {names, apart, times} = division(digests.map(([, digest]) => digest)), perImage = unit === "image";
-    const scaled = digests.map(([row, digest]) => [row.step, Object.fromEntries(
-      Object.entries(times(digest)).map(([name, us]) => [name, us / (perImage ? row.batch_size : 1e3)]))]);
-    const host = stackedBars(site, names, scaled, {unit: perImage ? "µs" : "ms", label: "Step time by activity",
+    const bars = digests.map(([row, digest]) => [row.step, times(digest), perImage ? row.batch_size : 1e3]);
+    const host = stackedBars(site, names, bars, {unit: perImage ? "µs" : "ms", label: "Step time by activity",
       xaxis: {title: {text: perImage ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed", dtick: 1}});
     host.style.height = `${Math.max(300, 100 + 22 * digests.length)}px`; // a label beside every bar
     container.replaceChildren(opensSteps(site, host, digests.map(([row]) => row)),

@@ -1,5 +1,6 @@
 // The ranks of one training side by side: which one the others wait for.
-import {PARTS, bad, barsLead, choice, choices, goneText, h, link, note, partsOf, stackedBars, table, time, valueOrReason, wideSection} from "./elements.js";
+import {PARTS, bad, barsLead, choice, choices, goneText, h, link, note, partsOf, stackedBars, table, time, valueOrReason,
+  wideSection} from "./elements.js";
 
 export async function ranks(site) {
   const runs = site.runs.filter((run) => run.has_ranks);
@@ -8,7 +9,8 @@ export async function ranks(site) {
   }
   const run = runs.find(({key}) => key === site.options.run) || runs[0];
   site.watch(run);
-  const page = h("div", {}, choices(choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go("ranks", {run: key}))), h("h1", {}, run.name));
+  const form = choices(choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go("ranks", {run: key})));
+  const page = h("div", {}, form, h("h1", {}, run.name));
   if (site.options.run && run.key !== site.options.run) {
     const other = site.runs.some(({key}) => key === site.options.run);
     page.append(h("p", {class: other ? "quiet" : "bad failed"}, other ? `The run ${site.options.run} has no traces of several ranks; this is another.`
@@ -24,9 +26,10 @@ export async function ranks(site) {
     return page;
   }
   page.append(verdict(answer), h("div", {class: "grid"}, wideSection("Typical step of each rank", bars(site, run, answer)),
-    wideSection("The ranks, per typical step", rows(site, run, answer), note(answer.no_waits ? `Waits for other ranks are not known: ${answer.no_waits}.`
-      : "wait: how much longer its collectives last than those of the rank that comes to each of them last. By durations, since the "
-        + "ranks' clocks differ; where groups of ranks overlap, as in tensor and data parallelism at once, it is an upper bound."))));
+    wideSection("The ranks, per typical step", rows(site, run, answer),
+      note(answer.no_waits ? `Waits for other ranks are not known: ${answer.no_waits}.`
+        : "wait: how much longer its collectives last than those of the rank that comes to each of them last. By durations, since the "
+          + "ranks' clocks differ; where groups of ranks overlap, as in tensor and data parallelism at once, it is an upper bound."))));
   return page;
 }
 
@@ -44,9 +47,8 @@ function parts({parts: breakdown_us, parts_us}) {
 }
 
 function bars(site, run, {ranks: all}) {
-  const shown = all.map((row) => [`rank ${row.rank}`, Object.fromEntries(Object.entries(parts(row)).map(([name, us]) => [name, us / 1e3]))]);
-  const host = stackedBars(site, PARTS, shown, {label: "Step time of each rank by part", xaxis: {title: {text: "ms per step"}},
-    yaxis: {autorange: "reversed", type: "category"}});
+  const host = stackedBars(site, PARTS, all.map((row) => [`rank ${row.rank}`, parts(row)]), {label: "Step time of each rank by part",
+    xaxis: {title: {text: "ms per step"}}, yaxis: {autorange: "reversed", type: "category"}});
   host.style.height = `${Math.min(900, 110 + 34 * all.length)}px`;
   return barsLead(site, host, "step", (at) => ({run: run.key, trace: all[at].trace}));
 }

@@ -1,7 +1,7 @@
 // One step: where its time goes, why the GPU waits, what to do.
 import {batchNote, changes} from "./compare.js";
-import {CAUSES, NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, card, chart, chosenRun, division, h, link, named, note, numberColumn, parts, per, section,
-  share, stackedBars, table, time, timelineColumn, valueOrReason, wideSection} from "./elements.js";
+import {CAUSES, NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, card, chart, chosenRun, division, h, link, named, note, numberColumn, parts, per,
+  section, share, stackedBars, table, time, timelineColumn, valueOrReason, wideSection} from "./elements.js";
 
 const MARGIN = 0.2; // of a gap's length, shown on both sides of it
 
@@ -42,11 +42,11 @@ function cards(digest) {
     return row;
   }
   for (const gpu of digest.gpus) {
-    const name = digest.gpus.length > 1 ? `GPU ${gpu.id}: ` : "";
+    const name = digest.gpus.length > 1 ? `GPU ${gpu.id}: ` : "", unsure = gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : "";
     row.append(card(share(gpu.utilization), `${name}busy: at least one kernel runs`),
       card(share(gpu.sm_efficiency), `${name}SMs at work, estimated`),
       card(gpu.occupancy_percent === null ? "–" : `${gpu.occupancy_percent.toFixed(1)} %`, `${name}occupancy, estimated`),
-      card(share(gpu.tensor_core_share), `${name}${digest.matrix_units}, of the kernel time${gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : ""}`));
+      card(share(gpu.tensor_core_share), `${name}${digest.matrix_units}, of the kernel time${unsure}`));
   }
   row.append(card(share(digest.eligible_share), "of the kernel time in operators that could use them"),
     card(first.name ?? `GPU ${first.id}`, digest.gpus.length > 1 ? `device, ${digest.gpus.length} of them` : "device"));
@@ -97,9 +97,8 @@ function breakdown(site, digest) {
   const plugin = apart || steps.outliers.length ? [note("As the profiler plugin defines it: "
     + `the mean of all ${steps.count} steps${apart && kernelCount ? ", collectives' kernels counted as kernel" : ""}`),
   rows("role", ROLES, steps.breakdown_us, steps.mean_us)] : [];
-  const inMs = Object.fromEntries(Object.entries(us).map(([name, value]) => [name, value / 1e3]));
   return section(steps.outliers.length ? `Mean step, of the ${typical.count} typical of ${steps.count}` : "Mean step",
-    stackedBars(site, names, [["", inMs]], {low: true, label: "Mean step", showlegend: false,
+    stackedBars(site, names, [["", us]], {low: true, label: "Mean step", showlegend: false,
       xaxis: {ticksuffix: " ms", range: [0, typical.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}),
     rows(title, names, us, typical.mean_us), ...plugin);
 }

@@ -279,7 +279,7 @@ export function parts(...builders) {
 }
 
 // A kernel's name, shortened as in every text; whole where the mouse rests on it, and where it is pressed.
-export function kernelName({name, short}) {
+function kernelName({name, short}) {
   if (!short || short === name) {
     return name;
   }

@@ -39,7 +39,7 @@
   /** A name for a legend, a tick or a bar: escaped, its middle left out where it is long; tooltips have it whole. */
   function shortened(name) {
     const all = Array.from(name);
-    return escaped(all.length > 32 ? [...all.slice(0, 18), "…", ...all.slice(-13)].join("") : name);
+    return escaped(all.length > 32 ? [...all.slice(0, 24), "…", ...all.slice(-7)].join("") : name);
   }
 
   /** A tooltip's lines as plotly draws them, which it does not break itself. */

@@ -13,7 +13,6 @@ from walkthrough.trace.columns import (
     distinct,
     graph_launched,
     launched_in,
-    launches,
     launching_operators,
 )
 from walkthrough.trace.intervals import Cover, integral
@@ -65,7 +64,7 @@ def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
     time = Cover(steps.start, steps.end).within(kernels.start, kernels.end)
     stepping = optimizer_calls(trace).own
     if len(stepping.start):
-        launched = launched_in(trace, launches(trace, kernels), stepping)
+        launched = launched_in(trace, kernels, stepping)
         number[launched & np.isin(number, [KINDS.index(name) for name in _OPTIMIZERS])] = KINDS.index(OPTIMIZER)
     total = np.bincount(number, weights=time, minlength=len(KINDS)) / max(len(steps.names), 1)
     rows = [(name, float(us)) for name, us in zip(KINDS, total.tolist(), strict=True) if us > 0]
@@ -114,9 +113,8 @@ def tensor_cores(
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)
 
-    call = launches(trace, kernels)
-    graphed = graph_launched(trace, call)
-    operator = launching_operators(trace, np.where(graphed, -1, call))
+    graphed = graph_launched(trace, kernels)
+    operator = launching_operators(trace, np.where(graphed, -1, kernels.call))
     launched = operator >= 0
     if len(operators):
         launched &= trace.named(operators, _is_operator)[operator]
@@ -143,7 +141,7 @@ def tensor_cores(
     fp32_matrix = in_innermost & full & (trace.named(kernels, _AMD_FP32.search) if amd else ordinary)
     tf32_matrix = in_innermost & full & sure & trace.named(kernels, _TF32.search)
     fp32_other = full & ~sure & ~fp32_matrix & trace.named(kernels, halves_under_autocast)
-    fp32_other &= ~launched_in(trace, call, optimizer_calls(trace).per_step)
+    fp32_other &= ~launched_in(trace, kernels, optimizer_calls(trace).per_step)
     return TensorCores(share, unknown, able_share, fp32_matrix, tf32_matrix, fp32_other)
 
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Nesting, Spans, Trace, distinct, launches, launching_operators
+from walkthrough.trace.columns import Nesting, Spans, Trace, distinct, launching_operators
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE
@@ -226,7 +226,7 @@ def by_operator(trace: Trace, steps: Steps) -> list[Operator]:
     if len(trace.kernels):
         mask = of_steps(trace, steps, trace.kernels) if steps.marked else np.ones(len(trace.kernels), bool)
         kernels = trace.kernels.where(mask)
-        operator = launching_operators(trace, launches(trace, kernels))
+        operator = launching_operators(trace, kernels.call)
         known = operator >= 0
         device_us = np.bincount(operators.name[operator[known]], weights=kernels.duration[known], minlength=names)
         outside_us = float(kernels.duration[~known].sum())

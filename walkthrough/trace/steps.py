@@ -5,7 +5,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace, launches, median
+from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.intervals import Cover, shares
 from walkthrough.trace.recording import CHECKPOINT, EVALUATION, NEW_EPOCH
 
@@ -325,9 +325,8 @@ def of_steps(trace: Trace, steps: Steps, work: Spans) -> np.ndarray:
 
     A copy in a stream of its own may run long before the kernels of the step that calls it.
     """
-    call = launches(trace, work)
-    called = np.append(Cover(steps.cpu_start, steps.cpu_end).holds(trace.runtime.start), False)[call]
-    return np.where(call >= 0, called, Cover(steps.start, steps.end).holds(work.start))
+    called = np.append(Cover(steps.cpu_start, steps.cpu_end).holds(trace.runtime.start), False)[work.call]
+    return np.where(work.call >= 0, called, Cover(steps.start, steps.end).holds(work.start))
 
 
 def end_of_earlier_work(start: np.ndarray, end: np.ndarray, stream: np.ndarray, step: np.ndarray) -> float:
@@ -383,7 +382,7 @@ def _with_device_work(
     starts, ends, stream = (
         np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end", "thread")
     )
-    call = np.concatenate([launches(trace, spans) for spans in work])
+    call = np.concatenate([spans.call for spans in work])
     step = np.where(call >= 0, _inside(trace.runtime, start, end)[call], -1) if len(trace.runtime) else call
     launched = np.bincount(step[step >= 0], minlength=len(start))
     if not launched.any():

@@ -8,20 +8,20 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from walkthrough.advice import input_costs, kernel_costs, launch_costs, wait_costs
-from walkthrough.advice.evidence import Evidence, Finding, always, no_effect
+from walkthrough.advice.evidence import Evidence, Finding, no_effect
 from walkthrough.advice.replay import Change
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernels import unit_name
 
-Rule = Callable[[Analysis], Evidence | None]
+Rule = Callable[[Analysis], Evidence | None] | Evidence
 
 
 class Cost(Struct, frozen=True, kw_only=True):
     """A cost, and what is known of treating it. Rules take the analysis of the typical steps.
 
     id: its name. title: what to do. step: the script in steps/ that does it, or None. on_gpu, on_cpu: the rules for
-    traces with kernels and without; None, or a rule that returns None, where that is no cost to speak of there.
+    traces with kernels and without, or what is so for all of them; None where that is no cost to speak of there.
     title_on_cpu: where it is another. change: what treating it would change, for a `Replay`; None where no trace tells:
     the cost followed as far as the trace can show, so that what is to go, goes, and what is to be fused, runs once.
     finding: the rule for what stands out because of it. of_trace: whether that is about the trace as a whole, so that
@@ -88,7 +88,7 @@ class Advice(Struct, frozen=True):
         return max(left, 1 - self.share_of_step) if self.cost.changes_training else left
 
 
-_NOTHING_COPIED = always(no_effect("no GPU in this trace: nothing is copied to a device"))
+_NOTHING_COPIED = no_effect("no GPU in this trace: nothing is copied to a device")
 
 COSTS = (
     Cost(
@@ -96,7 +96,7 @@ COSTS = (
         title="mixed precision, on Tensor Cores",
         step="01_amp",
         on_gpu=kernel_costs.mixed_precision,
-        on_cpu=always(Evidence("whether bf16 is faster depends on this CPU's instructions, which no trace shows")),
+        on_cpu=Evidence("whether bf16 is faster depends on this CPU's instructions, which no trace shows"),
         title_on_cpu="mixed precision",
         change=kernel_costs.in_16_bits,
         finding=kernel_costs.precision_mix,
@@ -189,7 +189,7 @@ COSTS = (
         on_gpu=input_costs.data_on_device,
         on_cpu=input_costs.data_in_memory,
         title_on_cpu="prepare a batch at once",
-        change=input_costs.without_loading_and_copies,
+        change=lambda a: input_costs.without_loading(a) | input_costs.without_copies(a, "h2d"),
         idle=("dataloader", "copy"),
     ),
     Cost(
@@ -197,8 +197,8 @@ COSTS = (
         title="channels last",
         step="09_channels_last",
         on_gpu=kernel_costs.channels_last,
-        on_cpu=always(Evidence("which layout suits a CPU's convolutions, no trace shows")),
-        change=kernel_costs.one_layout,
+        on_cpu=Evidence("which layout suits a CPU's convolutions, no trace shows"),
+        change=lambda a: kernel_costs.without(kernel_costs.converts_layout(a)),
         finding=kernel_costs.layout_conversions,
         shortens_gpu_work=True,
     ),
@@ -207,7 +207,7 @@ COSTS = (
         title="do not synchronise",
         step="10_no_hidden_syncs",
         on_gpu=wait_costs.hidden_syncs,
-        on_cpu=always(no_effect("no GPU in this trace: nothing to wait for")),
+        on_cpu=no_effect("no GPU in this trace: nothing to wait for"),
         change=wait_costs.without_waits,
         idle=("synchronisation",),
     ),
@@ -215,7 +215,7 @@ COSTS = (
         id="results_on_device",
         title="leave results on the GPU",
         on_gpu=input_costs.results_on_device,
-        change=input_costs.without_results,
+        change=lambda a: input_costs.without_copies(a, "d2h"),
         idle=("copy",),
     ),
     Cost(
@@ -224,7 +224,7 @@ COSTS = (
         step="11_fused_optimizer",
         on_gpu=launch_costs.fused_optimizer,
         on_cpu=launch_costs.fused_optimizer_on_cpu,
-        change=launch_costs.one_optimizer_launch,
+        change=lambda a: launch_costs.fused(a, a.phases.optimizer),
         finding=launch_costs.unfused_optimizer,
         idle=("launch",),
         shortens_gpu_work=True,
@@ -233,8 +233,8 @@ COSTS = (
         id="cudnn_benchmark",
         title="choose algorithms by timing",
         step="12_cudnn_benchmark",
-        on_gpu=always(Evidence("whether another of cuDNN's algorithms is faster, no trace shows")),
-        on_cpu=always(no_effect("cuDNN's algorithms are for GPUs")),
+        on_gpu=Evidence("whether another of cuDNN's algorithms is faster, no trace shows"),
+        on_cpu=no_effect("cuDNN's algorithms are for GPUs"),
     ),
     Cost(
         id="compile",
@@ -253,7 +253,7 @@ COSTS = (
         step="14_compile_loss",
         on_gpu=launch_costs.compile_loss,
         on_cpu=launch_costs.compile_loss_on_cpu,
-        change=launch_costs.compiled_loss,
+        change=lambda a: launch_costs.fused(a, a.phases.preparing | a.phases.loss),
         idle=("launch",),
     ),
     Cost(
@@ -261,8 +261,8 @@ COSTS = (
         title="CUDA graphs",
         step="15_cuda_graphs",
         on_gpu=launch_costs.cuda_graphs,
-        on_cpu=always(no_effect("no GPU in this trace: nothing is launched")),
-        change=launch_costs.one_launch,
+        on_cpu=no_effect("no GPU in this trace: nothing is launched"),
+        change=lambda a: Change(cpu=[(launch_costs.model_code(a), 0.0)]),
         finding=launch_costs.many_small_launches,
         idle=("launch",),
         joins_launches=True,
@@ -271,8 +271,8 @@ COSTS = (
         id="data_parallel",
         title="train on several GPUs",
         step="16_data_parallel",
-        on_gpu=always(Evidence("what another GPU would add, no trace of one process shows")),
-        on_cpu=always(Evidence("they share these cores: no trace shows")),
+        on_gpu=Evidence("what another GPU would add, no trace of one process shows"),
+        on_cpu=Evidence("they share these cores: no trace shows"),
         title_on_cpu="train in several processes",
     ),
     Cost(id="graph_capture", finding=wait_costs.graph_capture, of_trace=True),
@@ -310,7 +310,7 @@ COSTS = (
         id="fused_attention",
         title="fuse attention",
         on_gpu=kernel_costs.fused_attention,
-        change=kernel_costs.one_attention_kernel,
+        change=lambda a: kernel_costs.without(kernel_costs.attention(a)[1]),
         finding=kernel_costs.unfused_attention,
         shortens_gpu_work=True,
     ),

@@ -91,7 +91,7 @@ def costs_of(a: Analysis) -> list[Advice]:
     costs = []
     for cost in COSTS:
         rule = cost.on_gpu if len(a.trace.kernels) else cost.on_cpu
-        if rule and (evidence := rule(a)):
+        if evidence := rule(a) if callable(rule) else rule:
             us = evidence.share * a.steps.mean_us
             advice = Advice(cost, cost.title_for(a), evidence.why, evidence.share, evidence.gain, us_per_step=us)
             costs.append(advice)

@@ -4,7 +4,7 @@ import pytest
 from support import ROOT, STEPS
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.advice.catalogue import BY_ID, COSTS, Advice, Cost
+from walkthrough.advice.catalogue import BY_ID, COSTS, Advice
 from walkthrough.advice.evidence import bounded
 from walkthrough.advice.gains import despite_a_stall, ranked
 from walkthrough.advice.summary import summarize
@@ -89,25 +89,25 @@ def test_every_cost_has_an_id_of_its_own_and_is_about_gaps_with_a_known_cause_or
 WITHOUT_A_GAP = {"mixed_precision", "channels_last", "cudnn_benchmark", "data_parallel", "fused_attention"}
 
 
-def some(step, share, gain=None, estimate=None, **flags):
-    """An `Advice` of a cost that no catalogue has."""
-    return Advice(Cost(id=step or "some", step=step, **flags), "t", "w", share, gain, estimate)
+def some(name, share, gain=None, estimate=None):
+    """An `Advice` on that cost."""
+    return Advice(BY_ID[name].step, "t", "w", share, gain, estimate, id=name)
 
 
-def some_bounded(step, share, **flags):
-    return some(step, share, bounded("w", share).gain, **flags)
+def some_bounded(name, share):
+    return some(name, share, bounded("w", share).gain)
 
 
 def test_a_cost_without_a_bound_ranks_by_its_share():
-    unknown = some("02_x", 0.3)
-    larger, smaller = some_bounded("03_x", 0.4), some_bounded("04_x", 0.2)
-    assert ranked([some("01_x", 0.0), smaller, unknown, larger]) == [larger, unknown, smaller]
+    unknown = some("compile", 0.3)
+    larger, smaller = some_bounded("uint8_images", 0.4), some_bounded("pinned_memory", 0.2)
+    assert ranked([some("mixed_precision", 0.0), smaller, unknown, larger]) == [larger, unknown, smaller]
 
 
 def test_where_the_gpu_waits_for_itself_bounds_over_the_cpus_work_are_no_advice(summary):
-    kernels = some_bounded("01_amp", 0.3, shortens_gpu_work=True)
-    python, launches = some_bounded(None, 0.3), some_bounded("15_cuda_graphs", 0.2)
-    explained = some("15_cuda_graphs", 0.3, None, 1.4)
+    kernels = some_bounded("mixed_precision", 0.3)
+    python, launches = some_bounded("host_python", 0.3), some_bounded("cuda_graphs", 0.2)
+    explained = some("cuda_graphs", 0.3, None, 1.4)
     assert despite_a_stall([python, kernels, launches, explained]) == [kernels, explained]
 
     builder = TraceBuilder()
@@ -124,21 +124,25 @@ def test_where_the_gpu_waits_for_itself_bounds_over_the_cpus_work_are_no_advice(
 
 
 def test_gains_as_good_as_equal_are_in_the_order_of_the_steps():
-    def estimated(step, gain):
-        return some(step, 0.3, None, gain)
+    def estimated(name, gain):
+        return some(name, 0.3, None, gain)
 
-    later, earlier, best = estimated("13_x", 1.52), estimated("04_x", 1.49), estimated(None, 1.7)
+    later, earlier, best = (
+        estimated("compile", 1.52),
+        estimated("dataloader_workers", 1.49),
+        estimated("host_python", 1.7),
+    )
     assert ranked([later, earlier, best]) == [best, earlier, later]
-    assert ranked([estimated("13_x", 1.6), earlier])[0].step == "13_x"
-    least, less = estimated("01_x", 1.0), estimated("11_x", 1.03)
+    assert ranked([estimated("compile", 1.6), earlier])[0].id == "compile"
+    least, less = estimated("mixed_precision", 1.0), estimated("fused_optimizer", 1.03)
     assert ranked([least, less]) == [less, least]  # of gains that small the estimate alone decides
 
 
 def test_a_bigger_batch_is_ranked_by_its_cost():
     def bigger(share):
-        return some("02_bigger_batch", share, None, 1.8, changes_training=True)
+        return some("bigger_batch", share, None, 1.8)
 
-    other = some("15_x", 0.3, None, 1.3)
+    other = some("cuda_graphs", 0.3, None, 1.3)
     assert ranked([bigger(0.02), other]) == [other, bigger(0.02)]
     assert ranked([bigger(0.24), other]) == [other, bigger(0.24)]  # alike
     assert ranked([bigger(0.4), other]) == [bigger(0.4), other]

@@ -12,7 +12,6 @@ import pytest
 from support import ROOT, assert_refused, make_result, run_program, write_run
 from support.trace_builder import V100, TraceBuilder, two_steps
 
-from walkthrough.advice.catalogue import Advice, Cost
 from walkthrough.cli import main
 from walkthrough.compare import compare
 from walkthrough.compare import predictions as predicted
@@ -299,11 +298,8 @@ def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(ru
     assert "miss" in out
 
 
-OF_STEP_04 = Cost(id="some", step="04_x")
-
-
 def test_gains_within_the_bound_are_no_miss():
-    advice = Advice(OF_STEP_04, "t", "w", 0.2, 1.25)
+    advice = predicted.Advice("04_x", "t", "w", 0.2, 1.25)
     outcome = {
         low: predicted.Prediction("a", "b", advice, Ratio(1.3, low, 1.4, 5)).outcome for low in (1.2, 1.25, 1.27)
     }
@@ -314,7 +310,7 @@ def test_gains_within_the_bound_are_no_miss():
 def test_an_estimate_lies_inside_the_measured_interval_above_or_below_it():
     gain = Ratio(1.3, 1.2, 1.4, 5)
     where = {
-        estimate: predicted.Prediction("a", "b", Advice(OF_STEP_04, "t", "w", 0.2, None, estimate), gain)
+        estimate: predicted.Prediction("a", "b", predicted.Advice("04_x", "t", "w", 0.2, None, estimate), gain)
         for estimate in (None, 1.1, 1.2, 1.4, 1.5)
     }
     assert [row.estimate for row in where.values()] == [None, "below", "inside", "inside", "above"]
@@ -324,8 +320,8 @@ def test_an_estimate_lies_inside_the_measured_interval_above_or_below_it():
 
 
 def test_an_interval_that_holds_both_no_gain_and_the_bound_decides_nothing():
-    some = Advice(OF_STEP_04, "t", "w", 0.2, 1.25)
-    none = Advice(OF_STEP_04, "t", "w", 0.0, 1.0)
+    some = predicted.Advice("04_x", "t", "w", 0.2, 1.25)
+    none = predicted.Advice("04_x", "t", "w", 0.0, 1.0)
     outcomes = [
         predicted.Prediction("a", "b", advice, Ratio(1.02, 0.9, high, 5)).outcome
         for advice, high in ((some, 1.2), (some, 1.3), (none, 1.1))

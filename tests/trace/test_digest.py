@@ -14,6 +14,7 @@ from walkthrough.advice.digest import digest, serve
 from walkthrough.advice.summary import summarize
 from walkthrough.trace.operators import OUTSIDE
 
+
 @pytest.fixture
 def of(tmp_path):
     """of(builder): the digest of a trace made by hand."""

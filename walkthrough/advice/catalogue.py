@@ -47,45 +47,52 @@ class Cost(Struct, frozen=True, kw_only=True):
     joins_launches: bool = False
     changes_training: bool = False
 
-    def title_for(self, a: Analysis) -> str:
-        """What to do about it in the program of that trace."""
-        if not len(a.trace.kernels):
-            return self.title_on_cpu or self.title
-        return self.title.replace("Tensor Cores", unit_name(a.trace))
+    def advice(self, a: Analysis) -> "Advice | None":
+        """What the rule for that trace finds; the share is 0 where the trace does not show the cost."""
+        on_gpu = len(a.trace.kernels) > 0
+        rule = self.on_gpu if on_gpu else self.on_cpu
+        evidence = rule(a) if callable(rule) else rule
+        if not evidence:
+            return None
+        title = self.title.replace("Tensor Cores", unit_name(a.trace))
+        return Advice(
+            self.step,
+            title if on_gpu else self.title_on_cpu or self.title,
+            evidence.why,
+            evidence.share,
+            evidence.gain,
+            us_per_step=evidence.share * a.steps.mean_us,
+            id=self.id,
+        )
 
 
 class Advice(Struct, frozen=True):
-    """What to do about a cost of a trace.
+    """What to do about a cost of a trace: plain values, which records keep too.
 
-    why: the evidence. share_of_step: the cost, or what it slows down, as a share of the mean typical step, 0..1.
-    predicted_gain: at most this many times faster; None where there is no bound. estimated_gain: so many times faster
-    by a replay of the trace; None where that cannot tell. us_per_step: that share in µs.
+    step, title, id: of the cost. why: the evidence. share_of_step: the cost, or what it slows down, as a share of the
+    mean typical step, 0..1; us_per_step: the same in µs. predicted_gain: at most this many times faster; None where
+    there is no bound. estimated_gain: so many times faster by a replay of the trace; None where that cannot tell.
     """
 
-    cost: Cost
+    step: str | None
     title: str
     why: str
     share_of_step: float
     predicted_gain: float | None
     estimated_gain: float | None = None
     us_per_step: float = 0.0
+    id: str = ""
 
     @property
-    def id(self) -> str:
-        """Of the cost."""
-        return self.cost.id
-
-    @property
-    def step(self) -> str | None:
-        """The script in steps/ that treats the cost, or None."""
-        return self.cost.step
+    def cost(self) -> Cost:
+        """The entry of the catalogue."""
+        return BY_ID[self.id]
 
     @property
     def remaining(self) -> float:
-        """The share of the step that is left: by the estimate, else at best; of a bigger batch without the cost."""
+        """The share of the step that is left: by the estimate, else at best."""
         gain = self.estimated_gain or self.predicted_gain
-        left = 1 / gain if gain else 1 - self.share_of_step
-        return max(left, 1 - self.share_of_step) if self.cost.changes_training else left
+        return 1 / gain if gain else 1 - self.share_of_step
 
 
 _NOTHING_COPIED = no_effect("no GPU in this trace: nothing is copied to a device")

@@ -26,9 +26,8 @@ from walkthrough.trace.communication import parts_us
 from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.kernels import Kernel
 from walkthrough.trace.memory import Copies, Memory, thinned
-from walkthrough.trace.operators import by_operator
 from walkthrough.trace.steps import ROLES
-from walkthrough.trace.timeline.lanes import lanes
+from walkthrough.trace.timeline import lanes
 from walkthrough.trace.units import micro_sign
 
 TOP_KERNELS, TOP_OPERATORS, TOP_ALLOCATIONS = 500, 500, 12  # rows of the page's tables
@@ -46,7 +45,7 @@ def digest(summary: Summary) -> dict[str, object]:
     copies, kinds, idle, communication and parts per step ("per" says in words of which: `wording.per_step`).
     """
     steps, typical, usual = summary.analysis.steps, summary.analysis.typical.steps, summary.usual
-    count, operators = wording.count(summary), by_operator(summary.analysis.trace, summary.analysis.typical.steps)
+    count, operators = wording.count(summary), summary.analysis.typical.operators
     scale = len(typical.names) / count  # of what is per step already: see `wording.per_step`
     kernels, recording = usual.in_steps.kernels, summary.analysis.trace.recording
     rank = summary.analysis.trace.rank
@@ -103,10 +102,10 @@ def digest(summary: Summary) -> dict[str, object]:
         "kernels": [_kernel(kernel, count) for kernel in kernels[:TOP_KERNELS]],
         "kinds": {kind: us * scale for kind, us in usual.kinds.items()},
         "matrix_units": summary.matrix_units,
-        "operator_us": sum(operator.us for operator in operators) * scale,
+        "operator_us": sum((operator.us / count for operator in operators), 0.0),
         "operator_names": len(operators),
         "operators": [
-            {"name": row.name, "count": row.count * scale, "us": row.us * scale, "device_us": row.device_us * scale}
+            {"name": row.name, "count": row.count / count, "us": row.us / count, "device_us": row.device_us / count}
             for row in operators[:TOP_OPERATORS]
         ],
         "copies": {name: _copies(copies, count) for name, copies in usual.in_steps.copies.items()},
@@ -221,9 +220,13 @@ def answer(words: Sequence[str]) -> bytes:
         raise InputError("the steps are counted from 0, and the last is not before the first")
     with Chunks(options.trace) as chunks:
         summary = summarize(chunks, details=options.lanes)
-    result: dict[str, Any] = lanes(summary, options.first, options.last) if options.lanes else digest(summary)
+    result: dict[str, Any] = _lanes(summary, options.first, options.last) if options.lanes else digest(summary)
     result["warnings"] = [_encodable(line) for line in result["warnings"]]
     return msgspec.json.encode(result, enc_hook=lambda value: value.item())  # numpy's numbers
+
+
+def _lanes(summary: Summary, first: int | None, last: int | None) -> dict[str, Any]:
+    return lanes(summary.analysis, [(finding.what, finding.when) for finding in summary.findings], first, last)
 
 
 class Answer(Struct, frozen=True):

@@ -7,10 +7,10 @@ from walkthrough.advice.kernel_costs import fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct, median
-from walkthrough.trace.communication import exposed_on_cpu, is_collective, is_exchange
+from walkthrough.trace.communication import exposed_on_cpu
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover, integral
-from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX
+from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, is_collective, is_exchange
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import pauses

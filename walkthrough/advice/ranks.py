@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from walkthrough.advice.summary import Summary
 from walkthrough.trace.columns import Spans, Trace
-from walkthrough.trace.communication import is_collective, is_gloo, ways_to_communicate_less
+from walkthrough.trace.communication import ways_to_communicate_less
+from walkthrough.trace.kernel_names import is_collective, is_gloo
 from walkthrough.trace.steps import Steps
 from walkthrough.trace.units import fine_time_text
 

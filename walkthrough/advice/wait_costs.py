@@ -13,10 +13,10 @@ from walkthrough.advice.input_costs import calls_of_copies
 from walkthrough.advice.replay import Change
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct
-from walkthrough.trace.communication import exposed_on_cpu, is_collective, ways_to_communicate_less
+from walkthrough.trace.communication import exposed_on_cpu, ways_to_communicate_less
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import COLLECTIVE, short_name
+from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import innermost_functions, pauses, stepping_thread

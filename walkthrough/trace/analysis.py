@@ -33,7 +33,7 @@ class Analysis:
 
     def __init__(self, trace: Trace, of_steps: Steps | None = None, whole: "Analysis | None" = None) -> None:
         self.trace, self.whole = trace, whole or self
-        self.steps = steps.steps(trace) if of_steps is None else of_steps
+        self.steps = outliers.with_reasons(trace, steps.steps(trace)) if of_steps is None else of_steps
 
     @cached_property
     def typical(self) -> "Analysis":
@@ -114,9 +114,9 @@ class Analysis:
         return memory.step_bytes(self.trace, self.steps)
 
     @cached_property
-    def workload(self) -> workload.Nature:
+    def workload(self) -> workload.Workload:
         """What the trace is of: training, compiled code, a start-up, …"""
-        return workload.nature(self.trace, self.steps, self.idle)
+        return workload.workload(self.trace, self.steps, self.idle)
 
     @property
     def step_count(self) -> int:

@@ -83,8 +83,8 @@ def added_by_findings(path, rounds):
         return run
 
     gains.findings = timed(gains.findings)
-    for name in ("__init__", "advice", "findings", "worth_following"):
-        setattr(gains.Estimates, name, timed(getattr(gains.Estimates, name)))
+    for name in ("estimated", "of_finding", "worth_following"):
+        setattr(gains.Gains, name, timed(getattr(gains.Gains, name)))
     shares = []
     for _ in range(rounds):
         spent, begin = 0.0, time.process_time()

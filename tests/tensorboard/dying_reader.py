@@ -6,9 +6,9 @@ It exits at once for the worker "dies", and in the middle of its answer for the 
 import os
 import sys
 
-from walkthrough.tensorboard import reader
+from walkthrough.tensorboard import worker
 
-read = reader.read
+read = worker.read
 
 
 def dying(job):
@@ -22,5 +22,5 @@ def dying(job):
 
 if __name__ == "__main__":
     ANSWERS = os.dup(1)
-    reader.read = dying
-    reader.start(int(sys.argv[1]))
+    worker.read = dying
+    worker.start(int(sys.argv[1]))

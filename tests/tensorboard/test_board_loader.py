@@ -31,7 +31,7 @@ def load(tmp_path, monkeypatch):
     """load(**options): the `Loading` of the runs in tmp_path/logs, searched once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
-        from walkthrough.tensorboard.loading import Loading
+        from walkthrough.tensorboard.profiler_plugin import Loading
         from walkthrough.tensorboard.traces import folders_below
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     opened = []
@@ -70,7 +70,7 @@ def test_a_child_that_dies_is_not_waited_for_and_the_others_are_loaded(tmp_path,
 
 
 def test_a_run_without_one_readable_trace_is_not_offered(tmp_path, load):
-    from walkthrough.tensorboard.loading import NotReadable, Unknown
+    from walkthrough.tensorboard.profiler_plugin import NotReadable, Unknown
 
     trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
     loading = loaded(load(program=DYING))
@@ -135,7 +135,7 @@ def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp
 
 
 def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monkeypatch):
-    monkeypatch.setattr("walkthrough.tensorboard.loading.DISK_LIMIT", 1)  # byte
+    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.DISK_LIMIT", 1)  # byte
     for name in ("one", "two"):
         for worker in "abc":
             trace(tmp_path / "logs" / name / f"{worker}.pt.trace.json")
@@ -185,7 +185,7 @@ def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_rea
 
 
 def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load, monkeypatch):
-    from walkthrough.tensorboard.loading import NotYet
+    from walkthrough.tensorboard.profiler_plugin import NotYet
 
     def asked(child, count):
         file = tmp_path / f"asked{child}"
@@ -199,7 +199,7 @@ def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natura
         with pytest.raises(NotYet):
             loading.run(name, 0)
 
-    monkeypatch.setattr("walkthrough.tensorboard.loading.READERS", 1)
+    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.READERS", 1)
     for number in (1, 2, 10, 11):
         for worker in "ab":
             trace(tmp_path / "logs" / f"run{number}" / f"{worker}.pt.trace.json")
@@ -215,7 +215,7 @@ def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natura
 
 
 def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog, monkeypatch):
-    monkeypatch.setattr("walkthrough.tensorboard.loading.RETRY_SECONDS", 0)
+    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.RETRY_SECONDS", 0)
     trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
     loading = load(program=DYING)
     for tries in (1, 2, 2):
@@ -243,7 +243,7 @@ def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
 
 
 def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
-    from walkthrough.tensorboard.runs import Runs
+    from walkthrough.tensorboard.log_folders import Runs
 
     for name in ("run/a", "run/.a", "run/.hidden/a", ".ipynb_checkpoints/a"):
         trace(tmp_path / "logs" / f"{name}.pt.trace.json")
@@ -253,7 +253,7 @@ def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
 
 
 def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
-    from walkthrough.tensorboard import runs
+    from walkthrough.tensorboard import log_folders
     from walkthrough.trace import source
 
     for name in ("a", "b"):
@@ -266,11 +266,11 @@ def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_p
         return found
 
     monkeypatch.setattr(source, "traces_in", then_vanishes)
-    (run,) = runs.Runs([("", str(tmp_path / "logs"))]).latest().values()
+    (run,) = log_folders.Runs([("", str(tmp_path / "logs"))]).latest().values()
     assert (len(found), list(run.traces), len(run.versions)) == (2, ["a.pt.trace.json"], 1)
     names = ["a.pt.trace.json", "b.pt.trace.json"]  # as listed before it vanished
     monkeypatch.setattr(source, "traces_in", traces_in)
-    assert list(runs._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
+    assert list(log_folders._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
 
 
 def profiles(*builders, folder):
@@ -281,7 +281,7 @@ def profiles(*builders, folder):
         from torch_tb_profiler.profiler.data import RunProfileData
         from torch_tb_profiler.profiler.run_generator import RunGenerator
 
-        import walkthrough.tensorboard.parser  # noqa: F401  # it patches the plugin
+        import walkthrough.tensorboard.profiler_parser  # noqa: F401  # it patches the plugin
 
         data = [RunProfileData.parse("w", None, str(path), str(folder)) for path in paths]
         return [RunGenerator("w", None, parsed).generate_run_profile() for parsed in data]

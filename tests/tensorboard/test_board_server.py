@@ -19,7 +19,7 @@ from walkthrough.compare.compare import ladders
 from walkthrough.compare.roofs import StepBytes
 from walkthrough.results import result
 from walkthrough.tensorboard import kept, plugin
-from walkthrough.tensorboard.runs import Runs
+from walkthrough.tensorboard.log_folders import Runs
 from walkthrough.trace.kernel_name import short_name
 from walkthrough.trace.steps import ROLES
 from walkthrough.trace.summary import summarize

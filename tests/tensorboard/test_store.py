@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.board import PATIENCE
 
-from walkthrough.tensorboard.store import Store
+from walkthrough.tensorboard.answers import Store
 
 WAITING = str(Path(__file__).with_name("waiting_child.py"))
 
@@ -23,7 +23,7 @@ def until(ready):
 @pytest.fixture
 def store_of(tmp_path, monkeypatch):
     """store_of(*program): a `Store` with one child."""
-    monkeypatch.setattr("walkthrough.tensorboard.store.SETTLE_SECONDS", 0)
+    monkeypatch.setattr("walkthrough.tensorboard.answers.SETTLE_SECONDS", 0)
     opened = []
 
     def start(*program):
@@ -52,7 +52,7 @@ def test_what_was_asked_for_last_is_read_first_and_what_nobody_waits_for_last(tm
 
 
 def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, store_of, monkeypatch):
-    monkeypatch.setattr("walkthrough.tensorboard.store.RETRY_SECONDS", 0)
+    monkeypatch.setattr("walkthrough.tensorboard.answers.RETRY_SECONDS", 0)
     path, log = tmp_path / "trace", tmp_path / "log"
     path.write_text("{}")
     store = store_of("-c", f"input(); open({str(log)!r}, 'a').write('.'); exit(9)")

@@ -18,19 +18,19 @@ from walkthrough.compare.statistics import Rounds
 from walkthrough.compare.summary import intervals, notes_of, prediction, summary
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
-from walkthrough.tensorboard import hosts, offline, ranks
+from walkthrough.tensorboard import hosts, profiler_pages, ranks
+from walkthrough.tensorboard.answers import ANY_STEPS, Kind, Steps, Store
 from walkthrough.tensorboard.download import download
-from walkthrough.tensorboard.runs import Run, Runs, roots_of
-from walkthrough.tensorboard.store import ANY_STEPS, Kind, Steps, Store
+from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
 log = logging.getLogger("walkthrough")
 PAGE = {  # the tab's own files: {route: content type}
-    f"/{file.name}": offline.CONTENT_TYPES[file.suffix]
-    for file in sorted(offline.STATIC.iterdir())
-    if file.name not in offline.OWN_FILES
+    f"/{file.name}": profiler_pages.CONTENT_TYPES[file.suffix]
+    for file in sorted(profiler_pages.STATIC.iterdir())
+    if file.name not in profiler_pages.OWN_FILES
 }
 READ_AHEAD = 40  # runs whose traces are read before the page asks for them
 A_DAY = 24 * 3600  # s
@@ -250,7 +250,7 @@ def _json(request: wrappers.Request, value: dict[str, Any], code: int = 200) -> 
 
 def _file(route: str, content_type: str) -> Answer:
     def answer(request: wrappers.Request) -> wrappers.Response:
-        content = (offline.STATIC / route[1:]).read_bytes()
+        content = (profiler_pages.STATIC / route[1:]).read_bytes()
         return http_util.Respond(request, content, content_type)
 
     return answer
@@ -265,5 +265,5 @@ def _plotly(request: wrappers.Request) -> wrappers.Response:
 
 @cache
 def _gzipped_plotly() -> bytes | None:
-    script = offline.plotly_js()
+    script = profiler_pages.plotly_js()
     return script and gzip.compress(script, 6)

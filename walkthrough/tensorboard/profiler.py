@@ -11,8 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walkthrough.tensorboard import hosts, offline
-from walkthrough.tensorboard.runs import REMOTE, roots_of
+from walkthrough.tensorboard import hosts, profiler_pages
+from walkthrough.tensorboard.log_folders import REMOTE, roots_of
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -44,8 +44,6 @@ def patch() -> None:
         raise NotPatched(f"version {installed} is installed, only {VERSION} can be patched")
     from torch_tb_profiler import io, plugin
 
-    import walkthrough.tensorboard.loading
-    import walkthrough.tensorboard.parser  # noqa: F401  # it patches the parser
 
     io.Cache.__init__ = _cache_init
     _load_in_order(plugin.TorchProfilerPlugin)
@@ -62,11 +60,11 @@ def _serve_without_internet(plugin: Any, folder: Path) -> None:
     plugin_apps = plugin.get_plugin_apps
 
     def get_plugin_apps(self: Any) -> dict[str, "WSGIApplication"]:
-        apps = plugin_apps(self) | {f"/{name}": self.static_file_route for name in offline.OWN_FILES}
+        apps = plugin_apps(self) | {f"/{name}": self.static_file_route for name in profiler_pages.OWN_FILES}
         apps["/failures"] = self.failures_route
         return {route: hosts.guarded(_read_only(app), self.walkthrough_flags) for route, app in apps.items()}
 
-    plugin.static_file_route, plugin.get_plugin_apps = offline.static_file_route(folder), get_plugin_apps
+    plugin.static_file_route, plugin.get_plugin_apps = profiler_pages.static_file_route(folder), get_plugin_apps
 
 
 def _read_only(app: "WSGIApplication") -> "WSGIApplication":
@@ -85,7 +83,7 @@ def _load_in_order(plugin: Any) -> None:
     """Let `Loading` read the runs, those of --logdir_spec too: unpatched, the plugin searches its working directory."""
     from werkzeug import exceptions, wrappers
 
-    from walkthrough.tensorboard.loading import Loading, NotReadable, NotYet, Unknown
+    from walkthrough.tensorboard.profiler_plugin import Loading, NotReadable, NotYet, Unknown
 
     plugin_init = plugin.__init__
 
@@ -106,7 +104,7 @@ def _load_in_order(plugin: Any) -> None:
             try:
                 writing = self.walkthrough_loading.search()
             except Exception:
-                offline.log.exception("the log folders cannot be searched")
+                profiler_pages.log.exception("the log folders cannot be searched")
             took = time.monotonic() - begun
             time.sleep(max(SEARCH_SECONDS_WRITING if writing else SEARCH_SECONDS, 5 * took))
 

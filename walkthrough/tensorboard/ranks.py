@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from walkthrough.results.errors import printable
-from walkthrough.tensorboard.runs import Run
-from walkthrough.tensorboard.store import Store
+from walkthrough.tensorboard.answers import Store
+from walkthrough.tensorboard.log_folders import Run
 from walkthrough.trace import ranks, source
 from walkthrough.trace.units import micro_sign
 

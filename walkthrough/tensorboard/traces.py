@@ -16,7 +16,7 @@ from torch_tb_profiler import consts, io
 
 from walkthrough.tensorboard.children import SETTLE_SECONDS
 from walkthrough.tensorboard.kept import hash_of_code, hashed
-from walkthrough.tensorboard.runs import MAX_FOLDERS, REMOTE
+from walkthrough.tensorboard.log_folders import MAX_FOLDERS, REMOTE
 
 CODE = tuple(Path(__file__).parents[1] / name for name in ("tensorboard", "trace"))
 

@@ -1,4 +1,4 @@
-"""A child of TensorBoard that reads traces for PYTORCH_PROFILER: `python -m walkthrough.tensorboard.reader`.
+"""A child of TensorBoard that reads traces for PYTORCH_PROFILER: `python -m walkthrough.tensorboard.worker`.
 
 Each line of its input is a `Job` as JSON; it writes the trace's profile to the job's file `into` and answers with an
 `Outcome`, a line of JSON. It ends with its input, or after a trace that took much memory, which Python would keep.
@@ -53,13 +53,13 @@ def read(job: Job) -> Outcome:
     from torch_tb_profiler.profiler.data import DistributedRunProfileData
     from torch_tb_profiler.profiler.run_generator import RunGenerator
 
-    from walkthrough.tensorboard import parser  # it patches the two
+    from walkthrough.tensorboard import profiler_parser  # it patches the two
 
     if _is_changed(job):
         return Outcome(changed=True)
     try:
         into = Path(job.into)
-        data, copy = parser.parse(job.worker, job.span, job.path)
+        data, copy = profiler_parser.parse(job.worker, job.span, job.path)
         if copy:
             data.trace_file_path = str(repaired(into))
         profile = RunGenerator(job.worker, job.span, data).generate_run_profile()

@@ -18,17 +18,17 @@ from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
 from walkthrough.tensorboard.children import IDLE_SECONDS, RETRY_SECONDS, Child, Died
 from walkthrough.tensorboard.kept import Kept, cache_folder
+from walkthrough.tensorboard.log_folders import natural
 from walkthrough.tensorboard.profiles import Missing, Profiles
-from walkthrough.tensorboard.reader import Job, Outcome
-from walkthrough.tensorboard.runs import natural
 from walkthrough.tensorboard.traces import Folder, Trace
+from walkthrough.tensorboard.worker import Job, Outcome
 
 log = logging.getLogger("walkthrough")
 DISK_LIMIT = 2**30  # bytes of kept profiles
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = min(8, usable_cores())
 # The warnings that are left out are the plugin's: it was written for old pandas.
-PROGRAM = ("-W", "ignore", "-m", "walkthrough.tensorboard.reader")
+PROGRAM = ("-W", "ignore", "-m", "walkthrough.tensorboard.worker")
 COMPARED = 2  # runs that may be asked for at a time, by the Diff view: their profiles may exceed `DISK_LIMIT`
 BEHIND = 15  # how "nice" children are that read what nobody waits for
 

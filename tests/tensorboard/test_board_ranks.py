@@ -2,7 +2,7 @@
 
 import pytest
 
-from walkthrough.tensorboard import ranks as board_ranks
+from walkthrough.tensorboard import plugin as board_ranks
 from walkthrough.trace.ranks import Rank
 from walkthrough.trace.steps import ROLES
 

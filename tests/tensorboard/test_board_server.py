@@ -18,7 +18,7 @@ from walkthrough.compare import gpu_memory, roofs
 from walkthrough.compare.compare import ladders
 from walkthrough.compare.roofs import StepBytes
 from walkthrough.results import result
-from walkthrough.tensorboard import kept, plugin
+from walkthrough.tensorboard import answers, plugin
 from walkthrough.tensorboard.log_folders import Runs
 from walkthrough.trace.kernel_name import short_name
 from walkthrough.trace.steps import ROLES
@@ -47,7 +47,7 @@ def test_what_is_kept_of_a_trace_depends_on_all_code_that_reads_it(tmp_path):
     hashes = set()
     for code in ("1", "2"):
         rule.write_text(code)
-        hashes.add(kept.hash_of_code.__wrapped__((tmp_path,)))
+        hashes.add(answers.hash_of_code.__wrapped__((tmp_path,)))
     assert len(hashes) == 2
 
 

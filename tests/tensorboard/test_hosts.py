@@ -2,7 +2,7 @@
 
 import pytest
 
-from walkthrough.tensorboard.hosts import guarded, host_of, is_allowed
+from walkthrough.tensorboard.plugin import guarded, host_of, is_allowed
 
 
 @pytest.mark.parametrize(

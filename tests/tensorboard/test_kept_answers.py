@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from walkthrough.tensorboard.kept import Kept, key_of
+from walkthrough.tensorboard.answers import Kept, key_of
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from support import ROOT
 from support.by_tensorboard import displayed, displayed_unpatched
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.tensorboard.translation import COLLECTIVE, translated
+from walkthrough.tensorboard.profiler_parser import COLLECTIVE, translated
 from walkthrough.trace.steps import ROLES
 from walkthrough.trace.summary import summarize
 

@@ -1,27 +1,189 @@
 """The Walkthrough tab: what the server sends to the page in static/, all of it read-only."""
 
 import gzip
+import ipaddress
 import json
 import logging
-from collections.abc import Callable, Collection
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import msgspec
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
+from werkzeug.wsgi import wrap_file
 
 from walkthrough.compare import compare, gpu_memory, published, roofs, statistics
 from walkthrough.compare.statistics import Rounds
 from walkthrough.compare.summary import intervals, notes_of, prediction, summary
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
-from walkthrough.tensorboard import hosts, profiler_pages, ranks
+from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import ANY_STEPS, Kind, Steps, Store
-from walkthrough.tensorboard.download import download
 from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
+from walkthrough.trace import ranks, source
+from walkthrough.trace.units import micro_sign
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+VARIABLE = "WALKTHROUGH_HOSTS"  # names that are answered besides, with commas; "*": every name
+
+
+def host_of(header: str) -> str:
+    """The host in a Host header, without port and brackets, in lower case."""
+    header = header.strip().lower()
+    host = header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
+    return host.removesuffix(".")
+
+
+def is_local(host: str) -> bool:
+    """True for "localhost", 127.0.0.0/8 and ::1."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_allowed(header: str, served: str | None, bind_all: bool, allowed: Iterable[str] = ()) -> bool:
+    """True where a request with this Host header is answered.
+
+    served: the value of --host, None without it. bind_all: whether --bind_all was given. allowed: names besides.
+    Whoever has TensorBoard serve other machines has opened it deliberately: then every name is answered.
+    """
+    serves_others = bind_all or (bool(served) and not is_local(host_of(str(served))) and served != "::1")
+    host, names = host_of(header), {name.strip().lower() for name in allowed}
+    return serves_others or not host or is_local(host) or host in names or "*" in names
+
+
+def guarded(app: "WSGIApplication", flags: Any) -> "WSGIApplication":
+    """The same WSGI app; 403 and one line for other Host headers than `is_allowed`. flags: TensorBoard's, or None."""
+    served, bind_all = getattr(flags, "host", None), bool(getattr(flags, "bind_all", False))
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Any:
+        header = environ.get("HTTP_HOST", "")
+        if is_allowed(header, served, bind_all, os.environ.get(VARIABLE, "").split(",")):
+            return app(environ, start_response)
+        return _refused(host_of(header), start_response)
+
+    return answer
+
+
+def _refused(host: str, start_response: Callable[..., Any]) -> list[bytes]:
+    name = "".join(letter for letter in host if letter.isascii() and (letter.isalnum() or letter in ".-_"))[:100]
+    text = (
+        f"TensorBoard serves this machine alone and was asked as {name!r}: open it as localhost, or, where that name "
+        f"is yours (a proxy of Jupyter or Colab), set {VARIABLE}={name} before you start TensorBoard.\n"
+    ).encode()
+    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text)))]
+    start_response("403 Forbidden", [*headers, ("X-Content-Type-Options", "nosniff")])
+    return [text]
+
+
+def download(request: wrappers.Request, path: Path) -> wrappers.Response:
+    """The file, chunk by chunk. Raises InputError where it cannot be read, or is a link by now."""
+    try:
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        file = os.fdopen(os.open(path, flags), "rb")  # the server closes it
+    except OSError as error:
+        raise InputError(f"cannot read {path.name}: {error.strerror}") from error
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise InputError(f"cannot read {path.name}: no plain file")
+    gzipped = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return wrappers.Response(
+        wrap_file(request.environ, file),
+        content_type="application/gzip" if gzipped else "application/json",
+        headers={
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.name, errors='replace')}",
+            "Content-Length": str(status.st_size),
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-cache, must-revalidate",
+        },
+        direct_passthrough=True,
+    )
+
+
+MOST = 64  # traces that are compared: each is read
+
+
+class _Digest(msgspec.Struct):
+    """What is used of a trace's digest; see walkthrough/trace/digest.py."""
+
+    rank: ranks.Rank | None
+    collectives: dict[str, dict[str, list[float]]]
+    partial: bool
+    sampled: bool
+    typical: dict[str, Any]
+    verdict: str
+
+
+_decode = msgspec.json.Decoder(_Digest).decode
+
+
+def compared(run: Run, store: Store) -> dict[str, Any]:
+    """{"state": "reading", "reading": n} until all traces are read, then the comparison.
+
+    ranks: [{rank, trace, step_us, parts_us, …, wait_us or null}]; difference, advice: texts, as `explain` prints them;
+    straggler: its rank or null; verdict: of that rank, else of the slowest; problems: which traces are left out, and
+    why; no_waits: why the ranks' waits are not known, "" where they are.
+    """
+    paths = source.of_training(list(run.traces.values()))
+    answers = [(path, *store.get("digest", path)) for path in paths[:MOST]]
+    if any(state == "reading" for _, state, _ in answers):
+        return {"state": "reading", "reading": store.reading}
+    problems = [f"only the newest {MOST} of {len(paths)} traces are compared"] if len(paths) > MOST else []
+    newest: dict[int, tuple[str, _Digest]] = {}
+    for path, state, answer in answers:
+        name = printable(path.name)
+        if state != "ready" or not isinstance(answer, bytes):
+            problems.append(f"{name} is left out: {answer}")
+            continue
+        digest = _decode(gzip.decompress(answer))
+        if digest.rank is None:
+            problems.append(f"{name} is left out: it names no rank")
+        elif digest.partial:
+            problems.append(f"{name} is left out: a part of it is missing")
+        elif digest.rank.rank not in newest:  # the newest first
+            newest[digest.rank.rank] = path.name, digest
+    return {"state": "ready", "problems": problems} | _compared(dict(sorted(newest.items())))
+
+
+def _compared(newest: dict[int, tuple[str, _Digest]]) -> dict[str, Any]:
+    """newest: {rank: (file, digest)}. Where a trace is a sample of its events, nobody can tell who waits for whom."""
+    rows = [digest.rank for _, digest in newest.values() if digest.rank]
+    if not rows:
+        return {"ranks": [], "difference": "", "advice": "", "straggler": None, "verdict": "", "no_waits": ""}
+    sampled = any(digest.sampled for _, digest in newest.values())
+    waits = ranks.waits({rank: digest.collectives for rank, (_, digest) in newest.items()})
+    if sampled:
+        waits = ranks.Waits({}, "events are missing in the traces")
+    last = None if sampled else ranks.straggler(rows)
+    first = last or max(rows, key=lambda row: row.step_us)
+    table = [
+        msgspec.structs.asdict(row)
+        | {"trace": newest[row.rank][0], "parts_us": newest[row.rank][1].typical["parts_us"]}
+        | {"wait_us": waits.us.get(row.rank)}
+        for row in rows
+    ]
+    return {
+        "ranks": table,
+        "difference": ranks.difference(rows),
+        "advice": "" if sampled else micro_sign(ranks.advice(rows)),
+        "straggler": last and last.rank,
+        "first": first.rank,
+        "verdict": newest[first.rank][1].verdict,
+        "no_waits": waits.why,
+    }
+
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -59,7 +221,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         apps = {route: _app(answer) for route, answer in data.items()}
         apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
         apps |= {"/plotly.min.js": _app(_plotly)}
-        return {route: hosts.guarded(app, self.flags) for route, app in apps.items()}
+        return {route: guarded(app, self.flags) for route, app in apps.items()}
 
     def is_active(self) -> bool:
         """True where there is a run to show."""
@@ -150,7 +312,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
 
     def _ranks(self, request: wrappers.Request) -> dict[str, Any]:
         """Argument run. {"state": "ready", …}: see `ranks.compared`; "reading" while a rank's trace is read."""
-        return ranks.compared(self.runs.run(request.args.get("run", "")), self.store)
+        return compared(self.runs.run(request.args.get("run", "")), self.store)
 
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
         """The same for the timeline's lanes, see trace/timeline/lanes.py. Arguments first, last: steps."""

@@ -11,8 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walkthrough.tensorboard import hosts, profiler_pages
+from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.log_folders import REMOTE, roots_of
+from walkthrough.tensorboard.plugin import guarded
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -44,7 +45,6 @@ def patch() -> None:
         raise NotPatched(f"version {installed} is installed, only {VERSION} can be patched")
     from torch_tb_profiler import io, plugin
 
-
     io.Cache.__init__ = _cache_init
     _load_in_order(plugin.TorchProfilerPlugin)
     _serve_without_internet(plugin.TorchProfilerPlugin, Path(plugin.__file__).parent / "static")
@@ -62,7 +62,7 @@ def _serve_without_internet(plugin: Any, folder: Path) -> None:
     def get_plugin_apps(self: Any) -> dict[str, "WSGIApplication"]:
         apps = plugin_apps(self) | {f"/{name}": self.static_file_route for name in profiler_pages.OWN_FILES}
         apps["/failures"] = self.failures_route
-        return {route: hosts.guarded(_read_only(app), self.walkthrough_flags) for route, app in apps.items()}
+        return {route: guarded(_read_only(app), self.walkthrough_flags) for route, app in apps.items()}
 
     plugin.static_file_route, plugin.get_plugin_apps = profiler_pages.static_file_route(folder), get_plugin_apps
 

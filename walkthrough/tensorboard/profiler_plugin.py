@@ -16,8 +16,7 @@ from torch_tb_profiler.run import Run
 
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
-from walkthrough.tensorboard.children import IDLE_SECONDS, RETRY_SECONDS, Child, Died
-from walkthrough.tensorboard.kept import Kept, cache_folder
+from walkthrough.tensorboard.answers import IDLE_SECONDS, RETRY_SECONDS, Child, Died, Kept, cache_folder
 from walkthrough.tensorboard.log_folders import natural
 from walkthrough.tensorboard.profiles import Missing, Profiles
 from walkthrough.tensorboard.traces import Folder, Trace

@@ -14,7 +14,7 @@ from typing import Any
 from torch_tb_profiler.profiler.loader import RunLoader
 from torch_tb_profiler.run import Run
 
-from walkthrough.tensorboard.kept import Kept
+from walkthrough.tensorboard.answers import Kept
 from walkthrough.tensorboard.traces import Trace
 
 log = logging.getLogger("walkthrough")

@@ -14,8 +14,7 @@ from typing import cast
 
 from torch_tb_profiler import consts, io
 
-from walkthrough.tensorboard.children import SETTLE_SECONDS
-from walkthrough.tensorboard.kept import hash_of_code, hashed
+from walkthrough.tensorboard.answers import SETTLE_SECONDS, hash_of_code, hashed
 from walkthrough.tensorboard.log_folders import MAX_FOLDERS, REMOTE
 
 CODE = tuple(Path(__file__).parents[1] / name for name in ("tensorboard", "trace"))

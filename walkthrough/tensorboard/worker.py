@@ -19,7 +19,7 @@ from typing import TextIO
 import msgspec
 
 from walkthrough.results.errors import is_out_of_memory, printable
-from walkthrough.tensorboard.kept import write_private
+from walkthrough.tensorboard.answers import write_private
 from walkthrough.trace.digest import has_taken_much_memory
 
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # the plugin's own variable

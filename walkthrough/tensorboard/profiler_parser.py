@@ -29,7 +29,7 @@ from walkthrough.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor
 
 COLLECTIVE = "walkthrough collective"  # an argument of a kernel: the External id of the collective that launched it
 SIZES = {"byte": 1, "char": 1, "half": 2, "bfloat16": 2, "int": 4, "float": 4, "long": 8, "double": 8}  # bytes a value
-DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
+DEVICE_KINDS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 OPERATORS = ("cpu_op", "operator")
 _NONE = object()
 
@@ -52,7 +52,7 @@ def translated(trace: Any) -> dict[str, Any]:
             device["name"] = html.escape(device["name"])  # the Overview puts it on its page as HTML
     events = [event for event in trace["traceEvents"] if isinstance(event, dict) and _make_usable(event)]
     device_rows = {
-        (event["pid"], event["tid"]) for event in events if event["ph"] == "X" and _kind(event) in DEVICE_WORK
+        (event["pid"], event["tid"]) for event in events if event["ph"] == "X" and _kind(event) in DEVICE_KINDS
     }
     output = []
     for event in events:
@@ -108,7 +108,7 @@ def _make_usable(event: Event) -> bool:
     if event["ph"] == "X":
         if not isinstance(event.get("cat"), str):
             return False
-        if _kind(event) in DEVICE_WORK:
+        if _kind(event) in DEVICE_KINDS:
             device = args.setdefault("device", event["pid"])
             return isinstance(device, int) and 0 <= device < MAX_GPUS  # the plugin's arrays end there
         if not isinstance(event["tid"], int):
@@ -158,7 +158,7 @@ def _link_lost_calls(events: list[Event]) -> None:
             id_by_correlation[call["args"]["correlation"]] = _external_id(operator)
     for event in events:
         correlation = event["args"].get("correlation")
-        if event["ph"] == "X" and _kind(event) in DEVICE_WORK and correlation in id_by_correlation:
+        if event["ph"] == "X" and _kind(event) in DEVICE_KINDS and correlation in id_by_correlation:
             _set_external_id(event, id_by_correlation[correlation])
 
 

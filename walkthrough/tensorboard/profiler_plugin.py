@@ -1,35 +1,169 @@
-"""When PYTORCH_PROFILER reads which trace: the run that a page asks for first, and again what has changed."""
+"""torch-tb-profiler's plugin, patched in TensorBoard's process: runs as they become ready, pages without the internet.
 
-import atexit
+The plugin reads each trace in one call that blocks; here the children of `answers` do, the run that a page asks for
+first, and again what has changed.
+"""
+
+import gc
 import json
 import logging
 import os
-import shutil
-import tempfile
+import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tensorboard.plugins.base_plugin import TBContext
+from torch_tb_profiler import consts, io
+from torch_tb_profiler import plugin as profiler
+from torch_tb_profiler.profiler.loader import RunLoader
 from torch_tb_profiler.run import Run
+from werkzeug import exceptions, wrappers
 
+import walkthrough.tensorboard.profiler_parser  # noqa: F401  # it patches the parser, for the Diff view
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
-from walkthrough.tensorboard.answers import IDLE_SECONDS, RETRY_SECONDS, Child, Died, Kept, cache_folder
-from walkthrough.tensorboard.log_folders import natural
-from walkthrough.tensorboard.profiles import Missing, Profiles
-from walkthrough.tensorboard.traces import Folder, Trace
-from walkthrough.tensorboard.worker import Job, Outcome
+from walkthrough.tensorboard import profiler_pages
+from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, Question, cache_folder, is_being_written
+from walkthrough.tensorboard.log_folders import REMOTE, folders_below, natural, roots_of
+from walkthrough.tensorboard.plugin import guarded
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger("walkthrough")
+SEARCH_SECONDS = 3.0  # until the log folders are searched again
+SEARCH_SECONDS_WRITING = 0.5  # the same, while a trace is being written
 DISK_LIMIT = 2**30  # bytes of kept profiles
+MEMORY_LIMIT = 256 * 2**20  # bytes of pickled profiles, which take several times as much as objects
+AT_LEAST = 2  # runs in memory, and on disk beyond the limit: the Diff view compares two
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = min(8, usable_cores())
-# The warnings that are left out are the plugin's: it was written for old pandas.
-PROGRAM = ("-W", "ignore", "-m", "walkthrough.tensorboard.worker")
-COMPARED = 2  # runs that may be asked for at a time, by the Diff view: their profiles may exceed `DISK_LIMIT`
 BEHIND = 15  # how "nice" children are that read what nobody waits for
+
+Files = Mapping[str, os.stat_result | None]  # those of a folder; no status of a remote one
+
+
+def patch() -> None:
+    """Replace the faulty parts of torch-tb-profiler."""
+    io.Cache.__init__ = _cache_init
+    _load_in_order(profiler.TorchProfilerPlugin)
+    _serve_without_internet(profiler.TorchProfilerPlugin, Path(profiler.__file__).parent / "static")
+
+
+def _cache_init(self: Any, cache_dir: str | None = None) -> None:
+    """As the plugin's own, without the process that would share it with children."""
+    self._lock, self._manager = threading.Lock(), nullcontext()
+    self._cache_dict, self._cache_dir = {}, cache_dir
+
+
+def _serve_without_internet(plugin: Any, folder: Path) -> None:
+    plugin_apps = plugin.get_plugin_apps
+
+    def get_plugin_apps(self: Any) -> dict[str, "WSGIApplication"]:
+        apps = plugin_apps(self) | {f"/{name}": self.static_file_route for name in profiler_pages.OWN_FILES}
+        apps["/failures"] = self.failures_route
+        return {route: guarded(_read_only(app), self.walkthrough_flags) for route, app in apps.items()}
+
+    plugin.static_file_route, plugin.get_plugin_apps = profiler_pages.static_file_route(folder), get_plugin_apps
+
+
+def _read_only(app: "WSGIApplication") -> "WSGIApplication":
+    """The same WSGI app, restricted to GET and HEAD."""
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Any:
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start_response("405 Method Not Allowed", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+            return []
+        return app(environ, start_response)
+
+    return answer
+
+
+def _load_in_order(plugin: Any) -> None:
+    """Let `Loading` read the runs, those of --logdir_spec too: unpatched, the plugin searches its working directory."""
+    plugin_init = plugin.__init__
+
+    def __init__(self: Any, context: TBContext) -> None:
+        self.walkthrough_roots = roots_of(context)
+        self.walkthrough_flags = context.flags
+        self.walkthrough_loading = Loading(
+            search=lambda: _folders(self),
+            local=lambda path: self._cache.get_remote_cache(path) if REMOTE.match(path) else path,
+            dropped=lambda: _forget(self),
+        )
+        plugin_init(self, context)
+
+    def _monitor_runs(self: Any) -> None:
+        while True:
+            begun, writing = time.monotonic(), False
+            try:
+                writing = self.walkthrough_loading.search()
+            except Exception:
+                log.exception("the log folders cannot be searched")
+            took = time.monotonic() - begun
+            time.sleep(max(SEARCH_SECONDS_WRITING if writing else SEARCH_SECONDS, 5 * took))
+
+    def _get_run(self: Any, name: str) -> Run:
+        try:
+            return self.walkthrough_loading.run(name)
+        except Unknown as error:
+            raise exceptions.NotFound(f"could not find the run {name}") from error
+        except (NotYet, NotReadable) as error:  # the page's fetch in static/profiler_page.js knows this answer
+            state = {"state": "reading" if isinstance(error, NotYet) else "failed"}
+            response = wrappers.Response(json.dumps(state), 202, content_type="application/json")
+            raise exceptions.HTTPException(response=response) from error
+
+    def runs_route(self: Any, request: wrappers.Request) -> wrappers.Response:
+        loading = self.walkthrough_loading
+        return self.respond_as_json({"runs": loading.names(), "loading": loading.loading})
+
+    def failures_route(self: Any, request: wrappers.Request) -> wrappers.Response:
+        """{"failures": [{run, file, reason}]}: the traces that cannot be read."""
+        return self.respond_as_json({"failures": self.walkthrough_loading.failures()})
+
+    def is_active(self: Any) -> bool:
+        return bool(self.walkthrough_loading.names() or self.walkthrough_loading.failures())
+
+    plugin_trace_route = plugin.trace_route
+
+    def trace_route(self: Any, request: wrappers.Request) -> Any:
+        path = self._get_profile_for_request(request).trace_file_path
+        if not REMOTE.match(path) and (os.path.islink(path) or not os.path.isfile(path)):
+            raise exceptions.NotFound("the trace is not there any more")
+        return partial(plugin_trace_route, self)
+
+    plugin.__init__, plugin._monitor_runs, plugin._receive_runs = __init__, _monitor_runs, lambda self: None
+    plugin._get_run, plugin.is_active = _get_run, is_active
+    plugin.runs_route = wrappers.Request.application(runs_route)  # pyright: ignore[reportArgumentType]
+    plugin.trace_route = wrappers.Request.application(trace_route)  # pyright: ignore[reportArgumentType]
+    plugin.failures_route = wrappers.Request.application(failures_route)  # pyright: ignore[reportArgumentType]
+
+
+def _folders(plugin: Any) -> Iterator[tuple[str, str, Files]]:
+    """(name of the run, path, files) of each folder in the log folders."""
+    if REMOTE.match(plugin.logdir):
+        for folder, _, files in io.walk(plugin.logdir):
+            yield plugin._get_run_name(folder), folder, dict.fromkeys(files)
+        return
+    for folder in folders_below(plugin.walkthrough_roots):
+        yield folder.name, str(folder.path), folder.traces
+
+
+def _forget(plugin: Any) -> None:
+    """Drop what the plugin keeps of runs that were replaced, and would keep for good."""
+    plugin.diff_run_cache.clear()
+    plugin.diff_run_flatten_cache.clear()
+    files, plugin._gpu_metrics_file_dict = list(plugin._gpu_metrics_file_dict.values()), {}
+    for file in files:
+        with suppress(OSError):
+            os.unlink(file)
 
 
 class Unknown(Exception):
@@ -44,94 +178,71 @@ class NotReadable(Exception):
     """No trace of a run can be read."""
 
 
+class Missing(Exception):
+    """The profile of a trace is not kept any more, or damaged: it has to be read again."""
+
+
 @dataclass
 class _Run:
     """shown: the traces whose profiles are shown; None before those of `wanted` have been read for the first time."""
 
     folder: str
-    wanted: tuple[Trace, ...]
-    shown: tuple[Trace, ...] | None = None
+    wanted: tuple[Question, ...] = ()
+    shown: tuple[Question, ...] | None = None
     shown_folder: str = ""
 
 
 class Loading:
     """The runs of some log folders, read by child processes, and read again when their files change. Thread-safe.
 
-    search: yields (name, folder) of each run. local: gives the path of a remote file's copy. dropped: see `Profiles`.
-    cache: the folder for profiles, None for the user's.
+    search: yields (name, path, files) of each folder. local: gives the path of a remote file's copy. dropped: see
+    `Profiles`. cache: the folder for profiles, None for the user's.
     """
 
     def __init__(
         self,
-        search: Callable[[], Iterable[tuple[str, Folder]]],
+        search: Callable[[], Iterable[tuple[str, str, Files]]],
         local: Callable[[str], str] = str,
         dropped: Callable[[], None] = lambda: None,
         cache: Path | None = None,
         program: tuple[str, ...] = PROGRAM,
     ) -> None:
-        self._search, self._local = search, local
-        self._kept = Kept(cache or cache_folder() / "profiles", DISK_LIMIT, ".profile.gz")
-        self._temporary = False  # whether profiles are kept in a folder of this process
-        if not self._kept.folder:
-            self._keep_in_temporary_folder()
-        self._profiles = Profiles(self._kept, dropped)
-        self._changed = threading.Condition()
+        self._search, self._searched = search, False
         self._runs: dict[str, _Run] = {}
-        self._outcomes: dict[str, tuple[str | None, float]] = {}  # by key: (why it failed or None, until when)
-        self._working: set[str] = set()
-        self._died: set[str] = set()  # keys of traces at which a child has died
-        self._later: set[str] = set()  # keys of files that were written to while they were read
-        self._urgent: list[str] = []  # the runs that were asked for, the last first
-        self._searched = self._closed = False
-        self._children: list[Child] = []
-        for nice in (*[BEHIND] * READERS, 0):
-            child = Child((*program, str(nice)))
-            self._children.append(child)
-            args = child, nice == 0
-            threading.Thread(target=self._work, args=args, name="walkthrough profiles", daemon=True).start()
-        atexit.register(self.close)
+        self._asked: list[str] = []  # the runs that were asked for, the last first
+        kept = Kept(cache or cache_folder() / "profiles", DISK_LIMIT, ".profile.gz")
+        self.answers = Answers(kept, READERS, BEHIND, local, self._spare, program)
+        self._changed, self._profiles = self.answers.changed, Profiles(kept, dropped)
 
     def search(self) -> bool:
         """Look which traces there are now, and have those read that are new or have changed.
 
         True where one is being written: it is left out until that has ended.
         """
-        found: dict[str, Folder] = dict(self._search())
-        ready = {
-            trace.key
-            for folder in found.values()
-            for trace in folder.traces
-            if trace.key not in self._outcomes and self._is_kept(trace)
-        }
+        found = {name: (path, *_profiles_of(path, files)) for name, path, files in self._search()}
+        found = {name: folder for name, folder in found.items() if folder[1] or folder[2]}
         with self._changed:
-            for key in ready - self._working:
-                self._outcomes[key] = None, float("inf")
-            now = time.monotonic()
-            self._outcomes = {key: outcome for key, outcome in self._outcomes.items() if now < outcome[1]}
-            self._later.clear()
+            self._settle()
             for name in self._runs.keys() - found.keys():
                 del self._runs[name]
-            for name, folder in found.items():
-                run = self._runs.get(name, _Run(folder.path, ()))
-                before = [trace for trace in run.wanted if trace.file in folder.writing]
-                run.folder, run.wanted = folder.path, (*folder.traces, *before)
+            for name, (path, wanted, writing) in found.items():
+                run = self._runs.get(name, _Run(path))
+                before = [question for question in run.wanted if question.file in writing]
+                run.folder, run.wanted = path, (*wanted, *before)
                 if run.wanted:
                     self._runs[name] = run
-            self._settle()
+            self.answers.read_ahead(question for _, run in self._in_order() for question in run.wanted)
             self._searched = True
-            wanted = {trace.key for run in self._runs.values() for trace in (*run.wanted, *(run.shown or ()))}
-            self._outcomes = {key: outcome for key, outcome in self._outcomes.items() if key in wanted}
-            self._died &= wanted
             self._changed.notify_all()
             names = set(self._runs)
         self._profiles.keep_only(names)
-        return any(folder.writing for folder in found.values())
+        return any(writing for _, _, writing in found.values())
 
     def names(self) -> list[str]:
         """The runs that can be asked for, numbers in order: not those of which no trace can be read."""
         with self._changed:
-            names = [name for name, run in self._runs.items() if run.shown or not self._is_settled(run)]
-        return sorted(names, key=natural)
+            self._settle()
+            return [name for name, run in self._in_order() if run.shown or not self._is_settled(run)]
 
     @property
     def loading(self) -> bool:
@@ -142,13 +253,12 @@ class Loading:
     def failures(self) -> list[dict[str, str]]:
         """[{run, file, reason}] of the traces that cannot be read."""
         with self._changed:
-            traces = [(name, trace) for name, run in self._in_order() for trace in run.wanted]
-            reasons = [self._outcomes.get(trace.key, (None, 0))[0] for _, trace in traces]
-        return [
-            {"run": printable(name), "file": printable(trace.file), "reason": reason}
-            for (name, trace), reason in zip(traces, reasons, strict=True)
-            if reason
-        ]
+            return [
+                {"run": printable(name), "file": printable(question.file), "reason": reason}
+                for name, run in self._in_order()
+                for question in run.wanted
+                if (reason := self.answers.failure(question))
+            ]
 
     def run(self, name: str, patience: float = PATIENCE_SECONDS) -> Run:
         """A run, which is read before the others if it is not there yet.
@@ -157,38 +267,34 @@ class Loading:
         """
         until = time.monotonic() + patience
         while True:
-            run = self._wait_for(name, until)
+            run, shown = self._wait_for(name, until)
             try:
-                return self._profiles.run(name, run.shown_folder, run.shown or ())
-            except Missing as missing:
-                deleted = {trace.key for trace in run.wanted if not self._is_kept(trace)}
+                return self._profiles.run(name, run.shown_folder, shown)
+            except Missing:
                 with self._changed:
-                    read = {key for key in deleted if key in self._outcomes and self._outcomes[key][0] is None}
-                    for key in read | {missing.trace.key}:
-                        self._outcomes.pop(key, None)
+                    self.answers.forget_missing((*run.wanted, *shown))
                     run.shown = None
-                    self._settle()
-                    self._changed.notify_all()
 
     def close(self) -> None:
         """Kill the children and start no more."""
-        self._closed = True
-        for child in self._children:
-            child.close()
+        self.answers.close()
 
-    def _wait_for(self, name: str, until: float) -> _Run:
+    def _wait_for(self, name: str, until: float) -> tuple[_Run, tuple[Question, ...]]:
+        """The run and what is shown of it."""
         asked = False
         with self._changed:
             while True:
+                self._settle()
                 run = self._runs.get(name)
                 if run is None and self._searched:
                     raise Unknown(name)
                 if run and not asked:
-                    self._urgent = [name, *(other for other in self._urgent if other != name)]
-                    self._changed.notify_all()
+                    self._asked = [name, *(other for other in self._asked if other != name)]
+                    for question in reversed(run.wanted):  # the last one asked for is read first
+                        self.answers.ask(question)
                     asked = True
                 if run and run.shown:
-                    return run
+                    return run, run.shown
                 if run and self._is_settled(run):
                     raise NotReadable(name)
                 if (left := until - time.monotonic()) <= 0:
@@ -199,94 +305,119 @@ class Loading:
         return sorted(self._runs.items(), key=lambda named: natural(named[0]))
 
     def _is_settled(self, run: _Run) -> bool:
-        return all(trace.key in self._outcomes for trace in run.wanted)
+        return all(map(self.answers.is_settled, run.wanted))
 
     def _settle(self) -> None:
         """Show the runs whose traces have all been read; the caller holds the lock."""
         for run in self._runs.values():
             if self._is_settled(run):
-                run.shown = tuple(trace for trace in run.wanted if self._outcomes[trace.key][0] is None)
+                run.shown = tuple(question for question in run.wanted if not self.answers.failure(question))
                 run.shown_folder = run.folder
 
-    def _work(self, child: Child, only_urgent: bool) -> None:
-        while not self._closed:
-            trace = self._next(only_urgent)
-            if trace is None:
-                child.end()
-                continue
-            into = self._kept.path(trace.key)
-            assert into
-            try:
-                outcome = self._read(child, trace, into)
-            except Exception as error:  # a remote file that cannot be copied, say
-                log.warning("%s", trace.path, exc_info=error)
-                outcome = Outcome(printable(f"{type(error).__name__}: {error}", 300), temporary=True)
-            with self._changed:
-                self._working.discard(trace.key)
-                if outcome.changed:
-                    self._later.add(trace.key)
-                elif outcome.unwritable and self._has_another_folder(into.parent, trace, outcome):
-                    outcome = Outcome()  # it is read again
-                else:
-                    until = time.monotonic() + RETRY_SECONDS if outcome.temporary else float("inf")
-                    self._outcomes[trace.key] = outcome.reason, until
-                self._settle()
-                self._changed.notify_all()
-            if outcome.reason and not self._closed:
-                log.warning("%s cannot be read and is left out: %s", printable(trace.path), outcome.reason)
+    def _spare(self) -> set[str]:
+        """The keys of the runs that were asked for last."""
+        with self._changed:
+            runs = [self._runs[name] for name in self._asked if name in self._runs][:AT_LEAST]
+            return {question.key for run in runs for question in (*run.wanted, *(run.shown or ()))}
 
-    def _read(self, child: Child, trace: Trace, into: Path) -> Outcome:
-        path = self._local(trace.path)
-        job = Job(path, trace.worker, trace.span, trace.size, trace.mtime_ns, str(into))
+
+def _profiles_of(folder: str, files: Files) -> tuple[tuple[Question, ...], set[str]]:
+    """(a question about each trace in a folder, the names of those that are being written).
+
+    Of a worker with several traces each has a number, in the order of their names: torch-tb-profiler's spans.
+    """
+    matches = {file: match.groups() for file in sorted(files) if (match := consts.WORKER_PATTERN.match(file))}
+    writing = {file for file in matches if (status := files[file]) and is_being_written(status.st_mtime_ns)}
+    settled = {file: parts for file, parts in matches.items() if file not in writing}
+    spans: defaultdict[str, list[str]] = defaultdict(list)
+    for worker, span in settled.values():
+        if span is not None:
+            spans[worker].append(span)
+    questions = []
+    for file, (worker, span) in settled.items():
+        number = None if span is None else sorted(spans[worker]).index(span) + 1
+        size, mtime_ns = (status.st_size, status.st_mtime_ns) if (status := files[file]) else (-1, -1)
+        questions.append(Question("profile", io.join(folder, file), size, mtime_ns, (worker, number)))
+    return tuple(questions), writing
+
+
+class Profiles:
+    """The runs that were asked for last, from the profiles in `kept`. Thread-safe.
+
+    dropped: called after a run was replaced or has left the memory.
+    """
+
+    def __init__(self, kept: Kept, dropped: Callable[[], None]) -> None:
+        self._kept, self._dropped = kept, dropped
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[str, tuple[tuple[Question, ...], Run, int]] = OrderedDict()
+
+    def run(self, name: str, folder: str, traces: tuple[Question, ...]) -> Run:
+        """The run of that name with the profiles of these traces. Raises Missing."""
+        with self._lock:
+            if name in self._runs and self._runs[name][0] == traces:
+                self._runs.move_to_end(name)
+                return self._runs[name][1]
+            replaced = self._runs.pop(name, None) is not None
+            run, size = self._put_together(name, folder, traces)
+            self._runs[name] = traces, run, size
+            while len(self._runs) > AT_LEAST and sum(size for _, _, size in self._runs.values()) > MEMORY_LIMIT:
+                self._runs.popitem(last=False)
+                replaced = True
+        if replaced:
+            self._dropped()
+        return run
+
+    def keep_only(self, names: set[str]) -> None:
+        """Drop the other runs from the memory."""
+        with self._lock:
+            gone = [name for name in self._runs if name not in names]
+            for name in gone:
+                del self._runs[name]
+        if gone:
+            self._dropped()
+
+    def _put_together(self, name: str, folder: str, traces: tuple[Question, ...]) -> tuple[Run, int]:
+        """(run, bytes of its pickled profiles)."""
+        run, distributed, total = Run(name, folder), Run(name, folder), 0
+        for trace in traces:
+            profile, of_distributed, size = self._profile(trace)
+            run.add_profile(profile)
+            distributed.add_profile(of_distributed)
+            total += size
         try:
-            outcome = Outcome(**json.loads(child.ask(asdict(job))))
-        except Died as error:  # it may have been killed for the memory that its neighbours take: one more try
-            with self._changed:
-                temporary = trace.key not in self._died
-                self._died.add(trace.key)
-            return Outcome(str(error), temporary=temporary)
-        if outcome.last:
-            child.end()
-        with self._changed:
-            runs = [self._runs[name] for name in self._urgent if name in self._runs]
-            spare = {trace.key for run in runs[:COMPARED] for trace in (*run.wanted, *(run.shown or ()))}
-        self._kept.prune(spare)
-        return outcome
+            for profile in _Distributed(name)._process_spans(distributed):
+                if profile is not None:
+                    run.add_profile(profile)
+        except Exception:
+            log.warning("run %s: no Distributed view", name, exc_info=True)
+        return run, total
 
-    def _has_another_folder(self, folder: Path, trace: Trace, outcome: Outcome) -> bool:
-        """True where profiles are no longer kept in `folder`, which cannot be written to; the caller holds the lock."""
-        if folder == self._kept.folder and not self._temporary:
-            try:
-                self._keep_in_temporary_folder()
-            except OSError:
-                return False
-            log.warning("%s: %s; a temporary folder is used", printable(trace.path), outcome.reason)
-        return folder != self._kept.folder
+    def _profile(self, trace: Question) -> tuple[Any, Any, int]:
+        """(RunProfile, DistributedRunProfileData, bytes of the two pickled)."""
+        found = self._kept.read(trace.key)
+        if not found:
+            raise Missing
+        collecting = gc.isenabled()
+        gc.disable()  # it would look again and again at the objects that appear here, and take most of the time
+        try:
+            profile, distributed = pickle.loads(found[1])  # from a file that only this user can write
+        except Exception as error:
+            self._kept.delete(trace.key)
+            raise Missing from error
+        finally:
+            if collecting:
+                gc.enable()
+        if profile.trace_file_path != trace.path and not os.path.exists(profile.trace_file_path):
+            self._kept.delete(trace.key)
+            raise Missing
+        with suppress(OSError):
+            os.utime(self._kept.path(trace.key))  # the oldest go first
+        return profile, distributed, len(found[1])
 
-    def _keep_in_temporary_folder(self) -> None:
-        """Raises OSError where there can be none."""
-        self._kept.folder = Path(tempfile.mkdtemp(prefix="profiles"))
-        self._temporary = True
-        atexit.register(shutil.rmtree, self._kept.folder, ignore_errors=True)
 
-    def _is_kept(self, trace: Trace) -> bool:
-        path = self._kept.path(trace.key)
-        return path is not None and os.path.exists(path)
+class _Distributed(RunLoader):
+    """The plugin's own loader, for what it computes from several traces."""
 
-    def _next(self, only_urgent: bool) -> Trace | None:
-        """The trace to read next, as soon as there is one; None after a while without."""
-        with self._changed:
-            until = time.monotonic() + IDLE_SECONDS
-            while not self._closed:
-                urgent = [name for name in self._urgent if name in self._runs]
-                names = (
-                    urgent if only_urgent else [*urgent, *(name for name, _ in self._in_order() if name not in urgent)]
-                )
-                for trace in (trace for name in names for trace in self._runs[name].wanted):
-                    if not any(trace.key in known for known in (self._outcomes, self._working, self._later)):
-                        self._working.add(trace.key)
-                        return trace
-                if (left := until - time.monotonic()) <= 0:
-                    return None
-                self._changed.wait(left)
-            return None
+    def __init__(self, run_name: str) -> None:  # the plugin's opens a queue
+        self.run_name = run_name

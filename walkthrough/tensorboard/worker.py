@@ -1,7 +1,8 @@
-"""A child of TensorBoard that reads traces for PYTORCH_PROFILER: `python -m walkthrough.tensorboard.worker`.
+"""A child of TensorBoard that reads traces: `python -m walkthrough.tensorboard.worker [NICE]`.
 
-Each line of its input is a `Job` as JSON; it writes the trace's profile to the job's file `into` and answers with an
-`Outcome`, a line of JSON. It ends with its input, or after a trace that took much memory, which Python would keep.
+Each line of its input is a `Job`; it writes the answer to the job's file `into` and says an `Outcome`, a line too. So
+a server stays responsive and small while a large trace is read. It ends with its input, or after a trace that took
+much memory, which Python would keep.
 """
 
 import gc
@@ -12,80 +13,121 @@ import os
 import pickle
 import sys
 import zlib
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, Literal, TextIO
 
 import msgspec
 
-from walkthrough.results.errors import is_out_of_memory, printable
-from walkthrough.tensorboard.answers import write_private
-from walkthrough.trace.digest import has_taken_much_memory
+from walkthrough.results.errors import InputError, is_out_of_memory, printable
 
-LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # the plugin's own variable
+log = logging.getLogger("walkthrough")
+LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
+MUCH_MEMORY = 2**30  # bytes
+
+Kind = Literal["digest", "lanes", "profile"]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A trace to read. span: its number among the traces of its worker, or None. into: the file for its profile."""
+    """A question as a child gets it, a line of JSON. path: of a local file. into: the file for the answer."""
 
+    kind: Kind
     path: str
-    worker: str
-    span: int | None
     size: int
     mtime_ns: int
+    options: tuple[Any, ...]
     into: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """reason: why the trace cannot be read, None where it was. changed: it was written to meanwhile."""
+    """What a child says once it has written an answer, a line of JSON. reason: why it could not, else None."""
 
     reason: str | None = None
-    changed: bool = False
+    changed: bool = False  # the trace was written to meanwhile, or has vanished
     temporary: bool = False  # another try may succeed, though the file stays the same
-    unwritable: bool = False  # the trace is fine, but its profile cannot be written
-    last: bool = False  # the child ends
+    unwritable: bool = False  # the trace is fine, but its answer cannot be written
+    last: bool = False  # the child ends, since it would keep the memory that it has taken
 
 
-def read(job: Job) -> Outcome:
-    """Write the profile of a trace: gzipped, pickled (`RunProfile`, `DistributedRunProfileData`)."""
+def answer(job: Job) -> Outcome:
+    """Write what is asked of a trace to the job's file."""
+    if _has_changed(job):
+        return Outcome(changed=True)
+    try:
+        contents = _profile(job) if job.kind == "profile" else _json(job)
+    except Exception as error:
+        return Outcome(changed=True) if _has_changed(job) else _failure(job, error)
+    if _has_changed(job):
+        return Outcome(changed=True)
+    folder = Path(job.into).parent
+    try:
+        for path, content in contents.items():
+            write_private(path, content)
+    except OSError as error:
+        reason = f"what was read of it cannot be written to {folder}: {error.strerror or error}"
+        return Outcome(printable(reason, 300), unwritable=True)
+    return Outcome()
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file, readable by the user alone, beside its place and rename it. Raises OSError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def _json(job: Job) -> dict[Path, bytes]:
+    """The numbers of the Walkthrough tab's pages ("digest"), or the events of its timeline ("lanes")."""
+    from walkthrough.trace.digest import digest
+    from walkthrough.trace.source import Chunks
+    from walkthrough.trace.summary import summarize
+    from walkthrough.trace.timeline.lanes import lanes
+
+    with Chunks(job.path) as chunks:
+        summary = summarize(chunks, details=job.kind == "lanes")
+    content: dict[str, Any] = lanes(summary, *job.options) if job.kind == "lanes" else digest(summary)
+    # a file's name, which warnings hold, need not be UTF-8
+    content["warnings"] = [line.encode(errors="replace").decode() for line in content["warnings"]]
+    text = msgspec.json.encode(content, enc_hook=lambda value: value.item())  # numpy's numbers
+    return {Path(job.into): gzip.compress(text, 5)}
+
+
+def _profile(job: Job) -> dict[Path, bytes]:
+    """What PYTORCH_PROFILER shows: pickled (`RunProfile`, `DistributedRunProfileData`), and a repaired copy or none.
+
+    torch-tb-profiler logs a line per odd event of a trace, thousands, unless its own variable sets the level.
+    """
+    from torch_tb_profiler import utils
+
+    if LOG_LEVEL not in os.environ:
+        utils.get_logger().setLevel(logging.CRITICAL)
     from torch_tb_profiler.profiler.data import DistributedRunProfileData
     from torch_tb_profiler.profiler.run_generator import RunGenerator
 
     from walkthrough.tensorboard import profiler_parser  # it patches the two
 
-    if _is_changed(job):
-        return Outcome(changed=True)
-    try:
-        into = Path(job.into)
-        data, copy = profiler_parser.parse(job.worker, job.span, job.path)
-        if copy:
-            data.trace_file_path = str(repaired(into))
-        profile = RunGenerator(job.worker, job.span, data).generate_run_profile()
-        packed = gzip.compress(pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5), 1)
-    except Exception as error:
-        if _is_changed(job):
-            return Outcome(changed=True)
-        return Outcome(printable(_reason(error), 300), temporary=isinstance(error, OSError))
-    if _is_changed(job):
-        return Outcome(changed=True)
-    try:
-        if copy:
-            write_private(repaired(into), copy)
-        write_private(into, packed)
-    except OSError as error:
-        reason = f"what was read of it cannot be written to {into.parent}: {error.strerror or error}"
-        return Outcome(printable(reason, 300), unwritable=True)
-    return Outcome()
+    worker, span = job.options
+    data, copy = profiler_parser.parse(worker, span, job.path)
+    contents = {}
+    if copy:
+        repaired = Path(job.into).with_suffix(".trace.json.gz")
+        data.trace_file_path = str(repaired)
+        contents[repaired] = copy
+    profile = RunGenerator(worker, span, data).generate_run_profile()
+    pickled = pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5)
+    return contents | {Path(job.into): gzip.compress(pickled, 1)}
 
 
-def repaired(into: Path) -> Path:
-    """The file for the copy of a trace that a browser can read, where it could not read the original."""
-    return into.with_suffix(".trace.json.gz")
-
-
-def _is_changed(job: Job) -> bool:
+def _has_changed(job: Job) -> bool:
     try:
         status = os.stat(job.path)
     except OSError:
@@ -93,7 +135,18 @@ def _is_changed(job: Job) -> bool:
     return job.mtime_ns >= 0 and (status.st_size, status.st_mtime_ns) != (job.size, job.mtime_ns)
 
 
-def _reason(error: Exception) -> str:
+def _failure(job: Job, error: Exception) -> Outcome:
+    if isinstance(error, InputError):
+        return Outcome(printable(error, 300))
+    if job.kind == "profile":
+        return Outcome(printable(_why_no_profile(error), 300), temporary=isinstance(error, OSError))
+    if isinstance(error, MemoryError):
+        return Outcome("out of memory: this machine has too little for it", temporary=True)
+    log.error("%s of %s", job.kind, printable(job.path), exc_info=error)
+    return Outcome("a defect: see TensorBoard's log", temporary=True)
+
+
+def _why_no_profile(error: Exception) -> str:
     if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
         return "damaged or cut off: it cannot be decompressed"
     if isinstance(error, msgspec.DecodeError):
@@ -104,42 +157,45 @@ def _reason(error: Exception) -> str:
         return "there is too little memory to read it"
     if type(error) is ValueError and error.args == ("it holds no list of events",):
         return "it holds no list of events"
-    logging.getLogger("walkthrough").warning("torch-tb-profiler", exc_info=error)
+    log.warning("torch-tb-profiler", exc_info=error)
     return f"torch-tb-profiler cannot read it: {type(error).__name__}: {error}"
 
 
-def main(lines: TextIO, answers: TextIO) -> None:
-    """Answer each line. Without Python's garbage collector, which takes half the time and finds nothing meanwhile."""
+def has_taken_much_memory() -> bool:
+    """Whether this process has ever had more than `MUCH_MEMORY` bytes; False where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return False
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit > MUCH_MEMORY
+
+
+def serve(lines: TextIO, outcomes: TextIO) -> None:
+    """Do the job of each line. Without Python's garbage collector, which takes half the time and finds nothing."""
     gc.disable()
-    gc.freeze()
     for line in lines:
-        outcome = asdict(read(Job(**json.loads(line))))
-        outcome["last"] = has_taken_much_memory()
-        answers.write(json.dumps(outcome) + "\n")
-        answers.flush()
-        if outcome["last"]:
+        job = json.loads(line)
+        outcome = answer(Job(**job | {"options": tuple(job["options"])}))
+        outcome = replace(outcome, last=has_taken_much_memory())
+        outcomes.write(json.dumps(asdict(outcome)) + "\n")
+        outcomes.flush()
+        if outcome.last:
             return
         gc.collect()
+        gc.freeze()  # what is left, modules above all, stays: it is not looked at again
 
 
-def start(nice: int) -> None:
-    """Read jobs from stdin; answer on what was stdout, where nothing else may be printed. nice: added to the process's.
-
-    The plugin logs a line per odd event of a trace, thousands, unless its own variable sets the level.
-    """
+def main(nice: int = 0) -> None:
+    """Serve stdin; the outcomes go to what was stdout, where nothing else may be printed. nice: of the process."""
     if nice and hasattr(os, "nice"):
         os.nice(nice)
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.basicConfig(format="%(name)s: %(message)s")
-    import torch_tb_profiler.utils
-
-    plugin_log = torch_tb_profiler.utils.get_logger()
-    if LOG_LEVEL not in os.environ:
-        plugin_log.setLevel(logging.CRITICAL)
     with open(0, encoding="utf-8", closefd=False) as lines:
-        main(lines, answers)
+        serve(lines, outcomes)
 
 
 if __name__ == "__main__":
-    start(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    main(*map(int, sys.argv[1:]))

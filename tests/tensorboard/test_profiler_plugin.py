@@ -12,7 +12,7 @@ from support.board import PATIENCE, only_kernels
 from support.trace_builder import TraceBuilder, two_steps
 
 pytest.importorskip("torch_tb_profiler")
-DYING = (str(Path(__file__).with_name("dying_reader.py")),)
+DYING = (str(Path(__file__).with_name("dying_worker.py")),)
 WAITING = str(Path(__file__).with_name("waiting_child.py"))
 BEHIND = 15  # how "nice" the children are that read what nobody waits for
 LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
@@ -31,14 +31,16 @@ def load(tmp_path, monkeypatch):
     """load(**options): the `Loading` of the runs in tmp_path/logs, searched once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
+        from walkthrough.tensorboard.log_folders import folders_below
         from walkthrough.tensorboard.profiler_plugin import Loading
-        from walkthrough.tensorboard.traces import folders_below
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     opened = []
 
     def start(**options):
         logs = str(tmp_path / "logs")
-        found = lambda: [(os.path.basename(folder.path), folder) for folder in folders_below(logs, "0.4.3")]  # noqa: E731
+        found = lambda: [  # noqa: E731
+            (folder.name, str(folder.path), folder.traces) for folder in folders_below([("", logs)])
+        ]
         opened.append(Loading(found, cache=options.pop("cache", tmp_path / "cache"), **options))
         opened[-1].search()
         return opened[-1]
@@ -181,7 +183,7 @@ def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_rea
     loading.search()
     (failure,) = loaded(loading).failures()
     assert f"cannot be written to {tmp_path / 'nowhere'}: No such file or directory" in failure["reason"]
-    assert [until for _, until in loading._outcomes.values()] == [float("inf")]
+    assert [until for _, until in loading.answers._outcomes.values()] == [float("inf")]
 
 
 def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load, monkeypatch):
@@ -215,12 +217,12 @@ def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natura
 
 
 def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog, monkeypatch):
-    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.RETRY_SECONDS", 0)
+    monkeypatch.setattr("walkthrough.tensorboard.answers.RETRY_SECONDS", 0)
     trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
     loading = load(program=DYING)
     for tries in (1, 2, 2):
         assert "exit code 9" in loaded(loading).failures()[0]["reason"]
-        assert loading._died
+        assert loading.answers._died
         ends = time.monotonic() + PATIENCE
         while caplog.text.count("is left out") < tries:  # it is logged after the answer
             assert time.monotonic() < ends
@@ -230,7 +232,7 @@ def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog
 
 
 def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
-    from walkthrough.tensorboard.traces import folders_below
+    from walkthrough.tensorboard.log_folders import folders_below
 
     secret = trace(tmp_path / "elsewhere" / "secret.pt.trace.json")
     trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
@@ -238,8 +240,8 @@ def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
     (tmp_path / "logs" / "linked").symlink_to(secret.parent)
     (tmp_path / "also").symlink_to(tmp_path / "logs")
     for root in ("logs", "also"):
-        (folder,) = folders_below(str(tmp_path / root), "0.4.3")
-        assert [trace.file for trace in folder.traces] == ["a.pt.trace.json"]
+        (folder,) = folders_below([("", str(tmp_path / root))])
+        assert list(folder.traces) == ["a.pt.trace.json"]
 
 
 def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
@@ -254,23 +256,19 @@ def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
 
 def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
     from walkthrough.tensorboard import log_folders
-    from walkthrough.trace import source
 
     for name in ("a", "b"):
         trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
-    found, traces_in = [], source.traces_in
+    lstat = os.lstat
 
-    def then_vanishes(folder):
-        found.extend(traces_in(folder))
-        (folder / "b.pt.trace.json").unlink()
-        return found
+    def vanishes(path):
+        if str(path).endswith("b.pt.trace.json"):
+            Path(path).unlink(missing_ok=True)
+        return lstat(path)
 
-    monkeypatch.setattr(source, "traces_in", then_vanishes)
+    monkeypatch.setattr(os, "lstat", vanishes)
     (run,) = log_folders.Runs([("", str(tmp_path / "logs"))]).latest().values()
-    assert (len(found), list(run.traces), len(run.versions)) == (2, ["a.pt.trace.json"], 1)
-    names = ["a.pt.trace.json", "b.pt.trace.json"]  # as listed before it vanished
-    monkeypatch.setattr(source, "traces_in", traces_in)
-    assert list(log_folders._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
+    assert (list(run.traces), len(run.versions)) == (["a.pt.trace.json"], 1)
 
 
 def profiles(*builders, folder):

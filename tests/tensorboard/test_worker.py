@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+from pathlib import Path
 
 import pytest
 from support.trace_builder import two_steps
@@ -31,7 +32,7 @@ def served(tmp_path, monkeypatch):
 
 
 def _content(path):
-    return json.loads(gzip.decompress(open(path, "rb").read())) if os.path.exists(path) else None
+    return json.loads(gzip.decompress(Path(path).read_bytes())) if os.path.exists(path) else None
 
 
 def test_a_file_whose_name_is_not_utf8_is_read(tmp_path, served):

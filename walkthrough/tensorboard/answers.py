@@ -1,6 +1,7 @@
 """Answers about traces, for both tabs: computed once, by child processes, and kept in the user's cache folder."""
 
 import atexit
+import errno
 import gzip
 import hashlib
 import json
@@ -8,6 +9,7 @@ import logging
 import math
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -55,8 +57,10 @@ class Question:
 
     @classmethod
     def of(cls, kind: Kind, path: Path, options: tuple[Any, ...] = ()) -> "Question":
-        """About a local file as it is now. Raises OSError."""
-        status = os.stat(path)
+        """About a local file as it is now. Raises OSError, also where it is a link or a pipe by now."""
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "no plain file")
         return cls(kind, str(path), status.st_size, status.st_mtime_ns, options)
 
     @cached_property

@@ -129,7 +129,7 @@ def _profile(job: Job) -> dict[Path, bytes]:
 
 def _has_changed(job: Job) -> bool:
     try:
-        status = os.stat(job.path)
+        status = os.lstat(job.path)
     except OSError:
         return True
     return job.mtime_ns >= 0 and (status.st_size, status.st_mtime_ns) != (job.size, job.mtime_ns)

@@ -99,9 +99,7 @@ class Answers:
         self.kept, self._local, self._spare = kept, local, spare
         self.changed = threading.Condition()  # notified of each new question and outcome; may be held by its holder
         self._in_memory: OrderedDict[str, bytes] = OrderedDict()
-        self._outcomes: OrderedDict[str, tuple[str | None, float]] = (
-            OrderedDict()
-        )  # by key: (why it failed, until when)
+        self._outcomes: dict[str, tuple[str | None, float]] = {}  # by key: (why it failed or None, until when)
         self._asked: OrderedDict[Question, bool] = OrderedDict()  # whether somebody waits for it; asked last: last
         self._working: set[Question] = set()  # those of `_asked` that a child has
         self._died: set[str] = set()  # keys of questions at which a child has died
@@ -134,7 +132,7 @@ class Answers:
         return ("failed", reason) if reason else ("reading", None)
 
     def ask(self, question: Question, urgent: bool = True) -> None:
-        """Have an answer computed, where there is none and no lasting failure.
+        """Have an answer computed, unless there is one, or it has failed and is not to be tried again yet.
 
         urgent: a reader waits for it, so it goes before what is read ahead, and before what was asked for earlier.
         """
@@ -152,8 +150,9 @@ class Answers:
     def read_ahead(self, questions: Iterable[Question]) -> None:
         """Have these answered, in this order, while nobody waits for anything, and not what was to be read before."""
         with self.changed:
-            kept = [item for item in self._asked.items() if item[1] or item[0] in self._working]
-            self._asked = OrderedDict(kept)
+            for question in [question for question, urgent in self._asked.items() if not urgent]:
+                if question not in self._working:
+                    del self._asked[question]
             for question in questions:
                 self.ask(question, urgent=False)
 
@@ -198,20 +197,20 @@ class Answers:
                 log.warning("%s", printable(question.path), exc_info=error)
                 outcome = Outcome(printable(f"{type(error).__name__}: {error}", 300), temporary=True)
             self.kept.prune(self._spare())
-            text = f"{question.kind} of {printable(question.path)}: {outcome.reason}"
-            if question.kind == "profile":
-                text = f"{printable(question.path)} cannot be read and is left out: {outcome.reason}"
+            path = printable(question.path)
             with self.changed:
                 self._working.discard(question)
-                if outcome.unwritable and self.kept.leave(into.parent, f"{printable(question.path)}: {outcome.reason}"):
-                    text = ""  # it is read again
-                else:
+                is_again = outcome.unwritable and self.kept.leave(into.parent, f"{path}: {outcome.reason}")
+                if not is_again:
                     self._asked.pop(question, None)
-                    if not outcome.changed:
-                        self._set_outcome(question, outcome)
+                if not is_again and not outcome.changed:
+                    self._set_outcome(question, outcome)
                 self.changed.notify_all()
-            if text and outcome.reason and not self._closed:
-                log.warning("%s", text)
+            if outcome.reason and not is_again and not self._closed:
+                about = f"{path} cannot be read and is left out"
+                log.warning(
+                    "%s: %s", about if question.kind == "profile" else f"{question.kind} of {path}", outcome.reason
+                )
 
     def _next(self, only_urgent: bool) -> Question | None:
         """The question to answer next, as soon as there is one; None after a while without."""
@@ -247,8 +246,8 @@ class Answers:
     def _set_outcome(self, question: Question, outcome: Outcome) -> None:
         until = time.monotonic() + RETRY_SECONDS if outcome.temporary else math.inf
         self._outcomes[question.key] = outcome.reason, until
-        while len(self._outcomes) > MOST_OUTCOMES:
-            self._outcomes.popitem(last=False)
+        if len(self._outcomes) > MOST_OUTCOMES:
+            del self._outcomes[next(iter(self._outcomes))]
 
 
 class Child:

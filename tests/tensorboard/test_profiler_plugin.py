@@ -6,6 +6,7 @@ import shutil
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.board import PATIENCE, only_kernels
@@ -231,19 +232,6 @@ def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog
     assert caplog.text.count("is left out") == 2
 
 
-def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
-    from walkthrough.tensorboard.log_folders import folders_below
-
-    secret = trace(tmp_path / "elsewhere" / "secret.pt.trace.json")
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
-    (tmp_path / "logs" / "run" / "link.pt.trace.json").symlink_to(secret)
-    (tmp_path / "logs" / "linked").symlink_to(secret.parent)
-    (tmp_path / "also").symlink_to(tmp_path / "logs")
-    for root in ("logs", "also"):
-        (folder,) = folders_below([("", str(tmp_path / root))])
-        assert list(folder.traces) == ["a.pt.trace.json"]
-
-
 def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
     from walkthrough.tensorboard.log_folders import Runs
 
@@ -254,21 +242,17 @@ def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
     assert list(run.traces) == ["a.pt.trace.json"]
 
 
-def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
-    from walkthrough.tensorboard import log_folders
+def test_remote_folders_are_listed_by_the_plugins_own_file_systems(monkeypatch):
+    from walkthrough.tensorboard import profiler_plugin
 
-    for name in ("a", "b"):
-        trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
-    lstat = os.lstat
-
-    def vanishes(path):
-        if str(path).endswith("b.pt.trace.json"):
-            Path(path).unlink(missing_ok=True)
-        return lstat(path)
-
-    monkeypatch.setattr(os, "lstat", vanishes)
-    (run,) = log_folders.Runs([("", str(tmp_path / "logs"))]).latest().values()
-    assert (list(run.traces), len(run.versions)) == (["a.pt.trace.json"], 1)
+    files = ["a.pt.trace.json", "result.json"]
+    monkeypatch.setattr(profiler_plugin.io, "walk", lambda root: [(root, [], []), (f"{root}/run", [], files)])
+    monkeypatch.setattr(profiler_plugin.io, "join", lambda *parts: "/".join(parts))
+    plugin = SimpleNamespace(logdir="s3://bucket/logs", _get_run_name=os.path.basename)
+    (_, _, nothing), (name, path, found) = profiler_plugin._folders(plugin)
+    assert (name, path, list(found), dict(nothing)) == ("run", "s3://bucket/logs/run", files, {})
+    (question,), writing = profiler_plugin._profiles_of(path, found)
+    assert (question.path, question.size, writing) == ("s3://bucket/logs/run/a.pt.trace.json", -1, set())
 
 
 def profiles(*builders, folder):

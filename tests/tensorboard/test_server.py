@@ -19,7 +19,6 @@ from walkthrough.compare.compare import ladders
 from walkthrough.compare.roofs import StepBytes
 from walkthrough.results import result
 from walkthrough.tensorboard import plugin
-from walkthrough.tensorboard.log_folders import Runs
 from walkthrough.trace.kernel_name import short_name
 from walkthrough.trace.steps import ROLES
 from walkthrough.trace.summary import summarize
@@ -465,15 +464,6 @@ def test_a_trace_is_read_again_once_it_has_changed(board, logdir):
     finally:
         shutil.rmtree(folder)
     board.until(lambda: listed() is None, "its end")
-
-
-def test_runs_are_in_natural_order(tmp_path):
-    names = ["run10", "run2", "run1", "b/2", "b/10", "100", "20"]
-    for name in names:
-        (tmp_path / name).mkdir(parents=True)
-        two_steps().write(tmp_path / name / "w.pt.trace.json")
-    found = Runs([("", str(tmp_path))]).latest()
-    assert list(found) == ["20", "100", "b/2", "b/10", "run1", "run2", "run10"]
 
 
 def test_several_log_folders(tmp_path):

@@ -166,7 +166,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return self._answer_of_trace(request, "digest")
 
     def _ranks(self, request: wrappers.Request) -> dict[str, Any]:
-        """Argument run. {"state": "ready", …}: see `ranks.compared`; "reading" while a rank's trace is read."""
+        """Argument run. {"state": "ready", …}: see `compared`; "reading" while a rank's trace is read."""
         return compared(self.runs.run(request.args.get("run", "")), self.answers)
 
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":

@@ -23,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import big_trace  # noqa: E402
 
-from walkthrough.trace import summary  # noqa: E402
+from walkthrough.advice import gains, summary  # noqa: E402
 
 EXPLAIN = [sys.executable, "-m", "walkthrough", "explain", "--json"]
 DECODER = "import gzip, json, sys; json.loads(gzip.open(sys.argv[1]).read())"
@@ -96,9 +96,9 @@ def added_by_findings(path, rounds):
 
         return run
 
-    summary.findings = timed(summary.findings)
+    gains.findings = timed(gains.findings)
     for name in ("__init__", "advice", "findings", "worth_following"):
-        setattr(summary.Estimates, name, timed(getattr(summary.Estimates, name)))
+        setattr(gains.Estimates, name, timed(getattr(gains.Estimates, name)))
     shares = []
     for _ in range(rounds):
         spent, begin = 0.0, time.process_time()

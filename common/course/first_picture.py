@@ -16,11 +16,11 @@ from common.course.real_gpu import CHAPTERS, has_traced_gpu
 from common.course.recorded import Course
 from common.course.strips import area
 from common.course.traced import BINS, CPU, LOADING, Brief, TracedStep
+from walkthrough.advice.summary import Summary
 from walkthrough.compare.compare import Ladder
 from walkthrough.compare.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
 from walkthrough.compare.statistics import Ratio
 from walkthrough.results.errors import printable
-from walkthrough.trace.summary import Summary
 
 FILE = "first_picture.svg"
 WIDTH = 900.0

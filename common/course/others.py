@@ -14,6 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from common.course.recorded import RECORDS
+from walkthrough.advice.advice import Advice
+from walkthrough.advice.summary import Summary, summarize
 from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.predictions import Prediction, cells
 from walkthrough.compare.statistics import Ratio, of_windows
@@ -21,8 +23,6 @@ from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
 from walkthrough.results.errors import InputError, one_line_errors
-from walkthrough.trace.advice import Advice
-from walkthrough.trace.summary import Summary, summarize
 
 FILE = "others.json"
 
@@ -124,8 +124,8 @@ def section(others: Others) -> list[str]:
 
 
 def _traced(traced: Traced, summary: Summary) -> Traced:
-    lengths = dict(zip(summary.steps.names, summary.steps.duration.tolist(), strict=True))
-    return replace(traced, steps_us=lengths, outlying=[step.name for step in summary.outliers])
+    lengths = dict(zip(summary.analysis.steps.names, summary.analysis.steps.duration.tolist(), strict=True))
+    return replace(traced, steps_us=lengths, outlying=[step.name for step in summary.analysis.outliers])
 
 
 def gain(before_us: Iterable[float], after_us: Iterable[float]) -> Ratio:

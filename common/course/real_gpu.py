@@ -43,7 +43,7 @@ def drawings(course: Course) -> dict[str, Callable[[], Drawn]]:
 def has_traced_gpu(recorded: Recorded, step: str) -> bool:
     """Whether a step's trace was recorded, can be read, and holds a GPU's work."""
     summary = recorded.summaries.get(step)
-    return summary is not None and len(summary.trace.kernels) > 0
+    return summary is not None and len(summary.analysis.trace.kernels) > 0
 
 
 def of_record(recorded: Recorded, before: str, after: str) -> Drawn:

@@ -11,12 +11,12 @@ from common.studies.lab import LabStudy
 from common.studies.lab import read as read_lab
 from common.studies.limit.record import Limit
 from common.studies.study import Study, read_study
+from walkthrough.advice.summary import Summary, summarize
 from walkthrough.compare import compare, gpu_memory, predictions
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
-from walkthrough.trace.summary import Summary, summarize
 
 RECORDS = ROOT / "logs" / "reference"
 

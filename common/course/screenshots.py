@@ -19,12 +19,12 @@ from typing import Any
 from common.course.photograph import PROFILER, WALKTHROUGH, Shot, browser, photograph, save, tensorboard
 from common.course.recorded import RECORDS, Recorded, records
 from common.course.traced import PAIR, PUBLISHER
+from walkthrough.advice.summary import summarize
 from walkthrough.compare.markdown import escaped
 from walkthrough.records import samples as reference_samples
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, one_line_errors
-from walkthrough.trace.summary import summarize
 
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"

@@ -17,22 +17,21 @@ from msgspec import Struct
 
 from common.course.others import traces_in
 from common.course.recorded import RECORDS
+from walkthrough.advice.changes import Changes
+from walkthrough.advice.findings.finding import Look
+from walkthrough.advice.replay import Change, Replay
+from walkthrough.advice.summary import Summary, summarize
 from walkthrough.explain.view import print_summary
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, one_line_errors
-from walkthrough.trace.changes import Changes
-from walkthrough.trace.copies import direction
-from walkthrough.trace.findings.finding import Look
 from walkthrough.trace.intervals import Cover, shares
-from walkthrough.trace.kinds import ATTENTION, COLLECTIVE, CONVOLUTION, KINDS, MATRIX, kind_numbers
-from walkthrough.trace.phases import phases
-from walkthrough.trace.python import stepping_thread
-from walkthrough.trace.replay import Change, Replay
+from walkthrough.trace.kernel_names import ATTENTION, COLLECTIVE, CONVOLUTION, KINDS, MATRIX, uses_tensor_cores
+from walkthrough.trace.kernels import kind_numbers
+from walkthrough.trace.memory import direction
+from walkthrough.trace.operators import phases, stepping_thread
+from walkthrough.trace.outliers import is_outlier
 from walkthrough.trace.steps import is_mark
-from walkthrough.trace.summary import Summary, summarize
-from walkthrough.trace.tensor_cores import uses_tensor_cores
-from walkthrough.trace.typical import is_outlier
 
 FILE = "samples.json"
 PAIR = ("resnet50_v100_0_workers", "resnet50_v100_4_workers")  # before and after: batches are loaded in processes
@@ -131,7 +130,7 @@ def traced_step(summary: Summary, change: str | None = None, around_copy: bool =
 
     around_copy: only what is around its largest copy to the device. count: so many steps from that one on.
     """
-    trace, steps = summary.trace, summary.steps
+    trace, steps = summary.analysis.trace, summary.analysis.steps
     usual = ~is_outlier(steps)
     by_length = np.argsort(np.where(usual, steps.duration, np.inf), kind="stable")
     index = min(int(by_length[usual.sum() // 2]), len(steps.names) - count)
@@ -142,15 +141,15 @@ def traced_step(summary: Summary, change: str | None = None, around_copy: bool =
     if change:
         look = Look(
             trace,
-            summary.typical,
+            summary.analysis.typical.steps,
             phases(trace, steps),
-            summary.usual.idle,
-            summary.usual.communication,
-            summary.nature,
-            summary.outliers,
+            summary.analysis.typical.idle,
+            summary.analysis.typical.communication,
+            summary.analysis.typical.workload,
+            summary.analysis.outliers,
             steps,
         )
-        replay, replayed = Replay(trace, steps, usual), Changes(look, summary.tensor_cores)[change]
+        replay, replayed = Replay(trace, steps, usual), Changes(look, summary.analysis.tensor_cores)[change]
         begins, start, end = replay.timeline(replayed)
         start, end = start[: len(trace.kernels) + len(trace.copies)], end[: len(trace.kernels) + len(trace.copies)]
         begin, length = float(begins[index]), float(replay.step_us(replayed)[index])
@@ -164,7 +163,7 @@ def traced_step(summary: Summary, change: str | None = None, around_copy: bool =
     if not change:
         covers = {CPU: _cpu_lane(summary)} | covers
     return TracedStep(
-        gpu=summary.gpus[0].name if summary.gpus and summary.gpus[0].name else "a GPU",
+        gpu=summary.analysis.gpus[0].name if summary.analysis.gpus and summary.analysis.gpus[0].name else "a GPU",
         step=steps.names[index],
         us=round(us, 1),
         step_us=round(length, 1),
@@ -181,7 +180,7 @@ def traced_step(summary: Summary, change: str | None = None, around_copy: bool =
 
 def _device_lanes(summary: Summary, start: np.ndarray, end: np.ndarray) -> dict[str, dict[str, Cover]]:
     """Of kernels and copies, in turn, that begin and end then (NaN: not at all): the covers by lane and group."""
-    trace, count = summary.trace, len(summary.trace.kernels)
+    trace, count = summary.analysis.trace, len(summary.analysis.trace.kernels)
     start, end = np.nan_to_num(start, nan=0.0), np.nan_to_num(end, nan=0.0)
     group = kernel_groups(summary)
     to_gpu = direction(trace, "h2d")
@@ -198,7 +197,7 @@ def _device_lanes(summary: Summary, start: np.ndarray, end: np.ndarray) -> dict[
 
 def kernel_groups(summary: Summary) -> np.ndarray:
     """The group of each kernel: matrix work with Tensor Cores or without, collectives, others."""
-    trace = summary.trace
+    trace = summary.analysis.trace
     number = kind_numbers(trace)
     matrix = np.isin(number, [KINDS.index(name) for name in (MATRIX, CONVOLUTION, ATTENTION)])
     cores = trace.named(trace.kernels, uses_tensor_cores)
@@ -210,8 +209,8 @@ def kernel_groups(summary: Summary) -> np.ndarray:
 
 
 def _cpu_lane(summary: Summary) -> dict[str, Cover]:
-    trace, operators, runtime = summary.trace, summary.trace.operators, summary.trace.runtime
-    parts = phases(trace, summary.steps)
+    trace, operators, runtime = summary.analysis.trace, summary.analysis.trace.operators, summary.analysis.trace.runtime
+    parts = phases(trace, summary.analysis.steps)
     own = operators.thread == stepping_thread(trace)
     marks = trace.named(operators, is_mark)
     waits = trace.named(runtime, lambda name: "ynchronize" in name or "emcpy" in name) & (runtime.duration > LONG_WAIT)
@@ -233,19 +232,26 @@ def _binned(groups: Mapping[str, Cover], first: float, us: float) -> dict[str, l
 
 def _means(summary: Summary, change: Change) -> dict[str, float]:
     """Of the mean traced step: µs, by role, by cause of an idle GPU, by group of kernels (of the typical steps)."""
-    steps, count = summary.steps, len(summary.steps.names)
-    kernels, usual = summary.trace.kernels, summary.typical
+    steps, count = summary.analysis.steps, len(summary.analysis.steps.names)
+    kernels, usual = summary.analysis.trace.kernels, summary.analysis.typical.steps
     factor = np.ones(len(kernels)) if change.kernels is None else change.kernels
     us = Cover(usual.start, usual.end).within(kernels.start, kernels.end) * factor / len(usual.names)
     group = kernel_groups(summary)
     values = {
         "step": steps.mean_us,
         "typical step": usual.mean_us,
-        "h2d bytes": summary.usual.step_bytes,
-        "utilization": summary.gpus[0].utilization if summary.gpus else 0.0,
+        "h2d bytes": summary.analysis.typical.step_bytes,
+        "utilization": summary.analysis.gpus[0].utilization if summary.analysis.gpus else 0.0,
         **{f"role {name}": value for name, value in steps.mean_breakdown_us.items()},
-        **{f"idle {name}": value / count for idle in summary.idle[:1] for name, value in idle.causes_us.items()},
-        **{f"usual idle {name}": value / len(usual.names) for name, value in summary.usual.idle[0].causes_us.items()},
+        **{
+            f"idle {name}": value / count
+            for idle in summary.analysis.idle[:1]
+            for name, value in idle.causes_us.items()
+        },
+        **{
+            f"usual idle {name}": value / len(usual.names)
+            for name, value in summary.analysis.typical.idle[0].causes_us.items()
+        },
         **{name: float(us[group == name].sum()) for name in (MATRIX_CORES, MATRIX_PLAIN, OTHER_KERNELS, COLLECTIVES)},
     }
     return {name: round(float(value), 5) for name, value in values.items()}
@@ -253,7 +259,7 @@ def _means(summary: Summary, change: Change) -> dict[str, float]:
 
 def brief(summary: Summary) -> Brief:
     """A trace in few words."""
-    typical_us = summary.typical.duration.tolist()
+    typical_us = summary.analysis.typical.steps.duration.tolist()
     if not summary.advice:
         return Brief(typical_us, summary.verdict)
     first = summary.advice[0]
@@ -264,11 +270,13 @@ def brief(summary: Summary) -> Brief:
 def longest_matrix_work(summary: Summary, count: int = 3) -> list[str]:
     """The names of the kernels that take most of the time of matrix work."""
     group = kernel_groups(summary)
-    kernels = summary.trace.kernels
+    kernels = summary.analysis.trace.kernels
     total: dict[str, float] = {}
     for number, us in zip(kernels.name.tolist(), np.where(group == OTHER_KERNELS, 0, kernels.duration), strict=True):
-        total[summary.trace.names[number]] = total.get(summary.trace.names[number], 0.0) + float(us)
-    names = {summary.trace.names[number] for number in kernels.name[np.isin(group, [MATRIX_CORES, MATRIX_PLAIN])]}
+        total[summary.analysis.trace.names[number]] = total.get(summary.analysis.trace.names[number], 0.0) + float(us)
+    names = {
+        summary.analysis.trace.names[number] for number in kernels.name[np.isin(group, [MATRIX_CORES, MATRIX_PLAIN])]
+    }
     return sorted(names, key=lambda name: (-total[name], name))[:count]
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from walkthrough.advice.summary import summarize
 from walkthrough.attach.callbacks import StepProfiler, lightning_callback, trainer_callback
 from walkthrough.results.errors import InputError
-from walkthrough.trace.source import traces_in
-from walkthrough.trace.summary import summarize
+from walkthrough.trace.chrome_trace import traces_in
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +24,8 @@ def framework_warnings():
 def steps_of(folder):
     (path,) = traces_in(folder)
     summary = summarize(path)
-    optimizer = [row.count for row in summary.in_steps.operators if row.name.startswith("Optimizer.step")]
-    return summary.steps.names, sum(optimizer)
+    optimizer = [row.count for row in summary.analysis.tables.operators if row.name.startswith("Optimizer.step")]
+    return summary.analysis.steps.names, sum(optimizer)
 
 
 def test_lightning_traces_optimizer_steps_where_gradients_are_accumulated(tmp_path):

@@ -5,7 +5,7 @@ import sys
 import pytest
 from support import ROOT
 
-sys.path.insert(0, str(ROOT / "common" / "attach" / "site"))
+sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
 
 from walkthrough_hook import timing
 from walkthrough_hook.watch import EVALUATION, NEW_EPOCH, Watch

@@ -41,7 +41,7 @@ def test_what_a_step_prints_is_followed_line_by_line(step, run):
     file = step(
         "import os, subprocess, sys\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from common.run import progress\n"
+        "from walkthrough.results import progress\n"
         "print(__name__, os.path.basename(__file__), *sys.argv[1:])\n"
         "progress.report('warm-up', 1, 3)\n"
         "print('on stderr', file=sys.stderr)\n"

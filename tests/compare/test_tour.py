@@ -364,7 +364,7 @@ def test_a_step_that_somebody_else_runs_is_not_overwritten_by_a_tour_of_rounds(f
 
 
 def test_progress_of_a_step_reaches_the_one_who_started_it(fake_steps):
-    body = "from common.run import progress\n"
+    body = "from walkthrough.results import progress\n"
     body += "progress.report('warm-up', 1, 3)\nprogress.report('w', 2, 3, 12.5)\nprint('{hi')"
     [file] = fake_steps(_00_talks=body)
     events, lines = [], []

@@ -41,7 +41,7 @@ def test_the_parts_of_an_image_add_up_to_its_share_of_the_step(course):
     parts = figures.per_image_ms(cpu)
     for step, summary in cpu.summaries.items():
         batch_size = cpu.row(step).result.batch_size
-        assert sum(parts[step].values()) == pytest.approx(summary.steps.mean_us / 1e3 / batch_size)
+        assert sum(parts[step].values()) == pytest.approx(summary.analysis.steps.mean_us / 1e3 / batch_size)
 
 
 def test_the_specimens_parts_are_known(gpu_course):

@@ -11,8 +11,8 @@ from common.course import first_picture, others, traced
 from common.course.blocks import BLOCKS
 from common.course.drawing import POINT
 from common.course.recorded import Course
+from walkthrough.advice.summary import summarize
 from walkthrough.compare.published import PUBLISHED
-from walkthrough.trace.summary import summarize
 
 pytestmark = pytest.mark.xdist_group("course")
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"

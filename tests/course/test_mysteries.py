@@ -12,10 +12,10 @@ from support import ROOT, assert_refused, run_program
 from common.course import mysteries
 from common.course.blocks import BLOCKS
 from common.course.blocks.mysteries import EVIDENCE
+from walkthrough.advice.summary import summarize
 from walkthrough.results import privacy
 from walkthrough.results.errors import InputError
-from walkthrough.trace.by_operator import by_operator
-from walkthrough.trace.summary import summarize
+from walkthrough.trace.operators import by_operator
 
 each = pytest.mark.parametrize("name", mysteries.NAMES)
 GIVEAWAYS = re.compile(r"augment|cache|sync|fixed|mystery|slow", re.IGNORECASE)

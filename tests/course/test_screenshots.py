@@ -14,7 +14,7 @@ pytestmark = pytest.mark.xdist_group("course")  # the records are read once
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 NAMES = [picture.name for picture in PICTURES]
 OF_SAMPLES = [picture.name for picture in PICTURES if picture.samples]
-FETCHED = ROOT / "common" / "reference" / "samples.json"
+FETCHED = ROOT / "walkthrough" / "records" / "samples.json"
 HERE = all((screenshots.SAMPLES / run / sample.file).exists() for run, sample in PUBLISHED.items())
 
 
@@ -145,7 +145,7 @@ def test_a_picture_has_its_caption_below_with_a_link_to_the_publisher():
 
 @pytest.mark.parametrize(
     ("words", "parts"),
-    [(["nonsense"], ("no picture 'nonsense'", "gpu_gap")), (["--samples", "nowhere"], ("nowhere", "common samples"))],
+    [(["nonsense"], ("no picture 'nonsense'", "gpu_gap")), (["--samples", "nowhere"], ("nowhere", "walkthrough samples"))],
 )
 def test_what_cannot_be_taken_is_refused(words, parts):
     assert_refused(run_program("-m", "common.course.screenshots", *words), *parts)

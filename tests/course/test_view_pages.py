@@ -7,7 +7,7 @@ import pytest
 from support import ROOT
 
 from common.course.screenshots import AFTER, BEFORE, PUBLISHED
-from walkthrough.trace.summary import summarize
+from walkthrough.advice.summary import summarize
 
 FOLDER = Path(os.environ.get("WALKTHROUGH_SAMPLES", ROOT / "logs" / "samples"))
 FILES = {run: FOLDER / run / sample.file for run, sample in PUBLISHED.items()}

@@ -19,7 +19,7 @@ from walkthrough.compare.statistics import SAME, Ratio
 from walkthrough.explain import command as explain
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, printable, size
-from walkthrough.trace.kernel_name import short_name
+from walkthrough.trace.kernel_names import short_name
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 
@@ -575,7 +575,7 @@ def test_explain_imports_only_what_it_needs(tmp_path):
     assert modules_after("--help") & (SLOW | {"numpy", "msgspec", "rich"}) == set()
     for trace in (RECORDED, on_gpu):
         as_json = modules_after("--json", trace)
-        assert "walkthrough.trace.summary" in as_json
+        assert "walkthrough.advice.summary" in as_json
         assert as_json & (SLOW | {"rich"}) == set()
         own = {name for name in as_json if name.startswith("common.")} - {
             "walkthrough.results.errors",

@@ -666,7 +666,8 @@ def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("words")
     (tmp_path / "common" / "course").mkdir(parents=True)
     (tmp_path / "common" / "course" / "figures.py").write_text("1")
-    (tmp_path / "common" / "doctor.py").write_text("1")
+    (tmp_path / "walkthrough").mkdir()
+    (tmp_path / "walkthrough" / "doctor.py").write_text("1")
     assert machine.code_hash() == first
     assert machine.code_hash("common/course/*.py") != first
     (tmp_path / "steps" / "00_a.py").write_text("2")

@@ -59,7 +59,8 @@ for words in json.loads(sys.argv[1]):
 def project(tmp_path_factory):
     """A copy of the project with two steps, whose full measurement is short: a record of it is no smoke run."""
     folder = tmp_path_factory.mktemp("rehearsal") / "project"
-    shutil.copytree(ROOT / "common", folder / "common", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("common", "walkthrough"):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "steps").mkdir()
     for step in STEPS:
         shutil.copy(ROOT / "steps" / f"{step}.py", folder / "steps")

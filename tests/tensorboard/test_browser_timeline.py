@@ -8,7 +8,7 @@ from support.board import WALKTHROUGH
 from support.browser import BOTH
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.trace.summary import summarize
+from walkthrough.advice.summary import summarize
 from walkthrough.trace.timeline.lanes import lanes
 
 WIDTHS = [("light", 900), ("light", 1280), ("dark", 2560)]

@@ -2,9 +2,9 @@
 
 import pytest
 
+from walkthrough.advice.ranks import Rank
 from walkthrough.tensorboard import plugin
 from walkthrough.tensorboard.plugin import guarded, host_of, is_allowed
-from walkthrough.trace.ranks import Rank
 from walkthrough.trace.steps import ROLES
 
 

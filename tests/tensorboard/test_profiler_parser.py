@@ -8,8 +8,8 @@ from support import ROOT
 from support.by_tensorboard import displayed, displayed_unpatched
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
+from walkthrough.advice.summary import summarize
 from walkthrough.trace.steps import ROLES
-from walkthrough.trace.summary import summarize
 
 pytest.importorskip("torch_tb_profiler")
 from walkthrough.tensorboard.profiler_parser import COLLECTIVE, translated

@@ -14,14 +14,14 @@ from support import ROOT, make_limit, make_result
 from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tensorboard
 from support.trace_builder import two_steps
 
+from walkthrough.advice.summary import summarize
 from walkthrough.compare import gpu_memory, roofs
 from walkthrough.compare.compare import ladders
 from walkthrough.compare.roofs import StepBytes
 from walkthrough.results import result
 from walkthrough.tensorboard import plugin
-from walkthrough.trace.kernel_name import short_name
+from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.steps import ROLES
-from walkthrough.trace.summary import summarize
 
 pytest.importorskip("torch_tb_profiler")
 pytestmark = pytest.mark.xdist_group("tensorboard")  # one start for all of them

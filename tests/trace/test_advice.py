@@ -4,8 +4,8 @@ import pytest
 from support import ROOT, STEPS
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.trace.advice import Advice, bounded, despite_a_stall, ranked
-from walkthrough.trace.summary import summarize
+from walkthrough.advice.advice import Advice, bounded, despite_a_stall, ranked
+from walkthrough.advice.summary import summarize
 from walkthrough.trace.units import counted
 
 LADDER = [path.stem for path in STEPS[1:]]

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.trace import tensor_cores
+from walkthrough.advice.summary import summarize
+from walkthrough.trace.kernel_names import ELIGIBLE
+from walkthrough.trace.kernels import tensor_cores
 from walkthrough.trace.reader import read
 from walkthrough.trace.steps import COLLECTIVES, ROLES
-from walkthrough.trace.summary import summarize
 
 plugin = pytest.importorskip("torch_tb_profiler.profiler.data")
 parser = pytest.importorskip("torch_tb_profiler.profiler.event_parser")
@@ -72,9 +73,7 @@ def assert_same(path, theirs):
         assert ours.steps.mean_breakdown_us[role] == pytest.approx(cost, rel=1e-6, abs=1e-6 * total + 1e-3), role
     metrics = theirs.gpu_metrics_parser
     assert [gpu.id for gpu in ours.gpus] == sorted(metrics.gpu_ids)
-    old = tensor_cores.tensor_cores(
-        ours.trace, tensor_cores.ELIGIBLE, lambda name: any(part in name for part in listed)
-    )
+    old = tensor_cores(ours.trace, ELIGIBLE, lambda name: any(part in name for part in listed))
     for gpu in ours.gpus:
         assert gpu.utilization == pytest.approx(metrics.gpu_utilization[gpu.id])
         efficiency = metrics.avg_approximated_sm_efficiency_per_device[gpu.id]  # None if all kernels are outside
@@ -134,9 +133,7 @@ def test_traces_recorded_by_others_against_their_expected_figures(path):
         assert ours["sm_efficiency"] == pytest.approx(theirs["sm_efficiency"], rel=0.01)
         assert ours["occupancy_percent"] == pytest.approx(theirs["occupancy"], rel=0.01)
         assert ours["tensor_core_share"] >= theirs["tensor_core_share"] * 0.99
-    old = tensor_cores.tensor_cores(
-        read(path), tensor_cores.ELIGIBLE, lambda name: any(part in name for part in listed)
-    )
+    old = tensor_cores(read(path), ELIGIBLE, lambda name: any(part in name for part in listed))
     assert old.share == pytest.approx({gpu["id"]: gpu["tensor_core_share"] for gpu in figures["gpus"]}, rel=0.01)
     if figures["eligible_kernel_share"]:  # 0 where External ids name no operator: there we link by containment
         assert old.eligible_share == pytest.approx(figures["eligible_kernel_share"], rel=0.01)

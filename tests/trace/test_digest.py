@@ -7,13 +7,13 @@ import pytest
 from support import ROOT
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.trace import ranks
-from walkthrough.trace.by_operator import OUTSIDE
-from walkthrough.trace.changes import FUSE_ATTENTION
-from walkthrough.trace.digest import digest
-from walkthrough.trace.on_cpu import LESS
-from walkthrough.trace.places import CAUSES_TREATED, OVERLAP
-from walkthrough.trace.summary import summarize
+from walkthrough.advice import ranks
+from walkthrough.advice.changes import FUSE_ATTENTION
+from walkthrough.advice.digest import digest
+from walkthrough.advice.on_cpu import LESS
+from walkthrough.advice.places import CAUSES_TREATED, OVERLAP
+from walkthrough.advice.summary import summarize
+from walkthrough.trace.operators import OUTSIDE
 
 # Advice that is about no gap of a GPU: kernels become faster or fewer, or nothing in a trace shows it.
 WITHOUT_A_GAP = {"01_amp", "09_channels_last", "12_cudnn_benchmark", "16_data_parallel", FUSE_ATTENTION}
@@ -180,7 +180,7 @@ def test_every_piece_of_advice_is_about_gaps_with_a_known_cause_or_about_none():
 def advice_names():
     """The step, else the title, of every piece of advice that the code of walkthrough/trace can give."""
     for name in ("bottlenecks", "on_cpu", "on_gpu", "estimates", "changes"):
-        text = (ROOT / "common" / "trace" / f"{name}.py").read_text()
+        text = (ROOT / "walkthrough" / "advice" / f"{name}.py").read_text()
         yield from re.findall(r'"(\d\d_\w+)"', text)
         yield from re.findall(r'(?:bounded|Advice)\(\s*None,\s*"([^"]+)"', text)
     yield from (LESS, FUSE_ATTENTION)

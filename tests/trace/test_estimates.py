@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.trace_builder import V100, TraceBuilder
 
-from walkthrough.trace.summary import summarize
+from walkthrough.advice.summary import summarize
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import json
 import pytest
 from support.trace_builder import TraceBuilder
 
+from walkthrough.advice.findings import RULES
+from walkthrough.advice.summary import summarize
 from walkthrough.cli import main
-from walkthrough.trace.findings import RULES
-from walkthrough.trace.summary import summarize
 
 IDS = {
     "unfused_attention", "misaligned_matmul", "fusable_elementwise", "layout_conversions", "unfused_optimizer",
@@ -62,7 +62,7 @@ def found(tmp_path):
         summary = summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
         assert len({finding.id for finding in summary.findings}) == len(summary.findings)
         assert {finding.id for finding in summary.findings if not len(finding.when.start)} <= {"graph_capture"}
-        find.origin = summary.trace.origin
+        find.origin = summary.analysis.trace.origin
         return {finding.id: finding for finding in summary.findings}
 
     return find

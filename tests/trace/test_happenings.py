@@ -3,7 +3,7 @@
 import pytest
 from support.trace_builder import TraceBuilder
 
-from walkthrough.trace.summary import summarize
+from walkthrough.advice.summary import summarize
 
 WORKERS = "_MultiProcessingDataLoaderIter"
 

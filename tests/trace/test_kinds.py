@@ -3,8 +3,7 @@
 import pytest
 
 from walkthrough.trace.communication import is_collective
-from walkthrough.trace.kernel_name import short_name
-from walkthrough.trace.kinds import KINDS, kind
+from walkthrough.trace.kernel_names import KINDS, kind, short_name
 
 EXAMPLES = {
     "matrix product": """

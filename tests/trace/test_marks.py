@@ -3,7 +3,7 @@
 import pytest
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.trace.summary import summarize
+from walkthrough.advice.summary import summarize
 
 
 @pytest.fixture

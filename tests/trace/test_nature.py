@@ -3,11 +3,11 @@
 import pytest
 from support.trace_builder import TraceBuilder
 
-from walkthrough.trace.digest import digest
-from walkthrough.trace.phases import phases
+from walkthrough.advice.digest import digest
+from walkthrough.advice.summary import summarize
+from walkthrough.trace.operators import phases
 from walkthrough.trace.reader import read
 from walkthrough.trace.steps import steps
-from walkthrough.trace.summary import summarize
 
 
 @pytest.fixture

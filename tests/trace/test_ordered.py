@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from walkthrough.trace.ordered import distinct, median, quantile
+from walkthrough.trace.columns import distinct, median, quantile
 
 NUMBERS = st.floats(-1e9, 1e9, width=32)
 

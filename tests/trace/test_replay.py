@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
+from walkthrough.advice.replay import MAX_ERROR, Change, Replay, _last_at_most
+from walkthrough.advice.summary import summarize
+from walkthrough.trace.columns import launches
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.operators import launches
+from walkthrough.trace.outliers import is_outlier
 from walkthrough.trace.reader import read
-from walkthrough.trace.replay import MAX_ERROR, Change, Replay, _last_at_most
 from walkthrough.trace.steps import is_loading, steps
-from walkthrough.trace.summary import summarize
-from walkthrough.trace.typical import is_outlier
 
 CALL, DELAY, GAP = 4.0, 6.0, 1.0  # µs: of a call on the CPU, from a launch to its kernel, between two kernels
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 from support import ROOT
 
-from walkthrough.trace.summary import summarize
+from walkthrough.advice.summary import summarize
 
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
 MIB = 2**20
@@ -52,14 +52,14 @@ def test_it_is_marked_as_made_up_and_readable_in_an_editor(trace):
 
 
 def test_step_breakdown(summary):
-    assert summary.steps.names == ["1", "2", "3"]
-    assert summary.steps.duration.tolist() == [1000, 1000, 1000]
-    assert summary.steps.mean_breakdown_us == BREAKDOWN
+    assert summary.analysis.steps.names == ["1", "2", "3"]
+    assert summary.analysis.steps.duration.tolist() == [1000, 1000, 1000]
+    assert summary.analysis.steps.mean_breakdown_us == BREAKDOWN
     assert sum(BREAKDOWN.values()) == 1000
 
 
 def test_how_busy_the_gpu_is(summary):
-    [gpu] = summary.gpus
+    [gpu] = summary.analysis.gpus
     assert gpu.utilization == pytest.approx(400 / 1000)
     # blocks per SM are 4, 128, 4 and 0.5; at most 1 counts: 100 us each at 1, 1, 1 and 0.5, in a step of 1000 us
     assert gpu.sm_efficiency == pytest.approx((100 + 100 + 100 + 50) / 1000)
@@ -81,9 +81,11 @@ def test_blocks_and_occupancy_of_each_kernel_follow_from_its_launch(trace):
 
 
 def test_tensor_cores_and_the_planted_fault(summary):
-    assert summary.gpus[0].tensor_core_share == pytest.approx(100 / 400)  # turing_fp16_s1688gemm of four kernels
-    assert summary.tensor_cores.eligible_share == pytest.approx(200 / 400)  # aten::mm, forward and backward
-    assert {kernel.name.split("<")[0]: kernel.tensor_cores for kernel in summary.kernels} == {
+    assert summary.analysis.gpus[0].tensor_core_share == pytest.approx(
+        100 / 400
+    )  # turing_fp16_s1688gemm of four kernels
+    assert summary.analysis.tensor_cores.eligible_share == pytest.approx(200 / 400)  # aten::mm, forward and backward
+    assert {kernel.name.split("<")[0]: kernel.tensor_cores for kernel in summary.analysis.all_tables.kernels} == {
         "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn": True,
         "void at::native::vectorized_elementwise_kernel": False,
         "volta_sgemm_128x64_nt": False,  # the backward product, in float32: the fault
@@ -95,15 +97,15 @@ def test_tensor_cores_and_the_planted_fault(summary):
 
 
 def test_copies(summary):
-    to_the_gpu = summary.copies["h2d"]
+    to_the_gpu = summary.analysis.all_tables.copies["h2d"]
     assert (to_the_gpu.count, to_the_gpu.bytes, to_the_gpu.us) == (3, 3 * MIB, 300)
     assert to_the_gpu.pageable_bytes == 3 * MIB  # 1024 rows of 512 halves a step
     assert to_the_gpu.gigabytes_per_second == pytest.approx(1_048_576 / 100e-6 / 1e9)
-    assert summary.copies["d2h"].count == summary.copies["d2d"].count == 0
+    assert summary.analysis.all_tables.copies["d2h"].count == summary.analysis.all_tables.copies["d2d"].count == 0
 
 
 def test_memory_at_its_peak(summary):
-    [gpu] = summary.memory
+    [gpu] = summary.analysis.memory
     before, batch, product, rectified, gradient = 8, 1, 4, 4, 4  # MiB; "before": weights and momentum, 4 each
     assert gpu.peak_allocated == (before + batch + product + rectified + gradient) * MIB == 21 * MIB
     assert gpu.growth == (21 - before) * MIB
@@ -113,7 +115,7 @@ def test_memory_at_its_peak(summary):
 
 
 def test_why_the_gpu_waits(summary):
-    [idle] = summary.idle
+    [idle] = summary.analysis.idle
     assert idle.total_us == 3 * 600
     assert {cause: us / 3 for cause, us in idle.causes_us.items()} == {
         "copy": 30 + 100,  # the call 320-350, the copy 350-450

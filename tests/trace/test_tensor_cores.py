@@ -7,7 +7,7 @@ Sources: the name itself, its library's sources, NVIDIA's lists. None was checke
 
 import pytest
 
-from walkthrough.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
+from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 
 YES = """
 volta_h884gemm_64x64_ldg8_nn

@@ -10,10 +10,10 @@ import pytest
 from support import ROOT
 from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
+from walkthrough.advice.digest import digest
+from walkthrough.advice.summary import summarize
 from walkthrough.results.errors import InputError
-from walkthrough.trace.digest import digest
 from walkthrough.trace.reader import read
-from walkthrough.trace.summary import summarize
 from walkthrough.trace.timeline import window
 from walkthrough.trace.timeline.lanes import lanes
 from walkthrough.trace.timeline.levels import levels
@@ -185,7 +185,7 @@ def test_explain_keeps_no_arguments(tmp_path):
     trace = read(path)
     assert trace.details is None
     assert not len(trace.operators.detail)
-    code = "import walkthrough.trace.summary, sys; sys.exit('walkthrough.trace.details' in sys.modules)"
+    code = "import walkthrough.advice.summary, sys; sys.exit('walkthrough.trace.details' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
@@ -401,7 +401,7 @@ def test_what_holds_in_every_trace(path):
         for operator in row.get("operator", []):
             assert operator < 0 or numbered[operator][0]["kind"] in ("cpu", "mark", "loader", "collective")
     shown = sum(len(row["start"]) for row in answer["lanes"] if row["kind"] == "kernel")
-    assert shown == len(summary.trace.kernels)
+    assert shown == len(summary.analysis.trace.kernels)
     plain = digest(summarize(path))
     assert (answer["warnings"], answer["partial"]) == (plain["warnings"], plain["partial"])
     assert [step["name"] for step in answer["steps"]] == plain["steps"]["names"]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.trace.advice import ALIKE, verdict
+from walkthrough.advice.advice import ALIKE, verdict
+from walkthrough.advice.summary import summarize
 from walkthrough.trace.communication import communication
 from walkthrough.trace.idle import idle, stalls
 from walkthrough.trace.reader import read
 from walkthrough.trace.steps import steps
-from walkthrough.trace.summary import summarize
 from walkthrough.trace.timeline.lanes import lanes
 
 ERAS = pytest.mark.parametrize("era", ["2021", "today"])

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.trace_builder import TraceBuilder, two_steps
 
+from walkthrough.advice.summary import summarize
 from walkthrough.results.errors import InputError
-from walkthrough.trace import decode, source
+from walkthrough.trace import chrome_trace
+from walkthrough.trace.chrome_trace import Chunks, _decode_run, traces_in
 from walkthrough.trace.reader import MAX_NAME, rank_of, read
-from walkthrough.trace.summary import summarize
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 GOOD = json.dumps(two_steps().json).encode()
@@ -32,7 +33,7 @@ def figures(tmp_path):
         summary = summarize(path)
         result = summary.as_json()
         json.dumps(result, allow_nan=False)
-        return result | {"file": None, "warnings": None}, summary.trace.warnings
+        return result | {"file": None, "warnings": None}, summary.analysis.trace.warnings
 
     return summarized
 
@@ -94,8 +95,8 @@ def test_the_order_of_events_and_the_size_of_runs_change_nothing(figures, whole,
         shuffler.shuffle(trace["traceEvents"])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "_RUN", run)
-        patch.setattr(source, "CHUNK_SIZE", run)
+        patch.setattr(chrome_trace, "_RUN", run)
+        patch.setattr(chrome_trace, "CHUNK_SIZE", run)
         assert figures(changed(shuffle))[0] == whole
         assert figures(gzip.compress(changed(shuffle)))[0] == whole
 
@@ -105,8 +106,8 @@ def test_runs_end_between_events_however_these_are_nested(figures, whole, monkey
         for event in trace["traceEvents"]:
             event["args"]["list"] = [{"a": {"b": [{"c": 1}, {"d": 2}]}}, {"text": 'no end here: "}, {" \\"'}]
 
-    monkeypatch.setattr(decode, "_RUN", 200)
-    monkeypatch.setattr(source, "CHUNK_SIZE", 64)
+    monkeypatch.setattr(chrome_trace, "_RUN", 200)
+    monkeypatch.setattr(chrome_trace, "CHUNK_SIZE", 64)
     result, warnings = figures(changed(nest))
     assert (result, warnings) == (whole, [])
 
@@ -130,14 +131,14 @@ def test_a_cut_off_gzip_file_is_used_up_to_there_with_a_warning(figures):
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
 def test_a_damaged_gzip_is_used_up_to_the_damage(figures, library, place, monkeypatch):
     """library: in place of isal's, which may be installed or not."""
-    monkeypatch.setattr(source, "isal_zlib", None)
-    monkeypatch.setattr(source, "CHUNK_SIZE", 4096)  # so that the damage is met in a later chunk
+    monkeypatch.setattr(chrome_trace, "isal_zlib", None)
+    monkeypatch.setattr(chrome_trace, "CHUNK_SIZE", 4096)  # so that the damage is met in a later chunk
     packed = bytearray(gzip.compress(gzip.decompress(RECORDED.read_bytes()), mtime=0))
     packed[int(len(packed) * place)] ^= 0xFF
     by_zlib = figures(bytes(packed))
     assert by_zlib[0]["steps"]["count"] >= 1
     assert by_zlib[1]
-    monkeypatch.setattr(source, "isal_zlib", library)
+    monkeypatch.setattr(chrome_trace, "isal_zlib", library)
     assert figures(bytes(packed)) == by_zlib
 
 
@@ -258,7 +259,7 @@ def test_a_gzip_bomb_is_stopped_at_the_limit(tmp_path):
         + squeeze.flush()
     )
     with pytest.raises(InputError, match="--max-size"):
-        read(source.Chunks(path, max_size=20_000_000))
+        read(Chunks(path, max_size=20_000_000))
 
 
 def test_a_name_of_fifty_megabytes_is_read_and_cut(tmp_path):
@@ -332,13 +333,13 @@ def test_any_damage_leads_to_a_summary_or_to_one_line(figures, seed):
 
 def test_one_endless_name_takes_no_more_memory_than_one_run_may(tmp_path, monkeypatch):
     lengths = []
-    decode_run = decode._decode_run
+    decode_run = _decode_run
     monkeypatch.setattr(
-        decode, "_decode_run", lambda text, *types: lengths.append(len(text)) or decode_run(text, *types)
+        chrome_trace, "_decode_run", lambda text, *types: lengths.append(len(text)) or decode_run(text, *types)
     )
-    monkeypatch.setattr(decode, "_RUN", 1000)
-    monkeypatch.setattr(decode, "_MAX_RUN", 8000)
-    monkeypatch.setattr(source, "CHUNK_SIZE", 500)
+    monkeypatch.setattr(chrome_trace, "_RUN", 1000)
+    monkeypatch.setattr(chrome_trace, "_MAX_RUN", 8000)
+    monkeypatch.setattr(chrome_trace, "CHUNK_SIZE", 500)
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [{"ph": "X", "name": "' + b"a" * 200_000))
     with pytest.raises(InputError, match="no events"):
@@ -357,7 +358,7 @@ def test_an_event_of_wrong_types_does_not_cost_the_last_one(figures, whole):
 def test_broken_links_are_not_traces(tmp_path):
     (tmp_path / "a.pt.trace.json").symlink_to(tmp_path / "gone")
     two_steps().write(tmp_path / "b.pt.trace.json")
-    assert [path.name for path in source.traces_in(tmp_path)] == ["b.pt.trace.json"]
+    assert [path.name for path in traces_in(tmp_path)] == ["b.pt.trace.json"]
 
 
 def test_a_trace_of_python_functions_alone_is_refused(tmp_path):

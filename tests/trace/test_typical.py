@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.trace_builder import TraceBuilder
 
+from walkthrough.advice.summary import summarize
+from walkthrough.trace.outliers import is_outlier, typical
 from walkthrough.trace.steps import ROLES, Steps
-from walkthrough.trace.summary import summarize
-from walkthrough.trace.typical import is_outlier, typical
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 from walkthrough.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, folder, printable, whole_number
-from walkthrough.trace import source
+from walkthrough.trace.chrome_trace import MAX_SIZE, traces_in
 
 HELP = "Trace the training in any command, unchanged: walkthrough trace -- python train.py"
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     with result.writing(out):
         out.mkdir(parents=True, exist_ok=True)
         result.check_writable(out)
-        earlier = set(source.traces_in(out))
+        earlier = set(traces_in(out))
         settings = {
             "mode": "trace",
             "out": str(out.resolve()),
@@ -97,7 +97,7 @@ def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
     """Print what `explain` says about these traces; what it cannot read is one line."""
     from walkthrough.explain import command
 
-    options = argparse.Namespace(json=False, full_names=False, markdown=False, max_size=source.MAX_SIZE)
+    options = argparse.Namespace(json=False, full_names=False, markdown=False, max_size=MAX_SIZE)
     sys.stderr.flush()
     print(flush=True)
     try:

@@ -168,8 +168,8 @@ def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Gp
     on_gpu = [result for result in results if result.device_type == "cuda"]
     if not on_gpu:
         return {}, []
-    from walkthrough.trace.gpus import mean_of_known  # msgspec and numpy: only where there is a GPU's run
-    from walkthrough.trace.summary import summarize
+    from walkthrough.advice.summary import summarize
+    from walkthrough.trace.kernels import mean_of_known
 
     used, problems = {}, []
     for result in on_gpu:
@@ -179,8 +179,8 @@ def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Gp
             problems.append(str(error))
             continue
         used[result.step] = GpuUse(
-            mean_of_known(gpu.utilization for gpu in summary.gpus),
-            mean_of_known(gpu.tensor_core_share for gpu in summary.gpus),
+            mean_of_known(gpu.utilization for gpu in summary.analysis.gpus),
+            mean_of_known(gpu.tensor_core_share for gpu in summary.analysis.gpus),
             summary.matrix_units,
         )
     return used, problems

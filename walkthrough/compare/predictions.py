@@ -11,15 +11,15 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from walkthrough.advice.advice import Advice
+from walkthrough.advice.summary import Summary, summarize
 from walkthrough.compare import compare
 from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.statistics import Ratio
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
 from walkthrough.terminal import console, headed_table
-from walkthrough.trace.advice import Advice
-from walkthrough.trace.source import MAX_SIZE, Chunks
-from walkthrough.trace.summary import Summary, summarize
+from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks
 
 LEGEND = (
     "\npredicted: upper bound, from the trace of the step before, without the cost that the step reduces. "

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from walkthrough.results.errors import InputError, printable, size
-from walkthrough.trace import source
+from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks, of_training, traces_in
 
 if TYPE_CHECKING:  # numpy and msgspec: imported while the trace is being decompressed
+    from walkthrough.advice.summary import Summary
     from walkthrough.results.result import Result
-    from walkthrough.trace.summary import Summary
 
     ExplainRuns = Callable[[dict[Path, list[Result]], Path, bool, bool, int], int]
 
@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-size",
         type=size,
-        default=source.MAX_SIZE,
+        default=MAX_SIZE,
         metavar="SIZE",
         help="refuse a trace of more JSON than this once decompressed, such as 8GB (default: 4GiB)",
     )
@@ -70,8 +70,8 @@ def _explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
     if runs:
         return explain_runs(runs, path, args.json, args.markdown, args.max_size)
     if path.is_dir():
-        traces = source.traces_in(path)
-        training = source.of_training(traces)
+        traces = traces_in(path)
+        training = of_training(traces)
         left_out = len(traces) - len(training)
         if left_out:
             count = f"{left_out} trace{'s' * (left_out > 1)}"
@@ -96,19 +96,19 @@ def trace_at(path: Path) -> Path:
         if not path.exists():
             raise InputError(f"{path} does not exist: name a trace, or a folder with one; `make tour` fills logs/")
         return path
-    traces = source.traces_in(path)
+    traces = traces_in(path)
     if not traces:
         below = sorted({trace.parent.name for trace in path.glob("*/*.trace.json*")})
         fix = f"; its folders do: {', '.join(below[:6])}" if below else " (*.pt.trace.json.gz): `make tour` makes some"
         raise InputError(f"{path} holds no trace itself{fix}")
-    return source.of_training(traces)[0]
+    return of_training(traces)[0]
 
 
 def ranks_in(folder: Path) -> dict[int, Path]:
     """The newest trace of training of each rank in a folder, by rank; {} if the traces name no ranks."""
     from walkthrough.trace import reader
 
-    traces = source.of_training(source.traces_in(folder))
+    traces = of_training(traces_in(folder))
     ranks: dict[int, Path] = {}
     if len(traces) > 1:
         for path in traces:
@@ -141,12 +141,12 @@ def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
 
 
 def _summary(args: argparse.Namespace, path: Path) -> "Summary":
-    chunks = source.Chunks(path, args.max_size)  # decompresses while numpy is imported
+    chunks = Chunks(path, args.max_size)  # decompresses while numpy is imported
 
-    from walkthrough.trace.summary import summarize
+    from walkthrough.advice.summary import summarize
 
     summary = summarize(chunks)
-    for line in summary.trace.warnings:
+    for line in summary.analysis.trace.warnings:
         _warn(line)
     return summary
 
@@ -183,7 +183,7 @@ def _batch_size(summary: "Summary") -> float | None:
     """Samples per step, as the trace says or the result in its folder; None where neither does."""
     from walkthrough.results import result as record
 
-    trace = summary.trace
+    trace = summary.analysis.trace
     if trace.recording and trace.recording.samples_per_step:
         return trace.recording.samples_per_step
     try:
@@ -201,7 +201,7 @@ def _explain_ranks(args: argparse.Namespace, ranks: dict[int, Path]) -> int:
         except InputError as error:
             problem = f"rank {rank} is left out: {error}"
         else:
-            if not summary.trace.partial:
+            if not summary.analysis.trace.partial:
                 summaries[rank] = summary
                 continue
             problem = f"rank {rank} is left out: a part of its trace is missing"
@@ -209,7 +209,7 @@ def _explain_ranks(args: argparse.Namespace, ranks: dict[int, Path]) -> int:
     if not summaries:
         raise InputError(problem)
     if args.json:
-        step_us = [summary.steps.mean_us for summary in summaries.values()]
+        step_us = [summary.analysis.steps.mean_us for summary in summaries.values()]
         spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
         rows = [{"rank": rank, **summary.as_json()} for rank, summary in summaries.items()]
         return _print_json({"ranks": rows, "mean_step_us": spread})

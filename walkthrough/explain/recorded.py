@@ -4,8 +4,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from walkthrough.trace import wording
-from walkthrough.trace.summary import Summary
+from walkthrough.advice import wording
+from walkthrough.advice.summary import Summary
 
 
 def print_recording(summary: Summary, to: Console) -> None:

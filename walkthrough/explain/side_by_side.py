@@ -6,12 +6,12 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from walkthrough.advice import ranks
+from walkthrough.advice.summary import Summary
 from walkthrough.explain.view import device_names
 from walkthrough.results.errors import printable
 from walkthrough.terminal import headed_table, share_text, size_text
-from walkthrough.trace import ranks
-from walkthrough.trace.gpus import mean_of_known
-from walkthrough.trace.summary import Summary
+from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.units import fine_time_text
 
 _UNDER_THE_PROFILER = "tracing and the machine's load are in these times; `walkthrough time` measures the speed"
@@ -29,9 +29,9 @@ def print_change(
     changes: (role, before, after) in µs. batch_sizes: samples per step, where known.
     """
     for label, summary in (("before", before), ("after", after)):
-        text = f"{printable(str(summary.trace.file), 200)} ({device_names(summary)})"
+        text = f"{printable(str(summary.analysis.trace.file), 200)} ({device_names(summary)})"
         to.print(Text.assemble((f"{label:7}", "bold"), text), soft_wrap=True)
-    names = [{gpu.name for gpu in summary.gpus} for summary in (before, after)]
+    names = [{gpu.name for gpu in summary.analysis.gpus} for summary in (before, after)]
     partial = before.trace.partial or after.trace.partial
     if partial:
         to.print(Text("a part of a file is missing: what is left cannot be compared", "yellow"))
@@ -47,7 +47,7 @@ def print_change(
     for name, was, now in changes:
         if was or now:
             table.add_row(name, fine_time_text(was), fine_time_text(now), _change_text(now - was))
-    units = sorted({summary.matrix_units for summary in (before, after) if summary.gpus}, reverse=True)
+    units = sorted({summary.matrix_units for summary in (before, after) if summary.analysis.gpus}, reverse=True)
     for name, figure, text in _FIGURES:
         name = " / ".join(units) if name == "Tensor Cores" else name
         was, now = figure(before), figure(after)
@@ -68,7 +68,7 @@ def _speed(old: float, new: float, old_batch: float | None, new_batch: float | N
 
 
 def _kernels_per_step(summary: Summary) -> float:
-    return sum(kernel.count for kernel in summary.in_steps.kernels) / len(summary.steps.names)
+    return sum(kernel.count for kernel in summary.analysis.tables.kernels) / len(summary.analysis.steps.names)
 
 
 _FIGURES: list[tuple[str, Callable[[Summary], Any], Callable[[Any], str]]] = [  # name, number or None, its text
@@ -85,15 +85,19 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
     """A row for each rank of one training, and the difference between the slowest and the fastest."""
     table = headed_table("rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "dataloader", "no kernel")
     for rank, summary in summaries.items():
-        steps, communication, count = summary.typical, summary.usual.communication, len(summary.typical.names)
+        steps, communication, count = (
+            summary.analysis.typical.steps,
+            summary.analysis.typical.communication,
+            len(summary.analysis.typical.steps.names),
+        )
         parts = steps.mean_breakdown_us
-        waits = mean_of_known(idle.total_us / count for idle in summary.usual.idle)
+        waits = mean_of_known(idle.total_us / count for idle in summary.analysis.typical.idle)
         table.add_row(
             str(rank),
-            printable(", ".join(str(gpu.id) for gpu in summary.gpus) or "-"),
+            printable(", ".join(str(gpu.id) for gpu in summary.analysis.gpus) or "-"),
             fine_time_text(steps.mean_us),
             fine_time_text(parts["kernel"]),
-            share_text(mean_of_known(gpu.utilization for gpu in summary.gpus)),
+            share_text(mean_of_known(gpu.utilization for gpu in summary.analysis.gpus)),
             fine_time_text(communication.us / count) if communication else "-",
             fine_time_text(communication.exposed_us / count) if communication else "-",
             fine_time_text(parts["dataloader"]),
@@ -104,7 +108,7 @@ def print_ranks(summaries: dict[int, Summary], to: Console) -> None:
     straggler = ranks.straggler(compared)
     to.print(f"\n{len(compared)} ranks; {ranks.difference(compared)}")
     for rank, summary in summaries.items():
-        for step in summary.outliers:
+        for step in summary.analysis.outliers:
             doing = f", {step.doing}" if step.doing else ""
             text = (
                 f"rank {rank}, step {printable(step.name, 20)}{doing}: {fine_time_text(step.us)}, and not in the table"

@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from walkthrough.advice.summary import Summary
+from walkthrough.advice.wording import why_outlier
 from walkthrough.results.errors import printable
 from walkthrough.terminal import bare_table
+from walkthrough.trace.outliers import Outlier, is_undecided
 from walkthrough.trace.steps import ROLES, Steps
-from walkthrough.trace.summary import Summary
-from walkthrough.trace.typical import Outlier, is_undecided
 from walkthrough.trace.units import fine_time_text
-from walkthrough.trace.wording import why_outlier
 
 MARKS = {  # letter and colour: without colour, the letters keep the bar readable
     "kernel": ("K", "green"),
@@ -43,7 +43,7 @@ BAR_WIDTH = 64  # columns
 
 def step_lengths(summary: Summary) -> str:
     """How many steps there are and how long: their mean, where they are alike; else that of the typical ones."""
-    steps, typical = summary.steps, summary.typical
+    steps, typical = summary.analysis.steps, summary.analysis.typical.steps
     count = f"{len(steps.names)} step{'s' * (len(steps.names) > 1)} ({_first_to_last(steps.names)})"
     if not steps.marked:
         count = "no step marks, so the whole trace counts as one step"
@@ -52,9 +52,9 @@ def step_lengths(summary: Summary) -> str:
         return f"{count}; {fine_time_text(steps.mean_us)} of it recorded"
     if is_undecided(typical):
         return f"{count}; {_both(typical)}"
-    if not summary.outliers:
+    if not summary.analysis.outliers:
         return f"{count}; {fine_time_text(steps.mean_us)}{' per step' if steps.marked else ''}{_range(steps)}"
-    others = ", ".join(fine_time_text(outlier.us) for outlier in summary.outliers)
+    others = ", ".join(fine_time_text(outlier.us) for outlier in summary.analysis.outliers)
     return (
         f"{count}; {fine_time_text(typical.mean_us)} per typical step{_range(typical)}; {_left_out(summary)}: {others}"
     )
@@ -62,13 +62,13 @@ def step_lengths(summary: Summary) -> str:
 
 def print_breakdown(summary: Summary, to: Console) -> None:
     """A typical step by role, as a bar and a table; where nobody can tell which is typical, each step by role."""
-    typical, has_gpu = summary.typical, bool(summary.gpus)
+    typical, has_gpu = summary.analysis.typical.steps, bool(summary.analysis.gpus)
     if is_undecided(typical):
         _print_both(typical, to)
         return
     title = "Mean step" if typical.whole else "What is recorded of a step"
-    if summary.outliers:
-        title = f"Typical step ({len(typical.names)} of {len(summary.steps.names)})"
+    if summary.analysis.outliers:
+        title = f"Typical step ({len(typical.names)} of {len(summary.analysis.steps.names)})"
     parts, total = typical.mean_breakdown_us, max(typical.mean_us, 1e-9)
     to.print(Text(title, "bold"))
     bar, column = Text("  "), 0.0
@@ -95,7 +95,7 @@ def print_outliers(outliers: Sequence[Outlier], to: Console) -> None:
 
 
 def _left_out(summary: Summary) -> str:
-    count = len(summary.outliers)
+    count = len(summary.analysis.outliers)
     return f"{count} step{'s' * (count > 1)} far longer"
 
 

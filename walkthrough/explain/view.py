@@ -5,16 +5,16 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from walkthrough.advice import wording
+from walkthrough.advice.advice import MOST, gain_text
+from walkthrough.advice.summary import Summary
 from walkthrough.explain.recorded import print_recording
 from walkthrough.explain.step_times import print_breakdown, print_outliers, step_lengths
 from walkthrough.results.errors import printable
 from walkthrough.terminal import bare_table, headed_table, share_text, size_text
-from walkthrough.trace import wording
-from walkthrough.trace.advice import MOST, gain_text
 from walkthrough.trace.idle import CAUSES, stalls
-from walkthrough.trace.kernel_name import short_name
+from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.memory import CPU
-from walkthrough.trace.summary import Summary
 from walkthrough.trace.units import fine_time_text
 
 CAUSE_MEANING = {
@@ -35,12 +35,12 @@ def print_summary(summary: Summary, to: Console, full_names: bool = False) -> No
 
     full_names: print the kernels' names whole, however long.
     """
-    to.print(Text(printable(summary.trace.file.name, 200), "bold"))
+    to.print(Text(printable(summary.analysis.trace.file.name, 200), "bold"))
     to.print(f"{device_names(summary)}; {step_lengths(summary)}", markup=False)
     print_recording(summary, to)
     to.print()
     print_breakdown(summary, to)
-    print_outliers(summary.outliers, to)
+    print_outliers(summary.analysis.outliers, to)
     _print_gpus(summary, to)
     _print_idle(summary, to)
     _print_kernels(summary, to, full_names)
@@ -54,23 +54,23 @@ def print_summary(summary: Summary, to: Console, full_names: bool = False) -> No
 
 def device_names(summary: Summary) -> str:
     """The GPUs of a trace, or why it has none."""
-    nature = summary.nature
-    if summary.gpus:
-        return ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.gpus))
+    nature = summary.analysis.typical.workload
+    if summary.analysis.gpus:
+        return ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in summary.analysis.gpus))
     if nature.accelerator:
         return f"no event of its accelerator ({nature.accelerator})"
-    if summary.trace.partial:
+    if summary.analysis.trace.partial:
         return "no event of a GPU in what is left of the file"
-    return "no event of a GPU" if summary.trace.properties or nature.is_blind else "CPU only"
+    return "no event of a GPU" if summary.analysis.trace.properties or nature.is_blind else "CPU only"
 
 
 def _print_gpus(summary: Summary, to: Console) -> None:
-    if not summary.gpus:
+    if not summary.analysis.gpus:
         return
     to.print()
     table = headed_table("", "busy", "SMs at work", "occupancy", summary.matrix_units, "name")
-    for gpu in summary.gpus:
-        unknown = summary.tensor_cores.unknown.get(gpu.id, 0.0)
+    for gpu in summary.analysis.gpus:
+        unknown = summary.analysis.tensor_cores.unknown.get(gpu.id, 0.0)
         tensor = share_text(gpu.tensor_core_share) + (f" (unknown: {unknown:.1%})" if unknown >= 0.005 else "")
         occupancy = None if gpu.occupancy_percent is None else gpu.occupancy_percent / 100
         table.add_row(
@@ -82,12 +82,12 @@ def _print_gpus(summary: Summary, to: Console) -> None:
             printable(gpu.name or "", 40),
         )
     to.print(table)
-    eligible = summary.tensor_cores.eligible_share
+    eligible = summary.analysis.tensor_cores.eligible_share
     could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could use them."
     legend = "busy: a kernel runs. SMs and occupancy are estimates. "
     legend += f"{summary.matrix_units}: of the time of operators' and CUDA graphs' kernels."
     to.print(Padding(Text(f"{legend}{could}", "dim"), (0, 0, 0, 2), expand=False))
-    if collectives := summary.usual.communication:
+    if collectives := summary.analysis.typical.communication:
         count = wording.count(summary)
         total, hidden = fine_time_text(collectives.us / count), fine_time_text(collectives.hidden_us / count)
         text = f"collectives: {total}{wording.per_step(summary)}, {hidden} of it overlapped by other kernels"
@@ -97,7 +97,7 @@ def _print_gpus(summary: Summary, to: Console) -> None:
 
 def _print_idle(summary: Summary, to: Console) -> None:
     count = wording.count(summary)
-    for idle in summary.usual.idle:
+    for idle in summary.analysis.typical.idle:
         if idle.total_us <= 0:
             continue
         waits = fine_time_text(idle.total_us / count)
@@ -115,7 +115,7 @@ def _print_idle(summary: Summary, to: Console) -> None:
         length = idle.end[longest] - idle.start[longest]
         gaps = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {wording.steps(summary)}"
         to.print(Text(f"  {gaps}; the longest is {fine_time_text(length)}, mostly {cause}", "dim"))
-        for stall in stalls(summary.trace, idle, 1) if idle.queued_share > 0.1 else ():
+        for stall in stalls(summary.analysis.trace, idle, 1) if idle.queued_share > 0.1 else ():
             call = printable(stall.call or "a call that the trace lacks", 40)
             text = (
                 f"  queued longest: {fine_time_text(stall.us)} before {short_name(stall.work, 60)}, launched by {call}"
@@ -124,12 +124,12 @@ def _print_idle(summary: Summary, to: Console) -> None:
 
 
 def _print_operators(summary: Summary, to: Console) -> None:
-    if not summary.usual.in_steps.operators:
+    if not summary.analysis.typical.tables.operators:
         return
-    total = sum(operator.us for operator in summary.usual.in_steps.operators)
+    total = sum(operator.us for operator in summary.analysis.typical.tables.operators)
     to.print(Text(f"\nOperators on the CPU, self time: {fine_time_text(total)} in {wording.steps(summary)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "name")
-    for operator in summary.usual.in_steps.operators[:TOP_NAMES]:
+    for operator in summary.analysis.typical.tables.operators[:TOP_NAMES]:
         cells = fine_time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
         table.add_row(
             *cells, fine_time_text(operator.us / operator.count), printable(operator.name, max(30, to.width - 42))
@@ -138,17 +138,17 @@ def _print_operators(summary: Summary, to: Console) -> None:
 
 
 def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
-    if not summary.usual.in_steps.kernels:
+    if not summary.analysis.typical.tables.kernels:
         return
-    total = sum(kernel.us for kernel in summary.usual.in_steps.kernels)
-    count = sum(kernel.count for kernel in summary.usual.in_steps.kernels)
+    total = sum(kernel.us for kernel in summary.analysis.typical.tables.kernels)
+    count = sum(kernel.count for kernel in summary.analysis.typical.tables.kernels)
     to.print(Text(f"\nKernels: {count} in {wording.steps(summary)}, {fine_time_text(total)}", "bold"))
     table = headed_table(
         "time", "share", "count", "mean", "".join(word[0] for word in summary.matrix_units.upper().split()), "name"
     )
     answers = {True: "yes", False: "no", None: "?"}
     width = max(30, to.width - 46)
-    for kernel in summary.usual.in_steps.kernels[:TOP_NAMES]:
+    for kernel in summary.analysis.typical.tables.kernels[:TOP_NAMES]:
         mean = fine_time_text(kernel.us / kernel.count)
         cells = fine_time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
         name = printable(kernel.name) if full_names else short_name(kernel.name, width)
@@ -157,22 +157,22 @@ def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
 
 
 def _print_kinds(summary: Summary, to: Console) -> None:
-    per_step = summary.usual.kinds
-    total, scale = sum(per_step.values()), len(summary.typical.names) / wording.count(summary)
+    per_step = summary.analysis.typical.kinds_us
+    total, scale = sum(per_step.values()), len(summary.analysis.typical.steps.names) / wording.count(summary)
     shown = [
         f"{kind} {fine_time_text(us * scale)} ({us / total:.1%})"
         for kind, us in per_step.items()
         if us >= 0.0005 * total
     ]
     if shown:
-        to.print(Text(f"\nKernels by kind{',' * summary.steps.marked}{wording.per_step(summary)}", "bold"))
+        to.print(Text(f"\nKernels by kind{',' * summary.analysis.steps.marked}{wording.per_step(summary)}", "bold"))
         to.print(Padding(Text(", ".join(shown)), (0, 0, 0, 2), expand=False))
 
 
 def _print_transfers(summary: Summary, to: Console) -> None:
     lines = []
     for name, label in (("h2d", "to the GPU"), ("d2h", "from it"), ("d2d", "within the GPU")):
-        copies = summary.usual.in_steps.copies[name]
+        copies = summary.analysis.typical.tables.copies[name]
         if copies.count:
             speed = copies.gigabytes_per_second
             kinds = [
@@ -185,7 +185,7 @@ def _print_transfers(summary: Summary, to: Console) -> None:
             text += f", {speed:.1f} GB/s" if speed else ""
             lines.append(text + (f"; {', '.join(kinds)}" if kinds else ""))
     if lines:
-        size = summary.usual.step_bytes * len(summary.typical.names) / wording.count(summary)
+        size = summary.analysis.typical.step_bytes * len(summary.analysis.typical.steps.names) / wording.count(summary)
         to_gpu = f"; {size_text(size)}{wording.per_step(summary)} to the GPU" if size else ""
         to.print(Text(f"\nCopies{to_gpu}", "bold"))
         for line in lines:
@@ -193,13 +193,13 @@ def _print_transfers(summary: Summary, to: Console) -> None:
 
 
 def _print_memory(summary: Summary, to: Console) -> None:
-    if not summary.memory:
+    if not summary.analysis.memory:
         return
     to.print(Text("\nMemory", "bold"))
     # The allocator numbers the GPUs that the process sees, HIP's events those of the machine.
-    one = len(summary.gpus) == 1 == sum(memory.device != CPU for memory in summary.memory)
-    for memory in summary.memory:
-        label = "CPU" if memory.device == CPU else f"GPU {summary.gpus[0].id if one else memory.device}"
+    one = len(summary.analysis.gpus) == 1 == sum(memory.device != CPU for memory in summary.analysis.memory)
+    for memory in summary.analysis.memory:
+        label = "CPU" if memory.device == CPU else f"GPU {summary.analysis.gpus[0].id if one else memory.device}"
         growth = f"grew {size_text(memory.growth)} while tracing"
         if memory.peak_allocated is None:
             to.print(f"  {label}: {growth}; this trace does not record totals")
@@ -228,7 +228,7 @@ def _print_advice(summary: Summary, to: Console) -> None:
     ]
     if together:
         to.print(Text(f"  Together: {'; '.join(together)}", "bold"))
-    if summary.gpus and summary.advice:
+    if summary.analysis.gpus and summary.advice:
         to.print(Padding(Text(_advice_legend(summary), "dim"), (0, 0, 0, 2), expand=False))
     elif summary.advice:
         text = "at most: with that cost gone, and all else as it is; what replaces it costs too, and may cost more. "

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from walkthrough.advice.summary import Summary
 from walkthrough.results.result import Result
 from walkthrough.trace.memory import CPU
-from walkthrough.trace.summary import Summary
 
 SMALL_COPIES = 4096  # bytes per step, beside the batch
 CONVOLUTIONS = re.compile(r"aten::(conv2d|_?convolution|cudnn_convolution|mkldnn_convolution)")
@@ -18,30 +18,32 @@ def contradictions(trace: dict[str, Any], summary: Summary, result: Result) -> I
     trace: its JSON. summary: what `trace.summary` computed from it.
     """
     batch = [result.batch_size, 3, result.image_size, result.image_size]
-    if summary.trace.partial or not isinstance(trace.get("traceEvents"), list):
+    if summary.analysis.trace.partial or not isinstance(trace.get("traceEvents"), list):
         yield "it is damaged"
         return
-    if not summary.steps.marked:
+    if not summary.analysis.steps.marked:
         yield "it marks no steps"
         return
     if result.device_type == "cuda":
-        names = {gpu.name for gpu in summary.gpus}
+        names = {gpu.name for gpu in summary.analysis.gpus}
         if names != {result.device}:
             yield f"it is from {' and '.join(sorted(map(str, names))) or 'no GPU'}, not from {result.device}"
-        elif abs(summary.step_bytes - result.batch_bytes) > 0.02 * result.batch_bytes + SMALL_COPIES:
-            yield f"a step copies {summary.step_bytes:.0f} bytes to the GPU, a batch has {result.batch_bytes}"
-    elif summary.gpus or len(summary.trace.copies):
+        elif abs(summary.analysis.step_bytes - result.batch_bytes) > 0.02 * result.batch_bytes + SMALL_COPIES:
+            yield f"a step copies {summary.analysis.step_bytes:.0f} bytes to the GPU, a batch has {result.batch_bytes}"
+    elif summary.analysis.gpus or len(summary.analysis.trace.copies):
         yield "it shows work on a GPU, the figures are a CPU's"
-    replayed = summary.trace.named(summary.trace.runtime, lambda name: "GraphLaunch" in name).any()
+    replayed = summary.analysis.trace.named(summary.analysis.trace.runtime, lambda name: "GraphLaunch" in name).any()
     if not replayed and not any(_input_shape(event) == batch for event in trace["traceEvents"]):  # a graph has none
         yield f"no convolution in it has an input of shape {batch}"
     # Wide: tracing slows, little where kernels are long, much where a step is all launches; and where the loader is too
     # slow, three traced steps may find batches waiting, which were loaded while the profiler started.
-    traced_ms, timed = summary.steps.mean_us / 1e3, result.step_ms
+    traced_ms, timed = summary.analysis.steps.mean_us / 1e3, result.step_ms
     if not timed.median / 10 <= traced_ms <= 20 * timed.p90:
         yield f"its steps take {traced_ms:.6g} ms, the timed ones {timed.median:.6g} ms"
-    if result.device_type == "cpu" and len(summary.steps.names) == 3:  # one that was shortened may lack its peak
-        peak = next((memory.peak_allocated for memory in summary.memory if memory.device == CPU), None) or 0
+    if (
+        result.device_type == "cpu" and len(summary.analysis.steps.names) == 3
+    ):  # one that was shortened may lack its peak
+        peak = next((memory.peak_allocated for memory in summary.analysis.memory if memory.device == CPU), None) or 0
         if not 1 / 1.5 <= result.peak_memory_bytes.allocated / max(peak, 1) <= 1.5:
             yield f"its peak memory is {peak} bytes, the runs' {result.peak_memory_bytes.allocated}"
 

@@ -20,7 +20,7 @@ from walkthrough.compare import compare
 from walkthrough.compare.statistics import Rounds
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
-from walkthrough.trace import source
+from walkthrough.trace.chrome_trace import of_training, traces_in
 
 MAX_FOLDERS = 20_000  # that are searched below a log folder
 RESCAN_SECONDS = 3.0  # until the folders are searched again
@@ -197,13 +197,13 @@ def _run(folder: Folder) -> Run | None:
     versions: dict[Path, str] = {}
     if statuses := folder.traces:
         with suppress(OSError):  # the folder may vanish meanwhile
-            newest_first = [path for path in source.traces_in(folder.path) if path.name in statuses]
+            newest_first = [path for path in traces_in(folder.path) if path.name in statuses]
             versions = {
                 path: f"{statuses[path.name].st_size} {statuses[path.name].st_mtime_ns}" for path in newest_first
             }
     if not versions and result is None and problem is None:
         return None
-    training = source.of_training(list(versions)) if len(versions) > 1 else []
+    training = of_training(list(versions)) if len(versions) > 1 else []
     ranks = {_rank(path, versions[path]) for path in training} - {None}
     traces = {path.name: path for path in versions}
     return Run(folder.name, folder.path, traces, result, problem, list(versions.values()), len(ranks) > 1)

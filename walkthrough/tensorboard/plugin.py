@@ -20,6 +20,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 from werkzeug.wsgi import wrap_file
 
+from walkthrough.advice import ranks
 from walkthrough.compare import compare, gpu_memory, published, roofs, statistics
 from walkthrough.compare.statistics import Rounds
 from walkthrough.compare.summary import intervals, notes_of, prediction, summary
@@ -30,7 +31,7 @@ from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cache_folder
 from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
 from walkthrough.tensorboard.worker import Kind
-from walkthrough.trace import ranks, source
+from walkthrough.trace.chrome_trace import of_training
 from walkthrough.trace.units import micro_sign
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return answer | {"ratio": _ratio(statistics.ratio(faster, slower))}
 
     def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
-        """Arguments run, trace. {"state": "ready", …}: see walkthrough/trace/digest.py; or "reading" or "failed"."""
+        """Arguments run, trace. {"state": "ready", …}: see walkthrough/advice/digest.py; or "reading" or "failed"."""
         return self._answer_of_trace(request, "digest")
 
     def _ranks(self, request: wrappers.Request) -> dict[str, Any]:
@@ -370,7 +371,7 @@ def download(request: wrappers.Request, path: Path) -> wrappers.Response:
 
 
 class _Digest(msgspec.Struct):
-    """What is used of a trace's digest; see walkthrough/trace/digest.py."""
+    """What is used of a trace's digest; see walkthrough/advice/digest.py."""
 
     rank: ranks.Rank | None
     collectives: dict[str, dict[str, list[float]]]
@@ -390,7 +391,7 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
     straggler: its rank or null; verdict: of that rank, else of the slowest; problems: which traces are left out, and
     why; no_waits: why the ranks' waits are not known, "" where they are.
     """
-    paths = source.of_training(list(run.traces.values()))
+    paths = of_training(list(run.traces.values()))
     digests = [(path, *_answer(answers, "digest", path)) for path in paths[:MOST_RANKS]]
     if any(state == "reading" for _, state, _ in digests):
         return {"state": "reading", "reading": answers.reading}

@@ -23,10 +23,10 @@ from torch_tb_profiler.profiler.node import OperatorNode
 from torch_tb_profiler.profiler.range_utils import get_ranges_sum, intersection_ranges_lists, merge_ranges
 from torch_tb_profiler.run import RunProfile
 
-from walkthrough.trace.gpus import MAX_GPUS
-from walkthrough.trace.recovery import clean
+from walkthrough.trace.chrome_trace import clean
+from walkthrough.trace.columns import MAX_GPUS
+from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 from walkthrough.trace.steps import COLLECTIVES, end_of_earlier_work, is_loading, is_step
-from walkthrough.trace.tensor_cores import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 
 COLLECTIVE = "walkthrough collective"  # an argument of a kernel: the External id of the collective that launched it
 SIZES = {"byte": 1, "char": 1, "half": 2, "bfloat16": 2, "int": 4, "float": 4, "long": 8, "double": 8}  # bytes a value

@@ -87,9 +87,9 @@ def write_private(path: Path, content: bytes) -> None:
 
 def _json(job: Job) -> dict[Path, bytes]:
     """The numbers of the Walkthrough tab's pages ("digest"), or the events of its timeline ("lanes")."""
-    from walkthrough.trace.digest import digest
-    from walkthrough.trace.source import Chunks
-    from walkthrough.trace.summary import summarize
+    from walkthrough.advice.digest import digest
+    from walkthrough.advice.summary import summarize
+    from walkthrough.trace.chrome_trace import Chunks
     from walkthrough.trace.timeline.lanes import lanes
 
     with Chunks(job.path) as chunks:

@@ -1,5 +1,4 @@
-"""One trace of torch.profiler turned into numbers: `summarize(path)`. Knows nothing of torch or TensorBoard.
+"""One trace of torch.profiler turned into numbers: `analysis.analyze(path)`. Knows nothing of torch or TensorBoard.
 
-From left to right: `source` (bytes) → `decode` (events) → `reader` (a `Trace` of `columns`) → one module a concept,
-built on `intervals` and `operators` → `advice` → `summary`.
+From left to right: `chrome_trace` (bytes to events), `reader` (a `Trace` of `columns`), one module a concept, `analysis`.
 """

@@ -1,8 +1,4 @@
-"""Collectives between the ranks of a training, and how much of their time other work hides.
-
-Between GPUs: kernels, which other kernels hide. The plugin has no such number: it counts today's NCCL kernels as
-ordinary kernels (see `steps.roles`). Between CPUs: gloo's marks, on threads of its own, which operators hide.
-"""
+"""Collectives, hidden and exposed, and a step's time with communication apart."""
 
 import re
 
@@ -10,9 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from walkthrough.trace.columns import Spans, Trace
-from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kinds import COLLECTIVE, kind
-from walkthrough.trace.steps import Steps, is_mark, of_steps
+from walkthrough.trace.intervals import Cover, shares
+from walkthrough.trace.kernel_names import COLLECTIVE, kind
+from walkthrough.trace.steps import ROLES, Steps, is_mark, of_steps, roles
 
 _EXCHANGE = re.compile("send_?recv|all_?to_?all")
 _EXCHANGE_ON_CPU = re.compile("gloo:(send|recv|all_to_all)")
@@ -125,3 +121,33 @@ def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
 
 def _of_gloo(trace: Trace, spans: Spans) -> np.ndarray:
     return trace.named(spans, is_gloo)
+
+
+COMPUTE, OVERLAPPED, EXPOSED = "compute", "overlapped", "exposed"
+
+
+def parts_us(trace: Trace, steps: Steps) -> dict[str, float]:
+    """µs of the mean step by part; they sum to it. {} where no collective ran.
+
+    compute: a kernel runs, and no collective's; of a CPU, "cpu_exec" is that. overlapped: a collective's kernel (on a
+    CPU, gloo's mark) and other work. exposed: a collective alone. Others: as in `ROLES`.
+    """
+    if len(trace.kernels):
+        collective = trace.named(trace.kernels, is_collective)
+        if not collective.any():
+            return {}
+        communicating, computing = trace.kernels.cover(collective), trace.kernels.cover(~collective)
+        overlapped, exposed = communicating & computing, communicating
+    else:
+        communicating, computing = marked_collectives(trace), Cover()
+        if not len(communicating.start):
+            return {}
+        exposed = exposed_on_cpu(trace)
+        overlapped = exposed.gaps(communicating.start, communicating.end)
+    by_role = dict(zip(ROLES, roles(trace), strict=False))
+    covers = {OVERLAPPED: overlapped, COMPUTE: computing, EXPOSED: exposed}
+    covers |= {role: cover for role, cover in by_role.items() if role != "kernel"}
+    covers["other"] = Cover(steps.start, steps.end)
+    mean = shares(covers.values(), steps.start, steps.end).mean(axis=1).tolist()
+    us = dict(zip(covers, mean, strict=True))
+    return {name: us[name] for name in (COMPUTE, OVERLAPPED, EXPOSED, *ROLES[1:])}

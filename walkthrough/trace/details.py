@@ -9,7 +9,7 @@ from operator import attrgetter
 import msgspec
 import numpy as np
 
-from walkthrough.trace.event import Args, Event, Number, decoders
+from walkthrough.trace.chrome_trace import Args, Event, Number, decoders
 
 MORE_KEYS = {
     "sequence": "Sequence number",

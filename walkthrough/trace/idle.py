@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Trace
+from walkthrough.trace.columns import Trace, launches
 from walkthrough.trace.intervals import Cover, shares
-from walkthrough.trace.operators import launches
 from walkthrough.trace.steps import Steps, is_loading, is_mark
 
 CAUSES: tuple[str, ...] = ("copy", "queued", "dataloader", "synchronisation", "setup", "launch", "other")

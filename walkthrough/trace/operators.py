@@ -1,140 +1,255 @@
-"""Which operator launched which kernel, and which operator runs inside which."""
+"""Operators by name, the phases of a step, Optimizer.step, and Python between operators."""
+
+import re
 
 import numpy as np
+from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace
+from walkthrough.trace.columns import Nesting, Spans, Trace, distinct, launches, launching_operators
+from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.ordered import distinct
+from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE
+from walkthrough.trace.steps import Steps, is_loading, is_mark, is_step, of_steps
+
+_BACKWARD = re.compile(r"autograd::engine|Backward\d*$|_backward(?![a-z])")
 
 
-def launches(trace: Trace, device_work: Spans) -> np.ndarray:
-    """The index of the runtime call that launched each span of device work (same correlation), -1 for none."""
-    ids, order = trace.calls_by_id
-    if not len(ids):
-        return np.full(len(device_work), -1)
-    at = np.searchsorted(ids, device_work.correlation, "right") - 1
-    known = (at >= 0) & (ids[at] == device_work.correlation) & (device_work.correlation >= 0)
-    return np.where(known, order[at], -1)
+class OptimizerCalls(Struct, frozen=True):
+    """own: when `Optimizer.step` updates parameters. closures: from its begin to the end of its last backward pass.
 
-
-def launched_in(trace: Trace, call: np.ndarray, code: Cover) -> np.ndarray:
-    """Whether each call (indices into `trace.runtime`, -1 for none) is made while `code` runs on the CPU; a mask."""
-    return code.holds(np.append(trace.runtime.start, -np.inf)[call])
-
-
-def is_graph_launch(name: str) -> bool:
-    """True for the name of a call that launches a CUDA graph: all of its kernels have that call's correlation."""
-    return "GraphLaunch" in name
-
-
-def graph_launched(trace: Trace, runtime: np.ndarray) -> np.ndarray:
-    """Whether each runtime call (indices into `trace.runtime`, -1 for none) launches a CUDA graph; a mask."""
-    if not len(trace.runtime):
-        return np.zeros(len(runtime), bool)
-    return (runtime >= 0) & trace.named(trace.runtime, is_graph_launch)[runtime]
-
-
-def launching_operators(trace: Trace, runtime: np.ndarray) -> np.ndarray:
-    """The index of the operator that made each runtime call (indices into `trace.runtime`, -1 for none), or -1.
-
-    By the profiler's External id, as in the profiler plugin. In some traces no id names an operator: then it is the
-    innermost operator that runs on the calling thread when the call begins.
-    """
-    operators, result = trace.operators, np.full(len(runtime), -1)
-    known = np.flatnonzero(operators.external > 0)
-    order = known[np.argsort(operators.external[known], kind="stable")]
-    ids, valid = operators.external[order], runtime >= 0
-    wanted = np.where(valid, trace.runtime.external[runtime], -1) if len(trace.runtime) else np.full(len(runtime), -1)
-    if len(ids):
-        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        result = np.where((ids[at] == wanted) & (wanted > 0), order[at], -1)
-    missing = np.flatnonzero(valid & (result < 0))
-    if len(missing) and len(operators):
-        calls = runtime[missing]
-        result[missing] = trace.nesting.innermost(trace.runtime.thread[calls], trace.runtime.start[calls])
-    return result
-
-
-MAX_DEPTH = 1000  # of nested operators: more than that is overlap, which no program's thread has
-
-
-class Nesting:
-    """Operators of a trace, nested by their times on each thread.
-
-    order: indices by thread, then start, then outermost first. `parent` of each operator: an index, -1 at the top.
+    Where a closure runs several times, as for LBFGS, what the optimizer does between its runs counts for `closures`.
+    per_step: `own`, and `Optimizer.zero_grad`. wrapping: a mask over `Trace.operators`, the marks that wrap a closure.
     """
 
-    def __init__(self, operators: Spans) -> None:
-        self.operators = operators
-        self.order: np.ndarray = np.lexsort([-operators.end, operators.start, operators.thread])
-        self._first = np.searchsorted(operators.thread[self.order], np.arange(operators.thread.max(initial=-1) + 2))
-        self._parent: np.ndarray | None = None
+    own: Cover
+    closures: Cover
+    per_step: Cover
+    wrapping: np.ndarray
 
-    @property
-    def parent(self) -> np.ndarray:
-        """Index of the operator around each operator, -1 for none; int64 [operators]."""
-        if self._parent is None:
-            parent = np.full(len(self.operators), -1)
-            thread, end = self.operators.thread.tolist(), self.operators.end.tolist()
-            start, stack, current = self.operators.start.tolist(), [], None
-            for index in self.order.tolist():
-                if thread[index] != current:
-                    current, stack = thread[index], []
-                while stack and end[stack[-1]] <= start[index]:
-                    stack.pop()
-                if stack:
-                    parent[index] = stack[-1]
-                stack.append(index)
-            self._parent = parent
-        return self._parent
 
-    def own_time(self) -> np.ndarray:
-        """µs of each operator without the operators inside it, float64 [operators]."""
-        own, inner = self.operators.duration.copy(), self.parent >= 0
-        np.subtract.at(own, self.parent[inner], self.operators.duration[inner])
-        return np.maximum(own, 0.0)
+def optimizer_calls(trace: Trace) -> OptimizerCalls:
+    """The `OptimizerCalls` of a trace: a mark wraps a closure if an operator of a backward pass begins inside it."""
+    operators = trace.operators
+    steps = trace.named(operators, lambda name: name.startswith("Optimizer.step"))
+    zeroing = operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.")) & ~steps)
+    start, end, wrapping = operators.start[steps], operators.end[steps], np.zeros(len(operators), bool)
+    backward = operators.where(trace.named(operators, _BACKWARD.search))  # sorted by start, as all spans are
+    if not len(backward) or not len(start):
+        own = Cover(start, end)
+        return OptimizerCalls(own, Cover(), own | zeroing, wrapping)
+    last = np.searchsorted(backward.start, end) - 1
+    wraps = (last >= 0) & (backward.start[last] >= start)
+    begin = np.where(wraps, np.clip(np.maximum.accumulate(backward.end)[last], start, end), start)
+    wrapping[steps] = wraps
+    closures = Cover(start[wraps], begin[wraps])
+    own = closures.gaps(begin, end)
+    return OptimizerCalls(own, closures, own | zeroing, wrapping)
 
-    def innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """Index of the innermost operator on each thread at each time, -1 where none runs. Arrays of equal length."""
-        result = np.full(len(time), -1)
-        for number in distinct(thread).tolist():
-            if number + 1 >= len(self._first):
-                continue
-            low, high = self._first[number], self._first[number + 1]
-            here = self.order[low:high]
-            queries = np.flatnonzero(thread == number)
-            at = np.searchsorted(self.operators.start[here], time[queries], "right") - 1
-            if len(here):
-                result[queries] = np.where(at >= 0, here[at], -1)
-        ended = np.flatnonzero(result >= 0)  # operators that began before that time, but may have ended before it too
-        for _ in range(MAX_DEPTH):
-            ended = ended[self.operators.end[result[ended]] <= time[ended]]
-            result[ended] = self.parent[result[ended]]
-            ended = ended[result[ended] >= 0]
-        result[ended] = -1
-        return result
 
-    def innermost_during(self, thread: int, cover: Cover) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Which operator is innermost on one thread, and when, during `cover`: (index, start, end), sorted by start.
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
+_CONVERTING = re.compile(r"aten::(to|_to_copy|copy|div|true_divide|sub|rsub|mul|add)_?")  # and normalising
+_SCALING, _SHIFTING = re.compile("aten::(div|true_divide|mul)_?"), re.compile("aten::(sub|rsub)_?")
+_RESIZING = re.compile("aten::_?upsample")
+_LOSS = re.compile("(nll|mse)_?loss|cross_entropy|log_?softmax", re.IGNORECASE)
+_FUSED = re.compile("aten::_fused_(sgd|adam|adamw|adagrad)_?")
 
-        One operator may have several rows; there is none for the times in which no operator runs.
-        """
-        own = self.operators.thread == thread
-        edges = [self.operators.start[own], self.operators.end[own], cover.start, cover.end]
-        times = distinct(np.concatenate(edges))  # between two of them the innermost one does not change
-        low, high = times[:-1], times[1:]
-        inside = cover.holds((low + high) / 2)
-        low, high = low[inside], high[inside]
-        innermost = self.innermost(np.full(len(low), thread), (low + high) / 2)
-        known = innermost >= 0
-        return innermost[known], low[known], high[known]
 
-    def has_descendant(self, marked: np.ndarray) -> np.ndarray:
-        """Whether a `marked` operator (a mask) runs inside each operator, the operator itself not counted."""
-        inside = np.zeros(len(self.operators), bool)
-        counted = np.concatenate([[0], np.cumsum(marked[self.order])])
-        for low, high in zip(self._first[:-1], self._first[1:], strict=True):
-            here = self.order[low:high]
-            until = low + np.searchsorted(self.operators.start[here], self.operators.end[here])
-            inside[here] = counted[np.maximum(until, np.arange(low, high) + 1)] > counted[np.arange(low, high) + 1]
-        return inside
+class Phases(Struct, frozen=True):
+    """What runs when on the CPU; found by the operators' names and times, whatever their thread.
+
+    loading: the waits for the DataLoader. workers: whether worker processes load. converts: whether tensors are scaled
+    and shifted inside `loading`, as for normalised images in float32. converting: operators there, and Python between
+    them, but not the pauses longer than twice the mean, in which images are decoded and resized.
+
+    preparing: the operators that convert and normalise a batch before the model begins. normalises, resizes: whether
+    that is done there. model: from the first convolution, matrix product or compiled code of a step to the end of the
+    step. products: convolutions, where it `convolves`, and matrix products. loss: the loss and its derivative.
+    optimizer: calls of `Optimizer.step`, without the closures that they wrap (`OptimizerCalls`). per_step: those, and
+    `zero_grad`. fused: whether the optimizer is.
+    """
+
+    loading: Cover
+    workers: bool
+    converts: bool
+    converting: Cover
+    preparing: Cover
+    normalises: bool
+    resizes: bool
+    model: Cover
+    products: Cover
+    convolves: bool
+    loss: Cover
+    optimizer: Cover
+    per_step: Cover
+    fused: bool
+
+
+def phases(trace: Trace, steps: Steps) -> Phases:
+    """The `Phases` of a trace."""
+    operators = trace.operators
+    waits = trace.named(operators, is_loading)
+    loading = operators.cover(waits)
+    inside = loading.holds(operators.start) & ~waits
+    outside = ~inside & ~waits
+
+    products = trace.named(operators, lambda name: name in ELIGIBLE or name in ELIGIBLE_SINCE) & outside
+    compiled = trace.named(operators, COMPILED.search) & outside
+    starts = _starts(trace, steps)
+    step = np.searchsorted(starts, operators.start, "right") - 1
+    begin = np.full(len(starts), np.inf)
+    first = (products | compiled) & (step >= 0)
+    np.minimum.at(begin, step[first], operators.start[first])
+    has_model = np.isfinite(begin)
+    before = outside & (step >= 0) & has_model[step] & (operators.start < begin[step])
+    end = np.append(starts[1:], max(float(steps.end[-1]), float(starts[-1])))
+
+    scaling, shifting = (trace.named(operators, pattern.fullmatch) for pattern in (_SCALING, _SHIFTING))
+    preparing = before & trace.named(operators, _CONVERTING.fullmatch)
+    calls = optimizer_calls(trace)
+    return Phases(
+        loading=loading,
+        workers=_any(trace, operators.where(waits), "MultiProcessing"),
+        converts=bool((inside & scaling).any()),
+        converting=_without_pauses(loading, operators.cover(inside)),
+        preparing=operators.cover(preparing),
+        normalises=bool((before & scaling).any() and (before & shifting).any()),
+        resizes=bool((before & trace.named(operators, _RESIZING.match)).any()),
+        model=Cover(begin[has_model], end[has_model]),
+        products=operators.cover(products),
+        convolves=bool((products & trace.named(operators, lambda name: "conv" in name.lower())).any()),
+        loss=operators.cover(trace.named(operators, _LOSS.search) & outside),
+        optimizer=calls.own,
+        per_step=calls.per_step,
+        fused=bool(trace.named(operators, _FUSED.fullmatch).any()),
+    )
+
+
+def _starts(trace: Trace, steps: Steps) -> np.ndarray:
+    """Where steps begin on the CPU, µs; `Steps.start` may be later, where the GPU is behind."""
+    marks = [spans.start[trace.named(spans, is_step)] for spans in (trace.operators, trace.annotations)]
+    starts = distinct(np.concatenate(marks))
+    return starts if len(starts) else steps.start
+
+
+def _without_pauses(whole: Cover, working: Cover) -> Cover:
+    """`whole` without the gaps in `working` that are longer than twice the mean gap."""
+    gaps = working.gaps(whole.start, whole.end)
+    length = gaps.end - gaps.start
+    long = length > 2 * length.mean() if len(length) else np.zeros(0, bool)
+    return Cover(gaps.start[long], gaps.end[long]).gaps(whole.start, whole.end)
+
+
+def _any(trace: Trace, spans: Spans, text: str) -> bool:
+    return any(text in trace.names[number] for number in distinct(spans.name).tolist())
+
+
+PAUSE = 200.0  # µs: to call an operator takes far less, also while stacks are recorded
+_MODULE = re.compile(r"\(\d+\): <module>$")  # its line is that at which recording began
+_ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
+
+
+def between_operators(trace: Trace, steps: Steps) -> Cover:
+    """When, in the steps, no operator, call or collective runs and the loop does not wait for its DataLoader.
+
+    As the role "other" of the breakdown on a CPU, and also what closures do inside `Optimizer.step` between operators.
+    """
+    operators = trace.operators
+    working = operators.cover(~trace.named(operators, is_mark)) | trace.runtime.cover() | marked_collectives(trace)
+    for spans in (trace.kernels, trace.copies, trace.sets):
+        working = working | spans.cover()
+    return (working | optimizer_calls(trace).per_step).gaps(steps.start, steps.end)
+
+
+def pauses(between: Cover) -> Cover:
+    """Those times between operators that are longer than calling the next operator explains."""
+    long = between.end - between.start >= PAUSE
+    return Cover(between.start[long], between.end[long])
+
+
+def stepping_thread(trace: Trace) -> int:
+    """The thread that marks the steps, else the one with the most operators; an index into `Trace.threads`."""
+    for spans in (trace.annotations, trace.operators):
+        marks = spans.thread[trace.named(spans, is_step)]
+        if len(marks):
+            return int(np.bincount(marks).argmax())
+    return int(np.bincount(trace.operators.thread).argmax()) if len(trace.operators) else 0
+
+
+def plain_name(name: str) -> str:
+    """A function's name without addresses and without the line at which recording began."""
+    return _MODULE.sub(": <module>", _ADDRESS.sub("", name))
+
+
+def innermost_functions(trace: Trace, free: Cover, thread: int) -> list[tuple[str, float]]:
+    """(name, µs) of the innermost Python functions during `free`, the longest first; [] without stacks.
+
+    thread: whose functions; where it has none then, those of another.
+    """
+    python = trace.python
+    near = np.flatnonzero(free.within(python.start, python.end) > 0)
+    if not len(near):
+        return []
+    functions = python.where(near)
+    thread = thread if (functions.thread == thread).any() else int(functions.thread[0])
+    innermost, start, end = Nesting(functions).innermost_during(thread, free)
+    times = np.bincount(functions.name[innermost], weights=end - start, minlength=1)
+    order = np.argsort(-times, kind="stable").tolist()
+    return [(plain_name(trace.names[number]), float(times[number])) for number in order if times[number] > 0]
+
+
+OUTSIDE = "outside of any operator"
+
+
+class Operator(Struct, frozen=True):
+    """Operators of one name, per step. count: how many; us: on the CPU without the operators inside them.
+
+    device_us: of the kernels that they launched themselves, no operator inside them.
+    """
+
+    name: str
+    count: float
+    us: float
+    device_us: float
+
+
+def by_operator(trace: Trace, steps: Steps) -> list[Operator]:
+    """The operators of the steps, the longest on the GPU first, then the longest on the CPU.
+
+    To a step belong the operators that begin while the CPU runs it, and the kernels that it called. Kernels that no
+    recorded operator launched have a row of their own, `OUTSIDE`.
+    """
+    operators, names = trace.operators, len(trace.names)
+    name, own_us = own_times(trace, steps)
+    count = np.bincount(name, minlength=names)
+    us = np.bincount(name, weights=own_us, minlength=names)
+    device_us, outside_us = np.zeros(names), 0.0
+    if len(trace.kernels):
+        mask = of_steps(trace, steps, trace.kernels) if steps.marked else np.ones(len(trace.kernels), bool)
+        kernels = trace.kernels.where(mask)
+        operator = launching_operators(trace, launches(trace, kernels))
+        known = operator >= 0
+        device_us = np.bincount(operators.name[operator[known]], weights=kernels.duration[known], minlength=names)
+        outside_us = float(kernels.duration[~known].sum())
+    number = len(steps.names)
+    rows = [
+        Operator(trace.names[at], float(count[at]) / number, float(us[at]) / number, float(device_us[at]) / number)
+        for at in np.flatnonzero((count > 0) | (device_us > 0)).tolist()
+    ]
+    if outside_us > 0:
+        rows.append(Operator(OUTSIDE, 0.0, 0.0, outside_us / number))
+    return sorted(rows, key=lambda row: (-row.device_us, -row.us, row.name))
+
+
+def own_times(trace: Trace, steps: Steps | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The names (int64) of all operators, or of those of the steps, and the µs of each without those inside it.
+
+    Without marks of steps, of waits for a DataLoader, and of an optimizer's calls that wrap a closure.
+    """
+    kept = ~trace.named(trace.operators, lambda name: is_step(name) or is_loading(name))
+    kept &= ~optimizer_calls(trace).wrapping  # their time is the model's, and Python's
+    operators = trace.operators.where(kept)
+    own_us = Nesting(operators).own_time()
+    if steps is None or not steps.marked:
+        return operators.name, own_us
+    running = Cover(steps.cpu_start, steps.cpu_end).holds(operators.start)
+    return operators.name[running], own_us[running]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from walkthrough.results.errors import InputError
-from walkthrough.trace import decode, source
+from walkthrough.trace.chrome_trace import PLAIN, Args, Chunks, Decoders, Event, Number
+from walkthrough.trace.chrome_trace import events as events_of_trace
 from walkthrough.trace.columns import MemoryEvents, Spans, Trace
-from walkthrough.trace.event import PLAIN, Args, Decoders, Event, Number
 from walkthrough.trace.recording import recording
 
 if TYPE_CHECKING:  # only the timeline needs it
@@ -49,14 +49,14 @@ MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserv
 Table = dict[str, np.ndarray]  # columns of equal length by their names
 
 
-def read(path: str | Path | source.Chunks, details: bool = False) -> Trace:
+def read(path: str | Path | Chunks, details: bool = False) -> Trace:
     """Read a trace of torch.profiler, of any year and device.
 
     path: of a file, JSON or gzipped JSON; or the `source.Chunks` of one. details: whether to keep what the timeline
     shows of the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not
     a trace, or is larger than allowed. Damaged parts are left out, with a line in `Trace.warnings`.
     """
-    chunks = path if isinstance(path, source.Chunks) else source.Chunks(path)
+    chunks = path if isinstance(path, Chunks) else Chunks(path)
     header: dict[str, object] = {}
     decoders, kept = PLAIN, None
     if details:
@@ -67,7 +67,7 @@ def read(path: str | Path | source.Chunks, details: bool = False) -> Trace:
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
     try:
-        for run in decode.events(chunks, chunks.path, header, chunks.warnings, decoders):
+        for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, decoders):
             columns.add(run)
     finally:
         chunks.close()
@@ -81,8 +81,8 @@ def read(path: str | Path | source.Chunks, details: bool = False) -> Trace:
 def rank_of(path: str | Path) -> int | None:
     """The rank in a trace's header, or None. Reads no further than the first events."""
     header: dict[str, object] = {}
-    with source.Chunks(path) as chunks, suppress(InputError):
-        next(decode.events(chunks, path, header, []), None)
+    with Chunks(path) as chunks, suppress(InputError):
+        next(events_of_trace(chunks, path, header, []), None)
     return _rank(header)
 
 

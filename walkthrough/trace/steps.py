@@ -1,19 +1,240 @@
-"""The training steps of a trace, and the time of each by role.
+"""Steps: their marks, their ends, their time by role, and what a step does besides training."""
 
-Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and overall_parser.py (the breakdown), but
-for the begin of the first step, see `end_of_earlier_work`.
-"""
+import re
 
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace
-from walkthrough.trace.happenings import reasons
+from walkthrough.trace.columns import Spans, Trace, launches, median
 from walkthrough.trace.intervals import Cover, shares
-from walkthrough.trace.marks import is_loading, is_step, step_marks
-from walkthrough.trace.marks import is_mark as is_mark  # others import all three from here
-from walkthrough.trace.operators import launches
-from walkthrough.trace.ordered import median
+from walkthrough.trace.recording import CHECKPOINT, EVALUATION, NEW_EPOCH
+
+ROUNDING = 0.05  # of the shorter of two marks: they follow one another although they overlap by so much
+
+
+class Marks(Struct, frozen=True):
+    """The steps as a trace marks them. names: the text after "ProfilerStep#". start, end: µs, float64 [steps].
+
+    marked: False for a trace without marks, which counts as one step, "0". whole: False where the only step that is
+    marked was not over when the profiler stopped.
+    """
+
+    names: list[str]
+    start: np.ndarray
+    end: np.ndarray
+    marked: bool = True
+    whole: bool = True
+
+
+def is_step(name: str) -> bool:
+    """True for the mark of a training step."""
+    return name.startswith("ProfilerStep#")
+
+
+def is_mark(name: str) -> bool:
+    """True for what marks a step or an optimizer's call, and is in part Python."""
+    return is_step(name) or name.startswith("Optimizer.")
+
+
+def is_loading(name: str) -> bool:
+    """True for the mark around the training loop's wait for its DataLoader's next batch."""
+    loader = name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
+    return loader or name.startswith("enumerate(DataPipe)#")
+
+
+def step_marks(trace: Trace) -> Marks:
+    """The `Marks` of a trace: of one thread, and no two at the same time.
+
+    A step that was not over when the profiler stopped (today's Kineto writes `"finished": false`) is left out, unless
+    no other is marked. What is left out is said in `Trace.warnings`.
+    """
+    marks = [spans.where(trace.named(spans, is_step)) for spans in (trace.operators, trace.annotations)]
+    name, start, end, thread = (
+        np.concatenate([getattr(spans, column) for spans in marks]) for column in ("name", "start", "end", "thread")
+    )
+    if not len(start):
+        return _whole_trace(trace)
+    finished = np.concatenate([np.ones(len(marks[0]), bool), marks[1].finished])
+    device_threads = [spans.thread for spans in (trace.kernels, trace.copies, trace.sets)]
+    mask = ~np.isin(thread, np.concatenate(device_threads))  # marks in a device's row repeat the CPU's
+    if not mask.any():
+        mask[:] = True
+    threads, count = np.unique(thread[mask], return_counts=True)
+    if len(threads) > 1:
+        trace.warnings.append(f"{len(threads)} threads mark steps: those with the most marks are used")
+        mask &= thread == threads[np.argmax(count)]
+    whole = bool((mask & finished).any())
+    for number in name[mask & ~finished & whole].tolist():
+        trace.warnings.append(f"{trace.names[number]} was not over when the profiler stopped: it is left out")
+        mask &= finished
+    rows = sorted(set(zip(start[mask].tolist(), end[mask].tolist(), name[mask].tolist(), strict=True)))
+    used = _one_series([(begin, stop, trace.names[number].split("#", 1)[1]) for begin, stop, number in rows])
+    if len(used) < len(rows):
+        first, last = used[0][2], used[-1][2]
+        trace.warnings.append(
+            f"steps are marked twice, by two profilers most likely, and their marks overlap: {len(used)} of "
+            f"{len(rows)} marks are used, ProfilerStep#{first} to ProfilerStep#{last}"
+        )
+    starts, ends, names = zip(*used, strict=True)
+    return Marks(list(names), np.array(starts), np.array(ends), whole=whole)
+
+
+def _whole_trace(trace: Trace) -> Marks:
+    tables = (trace.runtime, trace.annotations, trace.kernels, trace.copies, trace.sets)
+    events = [trace.operators] if len(trace.operators) else [table for table in tables if len(table)]
+    if not events:  # memory events alone
+        return Marks(["0"], trace.memory.time[:1], trace.memory.time[-1:], marked=False)
+    first, last = min(table.start.min() for table in events), max(table.end.max() for table in events)
+    return Marks(["0"], np.array([first]), np.array([last]), marked=False)
+
+
+def _one_series(rows: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+    """Of marks (start, end, number), sorted, those of the longest series without overlap; of equals, the first.
+
+    Where a mark may continue several series, it continues that whose last number is one less, else the one that ended
+    last.
+    """
+    series: list[list[tuple[float, float, str]]] = []
+    for row in rows:
+        possible = [before for before in series if not _overlap(before[-1], row)]
+        if possible:
+            max(possible, key=lambda before: (_follows(before[-1][2], row[2]), before[-1][1])).append(row)
+        else:
+            series.append([row])
+    return max(series, key=len)
+
+
+def _overlap(before: tuple[float, float, str], after: tuple[float, float, str]) -> bool:
+    shorter = min(before[1] - before[0], after[1] - after[0])
+    return min(before[1], after[1]) - after[0] > ROUNDING * shorter
+
+
+def _follows(before: str, after: str) -> bool:
+    return before.isdecimal() and after.isdecimal() and int(after) == int(before) + 1
+
+
+MORE = 1.5  # times the usual: so many products that only a further forward pass explains them
+LEAST = 0.1  # of the usual step: what takes less longer needs no explanation
+MOST = 0.5  # of what a step takes longer than usual: so much of it explains it
+REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)
+# Of each product one operator; those of attention count beside them.
+_PRODUCT = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_convolution|\w*convolution_overrideable|_scaled_dot_product_\w+)")
+_BACKWARD = re.compile(r"autograd::engine|Backward\d*$")
+_SAVING = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|torch[/\\]distributed[/\\]checkpoint[/\\].*: \w*save$")
+
+
+class FirstBatch(Struct, frozen=True):
+    """How a step waits for its DataLoader. us: the longest wait, see `first_batch`. workers: whether processes load."""
+
+    us: float
+    workers: bool
+
+
+def reasons(
+    trace: Trace, names: list[str], start: np.ndarray, end: np.ndarray, duration: np.ndarray
+) -> list[tuple[str, ...]]:
+    """For each step those of `REASONS` that the recording names, or that explain most of what it takes longer.
+
+    start, end: of the steps' marks, µs. duration: of the steps, µs.
+    """
+    recorded: dict[str, set[str]] = {}
+    for happening in trace.recording.happenings if trace.recording else ():
+        recorded.setdefault(happening.step, set()).add(happening.what)
+    found = [recorded.get(name, set()) & set(REASONS) for name in names]
+    usual = _usual(duration)
+    longer = np.flatnonzero(duration - usual > LEAST * usual).tolist()
+    evaluates = _evaluates(trace, start, end) if longer else []
+    begins_epoch = _begins_epoch(trace, start, end) if longer else []
+    for index in longer:
+        excess = float(duration[index]) - usual
+        if _saving_us(trace, float(start[index]), float(end[index])) >= MOST * excess:
+            found[index].add(CHECKPOINT)
+        if evaluates[index]:
+            found[index].add(EVALUATION)
+        if begins_epoch[index] and not found[index]:
+            first = first_batch(trace, float(start[index]), float(end[index]))
+            if first.workers or first.us >= MOST * excess:
+                found[index].add(NEW_EPOCH)
+    return [tuple(reason for reason in REASONS if reason in step) for step in found]
+
+
+def first_batch(trace: Trace, start: float, end: float) -> FirstBatch:
+    """The longest wait for a batch in [start, end), µs.
+
+    Two waits with nothing computed between them are one: a new epoch's is from the call that finds the last one's end
+    to the end of the call that returns the first batch. The time between them starts the worker processes.
+    """
+    waits = _loads(trace)
+    waits = waits.where((waits.start >= start) & (waits.start < end))
+    if not len(waits):
+        return FirstBatch(0.0, False)
+    workers = any("MultiProcessing" in trace.names[number] for number in set(waits.name.tolist()))
+    computing = np.sort(trace.operators.start[trace.named(trace.operators, _computes)])
+    between = np.searchsorted(computing, waits.start[1:]) > np.searchsorted(computing, waits.end[:-1])
+    joined = np.where(between, 0.0, waits.end[1:] - waits.start[:-1])
+    return FirstBatch(float(max(waits.duration.max(), joined.max(initial=0.0))), workers)
+
+
+def loading_us(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """µs that the DataLoader's marks fill of each interval [start, end), float64."""
+    return _loads(trace).cover().within(start, end)
+
+
+def _loads(trace: Trace) -> Spans:
+    return trace.operators.where(trace.named(trace.operators, is_loading))
+
+
+def _computes(name: str) -> bool:
+    return bool(_PRODUCT.fullmatch(name) or _BACKWARD.search(name)) or name.startswith("Optimizer.")
+
+
+def _products(trace: Trace) -> np.ndarray:
+    return trace.named(trace.operators, _PRODUCT.fullmatch)
+
+
+def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """How many of the times `at` lie in each interval."""
+    at = np.sort(at)
+    return np.searchsorted(at, end) - np.searchsorted(at, start)
+
+
+def _usual(values: np.ndarray) -> float:
+    """The median; of an even count, the lower of the two in the middle: of two steps, the one that does less."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """A mask: steps that asked their DataLoader once more than usual."""
+    calls = _counts(_loads(trace).start, start, end)
+    usual = _usual(calls)
+    return (usual > 0) & (calls == usual + 1)
+
+
+def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """A mask: steps with more forward passes than usual, by their products or else by their batches."""
+    operators = trace.operators
+    backward = trace.named(operators, _BACKWARD.search)
+    passes = _counts(operators.start[backward], start, end)
+    usual_passes = _usual(passes)
+    if not usual_passes:
+        return np.zeros(len(start), bool)
+    outside = _products(trace) & ~operators.cover(backward).holds(operators.start)
+    forward = _counts(operators.start[outside], start, end)
+    more = np.maximum(passes / usual_passes, 1.0) * MORE
+    if usual := _usual(forward):
+        return forward >= usual * more
+    batches = _counts(_loads(trace).start, start, end)
+    return batches >= max(_usual(batches), 1.0) * more + 1
+
+
+def _saving_us(trace: Trace, start: float, end: float) -> float:
+    """µs inside [start, end) in which torch saves a file; needs a trace with stacks."""
+    python = trace.python
+    if not len(python):
+        return 0.0
+    saving = trace.named(python, _SAVING.search)
+    return float(Cover(python.start[saving], python.end[saving]).within(start, end))
+
 
 ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_exec", "other")
 COLLECTIVES = {

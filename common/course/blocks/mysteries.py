@@ -10,13 +10,13 @@ import numpy as np
 
 from common.course import mysteries
 from common.course.recorded import Course
+from walkthrough.advice.advice import gain_text
+from walkthrough.advice.summary import Summary, summarize
 from walkthrough.compare import markdown
 from walkthrough.compare.markdown import code, escaped
-from walkthrough.trace.advice import gain_text
-from walkthrough.trace.by_operator import by_operator
 from walkthrough.trace.intervals import Cover
+from walkthrough.trace.operators import by_operator
 from walkthrough.trace.steps import ROLES
-from walkthrough.trace.summary import Summary, summarize
 from walkthrough.trace.units import fine_time_text
 
 FOOT = (

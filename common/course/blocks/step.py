@@ -10,14 +10,14 @@ from common.course import figures
 from common.course.blocks.page import measured
 from common.course.blocks.published import published
 from common.course.recorded import Course
+from walkthrough.advice.advice import Advice
+from walkthrough.advice.summary import Summary
 from walkthrough.compare import markdown, runner
 from walkthrough.compare.compare import Row
 from walkthrough.compare.markdown import code, escaped
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 from walkthrough.terminal import size_text
-from walkthrough.trace.advice import Advice
-from walkthrough.trace.summary import Summary
 from walkthrough.trace.units import fine_time_text
 
 UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
@@ -84,14 +84,15 @@ def profile(course: Course, step: str) -> str:
     summary = course.shown.summaries.get(step)
     if summary is None:
         return f"The trace of `{step}` cannot be read."
-    parts, total = summary.steps.mean_breakdown_us, summary.steps.mean_us
+    parts, total = summary.analysis.steps.mean_breakdown_us, summary.analysis.steps.mean_us
     rows = [
         [role, fine_time_text(us), f"{us / total:.1%}"]
         for role, us in sorted(parts.items(), key=lambda part: -part[1])
         if us > 0
     ]
     lines = [
-        f"`python -m walkthrough explain {_path(course, step)}` shows, for {len(summary.steps.names)} traced steps:",
+        f"`python -m walkthrough explain {_path(course, step)}` shows, for "
+        f"{len(summary.analysis.steps.names)} traced steps:",
         "",
         markdown.table(["part of a mean step", ">time", ">share"], rows),
         "",
@@ -100,7 +101,7 @@ def profile(course: Course, step: str) -> str:
         _traced_and_timed(course, step, summary),
         "",
     ]
-    for gpu in summary.gpus:
+    for gpu in summary.analysis.gpus:
         shares = {
             "busy": gpu.utilization,
             "SMs at work": gpu.sm_efficiency,
@@ -127,7 +128,7 @@ def _advice_lines(advice: Sequence[Advice]) -> list[str]:
 
 def _traced_and_timed(course: Course, step: str, summary: Summary) -> str:
     """What the traced steps took, what those took that were timed without a profiler, and whether they were alike."""
-    traced, timed = summary.steps, course.shown.row(step).result.step_ms
+    traced, timed = summary.analysis.steps, course.shown.row(step).result.step_ms
     shortest, longest = traced.duration.min(), traced.duration.max()
     text = (
         f"Traced, a step took {fine_time_text(traced.mean_us)} "
@@ -156,9 +157,9 @@ def busiest(course: Course, step: str) -> str:
     summary = course.shown.summaries.get(step)
     if summary is None:
         return f"The trace of `{step}` cannot be read."
-    in_steps = summary.in_steps
+    in_steps = summary.analysis.tables
     longest, what = (in_steps.kernels, "kernel") if in_steps.kernels else (in_steps.operators, "operator on the CPU")
-    count = len(summary.steps.names)
+    count = len(summary.analysis.steps.names)
     total = sum(item.us for item in longest)
     rows = [
         [code(item.name, 70), str(item.count), fine_time_text(item.us), f"{item.us / total:.1%}"]
@@ -171,9 +172,9 @@ def busiest(course: Course, step: str) -> str:
 def top_allocations(course: Course, step: str) -> str:
     """The operators that allocated most of the memory in use at the peak of a step's trace."""
     summary = course.shown.summaries.get(step)
-    if summary is None or not summary.memory:
+    if summary is None or not summary.analysis.memory:
         return f"The trace of `{step}` has no memory events."
-    at_peak = summary.memory[0].at_peak
+    at_peak = summary.analysis.memory[0].at_peak
     total = sum(at_peak.values())
     rows = [[code(name, 60), size_text(size), f"{size / total:.1%}"] for name, size in at_peak.items()][:SHOWN]
     table = markdown.table(["allocated while tracing, in use at the peak", ">bytes", ">share"], rows)

@@ -8,10 +8,10 @@ import numpy as np
 
 from common.studies.limit.flops import CONVOLUTIONS, GROUPS, OperatorCounter, group_of
 from common.studies.limit.record import Group, Uncounted, WithoutFormula
+from walkthrough.trace.steps import is_step, steps
 
 if TYPE_CHECKING:  # needs msgspec, which what only counts operators does not
-    from walkthrough.trace.columns import Trace
-    from walkthrough.trace.operators import Nesting
+    from walkthrough.trace.columns import Nesting, Trace
 
 OUTSIDE = None  # the operator of time that lies in no counted one
 
@@ -28,8 +28,8 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
     Without a GPU it is the operators' own time on the CPU; with one, that of the kernels, copies and fills of memory
     that they launched. The optimizer's operators are those within its step, which the profiler marks.
     """
-    from walkthrough.trace import reader, steps
-    from walkthrough.trace.operators import Nesting, launches, launching_operators
+    from walkthrough.trace import reader
+    from walkthrough.trace.columns import Nesting, launches, launching_operators
 
     trace = reader.read(path)
     nest = Nesting(trace.operators)
@@ -42,9 +42,9 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
             within = launched >= 0  # the others were launched before the trace began, by a step that is not in it
             parts.append((launching_operators(trace, launched)[within], table.duration[within]))
     else:
-        own = np.where(trace.named(trace.operators, steps.is_step), 0.0, nest.own_time())
+        own = np.where(trace.named(trace.operators, is_step), 0.0, nest.own_time())
         parts = [(np.arange(len(trace.operators)), own)]
-    count, times = len(steps.steps(trace).names), {}
+    count, times = len(steps(trace).names), {}
     for operators, us in parts:
         label = np.where(operators >= 0, label_of[operators], 0)
         for number, total in enumerate(np.bincount(label, us, len(labels)).tolist()):

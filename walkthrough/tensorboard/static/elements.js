@@ -12,7 +12,7 @@ export const ROLES = {
   cpu_exec: ["#0072B2", "the CPU runs operators"],
   other: ["#999999", "nothing recorded: Python, most likely"],
 };
-// A step with what communicates apart: see walkthrough/trace/parts.py.
+// A step with what communicates apart: see walkthrough/trace/communication.py.
 export const PARTS = {
   compute: ["#009E73", "a GPU kernel computes, no collective runs"],
   overlapped: ["#5E4FA2", "communication, hidden: other work runs beside it"],

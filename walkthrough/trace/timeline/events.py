@@ -7,9 +7,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from walkthrough.trace.columns import Spans, Trace
+from walkthrough.trace.columns import Spans, Trace, launches, launching_operators
 from walkthrough.trace.communication import is_collective_mark
-from walkthrough.trace.operators import launches, launching_operators
 from walkthrough.trace.steps import is_loading, is_step
 
 TABLES = ("operators", "annotations", "python", "runtime", "kernels", "copies", "sets")

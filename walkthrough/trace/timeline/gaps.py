@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from walkthrough.trace.columns import Spans, Trace
+from walkthrough.trace.columns import Nesting, Spans, Trace, distinct
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.operators import Nesting
-from walkthrough.trace.ordered import distinct
-from walkthrough.trace.python import plain_name
+from walkthrough.trace.operators import plain_name
 from walkthrough.trace.steps import is_step
 
 Facts = dict[str, str | float]

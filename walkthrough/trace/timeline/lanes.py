@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Trace
+from walkthrough.advice.summary import Summary
+from walkthrough.trace.columns import Trace, distinct
 from walkthrough.trace.idle import CAUSES
-from walkthrough.trace.ordered import distinct
-from walkthrough.trace.summary import Summary
 from walkthrough.trace.timeline.counters import counters
 from walkthrough.trace.timeline.events import TABLES, Events, events, joined
 from walkthrough.trace.timeline.gaps import Facts, gap_causes, gap_facts
@@ -64,10 +63,10 @@ def lanes(summary: Summary, first: int | None = None, last: int | None = None) -
     the program), "python", "cpu" (operators), "loader" (waits for a DataLoader), "runtime" (calls), "kernel", "copy",
     "collective". Raises InputError where the trace has no such steps.
     """
-    trace, steps = summary.trace, summary.steps
+    trace, steps = summary.analysis.trace, summary.analysis.steps
     parts = [part for part in events(trace) if len(part)]
     begin = float(steps.cpu_start[0])
-    others = [gpu.start for gpu in summary.idle] + [finding.when.start for finding in summary.findings]
+    others = [gpu.start for gpu in summary.analysis.idle] + [finding.when.start for finding in summary.findings]
     shown = window(trace, parts, steps, first, last, np.concatenate([np.empty(0), *others]))
     chosen = [part.within(shown.start, shown.end) for part in parts]
     names, facts = list(trace.names), []
@@ -99,7 +98,9 @@ def lanes(summary: Summary, first: int | None = None, last: int | None = None) -
         "partial": trace.partial,
         "rank": trace.rank,
         "clock_us": trace.origin + begin + (trace.base_us if np.isfinite(trace.base_us) else 0.0),
-        "counters": counters(summary.memory, [row.group for row in rows if row.kind in ("idle", "kernel")], begin),
+        "counters": counters(
+            summary.analysis.memory, [row.group for row in rows if row.kind in ("idle", "kernel")], begin
+        ),
     }
 
 
@@ -128,8 +129,8 @@ def _device_lanes(
     facts: list[Facts],
     threads: dict[int, str],
 ) -> list[Lane]:
-    trace, rows, streams = summary.trace, [], stream_names(summary.trace)
-    waits = {gpu.device: gpu for gpu in summary.idle}
+    trace, rows, streams = summary.analysis.trace, [], stream_names(summary.analysis.trace)
+    waits = {gpu.device: gpu for gpu in summary.analysis.idle}
     devices = distinct(np.concatenate([np.array(list(waits), np.float64), *(part.device for part in parts)]))
     watched = [thread for thread, name in threads.items() if name == MAIN or name.startswith(AUTOGRAD)]
     names_of_causes = len(names)

@@ -4,10 +4,9 @@ import re
 
 import numpy as np
 
-from walkthrough.trace.columns import Trace
+from walkthrough.trace.columns import Trace, distinct
 from walkthrough.trace.communication import is_collective
-from walkthrough.trace.ordered import distinct
-from walkthrough.trace.python import stepping_thread
+from walkthrough.trace.operators import stepping_thread
 
 MAIN, AUTOGRAD = "main thread", "autograd"
 _GENERIC = re.compile(r"python[\d.]*|pt_main_thread")

@@ -1,0 +1,1 @@
+"""From an analysed trace to costs, gains and what to do."""

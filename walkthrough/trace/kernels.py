@@ -1,0 +1,325 @@
+"""Kernels by name and by kind, the GPUs' utilisation, and their use of Tensor Cores."""
+
+import re
+from collections.abc import Callable, Container, Iterable
+
+import numpy as np
+from msgspec import Struct
+
+from walkthrough.trace.columns import (
+    MAX_GPUS,
+    Spans,
+    Trace,
+    distinct,
+    graph_launched,
+    launched_in,
+    launches,
+    launching_operators,
+)
+from walkthrough.trace.intervals import Cover, integral
+from walkthrough.trace.kernel_names import (
+    _AMD_FP32,
+    _LOW_PRECISION,
+    _TF32,
+    COPY,
+    ELEMENTWISE,
+    ELIGIBLE,
+    ELIGIBLE_SINCE,
+    KINDS,
+    OPTIMIZER,
+    OTHER,
+    REDUCTION,
+    halves_under_autocast,
+    is_ordinary,
+    kind,
+    uses_tensor_cores,
+)
+from walkthrough.trace.memory import Copies, copies
+from walkthrough.trace.operators import optimizer_calls, own_times
+from walkthrough.trace.steps import Steps, of_steps
+
+# Of these kinds, a kernel that Optimizer.step launches is the optimizer's; its matrix products and collectives stay.
+_OPTIMIZERS = frozenset((ELEMENTWISE, REDUCTION, COPY, OTHER))
+_AMD = re.compile(r"AMD|Radeon|Instinct|gfx\d")
+# AMD's GPUs without matrix instructions: Vega (gfx900, gfx906), and RDNA 1 and 2 by their compute capability (gfx10..).
+_VEGA, _RDNA_1_AND_2 = re.compile(r"Vega|Radeon VII|MI(25|50|60)\b"), 10
+_FIRST_WITH_TENSOR_CORES, _FIRST_WITH_TF32 = 7, 8  # compute capability, major
+
+
+def kind_numbers(trace: Trace) -> np.ndarray:
+    """The kind of each kernel of a trace by its name, an index into `KINDS`; int64."""
+    numbers = np.zeros(len(trace.names), np.int64)
+    for number in np.flatnonzero(np.bincount(trace.kernels.name)).tolist():
+        numbers[number] = KINDS.index(kind(trace.names[number]))
+    return numbers[trace.kernels.name]
+
+
+def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
+    """µs per step of the kernels of each kind that occurs, the longest first.
+
+    Of each kernel the time within the steps, not between them, over the number of steps; kernels that overlap, on one
+    GPU or several, count in full. Elementwise kernels, reductions and copies that `Optimizer.step` launches count as
+    the optimizer's, without those of a closure.
+    """
+    kernels, number = trace.kernels, kind_numbers(trace)
+    time = Cover(steps.start, steps.end).within(kernels.start, kernels.end)
+    stepping = optimizer_calls(trace).own
+    if len(stepping.start):
+        launched = launched_in(trace, launches(trace, kernels), stepping)
+        number[launched & np.isin(number, [KINDS.index(name) for name in _OPTIMIZERS])] = KINDS.index(OPTIMIZER)
+    total = np.bincount(number, weights=time, minlength=len(KINDS)) / max(len(steps.names), 1)
+    rows = [(name, float(us)) for name, us in zip(KINDS, total.tolist(), strict=True) if us > 0]
+    return dict(sorted(rows, key=lambda row: -row[1]))
+
+
+class TensorCores(Struct, frozen=True):
+    """share: per GPU id, of its kernel time, None if all names are unknown. unknown: per GPU id, the unknown share.
+
+    eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. Masks over
+    `Trace.kernels`: fp32_matrix, the matrix products and convolutions that such operators or CUDA graphs launched, in
+    full precision and surely without Tensor Cores, and on AMD those whose names say float32, which its matrix cores
+    multiply as well, but slower than 16 bits; tf32_matrix, those in TF32; fp32_other, the other kernels that name float
+    and no narrower type, and would not under autocast: not the optimizer's, nor what autocast leaves in float32.
+    """
+
+    share: dict[int, float | None]
+    unknown: dict[int, float]
+    eligible_share: float | None
+    fp32_matrix: np.ndarray
+    tf32_matrix: np.ndarray
+    fp32_other: np.ndarray
+
+
+def tensor_cores(
+    trace: Trace,
+    eligible: Container[str] = ELIGIBLE | ELIGIBLE_SINCE,
+    classify: Callable[[str], bool | None] = uses_tensor_cores,
+) -> TensorCores:
+    """The `TensorCores` of a trace.
+
+    Over the kernels that operators launched, as the plugin counts (Optimizer.* marks and the wrappers of parallel
+    training are not operators), and those that CUDA graphs launched, which the plugin leaves out where no operator is
+    around the launch; over all kernels if the trace links none to an operator. An operator that launches Tensor Core
+    kernels is eligible whatever its name, and the time counts for the innermost eligible one. A graph's kernels name no
+    operator: of those the matrix products and convolutions are eligible.
+    """
+    kernels, operators = trace.kernels, trace.operators
+    none = np.zeros(len(kernels), bool)
+    if not len(kernels):
+        return TensorCores({}, {}, None, none, none, none)
+    sure = trace.named(kernels, lambda name: classify(name) is True)
+    unsure = trace.named(kernels, lambda name: classify(name) is None)
+    amd = is_amd(trace)
+    old = [device for device in distinct(kernels.device).tolist() if _has_none(trace, device, amd)]
+    sure &= ~np.isin(kernels.device, old)
+    unsure &= ~np.isin(kernels.device, old)
+
+    call = launches(trace, kernels)
+    graphed = graph_launched(trace, call)
+    operator = launching_operators(trace, np.where(graphed, -1, call))
+    launched = operator >= 0
+    if len(operators):
+        launched &= trace.named(operators, _is_operator)[operator]
+    counted = launched | graphed if (launched | graphed).any() else np.ones(len(kernels), bool)
+    time = kernels.duration
+
+    share, unknown = {}, {}
+    for device in distinct(kernels.device[np.isfinite(kernels.device)]).tolist():
+        here = counted & (kernels.device == device)
+        total, unknown[int(device)] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
+        share[int(device)] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
+
+    if not (launched | graphed).any():
+        return TensorCores(share, unknown, None, none, none, none)
+    able = trace.named(operators, eligible.__contains__)
+    able[operator[launched & sure]] = True
+    ordinary = trace.named(kernels, is_ordinary)
+    in_innermost = graphed & (sure | ordinary)
+    if launched.any():
+        innermost = able & ~trace.nesting.has_descendant(able)
+        in_innermost |= launched & innermost[operator]
+    able_share = _part(time[in_innermost].sum(), time[counted].sum())
+    full = ~trace.named(kernels, _LOW_PRECISION.search) & ~np.isin(kernels.device, old)
+    fp32_matrix = in_innermost & full & (trace.named(kernels, _AMD_FP32.search) if amd else ordinary)
+    tf32_matrix = in_innermost & full & sure & trace.named(kernels, _TF32.search)
+    fp32_other = full & ~sure & ~fp32_matrix & trace.named(kernels, halves_under_autocast)
+    fp32_other &= ~launched_in(trace, call, optimizer_calls(trace).per_step)
+    return TensorCores(share, unknown, able_share, fp32_matrix, tf32_matrix, fp32_other)
+
+
+def _part(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 0.0
+
+
+def _is_operator(name: str) -> bool:
+    return not name.startswith(("Optimizer.", "enumerate(Data", "ProfilerStep#")) and name not in (
+        "DataParallel.forward",
+        "DistributedDataParallel.forward",
+    )
+
+
+def is_amd(trace: Trace) -> bool:
+    """Whether the GPUs are AMD's: by their names or their wavefronts of 64, or because the process runs HIP.
+
+    A process runs either CUDA or HIP, so this holds for all its GPUs; ROCm's device numbers often have no properties.
+    """
+    devices = trace.properties.values()
+    if any(_AMD.search(str(device.get("name", ""))) or device.get("warpSize") == 64 for device in devices):
+        return True
+    return trace.hip or bool(trace.named(trace.runtime, lambda name: name.startswith("hip")).any())
+
+
+def has_tf32(trace: Trace) -> bool:
+    """Whether a GPU is known to multiply in TF32: NVIDIA's from compute capability 8.0."""
+    majors = [device.get("computeMajor") for device in trace.properties.values()]
+    return not is_amd(trace) and any(isinstance(major, int) and major >= _FIRST_WITH_TF32 for major in majors)
+
+
+def unit_name(trace: Trace) -> str:
+    """What the GPU's maker calls the units: "Tensor Cores", on AMD "Matrix cores"."""
+    return "Matrix cores" if is_amd(trace) else "Tensor Cores"
+
+
+def _has_none(trace: Trace, device: float, amd: bool) -> bool:
+    """True for a GPU without them: an old one of NVIDIA's or AMD's, or a GeForce GTX 16."""
+    properties = trace.properties.get(int(device), {}) if np.isfinite(device) else {}
+    if amd:
+        properties = properties or next(iter(trace.properties.values()), {})
+        return properties.get("computeMajor") == _RDNA_1_AND_2 or bool(_VEGA.search(str(properties.get("name", ""))))
+    major = properties.get("computeMajor")
+    return (isinstance(major, int) and 0 < major < _FIRST_WITH_TENSOR_CORES) or "GTX 16" in str(properties.get("name"))
+
+
+class Gpu(Struct, frozen=True):
+    """Shares 0..1, None where the trace cannot tell.
+
+    utilization: of the time, with at least one kernel running. sm_efficiency: of the SMs that had work, estimated:
+    blocks per SM of the running kernels, at most 1, over time. occupancy_percent: estimated achieved occupancy of the
+    kernels, weighted by their time. tensor_core_share: see `tensor_cores.py`.
+    """
+
+    id: int
+    name: str | None
+    utilization: float
+    sm_efficiency: float | None
+    occupancy_percent: float | None
+    tensor_core_share: float | None
+
+
+def gpu(trace: Trace, number: int, begin: float, end: float, tensor_cores: dict[int, float | None]) -> Gpu:
+    """A GPU's numbers from `begin` to `end`; tensor_cores: the share of each GPU."""
+    kernels = trace.kernels.where(trace.kernels.device == number)
+    return Gpu(
+        id=number,
+        name=gpu_name(trace, number),
+        utilization=utilization(kernels, begin, end),
+        sm_efficiency=sm_efficiency(kernels, begin, end),
+        occupancy_percent=occupancy_percent(kernels, begin, end),
+        tensor_core_share=tensor_cores.get(number),
+    )
+
+
+def gpu_ids(trace: Trace) -> list[int]:
+    """The devices on which kernels ran, sorted; of more than `MAX_GPUS` those with the most kernels."""
+    ids, count = np.unique(trace.kernels.device, return_counts=True)
+    ids = ids[np.argsort(-count, kind="stable")[:MAX_GPUS]]
+    return sorted(int(number) for number in ids.tolist() if np.isfinite(number))
+
+
+def utilization(kernels: Spans, start: float, end: float) -> float:
+    """Share of [start, end) in which at least one of the kernels ran."""
+    return float(Cover(kernels.start, kernels.end).within(start, end)) / (end - start) if end > start else 0.0
+
+
+def sm_efficiency(kernels: Spans, start: float, end: float) -> float | None:
+    """Mean over [start, end) of the blocks per SM of all kernels running, at most 1; None where not recorded."""
+    known = kernels.blocks_per_sm > 0
+    if not known.any() or not end > start:
+        return None
+    blocks = integral(kernels.start[known], kernels.end[known], kernels.blocks_per_sm[known], start, end, 1.0)
+    return float(blocks) / (end - start)
+
+
+def occupancy_percent(kernels: Spans, start: float, end: float) -> float | None:
+    """Mean estimated achieved occupancy of the kernels, weighted by their time in [start, end); None if none known."""
+    known = kernels.occupancy >= 0
+    time = kernels.us_within(start, end)[known]
+    return float(np.average(kernels.occupancy[known], weights=time)) if time.sum() > 0 else None
+
+
+def gpu_name(trace: Trace, number: int) -> str | None:
+    """The GPU's name in the trace; where its number has no properties, the one name of all others; or None."""
+    if number in trace.properties:
+        name = trace.properties[number].get("name")
+        return name if isinstance(name, str) else None
+    names = {name for device in trace.properties.values() if isinstance(name := device.get("name"), str)}
+    return names.pop() if len(names) == 1 else None
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are not None; None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+class Kernel(Struct, frozen=True):
+    """Kernels of one name: how many, their summed µs, and whether they use Tensor Cores (None: unknown)."""
+
+    name: str
+    count: int
+    us: float
+    tensor_cores: bool | None
+
+
+class Operator(Struct, frozen=True):
+    """Operators of one name: how many, and their summed µs on the CPU without the operators inside them."""
+
+    name: str
+    count: int
+    us: float
+
+
+class Tables(Struct, frozen=True):
+    """kernels, operators: by name, the longest first; operators only for traces without kernels.
+
+    copies: by direction.
+    """
+
+    kernels: list[Kernel]
+    operators: list[Operator]
+    copies: dict[str, Copies]
+
+
+def tables(trace: Trace, steps: Steps | None = None) -> Tables:
+    """The `Tables` of a whole trace, or of its steps.
+
+    To a step belongs the device work that it called, and the operators that begin while the CPU runs it. A trace that
+    marks no steps is one step as a whole.
+    """
+    if steps is None or not steps.marked:
+        in_steps = {"kernels": np.ones(len(trace.kernels), bool), "copies": np.ones(len(trace.copies), bool)}
+    else:
+        in_steps = {name: of_steps(trace, steps, getattr(trace, name)) for name in ("kernels", "copies")}
+    return Tables(
+        _kernels(trace, in_steps["kernels"]),
+        [] if len(trace.kernels) else _operators(trace, steps),
+        copies(trace, in_steps["copies"]),
+    )
+
+
+def _kernels(trace: Trace, mask: np.ndarray) -> list[Kernel]:
+    rows = _by_name(trace, trace.kernels.name[mask], trace.kernels.duration[mask])
+    return [Kernel(name, count, us, uses_tensor_cores(name)) for name, count, us in rows]
+
+
+def _operators(trace: Trace, steps: Steps | None) -> list[Operator]:
+    return [Operator(*row) for row in _by_name(trace, *own_times(trace, steps))]
+
+
+def _by_name(trace: Trace, name: np.ndarray, us: np.ndarray) -> list[tuple[str, int, float]]:
+    """(name, count, summed µs), the longest first."""
+    times, counts = np.bincount(name, weights=us), np.bincount(name)
+    rows = [
+        (trace.names[number], int(counts[number]), float(times[number])) for number in np.flatnonzero(counts).tolist()
+    ]
+    return sorted(rows, key=lambda row: (-row[2], row[0]))

@@ -1,0 +1,153 @@
+"""Steps that take far longer than the others, and why."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from walkthrough.trace.columns import Trace, median
+from walkthrough.trace.idle import CAUSES, Idle
+from walkthrough.trace.recording import CHECKPOINT, EVALUATION, NEW_EPOCH
+from walkthrough.trace.steps import ROLES, Steps, first_batch, loading_us
+
+FEWEST = 3  # steps: of two, neither is the odd one
+FAR = 3.5  # standard deviations, by the median absolute deviation
+LEAST = 0.1  # of the median: less does not matter
+MANIFOLD = 3  # times as long: two steps that differ so much are not of one kind
+_SIGMA = 1.4826  # of a normal distribution, in median absolute deviations
+_DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
+
+
+class Outlier(Struct, frozen=True):
+    """A step that takes far longer than the median. us: its time. excess_us: what it takes more than the median step.
+
+    role: that whose time exceeds its median most, and by how much. gap_us, cause: the longest stretch inside the step
+    in which a GPU ran no kernel, and mostly why; 0.0 and "" without a GPU. reasons: what it does besides training, see
+    `happenings`. wait_us, usual_wait_us: of a step that begins an epoch, how long it waits for its first batch, and how
+    long the median typical step waits for its DataLoader. workers: "" where no processes load; "kept" or "anew" where
+    the recording tells whether an epoch keeps those of the one before, else "yes".
+    """
+
+    name: str
+    us: float
+    excess_us: float
+    role: str
+    role_us: float
+    gap_us: float
+    cause: str
+    reasons: tuple[str, ...] = ()
+    wait_us: float = 0.0
+    usual_wait_us: float = 0.0
+    workers: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """What `explain --json` shows: names, times in µs, and what the step does besides training."""
+        fields = ("name", "us", "excess_us", "role", "role_us", "gap_us", "cause", "wait_us", "usual_wait_us")
+        return {name: getattr(self, name) for name in fields} | {"reasons": list(self.reasons)}
+
+    @property
+    def doing(self) -> str:
+        """What the step does besides training, after "step 3"; "" where that is not known."""
+        return " and ".join(_DOING[reason] for reason in self.reasons if reason in _DOING)
+
+    @property
+    def remedy(self) -> str:
+        """What a new epoch does to worker processes, and what against it; "" for other steps."""
+        return {
+            "kept": "persistent_workers=True keeps the workers, but their queue is filled anew in each epoch",
+            "anew": "the worker processes start anew in each epoch; persistent_workers=True keeps them",
+            "yes": "the worker processes start anew in each epoch, unless persistent_workers=True keeps them",
+        }.get(self.workers, "")
+
+
+def is_outlier(steps: Steps) -> np.ndarray:
+    """A mask over the steps: those far longer than the usual ones, which are those without a known reason.
+
+    Far: `FAR` standard deviations, estimated from the median absolute deviation, and `LEAST` of the median. That median
+    deviation is exceeded by at most half of the steps, and five times of it by fewer: without reasons, less than half
+    of the steps are outliers, and none of two. A step that is long because it waits for the DataLoader is none, unless
+    it begins an epoch: with worker processes one step in so many waits for all, and is what a faster loader improves.
+    Beside one or two usual steps, only steps with a reason are outliers.
+    """
+    duration, known = steps.duration, _has_reason(steps)
+    usual = duration[_usual(steps)]
+    middle = float(median(usual))
+    spread = _SIGMA * float(median(np.abs(usual - middle)))
+    far = duration - middle > max(FAR * spread, LEAST * middle)
+    if len(usual) < FEWEST:
+        return far & known
+    return far & (known | (_excess(steps).argmax(axis=0) != ROLES.index("dataloader")))
+
+
+def typical(steps: Steps) -> Steps:
+    """The steps without the outliers."""
+    outlying = is_outlier(steps)
+    return steps.where(~outlying) if outlying.any() else steps
+
+
+def is_undecided(typical: Steps) -> bool:
+    """True for two steps of which one takes `MANIFOLD` times as long: nobody can tell which is the usual one."""
+    duration = typical.duration
+    return len(duration) == 2 and float(duration.max()) > MANIFOLD * float(duration.min())
+
+
+def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
+    """The `Outlier`s, in the order of the trace. idle: of each GPU, over all steps."""
+    outlying = is_outlier(steps)
+    if not outlying.any():
+        return []
+    excess, usual_us = _excess(steps), float(median(steps.duration[_usual(steps)]))
+    usual_wait_us = float(median(loading_us(trace, steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
+    found = []
+    for index in np.flatnonzero(outlying).tolist():
+        role = int(excess[:, index].argmax())
+        gap_us, cause = _longest_gap(idle, float(steps.start[index]), float(steps.end[index]))
+        us, reasons = float(steps.duration[index]), steps.reasons[index] if steps.reasons else ()
+        outlier = Outlier(
+            steps.names[index], us, us - usual_us, ROLES[role], float(excess[role, index]), gap_us, cause, reasons
+        )
+        if NEW_EPOCH in reasons:
+            first = first_batch(trace, float(steps.cpu_start[index]), float(steps.cpu_end[index]))
+            workers = _workers(trace) if first.workers else ""
+            outlier = replace(outlier, wait_us=first.us, usual_wait_us=usual_wait_us, workers=workers)
+        found.append(outlier)
+    return found
+
+
+def _workers(trace: Trace) -> str:
+    """Whether the worker processes of a trace are kept from epoch to epoch: see `Outlier.workers`."""
+    loaders = trace.recording.loaders if trace.recording else []
+    kept = {loader.persistent_workers for loader in loaders if loader.num_workers}
+    if len(kept) != 1:  # of several loaders, which one begins anew is not known
+        return "yes"
+    return "kept" if kept.pop() else "anew"
+
+
+def _has_reason(steps: Steps) -> np.ndarray:
+    if not steps.reasons:
+        return np.zeros(len(steps.names), bool)
+    return np.array([bool(reasons) for reasons in steps.reasons])
+
+
+def _usual(steps: Steps) -> np.ndarray:
+    """A mask: the steps that others are compared with, those without a reason; all where each has one."""
+    known = _has_reason(steps)
+    return np.ones(len(known), bool) if known.all() else ~known
+
+
+def _excess(steps: Steps) -> np.ndarray:
+    """µs by which each role of each step exceeds that role's median; float64 [roles, steps]."""
+    return steps.breakdown - median(steps.breakdown[:, _usual(steps)])[:, None]
+
+
+def _longest_gap(idle: Sequence[Idle], start: float, end: float) -> tuple[float, str]:
+    """The longest time inside [start, end) in which one of the GPUs ran no kernel, µs, and its main cause."""
+    longest, cause = 0.0, ""
+    for gpu in idle:
+        length = np.minimum(gpu.end, end) - np.maximum(gpu.start, start)
+        gap = int(length.argmax()) if len(length) else -1
+        if gap >= 0 and length[gap] > longest:
+            longest, cause = float(length[gap]), CAUSES[int(gpu.by_gap[:, gap].argmax())]
+    return longest, cause

@@ -178,13 +178,6 @@ class Runs:
             raise InputError(f"no run {name!r} here")
         return run
 
-    def trace(self, name: str, file: str | None = None) -> Path:
-        """The path of a run's trace: `file`, else that of its result, else the newest.
-
-        Raises InputError where there is no such run or trace.
-        """
-        return self.run(name).trace(file)
-
 
 def _run(folder: Folder) -> Run | None:
     """The run in a folder; None where the folder holds none."""

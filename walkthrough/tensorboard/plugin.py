@@ -179,12 +179,16 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
 
     def _trace(self, request: wrappers.Request) -> wrappers.Response:
         """Arguments run, trace. The file itself."""
-        return download(request, self.runs.trace(request.args.get("run", ""), request.args.get("trace")))
+        return download(request, self._path(request))
+
+    def _path(self, request: wrappers.Request) -> Path:
+        """The trace that a request names. Raises InputError where there is none."""
+        return self.runs.run(request.args.get("run", "")).trace(request.args.get("trace"))
 
     def _answer_of_trace(
         self, request: wrappers.Request, kind: Kind, *steps: int | None
     ) -> "dict[str, Any] | wrappers.Response":
-        path = self.runs.trace(request.args.get("run", ""), request.args.get("trace"))
+        path = self._path(request)
         state, answer = _answer(self.answers, kind, path, steps)
         if state != "ready":
             return {"state": state, "reason": answer, "reading": self.answers.reading}
@@ -438,7 +442,3 @@ def _compared(newest: dict[int, tuple[str, _Digest]]) -> dict[str, Any]:
         "verdict": newest[first.rank][1].verdict,
         "no_waits": waits.why,
     }
-
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication

@@ -42,7 +42,7 @@ SEARCH_SECONDS = 3.0  # until the log folders are searched again
 SEARCH_SECONDS_WRITING = 0.5  # the same, while a trace is being written
 DISK_LIMIT = 2**30  # bytes of kept profiles
 MEMORY_LIMIT = 256 * 2**20  # bytes of pickled profiles, which take several times as much as objects
-AT_LEAST = 2  # runs in memory, and on disk beyond the limit: the Diff view compares two
+COMPARED_RUNS = 2  # runs in memory, and on disk beyond the limit: the Diff view compares two
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = min(8, usable_cores())
 BEHIND = 15  # how "nice" children are that read what nobody waits for
@@ -317,7 +317,7 @@ class Loading:
     def _spare(self) -> set[str]:
         """The keys of the runs that were asked for last."""
         with self._changed:
-            runs = [self._runs[name] for name in self._asked if name in self._runs][:AT_LEAST]
+            runs = [self._runs[name] for name in self._asked if name in self._runs][:COMPARED_RUNS]
             return {question.key for run in runs for question in (*run.wanted, *(run.shown or ()))}
 
 
@@ -361,7 +361,7 @@ class Profiles:
             replaced = self._runs.pop(name, None) is not None
             run, size = self._put_together(name, folder, traces)
             self._runs[name] = traces, run, size
-            while len(self._runs) > AT_LEAST and sum(size for _, _, size in self._runs.values()) > MEMORY_LIMIT:
+            while len(self._runs) > COMPARED_RUNS and sum(size for _, _, size in self._runs.values()) > MEMORY_LIMIT:
                 self._runs.popitem(last=False)
                 replaced = True
         if replaced:

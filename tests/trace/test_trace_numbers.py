@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.advice.advice import ALIKE, verdict
+from walkthrough.advice.gains import ALIKE
 from walkthrough.advice.summary import summarize
+from walkthrough.advice.verdict import verdict
 from walkthrough.trace.communication import communication
 from walkthrough.trace.idle import idle, stalls
 from walkthrough.trace.reader import read
 from walkthrough.trace.steps import steps
-from walkthrough.trace.timeline.lanes import lanes
+from walkthrough.trace.timeline import lanes
 
 ERAS = pytest.mark.parametrize("era", ["2021", "today"])
 
@@ -200,7 +201,7 @@ def graph_replay():
 
 
 def test_the_timeline_begins_where_the_cpu_begins_the_first_step(summary):
-    timeline = lanes(summary(run_ahead()))
+    timeline = lanes(summary(run_ahead()).analysis)
     assert [step["start"] for step in timeline["steps"]] == [2000, 3000, 4000]
     [calls] = [lane for lane in timeline["lanes"] if lane["kind"] == "runtime"]
     assert calls["start"][0] == 10
@@ -208,7 +209,7 @@ def test_the_timeline_begins_where_the_cpu_begins_the_first_step(summary):
 
 def test_the_timeline_marks_when_each_finding_is(summary):
     result = summary(two_steps())
-    timeline = lanes(result)
+    timeline = lanes(result.analysis, [(finding.what, finding.when) for finding in result.findings])
     marks = [lane for lane in timeline["lanes"] if lane["kind"] == "finding"]
     assert marks == timeline["lanes"][: len(result.findings)]
     assert [lane["label"] for lane in marks] == [finding.what for finding in result.findings]
@@ -263,7 +264,7 @@ def test_operators_of_a_cpu_trace_count_without_what_runs_inside_them(summary):
     builder.op("aten::copy_", 30, 10)
     builder.op("aten::addmm", 150, 5)
     builder.op("aten::copy_", 20, 10, tid=2)
-    result = summary(builder).operators
+    result = summary(builder).analysis.operators
     assert [(operator.name, operator.count, operator.us) for operator in result] == [
         ("aten::linear", 1, 50), ("aten::addmm", 2, 45), ("aten::copy_", 2, 20)
     ]  # fmt: skip
@@ -305,8 +306,7 @@ def test_operators_before_the_steps_are_not_in_the_table(summary):
     builder.step(1, 100, 100)
     builder.op("aten::mm", 110, 50)
     result = summary(builder)
-    assert [operator.name for operator in result.in_steps.operators] == ["aten::mm"]
-    assert [operator.name for operator in result.operators] == ["aten::before", "aten::mm"]
+    assert [operator.name for operator in result.analysis.operators] == ["aten::mm"]
 
 
 def test_each_gpu_has_its_own_numbers(summary):
@@ -642,7 +642,7 @@ def test_a_gpu_that_mostly_communicates_is_never_compute_bound(summary):
     builder.launch("volta_h884gemm_128x128", 5, 5, 10, 600, op=op)
     builder.launch("ncclDevKernel_AllReduce", 22, 5, 610, 380)
     result = summary(builder)
-    text = verdict(result.trace, result.typical, [], result.tensor_cores, result.usual.idle, result.nature)
+    text = verdict(result.analysis.typical, [])
     assert text == "kernels that compute fill 60% of the step, communication alone 38%, and nothing else stands out"
 
 

@@ -6,14 +6,14 @@ import numpy as np
 from msgspec.structs import asdict
 
 from walkthrough.advice import ranks, wording
-from walkthrough.advice.advice import Advice, gain_text
-from walkthrough.advice.places import longest_gap
+from walkthrough.advice.catalogue import Advice
+from walkthrough.advice.gains import longest_gap
 from walkthrough.advice.summary import Summary
+from walkthrough.advice.verdict import gain_text
 from walkthrough.trace.communication import parts_us
 from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.kernels import Kernel
 from walkthrough.trace.memory import Copies, Memory, thinned
-from walkthrough.trace.operators import by_operator
 from walkthrough.trace.steps import ROLES
 from walkthrough.trace.units import micro_sign
 
@@ -31,7 +31,7 @@ def digest(summary: Summary) -> dict[str, object]:
     copies, kinds, idle, communication and parts per step ("per" says in words of which: `wording.per_step`).
     """
     steps, typical, usual = summary.analysis.steps, summary.analysis.typical.steps, summary.usual
-    count, operators = wording.count(summary), by_operator(summary.analysis.trace, summary.analysis.typical.steps)
+    count, operators = wording.count(summary), summary.analysis.typical.operators
     scale = len(typical.names) / count  # of what is per step already: see `wording.per_step`
     kernels, recording = usual.in_steps.kernels, summary.analysis.trace.recording
     rank = summary.analysis.trace.rank
@@ -88,10 +88,10 @@ def digest(summary: Summary) -> dict[str, object]:
         "kernels": [_kernel(kernel, count) for kernel in kernels[:TOP_KERNELS]],
         "kinds": {kind: us * scale for kind, us in usual.kinds.items()},
         "matrix_units": summary.matrix_units,
-        "operator_us": sum(operator.us for operator in operators) * scale,
+        "operator_us": sum((operator.us / count for operator in operators), 0.0),
         "operator_names": len(operators),
         "operators": [
-            {"name": row.name, "count": row.count * scale, "us": row.us * scale, "device_us": row.device_us * scale}
+            {"name": row.name, "count": row.count / count, "us": row.us / count, "device_us": row.device_us / count}
             for row in operators[:TOP_OPERATORS]
         ],
         "copies": {name: _copies(copies, count) for name, copies in usual.in_steps.copies.items()},
@@ -162,13 +162,15 @@ def _communication(summary: Summary, count: int) -> dict[str, object] | None:
 
 def _advice(summary: Summary, advice: Advice) -> dict[str, Any]:
     """An `Advice` with its gain in words and its gap, in the times of `lanes`."""
-    place, origin = longest_gap(summary, advice), float(summary.analysis.steps.cpu_start[0])
+    place, origin = longest_gap(summary.analysis, advice), float(summary.analysis.steps.cpu_start[0])
     gap = place and {
         "start": round(place.start - origin, 3),
         "end": round(place.end - origin, 3),
         "device": place.device,
     }
-    return asdict(advice) | {"why": micro_sign(advice.why), "gain": gain_text(advice), "gap": gap}
+    names = ("step", "title", "share_of_step", "predicted_gain", "estimated_gain")
+    row = {name: getattr(advice, name) for name in names}
+    return row | {"why": micro_sign(advice.why), "gain": gain_text(advice), "gap": gap}
 
 
 def _memory(memory: Memory) -> dict[str, object]:

@@ -5,7 +5,6 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,6 @@ from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks, of_training, traces
 if TYPE_CHECKING:  # numpy and msgspec: imported while the trace is being decompressed
     from walkthrough.advice.summary import Summary
     from walkthrough.results.result import Result
-
-    ExplainRuns = Callable[[dict[Path, list[Result]], Path, bool, bool, int], int]
 
 HELP = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
 
@@ -43,23 +40,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
-    """Run the command with its parsed options; returns the exit code. Raises InputError.
-
-    explain_runs: prints a folder of recorded runs, `ladder.predictions.explain_runs`; called with the results by
-    folder, the path, and the options `json`, `markdown` and `max_size`.
-    """
+def run(args: argparse.Namespace) -> int:
+    """Run the command with its parsed options; returns the exit code. Raises InputError."""
     if len(args.path) > 2:
         raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what changed")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread per core, which nothing here needs
     gc.set_threshold(100_000)  # to import numpy makes many objects and no garbage
     try:
-        return _explain(args, explain_runs)
+        return _explain(args)
     except PermissionError as error:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
-def _explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
+def _explain(args: argparse.Namespace) -> int:
     path = args.path[0]
     two_paths = len(args.path) == 2
     runs = _recorded_runs(path) if path.is_dir() and not two_paths else {}
@@ -68,6 +61,8 @@ def _explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
     if two_paths:
         return _explain_change(args)
     if runs:
+        from walkthrough.compare.predictions import explain_runs
+
         return explain_runs(runs, path, args.json, args.markdown, args.max_size)
     if path.is_dir():
         traces = traces_in(path)

@@ -90,11 +90,15 @@ def _json(job: Job) -> dict[Path, bytes]:
     from walkthrough.advice.digest import digest
     from walkthrough.advice.summary import summarize
     from walkthrough.trace.chrome_trace import Chunks
-    from walkthrough.trace.timeline.lanes import lanes
+    from walkthrough.trace.timeline import lanes
 
     with Chunks(job.path) as chunks:
         summary = summarize(chunks, details=job.kind == "lanes")
-    content: dict[str, Any] = lanes(summary, *job.options) if job.kind == "lanes" else digest(summary)
+    if job.kind == "lanes":
+        findings = [(finding.what, finding.when) for finding in summary.findings]
+        content: dict[str, Any] = lanes(summary.analysis, findings, *job.options)
+    else:
+        content = digest(summary)
     # a file's name, which warnings hold, need not be UTF-8
     content["warnings"] = [line.encode(errors="replace").decode() for line in content["warnings"]]
     text = msgspec.json.encode(content, enc_hook=lambda value: value.item())  # numpy's numbers

@@ -1,20 +1,16 @@
 """Why a GPU runs no kernel: mostly what the CPU was doing meanwhile. The plugin has no such view."""
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Trace, launches
+from walkthrough.trace.columns import Nesting, Spans, Trace, distinct
 from walkthrough.trace.intervals import Cover, shares
-from walkthrough.trace.steps import Steps, is_loading, is_mark
+from walkthrough.trace.operators import plain_name
+from walkthrough.trace.steps import Steps, is_loading, is_mark, is_step
 
 CAUSES: tuple[str, ...] = ("copy", "queued", "dataloader", "synchronisation", "setup", "launch", "other")
-_SETUP = re.compile(
-    r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|(Stream|Event)Create|StreamPriorityRange|GetDeviceProp"
-)
-LONG_LAUNCH = 2_000  # µs: with the GPU idle, a call that launches for so long is loading the kernel's code
 LAUNCH_LATENCY = 20  # µs from a launch's end to its kernel on an idle GPU, and some reserve: 2 to 10 are usual
 
 
@@ -24,7 +20,7 @@ class Idle(Struct, frozen=True):
     copy: the GPU was copying or setting memory, or the CPU was inside a call that copies. queued: work that the GPU
     could begin was launched already (see `pending`), so it did not wait for the CPU, whatever that did. dataloader: the
     training loop waited for a batch. synchronisation: the CPU was inside a call that waits for the GPU. setup: inside a
-    call that allocates memory, loads code (as does a launch longer than `LONG_LAUNCH`) or initialises the GPU. launch:
+    call that allocates memory, loads code (as does a long launch, see `columns.Calls`) or initialises the GPU. launch:
     the CPU was running operators or calling the runtime, too slowly to keep the GPU busy. other: none of these, so
     Python or something that was not recorded.
 
@@ -67,10 +63,7 @@ def idle(trace: Trace, steps: Steps, device: int) -> Idle:
     kernels, runtime, operators = trace.kernels, trace.runtime, trace.operators
     busy = kernels.cover(kernels.device == device)
     gaps = busy.gaps(steps.start, steps.end)
-    copying = trace.named(runtime, lambda name: "emcpy" in name)
-    waiting = trace.named(runtime, lambda name: "ynchronize" in name)
-    long_launch = trace.named(runtime, lambda name: "Launch" in name) & (runtime.duration > LONG_LAUNCH)
-    setting_up = (trace.named(runtime, _SETUP.search) | long_launch) & ~copying & ~waiting
+    waiting, copying, setting_up = trace.calls.waits, trace.calls.copies, trace.calls.sets_up
     loading = trace.named(operators, is_loading)
     marks = trace.named(operators, is_mark)
     queued = pending(trace, device) | _launched_before(trace, gaps, device)
@@ -101,9 +94,8 @@ def pending(trace: Trace, device: int) -> Cover:
     launched, begun = [], []
     for spans in (trace.kernels, trace.copies, trace.sets):
         here = spans.where(spans.device == device)
-        call = launches(trace, here)
-        known = call >= 0
-        launched.append(trace.runtime.end[call[known]] + LAUNCH_LATENCY)
+        known = here.call >= 0
+        launched.append(trace.runtime.end[here.call[known]] + LAUNCH_LATENCY)
         begun.append(here.start[known])
     return Cover(np.concatenate(launched), np.concatenate(begun))
 
@@ -114,13 +106,12 @@ def stalls(trace: Trace, waits: Idle, most: int = 5) -> list[Stall]:
     gaps = np.argsort(-queued, kind="stable")[:most]
     gaps = gaps[queued[gaps] > 0]
     kernels = trace.kernels.where(trace.kernels.device == waits.device)
-    call = launches(trace, kernels)
     result = []
     for gap in gaps.tolist():
         following = int(np.searchsorted(kernels.start, waits.end[gap]))
         if following == len(kernels):
             continue
-        launch = int(call[following])
+        launch = int(kernels.call[following])
         stream = kernels.thread[following]
         earlier = [spans.start[spans.thread == stream] for spans in (trace.kernels, trace.copies, trace.sets)]
         waited = kernels.start[following] - trace.runtime.end[launch] if launch >= 0 else np.nan
@@ -150,6 +141,54 @@ def _launched_before(trace: Trace, gaps: Cover, device: int) -> Cover:
     """
     kernels = trace.kernels.where(trace.kernels.device == device)
     following = np.searchsorted(kernels.start, gaps.end)
-    call = np.append(launches(trace, kernels), -1)[following]
+    call = np.append(kernels.call, -1)[following]
     launched = np.append(trace.runtime.end, np.inf)[call] <= gaps.start
     return Cover(gaps.start[launched], gaps.end[launched])
+
+
+LONG_GAP = 20.0  # µs: of shorter gaps, what ran meanwhile is not looked for
+MOST_GAPS = 5_000  # gaps in which it is, the longest
+LEAST = 0.05  # µs of a cause that is shown
+
+
+def gap_facts(trace: Trace, idle: Idle, gaps: np.ndarray, threads: Sequence[int]) -> list[dict[str, str | float]]:
+    """Of some gaps (their indices): µs by cause, and the operator and the Python function that ran longest inside.
+
+    threads: whose operators and functions; of two threads, those that ran longer.
+    """
+    facts: list[dict[str, str | float]] = []
+    for us in idle.by_gap[:, gaps].T.tolist():
+        shown = sorted(((value, name) for value, name in zip(us, CAUSES, strict=True) if value > LEAST), reverse=True)
+        facts.append({name: f"{value:.1f} µs" for value, name in shown})
+    length = idle.end[gaps] - idle.start[gaps]
+    long = np.flatnonzero(length >= LONG_GAP)
+    long = np.sort(long[np.argsort(-length[long], kind="stable")[:MOST_GAPS]])
+    if not len(long):
+        return facts
+    start, end = idle.start[gaps[long]], idle.end[gaps[long]]
+    operators = trace.operators.where(~trace.named(trace.operators, is_step))
+    for label, spans in (("operator", operators), ("Python", trace.python)):
+        names = _longest_inside(spans, start, end, threads)
+        for gap, name in zip(long.tolist(), names.tolist(), strict=True):
+            if name >= 0:
+                facts[gap][label] = plain_name(trace.names[name])[:400]
+    return facts
+
+
+def _longest_inside(spans: Spans, start: np.ndarray, end: np.ndarray, threads: Sequence[int]) -> np.ndarray:
+    """The name of what was innermost for longest inside each of the intervals, disjoint and sorted; -1 for nothing."""
+    best, name = np.zeros(len(start)), np.full(len(start), -1)
+    near = spans.where(np.isin(spans.thread, threads) & (spans.start < end[-1]) & (spans.end > start[0]))
+    nesting = Nesting(near)
+    for thread in distinct(near.thread).tolist():
+        innermost, low, high = nesting.innermost_during(thread, Cover(start, end))
+        gap = np.searchsorted(start, low, "right") - 1
+        width = int(near.name.max()) + 1
+        keys, index = np.unique(gap * width + near.name[innermost], return_inverse=True)
+        us = np.bincount(index, weights=high - low, minlength=len(keys))
+        order = np.argsort(us, kind="stable")  # the longest is written last
+        longest, of = np.zeros(len(start)), np.full(len(start), -1)
+        longest[keys[order] // width], of[keys[order] // width] = us[order], keys[order] % width
+        name = np.where(longest > best, of, name)
+        best = np.maximum(best, longest)
+    return name

@@ -1,18 +1,19 @@
-"""From a file to a `Trace`: the events that numbers are computed from, by kind and in columns."""
+"""From a file to a `Trace`: the events that numbers are computed from, in columns; and one event's arguments."""
 
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import numpy as np
 
-from walkthrough.results.errors import InputError
-from walkthrough.trace.chrome_trace import PLAIN, Args, Chunks, Decoders, Event, Number
+from walkthrough.results.errors import InputError, printable
+from walkthrough.trace.chrome_trace import PLAIN, Args, Chunks, Decoders, Event, Number, decoders
 from walkthrough.trace.chrome_trace import events as events_of_trace
-from walkthrough.trace.columns import MemoryEvents, Spans, Trace
+from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of
 from walkthrough.trace.recording import recording
 
 if TYPE_CHECKING:  # only the timeline needs it
@@ -52,22 +53,22 @@ Table = dict[str, np.ndarray]  # columns of equal length by their names
 def read(path: str | Path | Chunks, details: bool = False) -> Trace:
     """Read a trace of torch.profiler, of any year and device.
 
-    path: of a file, JSON or gzipped JSON; or the `source.Chunks` of one. details: whether to keep what the timeline
-    shows of the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not
-    a trace, or is larger than allowed. Damaged parts are left out, with a line in `Trace.warnings`.
+    path: of a file, JSON or gzipped JSON; or the `Chunks` of one. details: whether to keep what the timeline shows of
+    the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not a trace, or is larger
+    than allowed. A damaged file is read up to the damage, with a line in `Trace.warnings`.
     """
     chunks = path if isinstance(path, Chunks) else Chunks(path)
     header: dict[str, object] = {}
-    decoders, kept = PLAIN, None
+    kinds, kept = PLAIN, None
     if details:
         from walkthrough.trace.details import DETAILED, Details
 
-        decoders, kept = DETAILED, Details()
-    columns = _Columns(decoders, kept)
+        kinds, kept = DETAILED, Details()
+    columns = _Columns(kinds, kept)
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
     try:
-        for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, decoders):
+        for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, kinds):
             columns.add(run)
     finally:
         chunks.close()
@@ -94,6 +95,7 @@ class _Columns:
         self.seen = 0
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
         self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
+        self.thread_names: dict[tuple[str, str], msgspec.Raw] = {}
         self.untimed = 0  # events without a usable time
         self.accelerator = ""
 
@@ -107,8 +109,8 @@ class _Columns:
                     append(event)
             elif event.ph == "i" and event.name == "[memory]" and event.args:
                 by_kind[MEMORY].append(event)
-        if self.details is not None:
-            self.details.name_threads(events)
+            elif event.ph == "M" and event.name == "thread_name" and event.args:
+                self.thread_names[str(event.pid), str(event.tid)] = event.args.name
         self.accelerator = next(filter(None, map(_accelerator, append_for)), self.accelerator)
         for event in by_kind[ANNOTATION]:
             if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
@@ -183,14 +185,19 @@ class _Columns:
         merged = [threads.setdefault((str(pid), str(tid)), len(threads)) for pid, tid in self.threads]
         for table in filter(None, tables.values()):
             table["thread"] = np.array(merged)[table["thread"]]
+        runtime = _spans(tables[RUNTIME])
+        for kind in (KERNEL, COPY, SET):
+            if table := tables[kind]:
+                table["call"] = calls_of(runtime, table["correlation"])
         memory = tables.pop(MEMORY) or {"start": np.empty(0)}
         return Trace(
             file=path,
             origin=origin,
             names=[(name or "")[:MAX_NAME] for name in self.names],
             threads=list(threads),
+            thread_names={key: name for key, raw in self.thread_names.items() if (name := _thread_name(raw))},
             operators=_spans(tables[OPERATOR]),
-            runtime=_spans(tables[RUNTIME]),
+            runtime=runtime,
             kernels=_spans(tables[KERNEL]),
             copies=_spans(tables[COPY]),
             sets=_spans(tables[SET]),
@@ -207,7 +214,7 @@ class _Columns:
             hip=header.get("hip_runtime_version") is not None,
             accelerator=self.accelerator,
             recording=recording(header),
-            base_us=_number(header.get("baseTimeNanoseconds")) / 1e3,
+            base_us=as_number(header.get("baseTimeNanoseconds")) / 1e3,
             details=self.details,
         )
 
@@ -242,12 +249,13 @@ def _numbers(values: Sequence[Number]) -> np.ndarray:
     try:
         numbers = np.array(values, np.float64)
     except (ValueError, TypeError, OverflowError):
-        numbers = np.array([_number(value) for value in values], np.float64)
+        numbers = np.array([as_number(value) for value in values], np.float64)
     numbers[~(abs(numbers) < 2**62)] = np.nan
     return numbers
 
 
-def _number(value: Any) -> float:
+def as_number(value: Any) -> float:
+    """A number of a trace, which may be a text; NaN for what is none."""
     try:
         return float(value)
     except (ValueError, TypeError, OverflowError):
@@ -264,8 +272,16 @@ def _ids(values: Sequence[Number]) -> np.ndarray:
 
 
 def _id(value: Number) -> int:
-    number = _number(value)
+    number = as_number(value)
     return int(number) if abs(number) < 2**62 else hash(value) >> 2
+
+
+def _thread_name(raw: msgspec.Raw) -> str:
+    """A text as JSON; "" for anything else."""
+    try:
+        return msgspec.json.decode(raw, type=str) if raw else ""
+    except msgspec.DecodeError:
+        return ""
 
 
 def _joined(runs: list[Table]) -> Table:
@@ -288,10 +304,100 @@ def _spans(table: Table) -> Spans:
 def _properties(header: dict[str, object]) -> dict[int, dict[str, Any]]:
     value = header.get("deviceProperties")
     devices = [device for device in value if isinstance(device, dict)] if isinstance(value, list) else []
-    return {int(_number(device.get("id"))): device for device in devices if np.isfinite(_number(device.get("id")))}
+    return {int(as_number(device.get("id"))): device for device in devices if np.isfinite(as_number(device.get("id")))}
 
 
 def _rank(header: dict[str, object]) -> int | None:
     info = header.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and not isinstance(rank, bool) else None
+
+
+NEAR = 1.0  # µs: times of 2021 are whole µs since 1970, of which a float64 holds quarters
+MAX_VALUE, MAX_STACK = 400, 4_000  # letters that are shown of a value, and of a stack
+STACK, FORWARD = "Call stack", "Fwd thread id"
+LABELS = {  # of the arguments whose names a page would not show
+    "Input Dims": "shapes",
+    "Input type": "types",
+    "Concrete Inputs": "values",
+    FORWARD: "forward thread",
+    "Module Hierarchy": "module",
+    STACK: "stack",
+    "kernel_backend": "backend",
+    "kernel_kwargs": "Triton",
+    "kernel_file": "source",
+    "num_warps": "warps",
+    "num_stages": "stages",
+    "est. achieved occupancy %": "estimated occupancy, %",
+    "memory bandwidth (GB/s)": "GB/s",
+    "Collective name": "collective",
+    "In msg nelems": "elements in",
+    "Out msg nelems": "elements out",
+    "dtype": "type",
+    "In split size": "split in",
+    "Out split size": "split out",
+    "Group size": "group size",
+    "Process Group Name": "group",
+    "Process Group Description": "group of",
+    "Process Group Ranks": "ranks",
+    "Src Rank": "from rank",
+    "Dst Rank": "to rank",
+}
+IDS = frozenset(  # and pointers: they tell nothing of what an event does
+    {"External id", "external id", "correlation", "device", "context", "stream", "queued", "cbid", "Ev Idx", "Addr"}
+    | {"Record function id", "Sequence number", "Python id", "Python parent id", "Python module id", "finished"}
+)
+
+
+class _Event(Event, gc=False):
+    args: msgspec.Raw = msgspec.Raw()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+_EVENTS = decoders(_Event, Args)
+
+
+def event(
+    path: str | Path, name: str, thread: tuple[str, str], at_us: float, duration_us: float
+) -> dict[str, str | float]:
+    """What the file says of one event: {argument: text or number}, without ids; {} where it says nothing.
+
+    thread: its process and thread or stream, as in `Trace.threads`. at_us: its start as in the file, µs. The file is
+    read once more. Raises InputError if it cannot be read, or holds no such event.
+    """
+    nearest, found = NEAR, None
+    with Chunks(path) as chunks:
+        for run in events_of_trace(chunks, path, {}, [], _EVENTS):
+            for one in run:
+                if (one.name or "")[:MAX_NAME] == name and one.ph == "X" and (str(one.pid), str(one.tid)) == thread:
+                    apart = abs(as_number(one.ts) - at_us) + abs(as_number(one.dur) - duration_us)
+                    if apart < nearest:
+                        nearest, found = apart, one
+    if found is None:
+        raise InputError(f"{path} holds no event {printable(name, 100)} at that time")
+    try:
+        args = msgspec.json.decode(cast(msgspec.Raw, found.args))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nothing, or damaged
+        return {}
+    facts: dict[str, str | float] = {}
+    for key, value in args.items() if isinstance(args, dict) else ():
+        shown = _shown(value, MAX_STACK if key == STACK else MAX_VALUE)
+        in_every_operator = key == FORWARD and value == 0
+        if shown is not None and key not in IDS and not in_every_operator:
+            facts[LABELS.get(key, key)] = shown
+    return facts
+
+
+def _shown(value: object, most: int) -> str | float | None:
+    """A number, or a text without quotes of at most so many letters; None for nothing."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if abs(value) < 2**53 else str(value)
+    text = _text(value)
+    if not text.strip("[], "):
+        return None
+    return text if len(text) <= most else text[: most - 2] + " …"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return "" if value is None else str(value)

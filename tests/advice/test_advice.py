@@ -1,0 +1,505 @@
+"""Advice for each step of the ladder, each cost on a trace small enough to compute by hand."""
+
+import pytest
+from support import ROOT, STEPS
+from support.trace_builder import TraceBuilder, two_steps
+
+from walkthrough.advice.catalogue import BY_ID, COSTS, Advice
+from walkthrough.advice.evidence import bounded
+from walkthrough.advice.gains import despite_a_stall, ranked
+from walkthrough.advice.summary import summarize
+from walkthrough.trace.idle import CAUSES
+from walkthrough.trace.units import counted
+
+LADDER = [path.stem for path in STEPS[1:]]
+WORKERS = "_MultiProcessingDataLoaderIter"
+
+
+@pytest.fixture
+def summary(tmp_path):
+    """summary(builder): the `Summary` of the trace that a builder holds."""
+    return lambda builder: summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
+
+
+def advised(summary, step):
+    return next(advice for advice in summary.bottlenecks if advice.step == step)
+
+
+def operators(builder, *rows):
+    """Add operators: (name, start, duration)."""
+    for row in rows:
+        builder.op(*row)
+    return builder
+
+
+BACKWARD = ("autograd::engine::evaluate_function: MmBackward0", 0, 0)  # without it, an inference
+
+
+def cpu_step(*rows, length=1000):
+    """One training step on a CPU with these operators: (name, start, duration)."""
+    builder = TraceBuilder(devices=())
+    builder.step(1, 0, length)
+    return operators(builder, BACKWARD, *rows)
+
+
+def loaded_images(count, *each, start=0, every=100, loader="_SingleProcessDataLoaderIter"):
+    """A step on a CPU that loads `count` images until 500, one `every` µs, with operators: (name, start, duration)."""
+    builder = cpu_step(("aten::conv2d", 600, 300))
+    builder.loading(0, 500, loader)
+    for image in range(count):
+        for name, begin, duration in each:
+            builder.op(name, start + image * every + begin, duration)
+    return builder
+
+
+def gpu_step(kernels, *rows):
+    """One training step of 1000 µs on a GPU. kernels: (call's start, kernel's start, duration); rows: operators."""
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    for call, start, duration in kernels:
+        builder.launch("k", call, 2, start, duration)
+    return operators(builder, BACKWARD, *rows)
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [two_steps(), two_steps("2021"), cpu_step(("aten::mm", 0, 500)), loaded_images(5, loader=WORKERS)],
+    ids=["gpu", "gpu 2021", "cpu", "cpu with workers"],
+)
+def test_each_step_of_the_ladder_has_one_advice_with_a_reason(summary, builder):
+    advice = summary(builder).bottlenecks
+    assert sorted(item.step for item in advice if item.step) == LADDER
+    assert all(item.why for item in advice)
+
+
+def test_a_recorded_trace_of_a_cpu_has_one_advice_for_each_step_too():
+    advice = summarize(ROOT / "tests" / "data" / "cpu.pt.trace.json.gz").bottlenecks
+    assert sorted(item.step for item in advice if item.step) == LADDER
+    assert all(item.predicted_gain is None or item.predicted_gain >= 1 for item in advice)
+
+
+def test_every_cost_has_an_id_of_its_own_and_is_about_gaps_with_a_known_cause_or_about_none():
+    assert len(BY_ID) == len(COSTS)
+    assert {cause for cost in COSTS for cause in cost.idle} < set(CAUSES)
+    assert {cost.id for cost in COSTS if cost.title and not cost.idle and not cost.where} == WITHOUT_A_GAP
+    assert [cost.step for cost in COSTS if cost.step] == LADDER
+
+
+# Advice that is about no gap of a GPU: kernels become faster or fewer, or nothing in a trace shows it.
+WITHOUT_A_GAP = {"mixed_precision", "channels_last", "cudnn_benchmark", "data_parallel", "fused_attention"}
+
+
+def some(name, share, gain=None, estimate=None):
+    """An `Advice` on that cost."""
+    return Advice(BY_ID[name].step, "t", "w", share, gain, estimate, id=name)
+
+
+def some_bounded(name, share):
+    return some(name, share, bounded("w", share).gain)
+
+
+def test_a_cost_without_a_bound_ranks_by_its_share():
+    unknown = some("compile", 0.3)
+    larger, smaller = some_bounded("uint8_images", 0.4), some_bounded("pinned_memory", 0.2)
+    assert ranked([some("mixed_precision", 0.0), smaller, unknown, larger]) == [larger, unknown, smaller]
+
+
+def test_where_the_gpu_waits_for_itself_bounds_over_the_cpus_work_are_no_advice(summary):
+    kernels = some_bounded("mixed_precision", 0.3)
+    python, launches = some_bounded("host_python", 0.3), some_bounded("cuda_graphs", 0.2)
+    explained = some("cuda_graphs", 0.3, None, 1.4)
+    assert despite_a_stall([python, kernels, launches, explained]) == [kernels, explained]
+
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = number * 1000
+        builder.step(number, begin, 1000)
+        builder.launch("k", begin + 5, 5, begin + 12, 100)
+        builder.launch("k", begin + 20, 5, begin + 600, 100)  # launched long ago
+        builder.launch("k", begin + 900, 5, begin + 910, 90)  # and one that the CPU launched late
+    result = summary(builder)
+    assert any(advice.share_of_step > 0.1 for advice in result.bottlenecks)
+    assert "the next one is launched already" in result.verdict
+    assert result.advice == []
+
+
+def test_gains_as_good_as_equal_are_in_the_order_of_the_steps():
+    def estimated(name, gain):
+        return some(name, 0.3, None, gain)
+
+    later, earlier, best = (
+        estimated("compile", 1.52),
+        estimated("dataloader_workers", 1.49),
+        estimated("host_python", 1.7),
+    )
+    assert ranked([later, earlier, best]) == [best, earlier, later]
+    assert ranked([estimated("compile", 1.6), earlier])[0].id == "compile"
+    least, less = estimated("mixed_precision", 1.0), estimated("fused_optimizer", 1.03)
+    assert ranked([least, less]) == [less, least]  # of gains that small the estimate alone decides
+
+
+def test_a_bigger_batch_is_ranked_by_its_cost():
+    def bigger(share):
+        return some("bigger_batch", share, None, 1.8)
+
+    other = some("cuda_graphs", 0.3, None, 1.3)
+    assert ranked([bigger(0.02), other]) == [other, bigger(0.02)]
+    assert ranked([bigger(0.24), other]) == [other, bigger(0.24)]  # alike
+    assert ranked([bigger(0.4), other]) == [bigger(0.4), other]
+
+
+# On a CPU.
+
+
+def test_images_converted_one_by_one_are_to_be_loaded_as_uint8(summary):
+    """Per image: 40 µs without an operator, in which it is read and resized, then 20 + 2 + 30 + 2 + 4 of conversion."""
+    each = (("aten::to", 40, 20), ("aten::div", 62, 30), ("aten::sub_", 94, 4))
+    builder = loaded_images(5, *each)
+    result = summary(builder)
+    converting = advised(result, "03_reduced_h2d_copy")
+    assert converting.share_of_step == pytest.approx(5 * (100 - 42) / 1000 + 0.002)  # the last pause is short
+    assert converting.predicted_gain is None
+    loading = advised(result, "04_multiprocess_loading")
+    assert (loading.share_of_step, loading.predicted_gain) == (pytest.approx(0.5), None)
+    assert [advice.step for advice in result.advice[:2]] == ["04_multiprocess_loading", "03_reduced_h2d_copy"]
+    for step in ("07_small_images", "08_on_device_data"):  # first load in processes
+        assert (advised(result, step).share_of_step, advised(result, step).predicted_gain) == (0, None)
+
+
+def test_images_that_the_loader_does_not_scale_are_uint8_already(summary):
+    result = summary(loaded_images(5, ("aten::permute", 60, 5), ("aten::to", 70, 5)))
+    assert advised(result, "03_reduced_h2d_copy").predicted_gain == 1
+    assert "03_reduced_h2d_copy" not in [advice.step for advice in result.advice]
+
+
+def test_a_batch_that_is_normalised_after_loading_crosses_as_uint8(summary):
+    prepared = (("aten::div", 510, 20), ("aten::sub", 530, 20))
+    result = summary(operators(loaded_images(5), *prepared))
+    assert advised(result, "03_reduced_h2d_copy").predicted_gain == 1
+
+
+def test_workers_on_a_cpu_compete_with_the_training_so_that_less_work_for_them_has_no_bound(summary):
+    result = summary(loaded_images(0, loader=WORKERS))
+    assert advised(result, "04_multiprocess_loading").predicted_gain == 1  # they load already
+    first, second = result.advice[:2]
+    assert (first.step, second.step) == ("07_small_images", "08_on_device_data")
+    for advice in (first, second):
+        assert advice.share_of_step == pytest.approx(0.8)  # all but Python: waiting 0.5, the convolution 0.3
+        assert advice.predicted_gain is None
+    assert "the gain unknown: resize batches" in result.verdict
+
+
+def test_workers_that_keep_up_leave_nothing_to_load_faster(summary):
+    builder = cpu_step(("aten::conv2d", 10, 900))
+    builder.loading(0, 10, WORKERS)
+    result = summary(builder)
+    assert not {"07_small_images", "08_on_device_data"} & {advice.step for advice in result.advice}
+
+
+def test_small_images_are_not_advised_where_batches_are_resized_already(summary):
+    result = summary(operators(loaded_images(0, loader=WORKERS), ("aten::upsample_bilinear2d", 520, 50)))
+    assert advised(result, "07_small_images").predicted_gain == 1
+    assert result.advice[0].step == "08_on_device_data"
+
+
+def test_without_a_loader_nothing_about_loading_is_advised(summary):
+    result = summary(cpu_step(("aten::index", 0, 100), ("aten::conv2d", 100, 900)))
+    for step in ("03_reduced_h2d_copy", "04_multiprocess_loading", "07_small_images", "08_on_device_data"):
+        assert advised(result, step).predicted_gain == 1
+
+
+STEP = (  # 100-400 preparing, 400-800 the model with 250 of products and 20 of loss, 850-950 the optimizer
+    ("aten::upsample_bilinear2d", 0, 100),
+    ("aten::to", 100, 100),
+    ("aten::div", 200, 100),
+    ("aten::sub", 300, 100),
+    ("aten::conv2d", 400, 100),
+    ("aten::convolution", 410, 80),
+    ("aten::batch_norm", 500, 80),
+    ("aten::cross_entropy_loss", 580, 20),
+    ("aten::convolution_backward", 600, 150),
+    ("Optimizer.step#SGD.step", 850, 100),
+    ("aten::add_", 860, 50),
+)
+
+
+def test_compiling_removes_at_most_what_is_between_convolutions_and_the_rest_of_it_normalisation_and_loss(summary):
+    result = summary(cpu_step(*STEP))
+    model = 600 - 250 - 20 - 100  # to the end of the step, without products, loss and optimizer
+    assert advised(result, "13_compile").predicted_gain == pytest.approx(1000 / (1000 - model))
+    assert advised(result, "14_compile_loss").predicted_gain == pytest.approx(1000 / (1000 - 300 - 20))
+    assert advised(result, "11_fused_optimizer").predicted_gain == pytest.approx(1000 / 900)
+    per_step = advised(result, "02_bigger_batch")
+    assert per_step.share_of_step == pytest.approx((1000 - 750 - 100 + 100) / 1000)  # Python, and the optimizer
+    assert per_step.predicted_gain is None
+
+
+def test_steps_are_prepared_each_for_itself(summary):
+    builder = TraceBuilder(devices=())
+    for begin in (0, 1000):
+        builder.step(begin, begin, 1000)
+        operators(builder, *((name, begin + start, duration) for name, start, duration in STEP))
+    once, twice = summary(cpu_step(*STEP)), summary(builder)
+    for step in ("02_bigger_batch", "11_fused_optimizer", "13_compile", "14_compile_loss"):
+        assert advised(twice, step).share_of_step == pytest.approx(advised(once, step).share_of_step)
+
+
+def test_what_is_compiled_or_fused_already_is_not_advised_again(summary):
+    compiled = (
+        ("aten::div", 0, 200),
+        ("Torch-Compiled Region: 0/0", 200, 500),
+        ("CompiledFunction", 210, 480),
+        ("Optimizer.step#SGD.step", 800, 100),
+        ("aten::_fused_sgd_", 810, 80),
+    )
+    result = summary(cpu_step(*compiled))
+    assert advised(result, "13_compile").predicted_gain == 1
+    assert advised(result, "11_fused_optimizer").predicted_gain == 1
+    assert advised(result, "14_compile_loss").predicted_gain == pytest.approx(1000 / 800)
+    whole = summary(cpu_step(("aten::upsample_bilinear2d", 0, 200), *compiled[1:]))
+    assert advised(whole, "14_compile_loss").predicted_gain == 1
+
+
+def test_a_cpu_that_only_computes_is_called_compute_bound(summary):
+    result = summary(cpu_step(("aten::conv2d", 0, 950)))
+    assert result.verdict.startswith(
+        "compute-bound: 95% of the step is operators on the CPU; left to try: do more work"
+    )
+    assert summary(cpu_step(*STEP)).verdict.endswith("the most to gain: compile normalisation and loss")
+
+
+def recorded(builder, cores, workers):
+    """The same, as `walkthrough trace` records it on so many cores with a loader of so many workers."""
+    builder.header["walkthrough"] = {"cores": cores, "loaders": [{"num_workers": workers}]}
+    return builder
+
+
+def test_on_a_cpu_loading_in_processes_has_no_bound_and_names_the_cores(summary):
+    advice = summary(loaded_images(5)).advice[0]
+    assert (advice.step, advice.share_of_step) == ("04_multiprocess_loading", pytest.approx(0.5))
+    assert advice.predicted_gain is None
+    assert "waits 500 us" in advice.why and "Measure it with walkthrough time" in advice.why
+    assert "may use" not in advice.why
+    assert "(this process may use 2 cores)" in summary(recorded(loaded_images(5), 2, 0)).advice[0].why
+    assert "(this process may use 1 core)" in summary(recorded(loaded_images(5), 1, 0)).advice[0].why
+
+
+@pytest.mark.parametrize(("cores", "workers", "more"), [(8, 2, True), (3, 2, False), (2, 8, False), (8, 0, False)])
+def test_more_workers_on_a_cpu_are_advised_where_cores_are_left_and_have_no_bound(summary, cores, workers, more):
+    result = summary(recorded(loaded_images(0, loader=WORKERS), cores, workers))
+    advice = [item for item in result.advice if item.title == "load in more processes"]
+    assert [item.predicted_gain for item in advice] == [None] * more
+    assert all("this process may use 8 cores" in item.why and "2 worker processes" in item.why for item in advice)
+
+
+CLOSURE = (  # the optimizer's call wraps all: Python until 400, the model until 700, the update until 900, and Python
+    ("Optimizer.step#Adam.step", 0, 1000),
+    ("aten::mm", 400, 100),
+    ("autograd::engine::evaluate_function: MmBackward0", 500, 200),
+    ("aten::mm", 510, 180),
+    ("aten::addcdiv_", 700, 200),
+)
+
+
+def test_an_optimizer_that_wraps_a_closure_is_what_follows_its_backward_pass(summary):
+    result = summary(cpu_step(*CLOSURE, length=1000))
+    assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.3)
+    assert result.steps.mean_breakdown_us["cpu_exec"] == 1000  # as the plugin counts it
+    assert [(operator.name, operator.us) for operator in result.analysis.operators[:2]] == [
+        ("aten::mm", 280), ("aten::addcdiv_", 200)
+    ]  # fmt: skip
+    assert result.verdict.startswith(
+        "60% of the step is operators on the CPU; at best the most to gain: find the Python"
+    )
+    python = result.advice[0]
+    assert (python.title, python.share_of_step) == ("find the Python between operators", pytest.approx(0.4))
+    assert "mostly in long pauses, which may be your own loader or preprocessing" in python.why
+    assert "walkthrough trace --stacks" in python.why
+    assert advised(result, "02_bigger_batch").share_of_step == pytest.approx(0.3)  # without the pause
+
+
+def test_an_optimizer_that_multiplies_matrices_itself_wraps_no_closure(summary):
+    rows = (("aten::mm", 0, 500), ("Optimizer.step#Muon.step", 500, 400), ("aten::mm", 500, 300))
+    result = summary(cpu_step(*rows))
+    assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.4)
+    assert "Optimizer.step#Muon.step" in [operator.name for operator in result.analysis.operators]
+
+
+def test_a_closure_that_runs_twice_ends_with_its_last_backward_pass(summary):
+    rows = [(name, start / 2 + half, us / 2) for half in (0, 500) for name, start, us in CLOSURE[1:]]
+    result = summary(cpu_step(CLOSURE[0], *rows))
+    assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.15)
+    compiling = advised(result, "13_compile")  # from 200 on: no products, no optimizer, no pause
+    assert compiling.share_of_step == pytest.approx((800 - 2 * 140 - 150 - 250) / 1000)
+
+
+def test_python_functions_between_a_cpus_operators_are_named(summary):
+    builder = cpu_step(("aten::mm", 0, 500))
+    builder.add("python_function", "train.py(10): main", 0, 1000)
+    builder.add("python_function", "data.py(77): augment", 550, 400)
+    builder.add("python_function", "threading.py(1): wait", 0, 1000, tid=9)  # of another thread
+    advice = summary(builder).advice[0]
+    assert advice.title == "find the Python between operators"
+    assert advice.predicted_gain == pytest.approx(2)
+    assert advice.why.endswith("innermost functions: data.py(77): augment 400 us; train.py(10): main 100 us")
+
+
+def test_little_python_and_python_in_short_pauses_is_no_loader(summary):
+    assert "find the Python between operators" not in [
+        advice.title for advice in summary(cpu_step(("aten::mm", 0, 950))).advice
+    ]
+    short = summary(cpu_step(*[("aten::mm", start, 50) for start in range(0, 1000, 100)]))
+    python = next(item for item in short.advice if item.title == "find the Python between operators")
+    assert python.share_of_step == pytest.approx(0.5)
+    assert "loader" not in python.why
+    assert advised(short, "02_bigger_batch").share_of_step == pytest.approx(0.5)
+
+
+def gloo_step(*collectives, waits=()):
+    """1000 µs on a CPU that trains until 500 and updates from 900 on. collectives: (name, start, duration)."""
+    builder = cpu_step(("aten::mm", 0, 500), ("aten::add_", 900, 100), *waits)
+    for name, start, duration in collectives:
+        builder.add("annotation", name, start, duration, tid=5)
+    return builder
+
+
+def test_collectives_of_gloo_are_exposed_where_no_operator_runs(summary):
+    around = (
+        ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 500, 400),
+        ("c10d::allreduce_", 500, 50),
+    )
+    result = summary(gloo_step(("gloo:all_reduce", 300, 300), ("gloo:all_reduce", 600, 250), waits=around))
+    assert (result.communication.count, result.communication.us) == (2, 550)
+    assert (result.communication.hidden_us, result.communication.exposed_us) == (200, 350)
+    advice = result.advice[0]
+    assert (advice.title, advice.share_of_step) == ("overlap communication", pytest.approx(0.35))
+    assert "2 collectives per step, 275 us on average" in advice.why
+    assert all(word in advice.why for word in ("slowest rank", "no_sync", "bucket_cap_mb", "bigger batch", "bf16"))
+    assert result.verdict.startswith(
+        "for 55% of the step a collective runs; at best the most to gain: overlap communication"
+    )
+    assert advised(result, "13_compile").share_of_step == pytest.approx(0.15)  # the update, and 850 to 900
+    assert "overlap communication" not in [item.title for item in summary(gloo_step()).bottlenecks]
+    assert summary(gloo_step()).communication is None
+
+
+def test_a_barrier_that_operators_hide_is_no_advice(summary):
+    result = summary(gloo_step(("gloo:barrier", 100, 300)))
+    assert result.communication.exposed_us == 0
+    assert "overlap communication" not in [item.title for item in result.advice]
+
+
+# On a GPU.
+
+
+def test_kernels_of_the_optimizer_and_waits_inside_it_are_what_fusing_removes(summary):
+    kernels = [(10, 12, 688), (810, 812, 38), (860, 870, 30)]  # the last two from inside the optimizer
+    rows = (("aten::conv2d", 0, 100), ("Optimizer.step#SGD.step", 800, 100))
+    advice = advised(summary(gpu_step(kernels, *rows)), "11_fused_optimizer")
+    assert advice.share_of_step == pytest.approx((38 + 30 + 12 + 20) / 1000)
+    fused = summary(gpu_step(kernels, *rows, ("aten::_fused_sgd_", 805, 90)))
+    assert advised(fused, "11_fused_optimizer").predicted_gain == 1
+
+
+def test_kernels_of_a_closure_are_not_the_optimizers(summary):
+    kernels = [(10, 12, 688), (810, 812, 38), (860, 870, 30)]  # the last one is launched after the backward pass
+    rows = (
+        ("Optimizer.step#Adam.step", 0, 1000),
+        ("aten::conv2d", 0, 100),
+        ("autograd::engine::evaluate_function: ConvolutionBackward0", 800, 50),
+    )
+    result = summary(gpu_step(kernels, *rows))
+    advice = advised(result, "11_fused_optimizer")
+    assert advice.share_of_step == pytest.approx((30 + 20 + 100) / 1000)
+    assert result.kinds["optimizer"] == pytest.approx(30)
+
+
+def test_kernels_that_normalise_before_the_model_or_compute_the_loss_can_be_compiled_with_it(summary):
+    kernels = [(10, 20, 80), (110, 120, 80), (210, 220, 280), (510, 520, 30), (610, 620, 380)]
+    rows = (
+        ("aten::div", 0, 100),
+        ("aten::sub", 100, 100),
+        ("aten::conv2d", 200, 100),
+        ("aten::cross_entropy_loss", 500, 100),
+        ("aten::div", 600, 100),  # after the model has begun: part of it
+    )
+    result = summary(gpu_step(kernels, *rows))
+    advice = advised(result, "14_compile_loss")
+    assert advice.share_of_step == pytest.approx((80 + 80 + 30 + 40 + 20 + 50) / 1000)  # kernels, and waits for them
+    assert advised(result, "03_reduced_h2d_copy").predicted_gain == 1  # it crosses as uint8: it is normalised there
+
+
+def test_copies_before_the_model_do_not_count_as_preparing(summary):
+    builder = gpu_step([(310, 320, 600)], ("aten::to", 0, 200), ("aten::conv2d", 300, 50))
+    builder.copy(10, 180, 20, 170, 1_000_000)
+    assert advised(summary(builder), "14_compile_loss").share_of_step == pytest.approx((10 + 10) / 1000)
+
+
+def test_cuda_graphs_remove_the_waits_for_launches_unless_there_are_graphs_already(summary):
+    builder = gpu_step([(100, 150, 400), (600, 650, 350)], ("aten::mm", 0, 900))
+    result = summary(builder)
+    waits = result.idle[0].causes_us["launch"] / 1000
+    assert waits > 0
+    assert advised(result, "15_cuda_graphs").share_of_step == pytest.approx(waits)
+    assert advised(result, "13_compile").share_of_step == pytest.approx(waits)
+    builder.launch("k", 550, 10, 555, 10, call="cudaGraphLaunch")
+    operators(builder, ("Torch-Compiled Region: 0/0", 0, 900))
+    result = summary(builder)
+    assert [advised(result, step).predicted_gain for step in ("13_compile", "15_cuda_graphs")] == [1, 1]
+
+
+def test_workers_that_load_already_are_not_advised_again_but_more_of_them(summary):
+    builder = gpu_step([(500, 510, 490)])
+    builder.loading(0, 400, WORKERS)
+    result = summary(builder)
+    assert advised(result, "04_multiprocess_loading").predicted_gain == 1
+    more = next(advice for advice in result.advice if advice.title == "load in more processes")
+    assert (more.step, more.predicted_gain) == (None, pytest.approx(1000 / 600))
+
+
+def test_workers_on_all_cores_are_no_reason_for_more_of_them(summary):
+    def titles(cores, workers):
+        builder = recorded(gpu_step([(500, 510, 490)]), cores, workers)
+        builder.loading(0, 400, WORKERS)
+        return {advice.title: advice for advice in summary(builder).advice}
+
+    assert "load in more processes" in titles(8, 4)
+    few = titles(2, 4)
+    assert "load in more processes" not in few
+    less = few["do less for each batch"]
+    assert less.share_of_step == pytest.approx(0.4)
+    assert (less.predicted_gain, less.estimated_gain) == (None, None)
+    assert "4 worker processes load, and this process may use 2 cores" in less.why
+
+
+def test_what_no_trace_shows_has_no_bound(summary):
+    result = summary(two_steps())
+    for step in ("12_cudnn_benchmark", "16_data_parallel"):
+        assert (advised(result, step).share_of_step, advised(result, step).predicted_gain) == (0, None)
+
+
+def test_setting_up_inside_the_first_operators_is_not_what_compiling_them_saves(summary):
+    builder = gpu_step([(750, 760, 240)], ("aten::to", 0, 700), ("aten::conv2d", 740, 20))
+    builder.add("runtime", "cudaMalloc", 10, 480, correlation=-2)
+    assert advised(summary(builder), "14_compile_loss").share_of_step <= (760 - 480) / 1000
+
+
+def test_advice_names_the_units_as_their_maker_does(summary):
+    def of(device):
+        builder = TraceBuilder(devices=[device])
+        builder.step(1, 0, 1000)
+        op = builder.op("aten::mm", 0, 100)
+        builder.launch("sgemm", 10, 5, 100, 900, op=op)
+        advice = advised(summary(builder), "01_amp")
+        return f"{advice.title}; {advice.why}"
+
+    assert "Tensor Cores" in of({"id": 0, "name": "NVIDIA A100", "computeMajor": 8})
+    on_amd = of({"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9})
+    assert "on Matrix cores" in on_amd and "Tensor Cores" not in on_amd
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(1, "1 copy is"), (0.6, "1 copy is"), (2, "2 copies are"), (0, "0 copies are")]
+)
+def test_a_count_agrees_with_its_noun(count, text):
+    assert counted(count, "copy is", "copies are") == text

@@ -216,7 +216,7 @@ def answer(words: Sequence[str]) -> bytes:
     ):
         raise InputError("the steps are counted from 0, and the last is not before the first")
     with Chunks(options.trace) as chunks:
-        summary = summarize(chunks, details=options.lanes)
+        summary = summarize(chunks)
     result: dict[str, Any] = _lanes(summary, options.first, options.last) if options.lanes else digest(summary)
     result["warnings"] = [_encodable(line) for line in result["warnings"]]
     return msgspec.json.encode(result, enc_hook=lambda value: value.item())  # numpy's numbers

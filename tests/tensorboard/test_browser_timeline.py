@@ -73,7 +73,7 @@ def answer_of(tmp_path):
 
     def read(builder):
         path = builder.write(tmp_path / "w.pt.trace.json")
-        summary = summarize(path, details=True)
+        summary = summarize(path)
         findings = [(finding.what, finding.when) for finding in summary.findings]
         return json.loads(json.dumps(lanes(summary.analysis, findings)))
 

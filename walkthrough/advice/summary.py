@@ -123,9 +123,9 @@ class _Usual:
         return getattr(self.analysis, {"kinds": "kinds_us", "in_steps": "tables"}.get(name, name))
 
 
-def summarize(path: str | Path | Chunks, details: bool = False) -> Summary:
+def summarize(path: str | Path | Chunks) -> Summary:
     """The `Summary` of a trace: its path, or its `Chunks`. Raises InputError; see `reader.read`."""
-    return summary(analyze(path, details))
+    return summary(analyze(path))
 
 
 def summary(analysis: Analysis) -> Summary:

@@ -93,7 +93,7 @@ def _json(job: Job) -> dict[Path, bytes]:
     from walkthrough.trace.timeline import lanes
 
     with Chunks(job.path) as chunks:
-        summary = summarize(chunks, details=job.kind == "lanes")
+        summary = summarize(chunks)
     if job.kind == "lanes":
         findings = [(finding.what, finding.when) for finding in summary.findings]
         content: dict[str, Any] = lanes(summary.analysis, findings, *job.options)

@@ -217,6 +217,6 @@ class Analysis:
         return when
 
 
-def analyze(path: str | Path | Chunks, details: bool = False) -> Analysis:
+def analyze(path: str | Path | Chunks) -> Analysis:
     """The `Analysis` of a trace: its path, or its `Chunks`. Raises InputError; see `reader.read`."""
-    return Analysis(reader.read(path, details))
+    return Analysis(reader.read(path))

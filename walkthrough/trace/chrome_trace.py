@@ -13,11 +13,12 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Generic, NamedTuple, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -217,7 +218,7 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-T = TypeVar("T")
+E = TypeVar("E", bound=Event)
 
 
 class Header(msgspec.Struct, kw_only=True):
@@ -230,26 +231,15 @@ class Header(msgspec.Struct, kw_only=True):
     walkthrough: object = None
 
 
-class _End(Header, Generic[T], kw_only=True):
-    traceEvents: list[T]
+class _End(Header, Generic[E], kw_only=True):
+    traceEvents: list[E]
 
 
-class Decoders(NamedTuple):
-    """From JSON to events, with the class of their arguments. end: of a file's end, from its last run on."""
-
-    args_type: type[Args]
-    events: msgspec.json.Decoder[list[Event]]
-    end: msgspec.json.Decoder[_End[Event]]
+@cache
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type_)
 
 
-def decoders(event: type[Event], args: type[Args]) -> Decoders:
-    """The `Decoders` to a class of events and that of their arguments."""
-    return Decoders(args, msgspec.json.Decoder(list[event]), msgspec.json.Decoder(_End[event]))
-
-
-PLAIN = decoders(Event, Args)
-_header = msgspec.json.Decoder(Header)
-_anything = msgspec.json.Decoder()
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError)
 _POSITION = re.compile(r"\(byte (\d+)\)")  # of the damage, in a message of msgspec's
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
@@ -264,12 +254,12 @@ def events(
     name: str | PathLike[str],
     header: dict[str, object],
     warnings: list[str],
-    decoders: Decoders = PLAIN,
-) -> Iterator[list[Event]]:
-    """Yield lists of `Event` from the chunks of a trace file; fill `header` and `warnings` (one line each).
+    event: type[E],
+) -> Iterator[list[E]]:
+    """Yield lists of events from the chunks of a trace file; fill `header` and `warnings` (one line each).
 
-    decoders: `details.DETAILED` for events with the arguments that the timeline shows too. Raises InputError, naming
-    the file `name`, if the text is not a trace, or an event's value is of another type than in any trace.
+    event: `Event`, or a class with the same fields. Raises InputError, naming the file `name`, if the text is not a
+    trace, or an event's value is of another type than in any trace.
     """
     chunks, wanted = iter(chunks), _RUN
     try:
@@ -278,7 +268,7 @@ def events(
             text += chunk
             if len(text) < wanted:
                 continue
-            run, text = _decode_run(text, decoders)
+            run, text = _decode_run(text, event)
             if run is not None:
                 wanted = _RUN
                 yield run
@@ -286,7 +276,7 @@ def events(
                 wanted *= 2
             else:
                 break
-        yield _decode_end(bytes(text), bare, name, header, warnings, decoders)
+        yield _decode_end(bytes(text), bare, name, header, warnings, event)
     except msgspec.ValidationError as error:
         raise InputError(f"{name} is not a trace of torch.profiler: {error}") from error
     except RecursionError as error:
@@ -311,20 +301,20 @@ def _find_events(
             tries, searched = tries - 1, opening.end()
             head = text[text.index(b"{") : opening.end()] + b"]}"
             try:
-                fields = _header.decode(clean(head))
+                fields = _decoder(Header).decode(clean(head))
             except _BROKEN:
                 continue  # "traceEvents" was inside something else
             header.update(msgspec.structs.asdict(fields))
             return bytearray(text[opening.end() - 1 :]), False
         searched = max(searched, len(text) - 4096)
     try:
-        _anything.decode(text)
+        msgspec.json.decode(text)
     except _BROKEN as error:
         raise InputError(f"{name} is not JSON: {_reason(error)}") from error
     raise InputError(f'{name} has no list "traceEvents": it is not a trace of torch.profiler')
 
 
-def _decode_run(text: bytearray, decoders: Decoders) -> tuple[list[Event] | None, bytearray]:
+def _decode_run(text: bytearray, event: type[E]) -> tuple[list[E] | None, bytearray]:
     """Decode as many whole events as `text` holds: (events, "[" and the remaining text), or (None, text)."""
     end = len(text)
     for _ in range(_TRIES):
@@ -334,19 +324,19 @@ def _decode_run(text: bytearray, decoders: Decoders) -> tuple[list[Event] | None
         end = between.start()
         comma = text.index(b",", end)
         text[comma] = ord("]")  # in place: a copy of the text would take as long as decoding it
-        run = _decoded(memoryview(text)[: comma + 1], decoders)
+        run = _decoded(memoryview(text)[: comma + 1], event)
         if run is None:
-            run = _decoded(clean(text[: comma + 1]), decoders)
+            run = _decoded(clean(text[: comma + 1]), event)
         if run is not None:
             return run, bytearray(b"[") + text[between.end() - 1 :]
         text[comma] = ord(",")
     return None, text
 
 
-def _decoded(text: bytes | memoryview, decoders: Decoders) -> list[Event] | None:
+def _decoded(text: bytes | memoryview, event: type[E]) -> list[E] | None:
     """The events; None if the text is not JSON, as where it ends inside a nested list."""
     try:
-        return decoders.events.decode(text)
+        return _decoder(list[event]).decode(text)
     except msgspec.ValidationError:
         raise
     except _BROKEN:
@@ -359,15 +349,15 @@ def _decode_end(
     name: str | PathLike[str],
     header: dict[str, object],
     warnings: list[str],
-    decoders: Decoders,
-) -> list[Event]:
+    event: type[E],
+) -> list[E]:
     """Decode the last events, the list's end and what follows it; of a file without an end, the last whole events."""
     reason = ""
     for repair in (bytes, clean):
         try:
             if bare:
-                return decoders.events.decode(repair(text))
-            end = decoders.end.decode(b'{"traceEvents":' + repair(text))
+                return _decoder(list[event]).decode(repair(text))
+            end = _decoder(_End[event]).decode(b'{"traceEvents":' + repair(text))
         except msgspec.ValidationError:
             raise
         except _BROKEN as error:
@@ -377,14 +367,14 @@ def _decode_end(
             return end.traceEvents
     if not warnings:  # else the gzip file is known to be damaged
         warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
-    return _decode_until_damage(clean(text), decoders)
+    return _decode_until_damage(clean(text), event)
 
 
-def _decode_until_damage(text: bytes, decoders: Decoders) -> list[Event]:
+def _decode_until_damage(text: bytes, event: type[E]) -> list[E]:
     end = len(text)
     for _ in range(_TRIES):
         try:
-            return decoders.events.decode(text[:end].rstrip(b" \t\r\n,]") + b"]")
+            return _decoder(list[event]).decode(text[:end].rstrip(b" \t\r\n,]") + b"]")
         except msgspec.ValidationError:
             raise
         except _BROKEN as error:

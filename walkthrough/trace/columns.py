@@ -36,7 +36,6 @@ def distinct(values: np.ndarray) -> np.ndarray:
 MAX_GPUS = 64  # of one machine, as in the plugin
 
 if TYPE_CHECKING:  # their modules import this one
-    from walkthrough.trace.details import Details
     from walkthrough.trace.recording import Recording
 
 
@@ -48,8 +47,7 @@ class Spans(Struct):
     recorded; empty for anything but device work. inputs: index into `Trace.inputs`, -1 where not kept; empty for
     anything but operators. finished: False where the profiler stopped before it ended; empty for anything but
     annotations. call: index into `Trace.runtime` of the call that launched it, -1 for none; empty for anything but
-    device work. detail, sequence: int64, -1 for none; empty unless the trace was read with details: a number in
-    `Trace.details`, and what links an operator to its backward pass.
+    device work.
     """
 
     start: np.ndarray
@@ -65,8 +63,6 @@ class Spans(Struct):
     inputs: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     finished: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     call: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    detail: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    sequence: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.start)
@@ -142,7 +138,7 @@ class Trace(Struct, dict=True):
     warnings: problems of the file that affect the numbers, one line each. hip: whether the header names HIP's version.
     accelerator: of which kind, such as "MTIA", the trace holds device work that is not read; "" for none.
     recording: what `walkthrough trace` wrote beside the events; None for any other trace. base_us: µs that the header
-    adds to all times, NaN for none. details: what the timeline shows of the events' arguments, None unless asked for.
+    adds to all times, NaN for none.
     """
 
     file: Path
@@ -166,7 +162,6 @@ class Trace(Struct, dict=True):
     accelerator: str = ""
     recording: "Recording | None" = None
     base_us: float = np.nan
-    details: "Details | None" = None
 
     @property
     def partial(self) -> bool:

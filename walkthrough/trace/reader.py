@@ -5,19 +5,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from walkthrough.results.errors import InputError, printable
-from walkthrough.trace.chrome_trace import PLAIN, Args, Chunks, Decoders, Event, Number, decoders
+from walkthrough.trace.chrome_trace import Args, Chunks, Event, Number
 from walkthrough.trace.chrome_trace import events as events_of_trace
 from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of
 from walkthrough.trace.recording import recording
-
-if TYPE_CHECKING:  # only the timeline needs it
-    from walkthrough.trace.details import Details
 
 OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
 MEMORY, PYTHON = "memory", "python"
@@ -50,25 +47,19 @@ MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserv
 Table = dict[str, np.ndarray]  # columns of equal length by their names
 
 
-def read(path: str | Path | Chunks, details: bool = False) -> Trace:
+def read(path: str | Path | Chunks) -> Trace:
     """Read a trace of torch.profiler, of any year and device.
 
-    path: of a file, JSON or gzipped JSON; or the `Chunks` of one. details: whether to keep what the timeline shows of
-    the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not a trace, or is larger
-    than allowed. A damaged file is read up to the damage, with a line in `Trace.warnings`.
+    path: of a file, JSON or gzipped JSON; or the `Chunks` of one. Raises InputError if it cannot be read, is not a
+    trace, or is larger than allowed. A damaged file is read up to the damage, with a line in `Trace.warnings`.
     """
     chunks = path if isinstance(path, Chunks) else Chunks(path)
     header: dict[str, object] = {}
-    kinds, kept = PLAIN, None
-    if details:
-        from walkthrough.trace.details import DETAILED, Details
-
-        kinds, kept = DETAILED, Details()
-    columns = _Columns(kinds, kept)
+    columns = _Columns()
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
     try:
-        for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, kinds):
+        for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, Event):
             columns.add(run)
     finally:
         chunks.close()
@@ -83,15 +74,15 @@ def rank_of(path: str | Path) -> int | None:
     """The rank in a trace's header, or None. Reads no further than the first events."""
     header: dict[str, object] = {}
     with Chunks(path) as chunks, suppress(InputError):
-        next(events_of_trace(chunks, path, header, []), None)
+        next(events_of_trace(chunks, path, header, [], Event), None)
     return _rank(header)
 
 
 class _Columns:
     """Collects the columns of a trace's events, run by run."""
 
-    def __init__(self, decoders: Decoders, details: "Details | None") -> None:
-        self.none, self.details = decoders.args_type(), details
+    def __init__(self) -> None:
+        self.none = Args()
         self.seen = 0
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
         self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
@@ -144,9 +135,6 @@ class _Columns:
                 external = [arg.external if arg.external_2021 is None else arg.external_2021 for arg in args]
                 columns["external"] = _ids(external)
                 columns["correlation"] = _ids([arg.correlation for arg in args])
-            if self.details is not None and kind != PYTHON:
-                columns["detail"] = self.details.numbers(kind, args)
-                columns["sequence"] = _ids(list(map(attrgetter("sequence"), args)))
             if kind == OPERATOR:
                 columns["inputs"] = [
                     self.inputs[bytes(arg.shapes), bytes(arg.types)] if event.name in SHAPED else -1
@@ -215,7 +203,6 @@ class _Columns:
             accelerator=self.accelerator,
             recording=recording(header),
             base_us=as_number(header.get("baseTimeNanoseconds")) / 1e3,
-            details=self.details,
         )
 
 
@@ -353,9 +340,6 @@ class _Event(Event, gc=False):
     args: msgspec.Raw = msgspec.Raw()  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
-_EVENTS = decoders(_Event, Args)
-
-
 def event(
     path: str | Path, name: str, thread: tuple[str, str], at_us: float, duration_us: float
 ) -> dict[str, str | float]:
@@ -366,7 +350,7 @@ def event(
     """
     nearest, found = NEAR, None
     with Chunks(path) as chunks:
-        for run in events_of_trace(chunks, path, {}, [], _EVENTS):
+        for run in events_of_trace(chunks, path, {}, [], _Event):
             for one in run:
                 if (one.name or "")[:MAX_NAME] == name and one.ph == "X" and (str(one.pid), str(one.tid)) == thread:
                     apart = abs(as_number(one.ts) - at_us) + abs(as_number(one.dur) - duration_us)

@@ -20,7 +20,7 @@ from walkthrough.trace.units import counted
 
 Facts = dict[str, str | float]
 MAX_EVENTS = 500_000  # the page says how many are left out
-MAX_DETAILS, MAX_LETTERS = 30_000, 12_000_000  # distinct lists of arguments that are sent, and of their texts
+MAX_DETAILS = 30_000  # distinct facts that are sent of the stretches without a kernel
 MAX_POINTS = 20_000  # of a counter
 MARGIN = 0.02  # of the window, on either side
 TABLES = ("operators", "annotations", "python", "runtime", "kernels", "copies", "sets")
@@ -63,7 +63,7 @@ class Events(Struct, frozen=True):
 
 
 class Lane(Struct):
-    """One lane: its events, the row of each, and what it is called. thread: -1 for none."""
+    """One lane: its events, the row of each, and what it is called. thread: -1 for none. facts: of each event."""
 
     id: str
     label: str
@@ -72,6 +72,7 @@ class Lane(Struct):
     thread: int
     events: Events
     level: np.ndarray
+    facts: Sequence[Facts] = ()
 
 
 class Window(Struct, frozen=True):
@@ -97,14 +98,15 @@ def lanes(
     - names: texts. steps: name, start, end of every step of the trace.
     - loaded: first and last step with events here, and start and end: inside these all events are here. total: start
       and end of the trace. left_out: events that are not here.
-    - warnings, partial, rank: of the trace. clock_us: the trace's own clock at time 0.
-    - details: distinct lists of arguments, {fact: text or number}.
+    - warnings, partial, rank: of the trace. clock_us: the trace's own clock at time 0. file_us: the same as
+      the file's events have it.
+    - details: distinct facts, {fact: text or number}.
     - lanes: id (the same in another trace of the same program, where it can be), label, title, kind, group (such as
-      "GPU 0"), thread (the same number for lanes of the same thread or stream, or -1), levels (rows for nested events);
-      and of each event, sorted by start: start, duration, name (an index into names), level, where any has them detail
-      (an index into details, or -1) and sequence (the same number links an operator to its backward pass, or -1); for
-      calls and device work correlation, or -1; for device work launch and operator, the numbers of the call and of the
-      innermost operator that launched it, or -1.
+      "GPU 0"), thread (the same number for lanes of the same thread or stream, or -1), pid and tid (its process and its
+      thread or stream, as in the file, or ""), levels (rows for nested events); and of each event, sorted by start:
+      start, duration, name (an index into names), level; of stretches without a kernel detail (an index into details,
+      or -1); for calls and device work correlation, or -1; for device work launch and operator, the numbers of the call
+      and of the innermost operator that launched it, or -1. An event's arguments: see `reader.event`.
     - counters: label, unit, group, time and value of each.
 
     Kinds: "finding" (named after it), "idle" (a stretch of a GPU without kernels, named by its main cause), "mark" (of
@@ -120,14 +122,14 @@ def lanes(
     names, threads = list(trace.names), thread_names(trace)
     on_device = [part for part in chosen if part.kind in ("kernel", "copy")]
     rows = _finding_lanes(findings, shown, names)
-    of_devices, facts = _device_lanes(analysis, shown, on_device, names, threads)
-    rows += of_devices + _cpu_lanes(trace, [part for part in chosen if part.kind in ON_CPU], threads)
+    rows += _device_lanes(analysis, shown, on_device, names, threads)
+    rows += _cpu_lanes(trace, [part for part in chosen if part.kind in ON_CPU], threads)
     rows = [row for row in rows if len(row.events)]
     _make_unique(rows)
     total = whole(trace, parts, steps)
     edges = zip(steps.names, (steps.start - begin).tolist(), (steps.end - begin).tolist(), strict=True)
     return {
-        **_sent(trace, rows, names, facts, begin),
+        **_sent(trace, rows, names, begin),
         "steps": [{"name": name, "start": start, "end": end} for name, start, end in edges],
         "loaded": {
             "first": shown.first,
@@ -140,6 +142,7 @@ def lanes(
         "warnings": list(trace.warnings),
         "partial": trace.partial,
         "rank": trace.rank,
+        "file_us": trace.origin + begin,
         "clock_us": trace.origin + begin + (trace.base_us if np.isfinite(trace.base_us) else 0.0),
         "counters": _counters(analysis.memory, rows, begin),
     }
@@ -258,9 +261,9 @@ def _finding_lanes(findings: Sequence[tuple[str, Cover]], shown: Window, names: 
 
 def _device_lanes(
     analysis: Analysis, shown: Window, parts: Sequence[Events], names: list[str], threads: dict[int, str]
-) -> tuple[list[Lane], list[Facts]]:
-    """The lanes, and the facts of the stretches without a kernel. Adds the names of causes to `names`."""
-    trace, rows, facts, streams = analysis.trace, [], [], stream_names(analysis.trace)
+) -> list[Lane]:
+    """Adds the names of causes to `names`."""
+    trace, rows, streams = analysis.trace, [], stream_names(analysis.trace)
     waits = {gpu.device: gpu for gpu in analysis.idle}
     devices = distinct(np.concatenate([np.array(list(waits), np.float64), *(part.spans.device for part in parts)]))
     watched = [thread for thread, name in threads.items() if name == MAIN or name.startswith(AUTOGRAD)]
@@ -274,12 +277,11 @@ def _device_lanes(
         if number in waits and len(waits[number].start):
             idle = waits[number]
             gaps = np.flatnonzero((idle.start < shown.end) & (idle.end > shown.start))
-            numbers = (trace.details.count if trace.details else 0) + len(facts) + np.arange(len(gaps))
-            facts += gap_facts(trace, idle, gaps, watched)
             causes = names_of_causes + idle.by_gap[:, gaps].argmax(axis=0)
             own = _plain_events("idle", idle.start[gaps], idle.end[gaps], causes)
-            own.spans.detail = numbers
-            rows.append(_lane(f"idle {number}", f"{group}, idle", "stretches without a kernel", group, -1, own))
+            lane = _lane(f"idle {number}", f"{group}, idle", "stretches without a kernel", group, -1, own)
+            lane.facts = gap_facts(trace, idle, gaps, watched)
+            rows.append(lane)
         for kind in ("kernel", "copy"):
             of_kind = [part for part in here if part.kind == kind and len(part)]
             if not of_kind:
@@ -292,7 +294,7 @@ def _device_lanes(
                 identity = f"{kind} {number} {stream.removeprefix('stream ').strip()}"
                 title = f"process {process}, {plain}"
                 rows.append(_lane(identity, name, title, group, thread, both.of_thread(thread)))
-    return rows, facts
+    return rows
 
 
 def _cpu_lanes(trace: Trace, parts: Sequence[Events], threads: dict[int, str]) -> list[Lane]:
@@ -445,64 +447,46 @@ def _given(trace: Trace, main: int) -> dict[int, str]:
 # The answer
 
 
-def _sent(
-    trace: Trace, rows: Sequence[Lane], names: Sequence[str], facts: Sequence[Facts], begin: float
-) -> dict[str, Any]:
+def _sent(trace: Trace, rows: Sequence[Lane], names: Sequence[str], begin: float) -> dict[str, Any]:
     """{"names", "details", "lanes"}."""
     numbers = {
         table: np.full(len(getattr(trace, table)) + 1, -1) for table in ("runtime", "operators")
     }  # the last: none
-    count = 0
+    count, used = 0, [row.events.spans.name for row in rows]
     for row in rows:
         for table, of_row in numbers.items():
             mine = row.events.table == TABLES.index(table)
             of_row[row.events.row[mine]] = count + np.flatnonzero(mine)
         count += len(row.events)
-    name_of, name_numbers = _renumbered([row.events.spans.name for row in rows])
-    of_rows = [
-        row.events.spans.detail if len(row.events.spans.detail) else np.full(len(row.events), -1) for row in rows
-    ]
-    detail_of, detail_numbers = _renumbered(of_rows)
-    details, index = _details(trace, facts, detail_of)
+    name_of, index = np.unique(np.concatenate([np.empty(0, np.int64), *used]), return_inverse=True)
+    name_numbers = np.split(index.reshape(-1), np.cumsum([len(column) for column in used])[:-1]) if used else []
+    details: dict[tuple[tuple[str, str | float], ...], int] = {}
     return {
-        "names": [names[number] for number in name_of],
-        "details": details,
+        "names": [names[number] for number in name_of.tolist()],
         "lanes": [
-            _as_json(trace, row, begin, name, index[detail], numbers)
-            for row, name, detail in zip(rows, name_numbers, detail_numbers, strict=True)
+            _as_json(trace, row, begin, name, details, numbers) for row, name in zip(rows, name_numbers, strict=True)
         ],
+        "details": [dict(key) for key in details],
     }
 
 
-def _renumbered(columns: Sequence[np.ndarray]) -> tuple[list[int], list[np.ndarray]]:
-    """The distinct values of all columns, and the columns as indices into them."""
-    used, index = np.unique(np.concatenate([np.empty(0, np.int64), *columns]), return_inverse=True)
-    edges = np.cumsum([len(column) for column in columns])[:-1] if columns else []
-    return used.tolist(), np.split(index.reshape(-1), edges) if columns else []
-
-
-def _details(trace: Trace, facts: Sequence[Facts], used: Sequence[int]) -> tuple[list[Facts], np.ndarray]:
-    """The distinct lists of arguments, and for each used number its index, -1 for nothing and for what is too much."""
-    kept = trace.details.count if trace.details else 0
-    positions: dict[tuple[tuple[str, str | float], ...], int] = {}
-    index, letters = np.full(len(used), -1), 0
-    for at, number in enumerate(used):
-        if number < 0:
-            continue
-        of_number = trace.details.facts(number) if trace.details and number < kept else facts[number - kept]
-        key = tuple(of_number.items())
-        if key and key not in positions:
-            if len(positions) >= MAX_DETAILS or letters > MAX_LETTERS:
-                continue
-            positions[key] = len(positions)
-            letters += sum(len(value) for value in of_number.values() if isinstance(value, str))
-        index[at] = positions.get(key, -1)
-    return [dict(key) for key in positions], index
+def _number_of(facts: Facts, details: dict[tuple[tuple[str, str | float], ...], int]) -> int:
+    """The number of these facts among the distinct ones; -1 for none, and for more than `MAX_DETAILS`."""
+    key = tuple(facts.items())
+    if not key or (key not in details and len(details) >= MAX_DETAILS):
+        return -1
+    return details.setdefault(key, len(details))
 
 
 def _as_json(
-    trace: Trace, lane: Lane, begin: float, name: np.ndarray, detail: np.ndarray, numbers: dict[str, np.ndarray]
+    trace: Trace,
+    lane: Lane,
+    begin: float,
+    name: np.ndarray,
+    details: dict[tuple[tuple[str, str | float], ...], int],
+    numbers: dict[str, np.ndarray],
 ) -> dict[str, Any]:
+    pid, tid = trace.threads[lane.thread] if lane.thread >= 0 else ("", "")
     kind, spans = lane.events.kind, lane.events.spans
     answer: dict[str, Any] = {
         "id": lane.id,
@@ -511,16 +495,17 @@ def _as_json(
         "kind": kind,
         "group": lane.group,
         "thread": lane.thread,
+        "pid": pid,
+        "tid": tid,
         "levels": int(lane.level.max(initial=0)) + 1,
         "start": (spans.start - begin).round(3).tolist(),
         "duration": (spans.end - spans.start).round(3).tolist(),
         "name": name.tolist(),
         "level": lane.level.tolist(),
     }
-    if (detail >= 0).any():
-        answer["detail"] = detail.tolist()
-    if (spans.sequence >= 0).any():
-        answer["sequence"] = spans.sequence.tolist()
+    detail = [_number_of(facts, details) for facts in lane.facts]
+    if any(number >= 0 for number in detail):
+        answer["detail"] = detail
     if kind in ("runtime", "kernel", "copy"):
         answer["correlation"] = spans.correlation.tolist()
     if kind in ("kernel", "copy"):

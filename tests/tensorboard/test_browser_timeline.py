@@ -8,9 +8,11 @@ import pytest
 from support.board import WALKTHROUGH
 from support.browser import BOTH
 from support.trace_builder import TraceBuilder, two_steps
-from walkthrough.tensorboard.offline import STATIC
 
 from walkthrough.advice.summary import summarize
+from walkthrough.results.errors import InputError
+from walkthrough.tensorboard.profiler_pages import STATIC
+from walkthrough.trace.reader import event
 from walkthrough.trace.timeline import lanes
 
 WIDTHS = [("light", 900), ("light", 1280), ("dark", 2560)]
@@ -49,24 +51,6 @@ def gloo():
     return builder
 
 
-def with_backward():
-    """A step whose convolution and the select before it have autograd's number of the convolution's backward."""
-    builder = TraceBuilder(devices=[])
-    builder.step(1, 0, 1000)
-    select, outer = builder.op("aten::select", 10, 20), builder.op("aten::conv2d", 50, 100)
-    inner, later = builder.op("aten::convolution", 60, 80), builder.op("aten::relu", 200, 50)
-    backward = builder.op("autograd::engine::evaluate_function: ConvolutionBackward0", 500, 100)
-    node = builder.op("ConvolutionBackward0", 510, 80)
-    for event in (select, outer, inner, backward, node):
-        event["args"]["Sequence number"] = 14
-    later["args"]["Sequence number"] = 15
-    for event in (select, outer, inner, later):
-        event["args"]["Fwd thread id"] = 0
-    for event in (backward, node):
-        event["args"]["Fwd thread id"] = 1
-    return builder
-
-
 @pytest.fixture
 def answer_of(tmp_path):
     """answer_of(builder): what the server sends of a trace, to be spoilt."""
@@ -81,12 +65,30 @@ def answer_of(tmp_path):
 
 
 @pytest.fixture
-def timeline(visit, board):
-    """timeline(answer, **options): the page, of an answer made by hand (or a function of the query), or of a run's."""
+def timeline(visit, board, tmp_path):
+    """timeline(answer, **options): the page, of an answer made by hand (or a function of the query), or of a run's.
+
+    An event's arguments are those in the file of `answer_of`, after as many answers that it is still being read as
+    `page.pauses` says; page.events: the queries for them.
+    """
 
     def show(answer=None, run="gpu", **options):
         page = visit(f"{WALKTHROUGH}/page.html#ladder")
-        page.asked = []
+        page.asked, page.events, page.pauses = [], [], 0
+
+        def fulfil_event(route):
+            asked = {name: value for name, [value] in parse_qs(urlsplit(route.request.url).query).items()}
+            page.events.append(asked)
+            if len(page.events) <= page.pauses:
+                body = {"state": "reading", "reason": None, "reading": 1}
+            else:
+                thread, times = (asked["pid"], asked["tid"]), (float(asked["at"]), float(asked["duration"]))
+                try:
+                    body = {"arguments": event(tmp_path / "w.pt.trace.json", asked["name"], thread, *times)}
+                except InputError as error:
+                    body = {"state": "failed", "reason": str(error), "reading": 0}
+            route.fulfill(body=json.dumps(body), content_type="application/json")
+
         if answer is not None:
 
             def fulfil(route):
@@ -96,6 +98,7 @@ def timeline(visit, board):
                 route.fulfill(body=json.dumps(body), content_type="application/json")
 
             page.route("**/lanes?*", fulfil)
+            page.route("**/event?*", fulfil_event)
         page.evaluate("hash => { location.hash = hash }", f"timeline?{urlencode({'run': run} | options)}")
         page.wait_for_selector(".wtl-canvas")
         page.wait_for_function("document.querySelector('.wtl-canvas').width > 300")
@@ -120,6 +123,13 @@ def find(page, text):
 
 def panel(page):
     return page.locator(".wtl-panel").inner_text()
+
+
+def arguments(page):
+    """What the panel says of the arguments, once it does."""
+    part = page.locator(".wtl-part", has=page.get_by_role("heading", name="Arguments"))
+    part.filter(has_not_text="…").wait_for()
+    return part.locator("dd").all_inner_texts()
 
 
 def seen(page):
@@ -155,8 +165,7 @@ def test_a_kernel_names_its_launch_its_operator_and_its_python_functions(timelin
     text = panel(page)
     assert "Launched by" in text
     assert "100.0 µs from the call to its begin" in text
-    assert "[8, 1, 1]" in text
-    assert "[128, 1, 1]" in text
+    assert {"[8, 1, 1]", "[128, 1, 1]"} < set(arguments(page))
     stack = page.locator(".wtl-stack li").all_inner_texts()
     assert stack == ["model.py(7): forward", "train.py(40): train"]
     shot(page, "timeline-kernel")
@@ -174,7 +183,33 @@ def test_a_kernel_names_its_launch_its_operator_and_its_python_functions(timelin
     text = panel(page)
     assert "Kernels and copies\n2" in text
     assert "120.0 µs, 120.0 µs without overlaps" in text
-    assert "[[32, 64], [64, 10]]" in text
+    assert arguments(page) == ["[[32, 64], [64, 10]]", "[float, float]"]
+
+
+def test_arguments_are_those_of_what_is_selected_and_come_when_they_are_read(timeline, answer_of):
+    page = timeline(answer_of(with_python()))
+    page.pauses = 2
+    find(page, KERNEL)
+    assert "Arguments\n…" in panel(page)
+    page.get_by_role("button", name="aten::mm").first.click()  # before the kernel's arguments are there
+    page.wait_for_selector("h3:has-text('aten::mm')")
+    assert arguments(page) == ["[[32, 64], [64, 10]]", "[float, float]"]
+    asked = len(page.events)
+    find(page, "idle:")
+    find(page, "train.py")
+    page.wait_for_timeout(300)
+    assert len(page.events) == asked
+    assert "Arguments" not in panel(page)
+    find(page, "cudaEventRecord")  # without arguments
+    page.locator(".wtl-part", has=page.get_by_role("heading", name="Arguments")).wait_for(state="detached")
+
+
+def test_arguments_that_cannot_be_read_are_one_line(timeline, answer_of):
+    answer = answer_of(with_python())
+    answer["file_us"] += 1000
+    page = timeline(answer)
+    find(page, KERNEL)
+    assert arguments(page)[0] == f"w.pt.trace.json holds no event {KERNEL} at that time"
 
 
 def test_an_arrow_joins_a_launch_and_its_kernel(timeline, answer_of):
@@ -191,31 +226,14 @@ def test_an_arrow_joins_a_launch_and_its_kernel(timeline, answer_of):
     assert page.evaluate(count) > alone + 100
 
 
-def test_a_backward_belongs_to_the_operator_that_made_its_node(timeline, answer_of):
-    page = timeline(answer_of(with_backward()))
-
-    def part(title):
-        return page.locator(".wtl-part", has=page.get_by_role("heading", name=title)).get_by_role("button")
-
-    find(page, "aten::select")
-    assert "backward" not in panel(page)
-    find(page, "aten::conv2d")
-    assert part("Its backward").all_inner_texts() == ["autograd::engine::evaluate_function: ConvolutionBackward0"]
-    part("Its backward").click()
-    page.wait_for_selector("h3:has-text('evaluate_function')")
-    assert part("Its forward").all_inner_texts() == ["aten::convolution"]
-    part("Its forward").click()
-    page.wait_for_selector("h3:has-text('aten::convolution')")
-    assert part("Its backward").count() == 1
-
-
 def test_the_stack_of_a_trace_of_2021_is_shown(timeline, answer_of):
-    answer = answer_of(two_steps("2021"))
-    lane = next(lane for lane in answer["lanes"] if lane["kind"] == "cpu")
-    answer["details"].append({"stack": "a.py(1): f;b.py(2): g"})
-    lane["detail"] = [len(answer["details"]) - 1] * len(lane["start"])
-    page = timeline(answer)
+    builder = two_steps("2021")
+    for operator in builder.events:
+        if operator["name"] == "aten::cudnn_convolution":
+            operator["args"]["Call stack"] = "a.py(1): f;b.py(2): g"
+    page = timeline(answer_of(builder))
     find(page, "aten::cudnn_convolution")
+    page.wait_for_selector(".wtl-stack")
     assert page.locator(".wtl-stack li").all_inner_texts() == ["a.py(1): f", "b.py(2): g"]
 
 
@@ -509,6 +527,8 @@ def test_two_ranks_side_by_side(timeline, shot):
         page.locator("input[type=search]").press("Enter")
     assert "rank 1: GPU 0" in panel(page)
     assert "rank 1: main thread" not in panel(page).split("Launched by")[0]
+    arguments(page)  # of the other file
+    assert "not read" not in panel(page)
     shot(page, "timeline-ranks")
 
 

@@ -211,6 +211,16 @@ def test_lanes_hold_the_events_of_the_steps(board):
     assert kernels["duration"] == [400, 400]
 
 
+def test_an_event_of_a_lane_has_its_arguments(board):
+    lanes = board.tab_json("lanes", run="gpu")
+    copies = next(lane for lane in lanes["lanes"] if lane["kind"] == "copy")
+    event = {"run": "gpu", "name": lanes["names"][copies["name"][0]], "pid": copies["pid"], "tid": copies["tid"]}
+    event |= {"at": lanes["file_us"] + copies["start"][0], "duration": copies["duration"][0]}
+    assert board.tab_json("event", **event)["arguments"]["bytes"] > 0
+    answer = board.tab_json("event", **event | {"name": "nothing"})
+    assert (answer["state"], "holds no event nothing" in answer["reason"]) == ("failed", True)
+
+
 def test_a_trace_can_be_downloaded_as_it_lies_there(board, logdir):
     for run, content_type in (
         ("gpu", "application/gzip"),
@@ -240,6 +250,10 @@ def test_a_trace_can_be_downloaded_as_it_lies_there(board, logdir):
         ("lanes?run=gpu&last=all", 404),
         ("lanes?run=gpu&first=2&last=1", 404),
         ("lanes?run=gpu&first=99999999999999999999", 404),
+        ("event?run=gpu&name=k&pid=1&at=1&duration=1", 404),
+        ("event?run=gpu&name=k&pid=1&tid=1&at=nan&duration=1", 404),
+        ("event?run=gpu&name=k&pid=1&tid=1&at=1&duration=long", 404),
+        ("event?run=nowhere&name=k&pid=1&tid=1&at=1&duration=1", 404),
         ("ranks?run=../gpu", 404),
         ("nothing", 404),
         ("../../../etc/passwd", 404),

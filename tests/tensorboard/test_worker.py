@@ -57,6 +57,19 @@ def test_lanes_are_those_of_the_steps_that_are_asked_for(tmp_path, served):
     assert (last["loaded"]["first"], last["loaded"]["last"]) == (1, 1)
 
 
+def test_arguments_are_those_of_the_event_that_is_asked_for(tmp_path, served):
+    builder = two_steps()
+    copy = next(event for event in builder.events if event["cat"] == "gpu_memcpy")
+    path = builder.write(tmp_path / "made.pt.trace.json")
+    of_thread = ("event", path, copy["name"], str(copy["pid"]), str(copy["tid"]))
+    (_, answer), (failed, nothing) = served(
+        (*of_thread, copy["ts"], copy["dur"]), (*of_thread, copy["ts"] + 10.0, copy["dur"])
+    )
+    assert answer["arguments"]["bytes"] == copy["args"]["bytes"]
+    assert failed["reason"] == f"made.pt.trace.json holds no event {copy['name']} at that time"
+    assert not failed["temporary"] and nothing is None
+
+
 def test_a_trace_that_cannot_be_read_fails_for_good_and_the_next_is_answered(tmp_path, served):
     path, broken = two_steps().write(tmp_path / "made.json"), tmp_path / "broken.json"
     broken.write_text("no trace")

@@ -47,10 +47,6 @@ def events(answer):
     return [(row, at) for row in answer["lanes"] for at in range(len(row["start"]))]
 
 
-def details(answer, row):
-    return [answer["details"][number] if number >= 0 else None for number in row["detail"]]
-
-
 def texts(answer, row):
     return [answer["names"][name] for name in row["name"]]
 
@@ -95,7 +91,7 @@ def test_a_gap_is_named_by_its_main_cause(timeline):
     idle = lane(answer, "idle 0")
     assert (idle["start"], idle["duration"]) == ([0, 730, 1730], [330, 600, 270])
     assert texts(answer, idle) == ["dataloader", "other", "other"]
-    first = details(answer, idle)[0]
+    first = idle["facts"][0]
     assert first["dataloader"] == "200.0 µs"
     assert first["copy"] == "50.0 µs"
     assert first["operator"] == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -107,7 +103,7 @@ def test_a_gap_names_the_python_function_that_ran_longest(timeline):
     builder.add("python_function", "train.py(1): main", 10_000, 2000)
     builder.add("python_function", "data.py(2): decode", 10_020, 150)
     answer = timeline(builder)
-    assert [gap["Python"] for gap in details(answer, lane(answer, "idle 0"))] == [
+    assert [gap["Python"] for gap in lane(answer, "idle 0")["facts"]] == [
         "train.py(1): main",  # 180 of 330 µs
         "train.py(1): main",
         "train.py(1): main",
@@ -115,18 +111,10 @@ def test_a_gap_names_the_python_function_that_ran_longest(timeline):
     assert lane(answer, "python main thread")["level"] == [0, 1]
 
 
-def test_equal_facts_are_sent_once_and_too_many_are_left_out(timeline, monkeypatch):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
-    for at in (100, 200, 300, 700):
-        builder.launch("k", at - 50, 2, at, 10)
-    answer = timeline(builder)
-    shown = lane(answer, "idle 0")["detail"]
-    assert len(answer["details"]) == max(shown) + 1 < len(shown)
-    monkeypatch.setattr(module, "MAX_DETAILS", 1)
-    answer = timeline(builder)
-    assert set(lane(answer, "idle 0")["detail"]) == {0, -1}
-    assert len(answer["details"]) == 1
+def test_facts_of_too_many_gaps_are_left_out(timeline, monkeypatch):
+    monkeypatch.setattr(module, "MAX_FACTS", 2)
+    idle = lane(timeline(two_steps()), "idle 0")
+    assert (len(idle["facts"]), len(idle["start"])) == (2, 3)
 
 
 def test_threads_and_streams_have_names(timeline):

@@ -46,7 +46,8 @@ class Question:
     """What is asked of a trace; after any change of the file it is another question.
 
     size, mtime_ns: -1 for a remote file. options: the first and the last step of "lanes", each None where it is left
-    to the answer; of "profile" the names of the worker and its span's number or None.
+    to the answer; name, pid, tid, at_us and duration_us of an "event", see `reader.event`; of "profile" the names of
+    the worker and its span's number or None.
     """
 
     kind: Kind

@@ -4,6 +4,7 @@ import gzip
 import ipaddress
 import json
 import logging
+import math
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable
@@ -32,6 +33,7 @@ from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cac
 from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
 from walkthrough.tensorboard.worker import Kind
 from walkthrough.trace.chrome_trace import of_training
+from walkthrough.trace.reader import as_number
 from walkthrough.trace.units import micro_sign
 
 if TYPE_CHECKING:
@@ -71,8 +73,8 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
 
     def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
         """The WSGI app of each route."""
-        data = {"/runs": self._runs, "/ladders": self._ladders, "/ratio": self._ratio}
-        data |= {"/digest": self._digest, "/lanes": self._lanes, "/ranks": self._ranks, "/trace": self._trace}
+        data = {"/runs": self._runs, "/ladders": self._ladders, "/ratio": self._ratio, "/trace": self._trace}
+        data |= {"/digest": self._digest, "/lanes": self._lanes, "/event": self._event, "/ranks": self._ranks}
         apps = {route: _app(answer) for route, answer in data.items()}
         apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
         apps |= {"/plotly.min.js": _app(_plotly)}
@@ -171,11 +173,19 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return compared(self.runs.run(request.args.get("run", "")), self.answers)
 
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
-        """The same for the timeline's lanes, see trace/timeline/lanes.py. Arguments first, last: steps."""
+        """The same for the timeline's lanes, see walkthrough/trace/timeline.py. Arguments first, last: steps."""
         first, last = (_index(request.args.get(name), name) for name in ("first", "last"))
         if last is not None and last < (first or 0):
             raise InputError(f"last: step {last} is before step {first}")
         return self._answer_of_trace(request, "lanes", first, last)
+
+    def _event(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
+        """{"arguments": {name: text or number}} of an event. Arguments name, pid, tid, and its at and duration, µs.
+
+        All as in the answer of `_lanes`, at: file_us + start.
+        """
+        texts = [_given(request, name) for name in ("name", "pid", "tid")]
+        return self._answer_of_trace(request, "event", *texts, *(_us(request, name) for name in ("at", "duration")))
 
     def _trace(self, request: wrappers.Request) -> wrappers.Response:
         """Arguments run, trace. The file itself."""
@@ -186,18 +196,18 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return self.runs.run(request.args.get("run", "")).trace(request.args.get("trace"))
 
     def _answer_of_trace(
-        self, request: wrappers.Request, kind: Kind, *steps: int | None
+        self, request: wrappers.Request, kind: Kind, *options: str | float | None
     ) -> "dict[str, Any] | wrappers.Response":
         path = self._path(request)
-        state, answer = _answer(self.answers, kind, path, steps)
+        state, answer = _answer(self.answers, kind, path, options)
         if state != "ready":
             return {"state": state, "reason": answer, "reading": self.answers.reading}
         return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
 
 
-def _answer(answers: Answers, kind: Kind, path: Path, steps: tuple[int | None, ...] = ()) -> Answer:
+def _answer(answers: Answers, kind: Kind, path: Path, options: tuple[Any, ...] = ()) -> Answer:
     try:
-        return answers.get(Question.of(kind, path, steps))
+        return answers.get(Question.of(kind, path, options))
     except OSError as error:
         return "failed", f"cannot read {path.name}: {error.strerror}"
 
@@ -209,6 +219,21 @@ def _index(text: str | None, name: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise InputError(f"{name}: {text[:20]} is no index of a step")
     return int(text)
+
+
+def _given(request: wrappers.Request, name: str) -> str:
+    """An argument of a request. Raises InputError where it has none."""
+    if (text := request.args.get(name)) is None:
+        raise InputError(f"{name} is missing")
+    return text
+
+
+def _us(request: wrappers.Request, name: str) -> float:
+    """A time that a request names. Raises InputError where it is none."""
+    text = _given(request, name)
+    if not math.isfinite(us := as_number(text)):
+        raise InputError(f"{name}: {text[:20]} is no time in µs")
+    return us
 
 
 def _read_in(folder: Path, module: Any) -> Any:

@@ -26,7 +26,7 @@ log = logging.getLogger("walkthrough")
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
 MUCH_MEMORY = 2**30  # bytes
 
-Kind = Literal["digest", "lanes", "profile"]
+Kind = Literal["digest", "lanes", "event", "profile"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def answer(job: Job) -> Outcome:
     if _has_changed(job):
         return Outcome(changed=True)
     try:
-        contents = _profile(job) if job.kind == "profile" else _json(job)
+        contents = _profile(job) if job.kind == "profile" else {Path(job.into): _json(job)}
     except Exception as error:
         return Outcome(changed=True) if _has_changed(job) else _failure(job, error)
     if _has_changed(job):
@@ -85,13 +85,18 @@ def write_private(path: Path, content: bytes) -> None:
         raise
 
 
-def _json(job: Job) -> dict[Path, bytes]:
-    """The numbers of the Walkthrough tab's pages ("digest"), or the events of its timeline ("lanes")."""
+def _json(job: Job) -> bytes:
+    """The numbers of the Walkthrough tab's pages ("digest"), the events of its timeline ("lanes") or one's arguments."""
     from walkthrough.advice.digest import digest
     from walkthrough.advice.summary import summarize
     from walkthrough.trace.chrome_trace import Chunks
+    from walkthrough.trace.reader import event
     from walkthrough.trace.timeline import lanes
 
+    if job.kind == "event":
+        name, pid, tid, at_us, duration_us = job.options
+        facts = event(job.path, name, (pid, tid), at_us, duration_us)
+        return gzip.compress(msgspec.json.encode({"arguments": facts}), 5)
     with Chunks(job.path) as chunks:
         summary = summarize(chunks)
     if job.kind == "lanes":
@@ -102,7 +107,7 @@ def _json(job: Job) -> dict[Path, bytes]:
     # a file's name, which warnings hold, need not be UTF-8
     content["warnings"] = [line.encode(errors="replace").decode() for line in content["warnings"]]
     text = msgspec.json.encode(content, enc_hook=lambda value: value.item())  # numpy's numbers
-    return {Path(job.into): gzip.compress(text, 5)}
+    return gzip.compress(text, 5)
 
 
 def _profile(job: Job) -> dict[Path, bytes]:

@@ -357,7 +357,7 @@ def event(
                     if apart < nearest:
                         nearest, found = apart, one
     if found is None:
-        raise InputError(f"{path} holds no event {printable(name, 100)} at that time")
+        raise InputError(f"{Path(path).name} holds no event {printable(name, 100)} at that time")
     try:
         args = msgspec.json.decode(cast(msgspec.Raw, found.args))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nothing, or damaged

@@ -20,7 +20,7 @@ from walkthrough.trace.units import counted
 
 Facts = dict[str, str | float]
 MAX_EVENTS = 500_000  # the page says how many are left out
-MAX_DETAILS = 30_000  # distinct facts that are sent of the stretches without a kernel
+MAX_FACTS = 30_000  # stretches without a kernel whose causes are sent
 MAX_POINTS = 20_000  # of a counter
 MARGIN = 0.02  # of the window, on either side
 TABLES = ("operators", "annotations", "python", "runtime", "kernels", "copies", "sets")
@@ -100,12 +100,11 @@ def lanes(
       and end of the trace. left_out: events that are not here.
     - warnings, partial, rank: of the trace. clock_us: the trace's own clock at time 0. file_us: the same as
       the file's events have it.
-    - details: distinct facts, {fact: text or number}.
     - lanes: id (the same in another trace of the same program, where it can be), label, title, kind, group (such as
       "GPU 0"), thread (the same number for lanes of the same thread or stream, or -1), pid and tid (its process and its
       thread or stream, as in the file, or ""), levels (rows for nested events); and of each event, sorted by start:
-      start, duration, name (an index into names), level; of stretches without a kernel detail (an index into details,
-      or -1); for calls and device work correlation, or -1; for device work launch and operator, the numbers of the call
+      start, duration, name (an index into names), level; of stretches without a kernel facts, {fact: text}, of the first
+      `MAX_FACTS`; for calls and device work correlation, or -1; for device work launch and operator, the numbers of the call
       and of the innermost operator that launched it, or -1. An event's arguments: see `reader.event`.
     - counters: label, unit, group, time and value of each.
 
@@ -448,7 +447,7 @@ def _given(trace: Trace, main: int) -> dict[int, str]:
 
 
 def _sent(trace: Trace, rows: Sequence[Lane], names: Sequence[str], begin: float) -> dict[str, Any]:
-    """{"names", "details", "lanes"}."""
+    """{"names", "lanes"}."""
     numbers = {
         table: np.full(len(getattr(trace, table)) + 1, -1) for table in ("runtime", "operators")
     }  # the last: none
@@ -460,31 +459,14 @@ def _sent(trace: Trace, rows: Sequence[Lane], names: Sequence[str], begin: float
         count += len(row.events)
     name_of, index = np.unique(np.concatenate([np.empty(0, np.int64), *used]), return_inverse=True)
     name_numbers = np.split(index.reshape(-1), np.cumsum([len(column) for column in used])[:-1]) if used else []
-    details: dict[tuple[tuple[str, str | float], ...], int] = {}
     return {
         "names": [names[number] for number in name_of.tolist()],
-        "lanes": [
-            _as_json(trace, row, begin, name, details, numbers) for row, name in zip(rows, name_numbers, strict=True)
-        ],
-        "details": [dict(key) for key in details],
+        "lanes": [_as_json(trace, row, begin, name, numbers) for row, name in zip(rows, name_numbers, strict=True)],
     }
 
 
-def _number_of(facts: Facts, details: dict[tuple[tuple[str, str | float], ...], int]) -> int:
-    """The number of these facts among the distinct ones; -1 for none, and for more than `MAX_DETAILS`."""
-    key = tuple(facts.items())
-    if not key or (key not in details and len(details) >= MAX_DETAILS):
-        return -1
-    return details.setdefault(key, len(details))
-
-
 def _as_json(
-    trace: Trace,
-    lane: Lane,
-    begin: float,
-    name: np.ndarray,
-    details: dict[tuple[tuple[str, str | float], ...], int],
-    numbers: dict[str, np.ndarray],
+    trace: Trace, lane: Lane, begin: float, name: np.ndarray, numbers: dict[str, np.ndarray]
 ) -> dict[str, Any]:
     pid, tid = trace.threads[lane.thread] if lane.thread >= 0 else ("", "")
     kind, spans = lane.events.kind, lane.events.spans
@@ -503,9 +485,8 @@ def _as_json(
         "name": name.tolist(),
         "level": lane.level.tolist(),
     }
-    detail = [_number_of(facts, details) for facts in lane.facts]
-    if any(number >= 0 for number in detail):
-        answer["detail"] = detail
+    if kind == "idle":
+        answer["facts"] = lane.facts[:MAX_FACTS]
     if kind in ("runtime", "kernel", "copy"):
         answer["correlation"] = spans.correlation.tolist()
     if kind in ("kernel", "copy"):

@@ -13,6 +13,7 @@ const PAGES = {
   timeline: ["Timeline", timeline], trace: [null, trace], // null: no link to it
 };
 const POLL = 700; // ms until the server is asked again for what it is still reading
+const SOON = 100; // the same for one event
 const SILENT = "TensorBoard does not answer";
 const REFRESH = 4000; // ms until new runs are looked for
 
@@ -69,8 +70,8 @@ async function fetchJson(route, options = {}) {
   return answer;
 }
 
-// What the server knows of a trace. Asks again while the server is still reading, and shows the progress.
-async function ask(route, options, current) {
+// What the server knows of a trace. Asks again while the server is still reading, and shows the progress if `poll` is long.
+async function ask(route, options, current, poll = POLL) {
   for (;;) {
     const answer = await fetchJson(route, options);
     if (answer.state === "failed") {
@@ -79,8 +80,8 @@ async function ask(route, options, current) {
     if (answer.state !== "reading" || current !== shown) {
       return answer;
     }
-    progress(`reading ${answer.reading} trace${answer.reading === 1 ? "" : "s"} …`);
-    await new Promise((done) => setTimeout(done, POLL));
+    progress(poll === SOON ? "" : `reading ${answer.reading} trace${answer.reading === 1 ? "" : "s"} …`);
+    await new Promise((done) => setTimeout(done, poll));
     if (current === shown) {
       progress("");
     }
@@ -108,6 +109,8 @@ async function show(again = false) {
     ratio: (before, after) => fetchJson("ratio", {before, after}),
     digest: (run, trace) => ask("digest", trace ? {run, trace} : {run}, current),
     lanes: (run, trace, steps = {}) => ask("lanes", {run, ...(trace ? {trace} : {}), ...steps}, current),
+    event: async (run, trace, question) =>
+      (await ask("event", {run, ...(trace ? {trace} : {}), ...question}, current, SOON)).arguments,
     ranks: (run) => ask("ranks", {run}, current),
     alive: () => current === shown,
     leaving: (action) => (current === shown ? leave.push(action) : action()),

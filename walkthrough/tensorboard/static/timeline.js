@@ -40,8 +40,8 @@ const HELP = [
 ];
 
 export class Timeline {
-  constructor(element, data, {onSelect, onView, onLoad, keys = {}, dark = false}) {
-    Object.assign(this, {element, onSelect, onView, onLoad, keys, model: readModel(data)});
+  constructor(element, data, {onSelect, onView, onLoad, argumentsOf, keys = {}, dark = false}) {
+    Object.assign(this, {element, onSelect, onView, onLoad, argumentsOf, keys, model: readModel(data)});
     this.selected = null; // the event whose panel is shown
     this.range = null; // or the range that is measured: {low, high}
     this.arrows = []; // [{from, to}]: from a call to the device's work
@@ -354,7 +354,7 @@ export class Timeline {
   select(event) {
     const relations = relationsOf(this.model, event);
     this.change({selected: event, arrows: arrowsOf(this.model, event, relations)},
-      eventPanel(this.model, event, relations, (other) => this.goTo(other)));
+      eventPanel(this.model, event, relations, (other) => this.goTo(other), this.argumentsOf));
     this.onSelect(addressOf(event));
   }
 

@@ -1,4 +1,4 @@
-// What a timeline shows: the server's answer (see walkthrough/trace/timeline/lanes.py) as typed arrays, times in µs.
+// What a timeline shows: the server's answer (see walkthrough/trace/timeline.py) as typed arrays, times in µs.
 // The events of one lane and one level form a Track, and {track, index} is an event everywhere in these modules.
 import {grouped} from "./elements.js";
 import {causeIndex, idleName, shadeOf} from "./timeline_style.js";
@@ -109,8 +109,8 @@ class Track {
 }
 
 /** {names, shade (of each name), count, us (of each name), lanes, tracks, steps, events (how many), low, high (of all
- * times), details, loaded (null where all is), opening (the times to begin with, or null)}. */
-export function readModel({lanes: answers, names: given, counters = [], steps: all = [], details = [], loaded, total}) {
+ * times), loaded (null where all is), opening (the times to begin with, or null)}. */
+export function readModel({lanes: answers, names: given, counters = [], steps: all = [], loaded, total}) {
   const names = [...given];
   const lanes = [];
   let events = 0;
@@ -137,7 +137,7 @@ export function readModel({lanes: answers, names: given, counters = [], steps: a
   const low = spans.reduce((least, {start}) => Math.min(least, start), Infinity);
   const high = spans.reduce((most, {end}) => Math.max(most, end), -Infinity);
   const part = loaded && (loaded.start > low + 0.001 || loaded.end < high - 0.001) ? loaded : null;
-  return {names, count, us, lanes, tracks, steps, events, low, high, details, loaded: part, opening: opening(steps, loaded)};
+  return {names, count, us, lanes, tracks, steps, events, low, high, loaded: part, opening: opening(steps, loaded)};
 }
 
 /** From the first loaded step to the end of the last one, and with the begin of the first one's mark, which may be long
@@ -159,9 +159,9 @@ function namesOfGaps(lanes, names) {
 }
 
 /** One lane of the server's data as Tracks. `first`: the id of its first event. */
-function readLane({id, label, title = "", kind, group, thread, start, duration, name, level, ...rest}, first) {
+function readLane({start, duration, name, level, ...lane}, first) {
   const size = start.length;
-  const lane = {id, label, title, kind, group, thread, first, size, short: shortLabel(label, group, kind)};
+  Object.assign(lane, {first, size, short: shortLabel(lane.label, lane.group, lane.kind)});
   const sizes = [0];
   for (const one of level) sizes[one] = (sizes[one] || 0) + 1;
   lane.tracks = Array.from(sizes, (count = 0, at) => new Track(lane, at, count));
@@ -177,8 +177,8 @@ function readLane({id, label, title = "", kind, group, thread, start, duration, 
     track.event[at] = i;
   }
   for (const track of lane.tracks) track.seal();
-  for (const key of ["detail", "correlation", "launch", "operator", "sequence"]) {
-    lane[key] = rest[key] ? Float64Array.from(rest[key]) : null; // of each event a number, or -1
+  for (const key of ["correlation", "launch", "operator"]) {
+    lane[key] &&= Float64Array.from(lane[key]); // of each event a number, or -1
   }
   return lane;
 }
@@ -364,10 +364,9 @@ export function merged(one, other, offset) {
     thread: moved([lane.thread], threads)[0],
     start: later(lane.start),
     name: lane.name.map((name) => renumbered[name]),
-    detail: moved(lane.detail, one.details.length),
+    file_us: lane.file_us - offset,
     launch: moved(lane.launch, events),
     operator: moved(lane.operator, events),
-    sequence: undefined, // the ranks count alike
   }));
   const counters = other.counters.map((counter) => ({...counter, time: later(counter.time)}));
   const start = Math.max(one.loaded.start, other.loaded.start + offset);
@@ -375,7 +374,6 @@ export function merged(one, other, offset) {
   return {
     ...one,
     names,
-    details: [...one.details, ...other.details],
     lanes: [...one.lanes.map(titled(titles[0])), ...lanes.map(titled(titles[1]))],
     counters: [...one.counters.map(titled(titles[0])), ...counters.map(titled(titles[1]))],
     loaded: end > start ? {...one.loaded, start, end} : one.loaded, // where both are

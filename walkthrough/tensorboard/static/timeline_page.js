@@ -36,6 +36,7 @@ export async function timeline(site) {
       dark: site.dark,
       onView: ({start, end}) => drawn && stay({from: exact(start), to: exact(end)}),
       onSelect: (at) => stay({at}),
+      argumentsOf: (file, question) => site.event(run.key, file, question),
       onLoad: (step) => {
         const margin = 0.02 * (step.end - step.start);
         load(step.index, null, {from: exact(step.start - margin), to: exact(step.end + margin)});
@@ -59,15 +60,21 @@ async function answers(site, run, trace) {
   if (!run.traces.includes(beside) || beside === (trace || run.traces[0])) {
     return one;
   }
-  const other = await site.lanes(run.key, beside, {first: one.loaded.first, last: one.loaded.last});
+  const other = await lanesOf(site, run, beside, {first: one.loaded.first, last: one.loaded.last});
   const offset = clockOffset(one, other);
   const byClock = offset !== null && align !== "step";
   return {...merged(one, other, byClock ? offset : 0), byClock: offset !== null, align: byClock ? "clock" : "step"};
 }
 
+/** The lanes of a trace, each with the trace, and its time 0 in the file. */
+async function lanesOf(site, run, trace, steps) {
+  const answer = await site.lanes(run.key, trace, steps);
+  return {...answer, lanes: answer.lanes.map((lane) => ({...lane, trace, file_us: answer.file_us}))};
+}
+
 /** The lanes of the steps that are asked for; without any, of those where the address's place is. */
 async function atThePlace(site, run, trace, steps) {
-  const one = await site.lanes(run.key, trace, steps);
+  const one = await lanesOf(site, run, trace, steps);
   const [from, to] = [Number(site.options.from), Number(site.options.to)];
   const {loaded, steps: every} = one;
   if (steps.first !== undefined || !loaded || !(to > from)) {
@@ -75,7 +82,7 @@ async function atThePlace(site, run, trace, steps) {
   }
   const stepAt = (at) => Math.max(0, every.findLastIndex(({start}) => start <= at));
   const middle = stepAt((from + to) / 2);
-  return loaded.first <= middle && middle <= loaded.last ? one : site.lanes(run.key, trace, {first: stepAt(from)});
+  return loaded.first <= middle && middle <= loaded.last ? one : lanesOf(site, run, trace, {first: stepAt(from)});
 }
 
 /** Shows the place that an address holds. */

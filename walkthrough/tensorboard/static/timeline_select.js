@@ -7,13 +7,13 @@ import {causeIndex, shortened} from "./timeline_style.js";
 const MOST_LISTED = 12; // events of one list
 const MOST_ARROWS = 40;
 const MOST_CHARACTERS = 4000; // of a name in full
-const STACK = "stack"; // the fact that holds the Python stack in traces without Python functions
+const STACK = "stack"; // the argument that holds the Python stack in traces without Python functions
 const OPERATORS = new Set(["cpu", "loader", "mark", "collective"]);
 const PYTHON = new Set(["python"]);
 const ON_THE_DEVICE = new Set(["kernel", "copy", "collective"]);
 const WITHOUT_A_DEVICE = new Set(["cpu", "loader", "collective"]);
 const PER_CALL = new Set(["runtime", "kernel", "copy"]);
-const BACKWARD = /^(autograd::engine::evaluate_function|torch::autograd::)/;
+const PAUSE = 100; // ms until the arguments of an event are asked for: not of those that are only passed by
 
 const lengthOfEvent = ({track, index}) => track.end[index] - track.start[index];
 const startOf = ({track, index}) => track.start[index];
@@ -21,11 +21,9 @@ const longestFirst = (events) => [...events].sort((a, b) => lengthOfEvent(b) - l
 const same = (a, b) => a.track === b.track && a.index === b.index;
 
 /** What belongs to an event: {launch, operator: events or null; operators, stack: the events around it or its launch,
- * innermost first; work: what it launched on the device, by start; pair: the backward operators of a forward one, or the
- * forward one of a backward operator}. */
+ * innermost first; work: what it launched on the device, by start}. */
 export function relationsOf(model, event) {
   const {lane} = event.track;
-  const pair = pairOf(model, event);
   if (lane.launch || lane.operator) {
     const launch = withId(model, numberOf(event, "launch"));
     const operator = withId(model, numberOf(event, "operator"));
@@ -34,11 +32,11 @@ export function relationsOf(model, event) {
     if (operator && !operators.some((one) => same(one, operator))) { // it ran on another thread
       operators.unshift(operator, ...around(model, OPERATORS, operator).filter((one) => !operators.some((o) => same(o, one))));
     }
-    return {launch, operator, operators, stack: call ? around(model, PYTHON, call) : [], work: [], pair};
+    return {launch, operator, operators, stack: call ? around(model, PYTHON, call) : [], work: []};
   }
   const operators = around(model, OPERATORS, event);
   const operator = lane.kind === "runtime" ? operators[0] || null : null;
-  return {launch: null, operator, operators, stack: around(model, PYTHON, event), work: workOf(model, event), pair};
+  return {launch: null, operator, operators, stack: around(model, PYTHON, event), work: workOf(model, event)};
 }
 
 /** The events of the given kinds, on the same thread, that contain an event, innermost first. */
@@ -71,67 +69,24 @@ function workOf(model, event) {
 }
 
 /** The call and the device work to be joined by arrows, the longest first. */
-export function arrowsOf(model, event, {launch, work, pair}) {
+export function arrowsOf(model, event, {launch, work}) {
   if (launch) return [{from: launch, to: event}];
-  const pairs = pair.map((one) => (startOf(one) < startOf(event) ? {from: one, to: event} : {from: event, to: one}));
-  const calls = longestFirst(work).slice(0, MOST_ARROWS);
-  return [...pairs, ...calls.map((to) => ({from: withId(model, numberOf(to, "launch")) || event, to}))];
-}
-
-/** The facts that the trace has of an event: {fact: value}. */
-function detailOf(model, event) {
-  return model.details[numberOf(event, "detail")] || {};
-}
-
-function isBackward(model, event) {
-  return BACKWARD.test(nameOf(model, event)) || "forward thread" in detailOf(model, event);
-}
-
-/** The outermost backward operators of a forward one, or the forward one of a backward operator. Autograd gives its
- * nodes numbers; every operator that begins before the next node is made has the number of that node. */
-function pairOf(model, event) {
-  const sequence = numberOf(event, "sequence");
-  if (sequence < 0) return [];
-  const numbered = [];
-  for (const {sequence: numbers, first} of model.lanes) {
-    numbers?.forEach((number, at) => number === sequence && numbered.push(withId(model, first + at)));
-  }
-  numbered.sort((a, b) => startOf(a) - startOf(b) || lengthOfEvent(b) - lengthOfEvent(a));
-  const forward = numbered.filter((one) => !isBackward(model, one));
-  if (isBackward(model, event)) return [forwardOf(model, event, forward)].filter(Boolean);
-  let until = -Infinity;
-  return numbered.filter((one) => {
-    if (!isBackward(model, one) || timesOf(one)[1] <= until) return false; // in another one
-    until = timesOf(one)[1];
-    const maker = forwardOf(model, one, forward);
-    return maker && (same(maker, event) || around(model, OPERATORS, maker).some((other) => same(other, event)));
-  });
-}
-
-/** The operator that made a node, of those with its number: the last that begins before the node's backward. Operators
- * inside a backward count only where there is no other: another thread's numbers are its own. */
-function forwardOf(model, backward, candidates) {
-  const before = candidates.filter((one) => startOf(one) < startOf(backward));
-  const inside = (one) => around(model, OPERATORS, one).some((other) => isBackward(model, other));
-  return before.findLast((one) => !inside(one)) ?? before.at(-1);
+  return longestFirst(work).slice(0, MOST_ARROWS).map((to) => ({from: withId(model, numberOf(to, "launch")) || event, to}));
 }
 
 // ---------------------------------------------------------------------------------------------------- the panel
 
-/** What the panel says of an event: elements. `go(event)` selects another. */
-export function eventPanel(model, event, relations, go) {
+/** What the panel says of an event: elements. `go(event)` selects another; `ask(trace, question)` promises its arguments. */
+export function eventPanel(model, event, relations, go, ask) {
   const {lane} = event.track;
-  const facts = detailOf(model, event);
-  const stack = stackParts(model, relations, facts, go);
+  const stack = stackParts(model, relations, go);
   const isCalled = PER_CALL.has(lane.kind); // then the first question is which line of code called it
   return [
     h("h3", {}, shortened(nameOf(model, event), MOST_CHARACTERS)),
     list(timeFacts(model, event)),
-    ...(lane.kind === "idle" ? gapParts(facts, lane.palette) : launchParts(model, event, relations, go)),
+    ...(lane.kind === "idle" ? gapParts(event) : launchParts(model, event, relations, go)),
     ...(isCalled ? stack : []),
-    ...(lane.kind === "idle" ? [] : argumentParts(event, facts)),
-    ...relations.pair.length ? [part(isBackward(model, relations.pair[0]) ? "Its backward" : "Its forward",
-      eventRows(model, relations.pair, go))] : [],
+    ...(lane.pid && lane.kind !== "python" ? [argumentsPart(model, event, relations, ask)] : []),
     ...workParts(model, relations.work, go),
     ...(lane.kind === "python" ? insideParts(model, event) : []),
     ...(isCalled ? [] : stack),
@@ -185,16 +140,35 @@ function launchParts(model, event, {launch, operator}, go) {
   return rowsOf.length ? [list(rowsOf)] : [];
 }
 
-function argumentParts(event, facts) {
-  const pairs = Object.entries(facts).filter(([key]) => key !== STACK).map(([key, value]) => [shortened(key),
-    key === "bytes" && Number.isFinite(Number(value)) ? quantity(Number(value), "bytes") : shortened(String(value), 600)]);
+/** The arguments of an event, "…" until the server has found them in the file; and the Python stack among them, where the
+ * trace has no Python functions. What has left the panel meanwhile is not filled. */
+function argumentsPart(model, event, {stack}, ask) {
+  const {lane} = event.track;
+  const [start, , length] = timesOf(event);
   const correlation = numberOf(event, "correlation");
-  if (correlation >= 0) pairs.push(["correlation", String(correlation)]);
-  return pairs.length ? [part("Arguments", list(pairs))] : [];
+  const known = correlation < 0 ? [] : [["correlation", String(correlation)]];
+  const waiting = part("Arguments", list([["…", ""], ...known]));
+  const answer = async () => {
+    if (!waiting.isConnected) return;
+    const question = {name: nameOf(model, event), pid: lane.pid, tid: lane.tid, at: lane.file_us + start, duration: length};
+    const {[STACK]: written, ...facts} = await ask(lane.trace, question);
+    const pairs = [...Object.entries(facts).map(([key, value]) => [shortened(key), argument(key, value)]), ...known];
+    const lines = stack.length ? [] : String(written ?? "").split(/[;\n]/).map((line) => line.trim()).filter(Boolean);
+    waiting.replaceWith(...(pairs.length ? [part("Arguments", list(pairs))] : []),
+      ...stackPart(lines.map((line) => h("span", {}, shortened(line, 600)))));
+  };
+  setTimeout(() => answer().catch(({message}) =>
+    waiting.replaceWith(part("Arguments", list([["not read", message], ...known])))), PAUSE);
+  return waiting;
+}
+
+function argument(key, value) {
+  return key === "bytes" && Number.isFinite(Number(value)) ? quantity(Number(value), "bytes") : shortened(String(value), 600);
 }
 
 /** A gap's time by cause, and what ran on the CPU meanwhile. */
-function gapParts(facts, palette) {
+function gapParts({track: {lane: {facts: all, palette}, event: numbers}, index}) {
+  const facts = all[numbers[index]] ?? {};
   const causes = Object.entries(CAUSES).filter(([cause]) => cause in facts).map(([cause, [, text]]) => [cause,
     h("span", {}, h("i", {style: `background:${palette.css[causeIndex(cause)]}`}), `${facts[cause]}: ${text}`)]);
   const others = Object.entries(facts).filter(([key]) => !(key in CAUSES));
@@ -203,15 +177,16 @@ function gapParts(facts, palette) {
 }
 
 /** The Python functions and operators around an event, innermost first. */
-function stackParts(model, {operators, stack}, facts, go) {
-  const written = String(facts[STACK] ?? "").split(/[;\n]/).map((line) => line.trim()).filter(Boolean);
-  const lines = stack.length ? stack.map((one) => link(model, one, go))
-    : written.map((line) => h("span", {}, shortened(line, 600)));
+function stackParts(model, {operators, stack}, go) {
   return [
-    ...(lines.length ? [part("Python stack, innermost first",
-      h("ol", {class: "wtl-stack"}, ...lines.map((line) => h("li", {}, line))))] : []),
+    ...stackPart(stack.map((one) => link(model, one, go))),
     ...(operators.length ? [part("Operators around it, innermost first", eventRows(model, operators, go))] : []),
   ];
+}
+
+function stackPart(lines) {
+  return lines.length ? [part("Python stack, innermost first",
+    h("ol", {class: "wtl-stack"}, ...lines.map((line) => h("li", {}, line))))] : [];
 }
 
 /** What an event launched on the device. */

@@ -206,7 +206,7 @@ def test_arguments_are_those_of_what_is_selected_and_come_when_they_are_read(tim
 
 def test_arguments_that_cannot_be_read_are_one_line(timeline, answer_of):
     answer = answer_of(with_python())
-    answer["file_us"] += 1000
+    answer["file_us"] += 500
     page = timeline(answer)
     find(page, KERNEL)
     assert arguments(page)[0] == f"w.pt.trace.json holds no event {KERNEL} at that time"

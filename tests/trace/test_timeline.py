@@ -1,8 +1,6 @@
 """The events of a trace as lanes: known answers, and what holds in every trace."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest

@@ -86,7 +86,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def _json(job: Job) -> bytes:
-    """The numbers of the Walkthrough tab's pages ("digest"), the events of its timeline ("lanes") or one's arguments."""
+    """The numbers of the Walkthrough tab's pages ("digest"), its timeline's events ("lanes"), or one's arguments."""
     from walkthrough.advice.digest import digest
     from walkthrough.advice.summary import summarize
     from walkthrough.trace.chrome_trace import Chunks

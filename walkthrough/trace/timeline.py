@@ -103,9 +103,9 @@ def lanes(
     - lanes: id (the same in another trace of the same program, where it can be), label, title, kind, group (such as
       "GPU 0"), thread (the same number for lanes of the same thread or stream, or -1), pid and tid (its process and its
       thread or stream, as in the file, or ""), levels (rows for nested events); and of each event, sorted by start:
-      start, duration, name (an index into names), level; of stretches without a kernel facts, {fact: text}, of the first
-      `MAX_FACTS`; for calls and device work correlation, or -1; for device work launch and operator, the numbers of the call
-      and of the innermost operator that launched it, or -1. An event's arguments: see `reader.event`.
+      start, duration, name (an index into names), level; for stretches without a kernel facts, {fact: text}, of the
+      first `MAX_FACTS`; for calls and device work correlation, or -1; for device work launch and operator, the numbers
+      of the call and of the innermost operator that launched it, or -1. An event's arguments: see `reader.event`.
     - counters: label, unit, group, time and value of each.
 
     Kinds: "finding" (named after it), "idle" (a stretch of a GPU without kernels, named by its main cause), "mark" (of

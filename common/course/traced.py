@@ -213,7 +213,7 @@ def _cpu_lane(summary: Summary) -> dict[str, Cover]:
     parts = phases(trace, summary.analysis.steps)
     own = operators.thread == stepping_thread(trace)
     marks = trace.named(operators, is_mark)
-    waits = trace.named(runtime, lambda name: "ynchronize" in name or "emcpy" in name) & (runtime.duration > LONG_WAIT)
+    waits = (trace.calls.waits | trace.calls.copies) & (runtime.duration > LONG_WAIT)
     return {
         WAITING: runtime.cover(waits),
         LOADING: parts.loading,

@@ -15,7 +15,6 @@ from common.course.blocks.mysteries import EVIDENCE
 from walkthrough.advice.summary import summarize
 from walkthrough.results import privacy
 from walkthrough.results.errors import InputError
-from walkthrough.trace.operators import by_operator
 
 each = pytest.mark.parametrize("name", mysteries.NAMES)
 GIVEAWAYS = re.compile(r"augment|cache|sync|fixed|mystery|slow", re.IGNORECASE)
@@ -29,7 +28,10 @@ def shown():
 @pytest.fixture(scope="module")
 def counts(shown):
     """{mystery: {operator: how many per step}}"""
-    return {name: {item.name: item.count for item in by_operator(one.trace, one.steps)} for name, one in shown.items()}
+    return {
+        name: {item.name: item.count / len(one.steps.names) for item in one.analysis.operators}
+        for name, one in shown.items()
+    }
 
 
 @pytest.fixture(scope="module")

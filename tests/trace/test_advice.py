@@ -279,7 +279,7 @@ def test_an_optimizer_that_wraps_a_closure_is_what_follows_its_backward_pass(sum
     result = summary(cpu_step(*CLOSURE, length=1000))
     assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.3)
     assert result.steps.mean_breakdown_us["cpu_exec"] == 1000  # as the plugin counts it
-    assert [(operator.name, operator.us) for operator in result.in_steps.operators[:2]] == [
+    assert [(operator.name, operator.us) for operator in result.analysis.operators[:2]] == [
         ("aten::mm", 280), ("aten::addcdiv_", 200)
     ]  # fmt: skip
     assert result.verdict.startswith(
@@ -296,7 +296,7 @@ def test_an_optimizer_that_multiplies_matrices_itself_wraps_no_closure(summary):
     rows = (("aten::mm", 0, 500), ("Optimizer.step#Muon.step", 500, 400), ("aten::mm", 500, 300))
     result = summary(cpu_step(*rows))
     assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.4)
-    assert "Optimizer.step#Muon.step" in [operator.name for operator in result.in_steps.operators]
+    assert "Optimizer.step#Muon.step" in [operator.name for operator in result.analysis.operators]
 
 
 def test_a_closure_that_runs_twice_ends_with_its_last_backward_pass(summary):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from walkthrough.trace.communication import is_collective
-from walkthrough.trace.kernel_names import KINDS, kind, short_name
+from walkthrough.trace.kernel_names import KINDS, is_collective, kind, short_name
 
 EXAMPLES = {
     "matrix product": """

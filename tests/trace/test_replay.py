@@ -10,7 +10,6 @@ from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
 from walkthrough.advice.replay import MAX_ERROR, Change, Replay, _last_at_most
 from walkthrough.advice.summary import summarize
-from walkthrough.trace.columns import launches
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.outliers import is_outlier
 from walkthrough.trace.reader import read
@@ -297,7 +296,7 @@ def test_waits_of_two_changes_are_both_gone(replay):
     truth = (
         Machine().run(rows).sum() / Machine().run([[row for row in step if row[0] != "sync"] for step in rows]).sum()
     )
-    syncs = np.flatnonzero(trace.named(trace.runtime, lambda name: "ynchronize" in name))
+    syncs = np.flatnonzero(trace.calls.waits)
     one, other = (np.isin(np.arange(len(trace.runtime)), syncs[first::2]) for first in (0, 1))
     assert again.gain(Change(returns=one) | Change(returns=other)) == pytest.approx(truth, rel=0.05)
 
@@ -316,7 +315,7 @@ def test_traces_by_hand_are_replayed(builder, tmp_path):
     trace = read(builder.write(tmp_path / "made.pt.trace.json"))
     again = Replay(trace, steps(trace))
     assert again.same_us == pytest.approx(again.steps.duration, rel=0.02)
-    assert len(launches(trace, trace.kernels))
+    assert len(trace.kernels.call)
 
 
 def test_a_stall_in_an_outlying_step_takes_no_estimate_from_the_others(tmp_path):

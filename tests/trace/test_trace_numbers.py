@@ -263,7 +263,7 @@ def test_operators_of_a_cpu_trace_count_without_what_runs_inside_them(summary):
     builder.op("aten::copy_", 30, 10)
     builder.op("aten::addmm", 150, 5)
     builder.op("aten::copy_", 20, 10, tid=2)
-    result = summary(builder).operators
+    result = summary(builder).analysis.operators
     assert [(operator.name, operator.count, operator.us) for operator in result] == [
         ("aten::linear", 1, 50), ("aten::addmm", 2, 45), ("aten::copy_", 2, 20)
     ]  # fmt: skip
@@ -305,8 +305,7 @@ def test_operators_before_the_steps_are_not_in_the_table(summary):
     builder.step(1, 100, 100)
     builder.op("aten::mm", 110, 50)
     result = summary(builder)
-    assert [operator.name for operator in result.in_steps.operators] == ["aten::mm"]
-    assert [operator.name for operator in result.operators] == ["aten::before", "aten::mm"]
+    assert [operator.name for operator in result.analysis.operators] == ["aten::mm"]
 
 
 def test_each_gpu_has_its_own_numbers(summary):

@@ -11,10 +11,9 @@ import numpy as np
 from walkthrough.advice.findings.finding import Look
 from walkthrough.advice.findings.kernels import attention, fused_away, layout_kernels
 from walkthrough.advice.replay import Change
-from walkthrough.trace.columns import distinct, launches, median, quantile
-from walkthrough.trace.communication import is_exchange
+from walkthrough.trace.columns import distinct, median, quantile
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import COLLECTIVE
+from walkthrough.trace.kernel_names import COLLECTIVE, is_exchange
 from walkthrough.trace.kernels import TensorCores, is_amd
 from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import is_mark
@@ -75,7 +74,7 @@ class Changes(Mapping[str, Change]):
 
     @cached_property
     def _copy_call(self) -> np.ndarray:
-        return launches(self.trace, self.trace.copies)
+        return self.trace.copies.call
 
     @cached_property
     def _shortest(self) -> float:
@@ -171,8 +170,7 @@ class Changes(Mapping[str, Change]):
         """Only threads that launch kernels: a thread that pins memory has to wait."""
         runtime = self.trace.runtime
         launching = distinct(runtime.thread[self.look.call[self.look.call >= 0]])
-        waits = self.trace.named(runtime, lambda name: "ynchronize" in name)
-        waits |= self._calls(direction(self.trace, "d2h"))
+        waits = self.trace.calls.waits | self._calls(direction(self.trace, "d2h"))
         return Change(returns=waits & np.isin(runtime.thread, launching))
 
     def _fused(self, code: Cover) -> Change:
@@ -198,10 +196,9 @@ class Changes(Mapping[str, Change]):
         if not model.total:  # no operator was recorded, so only what fusion saves is known
             inside = np.ones(len(inside), bool)
         gone = self.look.once(fused_away) & inside
-        launching = trace.named(trace.runtime, lambda name: "Launch" in name)
+        launching = trace.calls.launches
         call_us = float(median(trace.runtime.duration[launching])) if launching.any() else 0.0
-        waits = trace.named(trace.runtime, lambda name: "ynchronize" in name)
-        busy = trace.runtime.cover(waits).gaps(model.start, model.end).total
+        busy = trace.runtime.cover(trace.calls.waits).gaps(model.start, model.end).total
         factor = CALLS_PER_LAUNCH * call_us * int((inside & ~gone).sum()) / busy if busy > 0 else 1.0
         return self.look.without(gone) | Change(cpu=[(model, min(1.0, factor))])
 

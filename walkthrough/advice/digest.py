@@ -25,7 +25,6 @@ from walkthrough.trace.communication import parts_us
 from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.kernels import Kernel
 from walkthrough.trace.memory import Copies, Memory, thinned
-from walkthrough.trace.operators import by_operator
 from walkthrough.trace.steps import ROLES
 from walkthrough.trace.timeline.lanes import lanes
 from walkthrough.trace.units import micro_sign
@@ -45,7 +44,7 @@ def digest(summary: Summary) -> dict[str, object]:
     copies, kinds, idle, communication and parts per step ("per" says in words of which: `wording.per_step`).
     """
     steps, typical, usual = summary.analysis.steps, summary.analysis.typical.steps, summary.usual
-    count, operators = wording.count(summary), by_operator(summary.analysis.trace, summary.analysis.typical.steps)
+    count, operators = wording.count(summary), summary.analysis.typical.operators
     scale = len(typical.names) / count  # of what is per step already: see `wording.per_step`
     kernels, recording = usual.in_steps.kernels, summary.analysis.trace.recording
     rank = summary.analysis.trace.rank
@@ -102,10 +101,10 @@ def digest(summary: Summary) -> dict[str, object]:
         "kernels": [_kernel(kernel, count) for kernel in kernels[:TOP_KERNELS]],
         "kinds": {kind: us * scale for kind, us in usual.kinds.items()},
         "matrix_units": summary.matrix_units,
-        "operator_us": sum(operator.us for operator in operators) * scale,
+        "operator_us": sum(operator.us / count for operator in operators),
         "operator_names": len(operators),
         "operators": [
-            {"name": row.name, "count": row.count * scale, "us": row.us * scale, "device_us": row.device_us * scale}
+            {"name": row.name, "count": row.count / count, "us": row.us / count, "device_us": row.device_us / count}
             for row in operators[:TOP_OPERATORS]
         ],
         "copies": {name: _copies(copies, count) for name, copies in usual.in_steps.copies.items()},

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from walkthrough.advice.advice import WORTHWHILE, Advice, bounded, step_time
-from walkthrough.trace.columns import Trace, launched_in, launches
-from walkthrough.trace.communication import Communication, is_collective, ways_to_communicate_less
+from walkthrough.trace.columns import Trace, launched_in
+from walkthrough.trace.communication import Communication, ways_to_communicate_less
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.intervals import Cover, integral
-from walkthrough.trace.kernel_names import LAYOUT
+from walkthrough.trace.kernel_names import LAYOUT, is_collective
 from walkthrough.trace.kernels import Gpu, TensorCores, is_amd, mean_of_known, unit_name
 from walkthrough.trace.memory import direction, step_bytes
 from walkthrough.trace.operators import Phases
@@ -188,7 +188,7 @@ def _blocked_by(trace: Trace, idle: Sequence[Idle], selected: np.ndarray) -> flo
     Not during such a call where work is queued: then the GPU does not wait for the call.
     """
     copies, runtime = trace.copies, trace.runtime
-    call = launches(trace, copies)
+    call = copies.call
     blocked_us = []
     for gpu in idle:
         mask = selected & (copies.device == gpu.device)
@@ -203,9 +203,8 @@ def _caused_by(trace: Trace, steps: Steps, idle: Sequence[Idle], code: Cover) ->
     """Of the steps' time, the shares in which a GPU runs kernels that `code` (a cover on the CPU) launches, and waits
     while it runs, for other than copies and setting up."""
     total, runtime, kernels = max(float(steps.duration.sum()), 1e-9), trace.runtime, trace.kernels
-    call = launches(trace, kernels)
-    launched = launched_in(trace, call, code)
-    alone = runtime.cover(trace.named(runtime, lambda name: "emcpy" in name)).gaps(code.start, code.end)
+    launched = launched_in(trace, kernels, code)
+    alone = runtime.cover(trace.calls.copies).gaps(code.start, code.end)
     working_us, waiting_us = [], []
     for gpu in idle:
         cover = kernels.cover(launched & (kernels.device == gpu.device))
@@ -292,7 +291,7 @@ def _less_loading(trace: Trace, steps: Steps, phases: Phases, idle: Sequence[Idl
 def _synchronising(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Advice:
     """Waits inside calls that synchronise, and after them until the GPU has work again."""
     runtime = trace.runtime
-    waiting = trace.named(runtime, lambda name: "ynchronize" in name)
+    waiting = trace.calls.waits
     drained = Cover(runtime.start[waiting], runtime.end[waiting] + 1)  # the call returns as the last kernel ends
     waits_us = []
     for gpu in idle:

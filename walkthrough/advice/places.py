@@ -5,9 +5,10 @@ from msgspec import Struct
 
 from walkthrough.advice.advice import Advice
 from walkthrough.advice.summary import Summary
-from walkthrough.trace.communication import exposed_on_cpu, is_collective
+from walkthrough.trace.communication import exposed_on_cpu
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover
+from walkthrough.trace.kernel_names import is_collective
 from walkthrough.trace.steps import is_loading
 
 # Why the GPU waits, by the advice that treats it: by its step, or by its title where no step does.

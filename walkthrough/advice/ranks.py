@@ -6,8 +6,9 @@ import numpy as np
 from msgspec import Struct
 
 from walkthrough.advice.summary import Summary
-from walkthrough.trace.columns import Spans, Trace, launches
-from walkthrough.trace.communication import is_collective, is_gloo, ways_to_communicate_less
+from walkthrough.trace.columns import Spans, Trace
+from walkthrough.trace.communication import ways_to_communicate_less
+from walkthrough.trace.kernel_names import is_collective, is_gloo
 from walkthrough.trace.steps import Steps
 from walkthrough.trace.units import fine_time_text
 
@@ -157,10 +158,9 @@ def _collectives(trace: Trace, steps: Steps) -> Iterable[tuple[Spans, np.ndarray
             yield marks, _index(marks.start, steps.cpu_start, steps.cpu_end)
         return
     collective = kernels.where(trace.named(kernels, is_collective))
-    call = launches(trace, collective)
-    called = np.append(trace.runtime.start, np.nan)[call]
+    called = np.append(trace.runtime.start, np.nan)[collective.call]
     launched = _index(called, steps.cpu_start, steps.cpu_end)
-    yield collective, np.where(call >= 0, launched, _index(collective.start, steps.start, steps.end))
+    yield collective, np.where(collective.call >= 0, launched, _index(collective.start, steps.start, steps.end))
 
 
 def _index(time: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

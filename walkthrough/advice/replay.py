@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace, distinct, launches, median
+from walkthrough.trace.columns import Spans, Trace, distinct, median
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.steps import Steps
 
@@ -74,7 +74,7 @@ class Replay:
             np.concatenate([getattr(spans, column) for spans in tables])
             for column in ("start", "end", "thread", "bytes")
         )
-        call = np.concatenate([launches(trace, spans) for spans in tables]).astype(np.int64)
+        call = np.concatenate([spans.call for spans in tables])
         copying = np.repeat([False, True, False], [len(spans) for spans in tables])
         order = np.argsort(start, kind="stable")
         self._order = order[start[order] < steps.end[-1]]
@@ -180,8 +180,7 @@ class Replay:
     def _find_waits(self) -> None:
         """The calls that wait for device work, in the order of their ends, and what they wait for."""
         runtime = self.trace.runtime
-        syncs = self.trace.named(runtime, lambda name: "ynchronize" in name)
-        copies = self.trace.named(runtime, lambda name: "emcpy" in name)
+        syncs, copies = self.trace.calls.waits, self.trace.calls.copies
         long = runtime.duration > np.where(copies, LONG_COPY_CALL, LONG_CALL)
         own = np.full(len(runtime), -1)
         own[self._call[self._call >= 0]] = np.flatnonzero(self._call >= 0)

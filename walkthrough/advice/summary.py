@@ -47,7 +47,7 @@ class Summary(Struct, frozen=True):
             "step_bytes",
         ):
             return getattr(a, name)
-        if name in ("kernels", "operators", "copies"):
+        if name in ("kernels", "copies"):
             return getattr(a.all_tables, name)
         if name in ("typical", "nature", "kinds", "in_steps", "usual"):
             return {

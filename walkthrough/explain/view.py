@@ -124,12 +124,15 @@ def _print_idle(summary: Summary, to: Console) -> None:
 
 
 def _print_operators(summary: Summary, to: Console) -> None:
-    if not summary.analysis.typical.tables.operators:
+    if len(summary.analysis.trace.kernels):
         return
-    total = sum(operator.us for operator in summary.analysis.typical.tables.operators)
+    operators = summary.analysis.typical.operators
+    if not operators:
+        return
+    total = sum(operator.us for operator in operators)
     to.print(Text(f"\nOperators on the CPU, self time: {fine_time_text(total)} in {wording.steps(summary)}", "bold"))
     table = headed_table("time", "share", "count", "mean", "name")
-    for operator in summary.analysis.typical.tables.operators[:TOP_NAMES]:
+    for operator in operators[:TOP_NAMES]:
         cells = fine_time_text(operator.us), f"{operator.us / max(total, 1e-9):.1%}", str(operator.count)
         table.add_row(
             *cells, fine_time_text(operator.us / operator.count), printable(operator.name, max(30, to.width - 42))

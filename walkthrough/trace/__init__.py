@@ -1,4 +1,5 @@
 """One trace of torch.profiler turned into numbers: `analysis.analyze(path)`. Knows nothing of torch or TensorBoard.
 
-From left to right: `chrome_trace` (bytes to events), `reader` (a `Trace` of `columns`), one module a concept, `analysis`.
+Read in this order: `chrome_trace` (bytes to events), `reader` (to a `Trace`, see `columns`), a module for each concept,
+`analysis`.
 """

@@ -1,6 +1,11 @@
-"""A file to events: gzip, Chrome's trace format, and what can be recovered of a damaged file."""
+"""From a file to events: gzip, and Chrome's trace format.
 
-import json
+A trace is one object whose "traceEvents" is a list of small objects, or that list alone. It is decompressed by a thread
+and decoded in runs of whole events, so memory holds a run at a time however large the trace. What is not valid JSON but
+occurs in traces (literals such as N/A, raw control characters, bad UTF-8) is cleaned; a file that is cut off or damaged
+is read up to there.
+"""
+
 import queue
 import re
 import threading
@@ -11,7 +16,7 @@ from contextlib import suppress
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import BinaryIO, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -126,42 +131,25 @@ def _read_chunks(path: Path, warnings: list[str]) -> Iterator[bytes]:
     try:
         with open(path, "rb") as file:
             head = file.read(CHUNK_SIZE // 4)
-            if head[:2] != b"\x1f\x8b":
+            if head[:2] == b"\x1f\x8b":
+                yield from _decompress(file, head, path.name, warnings)
+            else:
                 while head:
                     yield head
                     head = file.read(CHUNK_SIZE)
-                return
-            done = 0
-            if isal_zlib:
-                try:
-                    for chunk in _decompress(file, head, path, warnings, isal_zlib):
-                        done += len(chunk)
-                        yield chunk
-                    return
-                except isal_zlib.error:  # damaged: zlib can go back, and recovers more
-                    warnings.clear()
-                    file.seek(0)
-                    head = file.read(CHUNK_SIZE // 4)
-            for chunk in _decompress(file, head, path, warnings, zlib):
-                if len(chunk) > done:
-                    yield chunk[done:]
-                done = max(0, done - len(chunk))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _decompress(file: BinaryIO, packed: bytes, path: Path, warnings: list[str], library: ModuleType) -> Iterator[bytes]:
-    """library: zlib, or one with the same functions but `copy`, whose errors are the caller's."""
+def _decompress(file: BinaryIO, packed: bytes, name: str, warnings: list[str]) -> Iterator[bytes]:
+    """packed: the begin of the file."""
+    library = isal_zlib or zlib
     inflate = library.decompressobj(31)
     while packed:
-        before = inflate.copy() if library is zlib else None
         try:
             chunk = inflate.decompress(packed, CHUNK_SIZE)
-        except zlib.error as error:
-            if before is None:
-                raise
-            warnings.append(f"{path.name} is damaged ({error}): {PARTIAL}")
-            yield from _decompress_until_damage(before, packed)
+        except library.error as error:
+            warnings.append(f"{name} is damaged ({error}): {PARTIAL}")
             return
         if chunk:
             yield chunk
@@ -173,18 +161,7 @@ def _decompress(file: BinaryIO, packed: bytes, path: Path, warnings: list[str], 
             inflate = library.decompressobj(31)
         packed = packed or file.read(CHUNK_SIZE // 4)
     if not inflate.eof:
-        warnings.append(f"{path.name} is cut off: {PARTIAL}")
-
-
-def _decompress_until_damage(inflate: "zlib._Decompress", packed: bytes) -> Iterator[bytes]:
-    """Decompress in small parts, up to the damaged one."""
-    for begin in range(0, len(packed), 256):
-        try:
-            chunk = inflate.decompress(packed[begin : begin + 256])
-        except zlib.error:
-            return
-        if chunk:
-            yield chunk
+        warnings.append(f"{name} is cut off: {PARTIAL}")
 
 
 Number = float | int | str | None
@@ -226,9 +203,6 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
     finished: msgspec.Raw = msgspec.Raw()  # `false` in a mark that was open when the profiler stopped
 
 
-NUMBERS = tuple(name for name in Args.__struct_fields__ if name not in ("shapes", "types", "finished"))
-
-
 class Event(msgspec.Struct, gc=False):
     """One event in Chrome's trace format; times in µs."""
 
@@ -240,142 +214,6 @@ class Event(msgspec.Struct, gc=False):
     pid: Number = None
     tid: Number = None
     args: Args | None = None
-
-
-class Decoders(NamedTuple):
-    """From JSON to events, with their classes."""
-
-    event_type: type[Event]
-    args_type: type[Args]
-    event: msgspec.json.Decoder[Event]
-    events: msgspec.json.Decoder[list[Event]]
-
-
-def decoders(event: type[Event], args: type[Args]) -> Decoders:
-    """The `Decoders` to a class of events and that of their arguments."""
-    return Decoders(event, args, msgspec.json.Decoder(event), msgspec.json.Decoder(list[event]))
-
-
-PLAIN = decoders(Event, Args)
-
-
-BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-BETWEEN = re.compile(rb"\}\s*,\s*\{")
-_FEW = 16 * 2**10  # bytes of damaged text that are decoded event by event
-
-
-def last_between(text: bytes | bytearray, end: int) -> re.Match[bytes] | None:
-    """The last match of `BETWEEN` before `end`, or None."""
-    width, match = 4096, None
-    while match is None and width < 16 * max(end, 4096):
-        match = next(iter(deque(BETWEEN.finditer(text, max(0, end - width), end), maxlen=1)), None)
-        width *= 16
-    return match
-
-
-def recovered(text: bytes, decoders: Decoders = PLAIN) -> tuple[list[Event], int]:
-    """The events in damaged JSON text, commas between, and how many were lost."""
-    return _recovered(clean(text).strip(b" \t\r\n,"), decoders)
-
-
-def _recovered(text: bytes, decoders: Decoders) -> tuple[list[Event], int]:
-    """Decode the text, or its halves recursively; short text event by event."""
-    try:
-        return decoders.events.decode(b"[" + text + b"]"), 0
-    except BROKEN:
-        middle = _split(text) if len(text) > _FEW else None
-    if middle is None:
-        return _one_by_one(text, decoders)
-    first, lost = _recovered(text[:middle], decoders)
-    second, lost_too = _recovered(text[middle:].lstrip(b" ,\t\r\n"), decoders)
-    return first + second, lost + lost_too
-
-
-def _one_by_one(text: bytes, decoders: Decoders) -> tuple[list[Event], int]:
-    events, lost, begin = [], 0, 0
-    ends = [between.start() + 1 for between in BETWEEN.finditer(text)] + [len(text)]
-    for end in ends:
-        raw = text[begin:end].strip(b" ,\t\r\n")
-        event = _decode(raw, decoders)
-        if event is None and raw.count(b"{") > raw.count(b"}") and len(raw) < _FEW:
-            continue  # the end of a nested object
-        events += [event] if event else []
-        lost += event is None and b'"ph"' in raw
-        begin = end
-    return events, lost + (b'"ph"' in text[begin:])
-
-
-def decode_each(raws: Iterable[msgspec.Raw], decoders: Decoders = PLAIN) -> tuple[list[Event], int]:
-    """Decode events one by one: the events, and how many were lost."""
-    events = [_decode(raw, decoders) for raw in raws]
-    return [event for event in events if event], events.count(None)
-
-
-def _decode(raw: bytes | msgspec.Raw, decoders: Decoders) -> Event | None:
-    try:
-        return decoders.event.decode(raw)
-    except BROKEN:
-        return _decode_loosely(raw, decoders)
-
-
-def _split(text: bytes) -> int | None:
-    """A place between two objects, near the middle of `text`, or None."""
-    between = BETWEEN.search(text, len(text) // 2) or last_between(text, len(text))
-    return between.start() + 1 if between else None
-
-
-def _decode_loosely(raw: bytes | msgspec.Raw, decoders: Decoders) -> Event | None:
-    """An Event; values of wrong types or out of range count as missing. None where the JSON is broken."""
-    try:
-        value = json.loads(bytes(raw))  # not msgspec, which refuses numbers like 1e999
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    args = value.get("args")
-    args = args if isinstance(args, dict) else {}
-    return decoders.event_type(
-        ph=_text(value.get("ph")) or "",
-        cat=_text(value.get("cat")),
-        name=_text(value.get("name")),
-        ts=_number(value.get("ts")),
-        dur=_number(value.get("dur")),
-        pid=_number(value.get("pid")),
-        tid=_number(value.get("tid")),
-        args=_args(args, decoders.args_type),
-    )
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _number(value: object) -> Number:
-    return value if isinstance(value, int | float | str) and not isinstance(value, bool) else None
-
-
-_CONTROL = bytes(32 if code < 32 else code for code in range(256))  # control characters become spaces
-_LITERAL = re.compile(rb"(?<=[:\[,\s])[+-]?(?:NaN|nan|Infinity|inf|N/A)(?:\(ind\))?(?=[\s,\]}])")
-
-
-def clean(text: bytes) -> bytes:
-    """The text as valid JSON: valid UTF-8, no control characters, `null` for NaN, inf and N/A."""
-    text = text.decode("utf-8", "replace").encode().translate(_CONTROL)
-    parts, begin, quotes = [], 0, 0
-    for match in _LITERAL.finditer(text):
-        before = text[begin : match.start()]
-        quotes += before.replace(rb"\\", b"").replace(rb"\"", b"").count(b'"')
-        parts += [before, match[0] if quotes % 2 else b"null"]  # inside a string it is part of a name
-        begin = match.end()
-    return b"".join([*parts, text[begin:]])
-
-
-def _args(values: dict[str, object], args_type: type[Args]) -> Args:
-    """The numbers among an event's arguments; shapes of damaged events are not kept."""
-    args = args_type()
-    for key in NUMBERS:
-        setattr(args, key, _number(values.get(KEYS.get(key, key))))
-    return args
 
 
 T = TypeVar("T")
@@ -391,18 +229,33 @@ class Header(msgspec.Struct, kw_only=True):
     walkthrough: object = None
 
 
-class _Rest(Header, Generic[T], kw_only=True):
+class _End(Header, Generic[T], kw_only=True):
     traceEvents: list[T]
 
 
-_header = msgspec.json.Decoder(Header)
-_raw_rest = msgspec.json.Decoder(_Rest[msgspec.Raw])
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
-_anything = msgspec.json.Decoder()
+class Decoders(NamedTuple):
+    """From JSON to events, with the class of their arguments. end: of a file's end, from its last run on."""
 
+    args_type: type[Args]
+    events: msgspec.json.Decoder[list[Event]]
+    end: msgspec.json.Decoder[_End[Event]]
+
+
+def decoders(event: type[Event], args: type[Args]) -> Decoders:
+    """The `Decoders` to a class of events and that of their arguments."""
+    return Decoders(args, msgspec.json.Decoder(list[event]), msgspec.json.Decoder(_End[event]))
+
+
+PLAIN = decoders(Event, Args)
+_header = msgspec.json.Decoder(Header)
+_anything = msgspec.json.Decoder()
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError)
+_POSITION = re.compile(r"\(byte (\d+)\)")  # of the damage, in a message of msgspec's
+_BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _RUN = 2 * 2**20  # bytes to decode at a time
 _MAX_RUN = 64 * 2**20  # bytes to collect before a run that does not decode counts as damaged
+_TRIES = 8  # places where one event may end and the next may begin; others are inside a nested list
 
 
 def events(
@@ -415,26 +268,28 @@ def events(
     """Yield lists of `Event` from the chunks of a trace file; fill `header` and `warnings` (one line each).
 
     decoders: `details.DETAILED` for events with the arguments that the timeline shows too. Raises InputError, naming
-    the file `name`, if the text is not a trace.
+    the file `name`, if the text is not a trace, or an event's value is of another type than in any trace.
     """
-    chunks = iter(chunks)
-    text, bare = _find_events(chunks, name, header)  # from here on always "[" and what is not decoded yet
-    dropped, wanted = 0, _RUN
-    for chunk in chunks:
-        text += chunk
-        if len(text) < wanted:
-            continue
-        run, text = _decode_run(text, decoders)
-        if run is None and wanted < _MAX_RUN:
-            wanted *= 2
-            continue
-        if run is None:
-            end = text.rfind(b"}") + 1
-            run, lost = recovered(bytes(text[1:end]), decoders) if end else ([], 1)
-            text, dropped = bytearray(b"[") + (text[end:].lstrip(b" \t\r\n,") if end else b""), dropped + lost
-        wanted = _RUN
-        yield run
-    yield from _decode_end(bytes(text), bare, name, header, warnings, dropped, decoders)
+    chunks, wanted = iter(chunks), _RUN
+    try:
+        text, bare = _find_events(chunks, name, header)  # from here on always "[" and what is not decoded yet
+        for chunk in chunks:
+            text += chunk
+            if len(text) < wanted:
+                continue
+            run, text = _decode_run(text, decoders)
+            if run is not None:
+                wanted = _RUN
+                yield run
+            elif wanted < _MAX_RUN:
+                wanted *= 2
+            else:
+                break
+        yield _decode_end(bytes(text), bare, name, header, warnings, decoders)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{name} is not a trace of torch.profiler: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{name} is nested too deeply to be a trace") from error
 
 
 def _find_events(
@@ -456,16 +311,14 @@ def _find_events(
             head = text[text.index(b"{") : opening.end()] + b"]}"
             try:
                 fields = _header.decode(clean(head))
-            except BROKEN:
+            except _BROKEN:
                 continue  # "traceEvents" was inside something else
             header.update(msgspec.structs.asdict(fields))
             return bytearray(text[opening.end() - 1 :]), False
         searched = max(searched, len(text) - 4096)
     try:
         _anything.decode(text)
-    except RecursionError as error:
-        raise InputError(f"{name} is nested too deeply to be a trace") from error
-    except BROKEN as error:
+    except _BROKEN as error:
         raise InputError(f"{name} is not JSON: {_reason(error)}") from error
     raise InputError(f'{name} has no list "traceEvents": it is not a trace of torch.profiler')
 
@@ -473,21 +326,30 @@ def _find_events(
 def _decode_run(text: bytearray, decoders: Decoders) -> tuple[list[Event] | None, bytearray]:
     """Decode as many whole events as `text` holds: (events, "[" and the remaining text), or (None, text)."""
     end = len(text)
-    for _ in range(8):  # the last places where one event may end and the next may begin
-        between = last_between(text, end)
+    for _ in range(_TRIES):
+        between = _last_between(text, end)
         if between is None:
             break
         end = between.start()
         comma = text.index(b",", end)
         text[comma] = ord("]")  # in place: a copy of the text would take as long as decoding it
-        try:
-            return decoders.events.decode(memoryview(text)[: comma + 1]), bytearray(b"[") + text[between.end() - 1 :]
-        except msgspec.ValidationError:
-            text[comma] = ord(",")
-            break
-        except BROKEN:  # inside a nested list, or damaged
-            text[comma] = ord(",")
+        run = _decoded(memoryview(text)[: comma + 1], decoders)
+        if run is None:
+            run = _decoded(clean(text[: comma + 1]), decoders)
+        if run is not None:
+            return run, bytearray(b"[") + text[between.end() - 1 :]
+        text[comma] = ord(",")
     return None, text
+
+
+def _decoded(text: bytes | memoryview, decoders: Decoders) -> list[Event] | None:
+    """The events; None if the text is not JSON, as where it ends inside a nested list."""
+    try:
+        return decoders.events.decode(text)
+    except msgspec.ValidationError:
+        raise
+    except _BROKEN:
+        return None
 
 
 def _decode_end(
@@ -496,42 +358,68 @@ def _decode_end(
     name: str | PathLike[str],
     header: dict[str, object],
     warnings: list[str],
-    dropped: int,
     decoders: Decoders,
-) -> Iterator[list[Event]]:
-    """Decode the last events, the list's end and what follows it."""
-    lost, reason, rest = 0, "", msgspec.json.Decoder(_Rest[decoders.event_type])
-    run: list
-    for repair, list_decoder, rest_decoder in (
-        (bytes, decoders.events, rest),
-        (clean, decoders.events, rest),
-        (clean, _raws, _raw_rest),
-    ):
+) -> list[Event]:
+    """Decode the last events, the list's end and what follows it; of a file without an end, the last whole events."""
+    reason = ""
+    for repair in (bytes, clean):
         try:
             if bare:
-                run = list_decoder.decode(repair(text))
-            else:
-                rest = rest_decoder.decode(b'{"traceEvents":' + repair(text))
-                run = rest.traceEvents
-                for key in Header.__struct_fields__:
-                    if getattr(rest, key) is not None:
-                        header[key] = getattr(rest, key)
-            break
-        except RecursionError as error:
-            raise InputError(f"{name} is nested too deeply to be a trace") from error
-        except BROKEN as error:
+                return decoders.events.decode(repair(text))
+            end = decoders.end.decode(b'{"traceEvents":' + repair(text))
+        except msgspec.ValidationError:
+            raise
+        except _BROKEN as error:
             reason = _reason(error)
-    else:
-        run, lost = recovered(text[1:], decoders)
-        lost -= lost > 0 and "truncated" in reason  # the event that is cut off
-        if not warnings:  # else the gzip file is known to be damaged
-            warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
-    if run and isinstance(run[0], msgspec.Raw):
-        run, lost = decode_each(run, decoders)
-    yield run
-    if count := dropped + lost:
-        events = "an event that cannot be read is" if count == 1 else f"{count} events that cannot be read are"
-        warnings.append(f"{name}: {events} left out")
+        else:
+            header.update((key, value) for key, value in msgspec.structs.asdict(end).items() if value is not None)
+            return end.traceEvents
+    if not warnings:  # else the gzip file is known to be damaged
+        warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
+    return _decode_until_damage(clean(text), decoders)
+
+
+def _decode_until_damage(text: bytes, decoders: Decoders) -> list[Event]:
+    end = len(text)
+    for _ in range(_TRIES):
+        try:
+            return decoders.events.decode(text[:end].rstrip(b" \t\r\n,]") + b"]")
+        except msgspec.ValidationError:
+            raise
+        except _BROKEN as error:
+            position = _POSITION.search(str(error))
+            if position and int(position[1]) < end:
+                end = int(position[1])
+            elif between := _last_between(text, end):
+                end = between.start() + 1
+            else:
+                break
+    return []
+
+
+def _last_between(text: bytes | bytearray, end: int) -> re.Match[bytes] | None:
+    """The last place before `end` where one object ends and the next begins, or None."""
+    width, match = 4096, None
+    while match is None and width < 16 * max(end, 4096):
+        match = next(iter(deque(_BETWEEN.finditer(text, max(0, end - width), end), maxlen=1)), None)
+        width *= 16
+    return match
+
+
+_CONTROL = bytes(32 if code < 32 else code for code in range(256))  # control characters become spaces
+_LITERAL = re.compile(rb"(?<=[:\[,\s])[+-]?(?:NaN|nan|Infinity|inf|N/A)(?:\(ind\))?(?=[\s,\]}])")
+
+
+def clean(text: bytes) -> bytes:
+    """The text as valid JSON: valid UTF-8, no control characters, `null` for NaN, inf and N/A."""
+    text = text.decode("utf-8", "replace").encode().translate(_CONTROL)
+    parts, begin, quotes = [], 0, 0
+    for match in _LITERAL.finditer(text):
+        before = text[begin : match.start()]
+        quotes += before.replace(rb"\\", b"").replace(rb"\"", b"").count(b'"')
+        parts += [before, match[0] if quotes % 2 else b"null"]  # inside a string it is part of a name
+        begin = match.end()
+    return b"".join([*parts, text[begin:]])
 
 
 def _reason(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """The columns of a trace's events, which operator lies in which, and which call launched what."""
 
+import re
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +45,8 @@ class Spans(Struct):
     external, correlation: int64 ids, -1 for none. device, bytes, blocks_per_sm, occupancy: float64, NaN where not
     recorded; empty for anything but device work. inputs: index into `Trace.inputs`, -1 where not kept; empty for
     anything but operators. finished: False where the profiler stopped before it ended; empty for anything but
-    annotations. detail, sequence: int64, -1 for none; empty unless the trace was read with details: a number in
+    annotations. call: index into `Trace.runtime` of the call that launched it, -1 for none; empty for anything but
+    device work. detail, sequence: int64, -1 for none; empty unless the trace was read with details: a number in
     `Trace.details`, and what links an operator to its backward pass.
     """
 
@@ -60,6 +62,7 @@ class Spans(Struct):
     occupancy: np.ndarray = field(default_factory=lambda: np.empty(0))
     inputs: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     finished: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
+    call: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     detail: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     sequence: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
@@ -102,6 +105,27 @@ class MemoryEvents(Struct):
 
     def __len__(self) -> int:
         return len(self.time)
+
+
+_SETUP = re.compile(
+    r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|(Stream|Event)Create|StreamPriorityRange|GetDeviceProp"
+)
+LONG_LAUNCH = 2_000  # µs: a call that launches for so long is loading the kernel's code, if the GPU is idle meanwhile
+
+
+class Calls(Struct, frozen=True):
+    """What the runtime's calls do, by their names; masks over `Trace.runtime`.
+
+    waits: for the GPU. copies: memory. launches: kernels or CUDA graphs. launches_graph: all kernels of a CUDA graph
+    have the correlation of that call. sets_up: allocates memory, loads code (as does a launch longer than
+    `LONG_LAUNCH`) or initialises the GPU, and neither waits nor copies.
+    """
+
+    waits: np.ndarray
+    copies: np.ndarray
+    launches: np.ndarray
+    launches_graph: np.ndarray
+    sets_up: np.ndarray
 
 
 class Trace(Struct, dict=True):
@@ -157,11 +181,15 @@ class Trace(Struct, dict=True):
         return Nesting(self.operators)
 
     @cached_property
-    def calls_by_id(self) -> tuple[np.ndarray, np.ndarray]:
-        """The correlations of the runtime's calls that have one, sorted, and the calls' indices; computed once."""
-        known = np.flatnonzero(self.runtime.correlation >= 0)
-        order = known[np.argsort(self.runtime.correlation[known], kind="stable")]
-        return self.runtime.correlation[order], order
+    def calls(self) -> Calls:
+        """What each call of the runtime does; computed once."""
+        named, runtime = self.named, self.runtime
+        waits = named(runtime, lambda name: "ynchronize" in name)
+        copies = named(runtime, lambda name: "emcpy" in name)
+        launches = named(runtime, lambda name: "Launch" in name)
+        sets_up = named(runtime, _SETUP.search) | (launches & (runtime.duration > LONG_LAUNCH))
+        graph = named(runtime, lambda name: "GraphLaunch" in name)
+        return Calls(waits, copies, launches, graph, sets_up & ~waits & ~copies)
 
     def named(self, spans: Spans, test: Callable[[str], object]) -> np.ndarray:
         """A mask over `spans`: whether their names pass `test`, which is called once per name."""
@@ -171,31 +199,25 @@ class Trace(Struct, dict=True):
         return passed[spans.name]
 
 
-def launches(trace: Trace, device_work: Spans) -> np.ndarray:
-    """The index of the runtime call that launched each span of device work (same correlation), -1 for none."""
-    ids, order = trace.calls_by_id
-    if not len(ids):
-        return np.full(len(device_work), -1)
-    at = np.searchsorted(ids, device_work.correlation, "right") - 1
-    known = (at >= 0) & (ids[at] == device_work.correlation) & (device_work.correlation >= 0)
-    return np.where(known, order[at], -1)
+def calls_of(runtime: Spans, correlation: np.ndarray) -> np.ndarray:
+    """The index in `runtime` of the call with each correlation (int64), -1 for none."""
+    known = np.flatnonzero(runtime.correlation >= 0)
+    if not len(known):
+        return np.full(len(correlation), -1)
+    order = known[np.argsort(runtime.correlation[known], kind="stable")]
+    ids = runtime.correlation[order]
+    at = np.searchsorted(ids, correlation, "right") - 1
+    return np.where((at >= 0) & (ids[at] == correlation) & (correlation >= 0), order[at], -1)
 
 
-def launched_in(trace: Trace, call: np.ndarray, code: Cover) -> np.ndarray:
-    """Whether each call (indices into `trace.runtime`, -1 for none) is made while `code` runs on the CPU; a mask."""
-    return code.holds(np.append(trace.runtime.start, -np.inf)[call])
+def launched_in(trace: Trace, work: Spans, code: Cover) -> np.ndarray:
+    """Whether the call that launched each span of device work is made while `code` runs on the CPU; a mask."""
+    return code.holds(np.append(trace.runtime.start, -np.inf)[work.call])
 
 
-def is_graph_launch(name: str) -> bool:
-    """True for the name of a call that launches a CUDA graph: all of its kernels have that call's correlation."""
-    return "GraphLaunch" in name
-
-
-def graph_launched(trace: Trace, runtime: np.ndarray) -> np.ndarray:
-    """Whether each runtime call (indices into `trace.runtime`, -1 for none) launches a CUDA graph; a mask."""
-    if not len(trace.runtime):
-        return np.zeros(len(runtime), bool)
-    return (runtime >= 0) & trace.named(trace.runtime, is_graph_launch)[runtime]
+def graph_launched(trace: Trace, work: Spans) -> np.ndarray:
+    """Whether a CUDA graph launched each span of device work; a mask."""
+    return np.append(trace.calls.launches_graph, False)[work.call]
 
 
 def launching_operators(trace: Trace, runtime: np.ndarray) -> np.ndarray:

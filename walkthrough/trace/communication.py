@@ -1,4 +1,8 @@
-"""Collectives, hidden and exposed, and a step's time with communication apart."""
+"""Collectives between the ranks of a training, how much of their time other work hides, and steps with them apart.
+
+Between GPUs: kernels, which other kernels hide. The profiler plugin has no such number: it counts today's NCCL kernels
+as ordinary kernels (see `steps.roles`). Between CPUs: gloo's marks, on threads of its own, which operators hide.
+"""
 
 import re
 
@@ -7,13 +11,10 @@ from msgspec import Struct
 
 from walkthrough.trace.columns import Spans, Trace
 from walkthrough.trace.intervals import Cover, shares
-from walkthrough.trace.kernel_names import COLLECTIVE, kind
+from walkthrough.trace.kernel_names import is_collective, is_exchange, is_gloo
 from walkthrough.trace.steps import ROLES, Steps, is_mark, of_steps, roles
 
-_EXCHANGE = re.compile("send_?recv|all_?to_?all")
 _EXCHANGE_ON_CPU = re.compile("gloo:(send|recv|all_to_all)")
-_ON_CPU = re.compile("gloo:")
-_MARK = re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|record_param_comms")
 # What runs around collectives and waits for them: it computes nothing itself, and hides nothing.
 _AROUND = re.compile(
     r"gloo:|_?c10d|record_param_comms|autograd::engine::evaluate_function|torch::autograd::AccumulateGrad"
@@ -37,26 +38,6 @@ class Communication(Struct, frozen=True):
     def exposed_us(self) -> float:
         """µs in which only communication ran; waiting for other ranks is part of it."""
         return self.us - self.hidden_us
-
-
-def is_collective(name: str) -> bool:
-    """True for the name of a collective's kernel."""
-    return kind(name) == COLLECTIVE
-
-
-def is_gloo(name: str) -> bool:
-    """True for the mark of one of gloo's collectives, on the CPU."""
-    return _ON_CPU.match(name) is not None
-
-
-def is_collective_mark(name: str) -> bool:
-    """True for what marks a collective on the CPU, of any library."""
-    return _MARK.match(name) is not None
-
-
-def is_exchange(name: str) -> bool:
-    """True for a collective that exchanges what ranks computed of their batches: all-to-all, send and receive."""
-    return is_collective(name) and _EXCHANGE.search(name.lower()) is not None
 
 
 def communication(trace: Trace, steps: Steps) -> Communication | None:

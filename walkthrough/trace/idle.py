@@ -1,20 +1,15 @@
 """Why a GPU runs no kernel: mostly what the CPU was doing meanwhile. The plugin has no such view."""
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Trace, launches
+from walkthrough.trace.columns import Trace
 from walkthrough.trace.intervals import Cover, shares
 from walkthrough.trace.steps import Steps, is_loading, is_mark
 
 CAUSES: tuple[str, ...] = ("copy", "queued", "dataloader", "synchronisation", "setup", "launch", "other")
-_SETUP = re.compile(
-    r"Malloc|Free|Host(Alloc|Register)|(Module|Library)Load|Init|Ctx|(Stream|Event)Create|StreamPriorityRange|GetDeviceProp"
-)
-LONG_LAUNCH = 2_000  # µs: with the GPU idle, a call that launches for so long is loading the kernel's code
 LAUNCH_LATENCY = 20  # µs from a launch's end to its kernel on an idle GPU, and some reserve: 2 to 10 are usual
 
 
@@ -24,7 +19,7 @@ class Idle(Struct, frozen=True):
     copy: the GPU was copying or setting memory, or the CPU was inside a call that copies. queued: work that the GPU
     could begin was launched already (see `pending`), so it did not wait for the CPU, whatever that did. dataloader: the
     training loop waited for a batch. synchronisation: the CPU was inside a call that waits for the GPU. setup: inside a
-    call that allocates memory, loads code (as does a launch longer than `LONG_LAUNCH`) or initialises the GPU. launch:
+    call that allocates memory, loads code (as does a long launch, see `columns.Calls`) or initialises the GPU. launch:
     the CPU was running operators or calling the runtime, too slowly to keep the GPU busy. other: none of these, so
     Python or something that was not recorded.
 
@@ -67,10 +62,7 @@ def idle(trace: Trace, steps: Steps, device: int) -> Idle:
     kernels, runtime, operators = trace.kernels, trace.runtime, trace.operators
     busy = kernels.cover(kernels.device == device)
     gaps = busy.gaps(steps.start, steps.end)
-    copying = trace.named(runtime, lambda name: "emcpy" in name)
-    waiting = trace.named(runtime, lambda name: "ynchronize" in name)
-    long_launch = trace.named(runtime, lambda name: "Launch" in name) & (runtime.duration > LONG_LAUNCH)
-    setting_up = (trace.named(runtime, _SETUP.search) | long_launch) & ~copying & ~waiting
+    waiting, copying, setting_up = trace.calls.waits, trace.calls.copies, trace.calls.sets_up
     loading = trace.named(operators, is_loading)
     marks = trace.named(operators, is_mark)
     queued = pending(trace, device) | _launched_before(trace, gaps, device)
@@ -101,9 +93,8 @@ def pending(trace: Trace, device: int) -> Cover:
     launched, begun = [], []
     for spans in (trace.kernels, trace.copies, trace.sets):
         here = spans.where(spans.device == device)
-        call = launches(trace, here)
-        known = call >= 0
-        launched.append(trace.runtime.end[call[known]] + LAUNCH_LATENCY)
+        known = here.call >= 0
+        launched.append(trace.runtime.end[here.call[known]] + LAUNCH_LATENCY)
         begun.append(here.start[known])
     return Cover(np.concatenate(launched), np.concatenate(begun))
 
@@ -114,13 +105,12 @@ def stalls(trace: Trace, waits: Idle, most: int = 5) -> list[Stall]:
     gaps = np.argsort(-queued, kind="stable")[:most]
     gaps = gaps[queued[gaps] > 0]
     kernels = trace.kernels.where(trace.kernels.device == waits.device)
-    call = launches(trace, kernels)
     result = []
     for gap in gaps.tolist():
         following = int(np.searchsorted(kernels.start, waits.end[gap]))
         if following == len(kernels):
             continue
-        launch = int(call[following])
+        launch = int(kernels.call[following])
         stream = kernels.thread[following]
         earlier = [spans.start[spans.thread == stream] for spans in (trace.kernels, trace.copies, trace.sets)]
         waited = kernels.start[following] - trace.runtime.end[launch] if launch >= 0 else np.nan
@@ -150,6 +140,6 @@ def _launched_before(trace: Trace, gaps: Cover, device: int) -> Cover:
     """
     kernels = trace.kernels.where(trace.kernels.device == device)
     following = np.searchsorted(kernels.start, gaps.end)
-    call = np.append(launches(trace, kernels), -1)[following]
+    call = np.append(kernels.call, -1)[following]
     launched = np.append(trace.runtime.end, np.inf)[call] <= gaps.start
     return Cover(gaps.start[launched], gaps.end[launched])

@@ -1,4 +1,11 @@
-"""What a kernel's name says."""
+"""What a name says: of a kernel, its kind, whether it uses Tensor Cores, its short form; of an event, communication.
+
+Sources: the libraries' own names (torch's ATen and Inductor, cuDNN, cuBLAS, CUTLASS, MIOpen, Tensile, Composable
+Kernel, aiter, FBGEMM, vLLM, SGLang, TensorRT-LLM, triton_kernels), as they appear in their code and in published traces;
+for Tensor Cores also NVIDIA PyProf's tc.py, torch's mem_eff_attention for fmha_cutlass, and the code named at the rules.
+The profiler plugin's list of kernels with Tensor Cores (torch-tb-profiler 0.4.3) is from 2020; these rules also answer
+"cannot tell".
+"""
 
 import re
 from functools import cache
@@ -289,3 +296,42 @@ def is_ordinary(name: str) -> bool:
     """True for a matrix product or a convolution without Tensor Cores."""
     _, pattern = _deciding_rule(name)
     return pattern in _ORDINARY
+
+
+def is_low_precision(name: str) -> bool:
+    """True for a kernel that names a type of 16 bits or fewer."""
+    return _LOW_PRECISION.search(name) is not None
+
+
+def is_tf32(name: str) -> bool:
+    """True for a kernel that multiplies in TF32, or on AMD in its TF32."""
+    return _TF32.search(name) is not None
+
+
+def is_amd_fp32(name: str) -> bool:
+    """True for a matrix product or convolution of AMD's libraries in float32."""
+    return _AMD_FP32.search(name) is not None
+
+
+_EXCHANGE = re.compile("send_?recv|all_?to_?all")
+_MARK = re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|record_param_comms")
+
+
+def is_collective(name: str) -> bool:
+    """True for the name of a collective's kernel."""
+    return kind(name) == COLLECTIVE
+
+
+def is_gloo(name: str) -> bool:
+    """True for the mark of one of gloo's collectives, on the CPU."""
+    return name.startswith("gloo:")
+
+
+def is_collective_mark(name: str) -> bool:
+    """True for what marks a collective on the CPU, of any library."""
+    return _MARK.match(name) is not None
+
+
+def is_exchange(name: str) -> bool:
+    """True for a collective that exchanges what ranks computed of their batches: all-to-all, send and receive."""
+    return is_collective(name) and _EXCHANGE.search(name.lower()) is not None

@@ -1,4 +1,9 @@
-"""Kernels by name and by kind, the GPUs' utilisation, and their use of Tensor Cores."""
+"""Kernels by name and by kind, the GPUs' utilisation, and their use of Tensor Cores.
+
+Definitions: torch-tb-profiler 0.4.3, gpu_metrics_parser.py (utilisation, SM efficiency, occupancy; over the time from
+the start of the first step to the end of the last one, as in its Overview) and tensor_cores_parser.py (shares of the
+time of the kernels that operators launched).
+"""
 
 import re
 from collections.abc import Callable, Container, Iterable
@@ -13,14 +18,10 @@ from walkthrough.trace.columns import (
     distinct,
     graph_launched,
     launched_in,
-    launches,
     launching_operators,
 )
 from walkthrough.trace.intervals import Cover, integral
 from walkthrough.trace.kernel_names import (
-    _AMD_FP32,
-    _LOW_PRECISION,
-    _TF32,
     COPY,
     ELEMENTWISE,
     ELIGIBLE,
@@ -30,12 +31,15 @@ from walkthrough.trace.kernel_names import (
     OTHER,
     REDUCTION,
     halves_under_autocast,
+    is_amd_fp32,
+    is_low_precision,
     is_ordinary,
+    is_tf32,
     kind,
     uses_tensor_cores,
 )
 from walkthrough.trace.memory import Copies, copies
-from walkthrough.trace.operators import optimizer_calls, own_times
+from walkthrough.trace.operators import optimizer_calls
 from walkthrough.trace.steps import Steps, of_steps
 
 # Of these kinds, a kernel that Optimizer.step launches is the optimizer's; its matrix products and collectives stay.
@@ -65,7 +69,7 @@ def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
     time = Cover(steps.start, steps.end).within(kernels.start, kernels.end)
     stepping = optimizer_calls(trace).own
     if len(stepping.start):
-        launched = launched_in(trace, launches(trace, kernels), stepping)
+        launched = launched_in(trace, kernels, stepping)
         number[launched & np.isin(number, [KINDS.index(name) for name in _OPTIMIZERS])] = KINDS.index(OPTIMIZER)
     total = np.bincount(number, weights=time, minlength=len(KINDS)) / max(len(steps.names), 1)
     rows = [(name, float(us)) for name, us in zip(KINDS, total.tolist(), strict=True) if us > 0]
@@ -114,9 +118,8 @@ def tensor_cores(
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)
 
-    call = launches(trace, kernels)
-    graphed = graph_launched(trace, call)
-    operator = launching_operators(trace, np.where(graphed, -1, call))
+    graphed = graph_launched(trace, kernels)
+    operator = launching_operators(trace, np.where(graphed, -1, kernels.call))
     launched = operator >= 0
     if len(operators):
         launched &= trace.named(operators, _is_operator)[operator]
@@ -139,11 +142,11 @@ def tensor_cores(
         innermost = able & ~trace.nesting.has_descendant(able)
         in_innermost |= launched & innermost[operator]
     able_share = _part(time[in_innermost].sum(), time[counted].sum())
-    full = ~trace.named(kernels, _LOW_PRECISION.search) & ~np.isin(kernels.device, old)
-    fp32_matrix = in_innermost & full & (trace.named(kernels, _AMD_FP32.search) if amd else ordinary)
-    tf32_matrix = in_innermost & full & sure & trace.named(kernels, _TF32.search)
+    full = ~trace.named(kernels, is_low_precision) & ~np.isin(kernels.device, old)
+    fp32_matrix = in_innermost & full & (trace.named(kernels, is_amd_fp32) if amd else ordinary)
+    tf32_matrix = in_innermost & full & sure & trace.named(kernels, is_tf32)
     fp32_other = full & ~sure & ~fp32_matrix & trace.named(kernels, halves_under_autocast)
-    fp32_other &= ~launched_in(trace, call, optimizer_calls(trace).per_step)
+    fp32_other &= ~launched_in(trace, kernels, optimizer_calls(trace).per_step)
     return TensorCores(share, unknown, able_share, fp32_matrix, tf32_matrix, fp32_other)
 
 
@@ -195,7 +198,7 @@ class Gpu(Struct, frozen=True):
 
     utilization: of the time, with at least one kernel running. sm_efficiency: of the SMs that had work, estimated:
     blocks per SM of the running kernels, at most 1, over time. occupancy_percent: estimated achieved occupancy of the
-    kernels, weighted by their time. tensor_core_share: see `tensor_cores.py`.
+    kernels, weighted by their time. tensor_core_share: see `TensorCores`.
     """
 
     id: int
@@ -271,55 +274,30 @@ class Kernel(Struct, frozen=True):
     tensor_cores: bool | None
 
 
-class Operator(Struct, frozen=True):
-    """Operators of one name: how many, and their summed µs on the CPU without the operators inside them."""
-
-    name: str
-    count: int
-    us: float
-
-
 class Tables(Struct, frozen=True):
-    """kernels, operators: by name, the longest first; operators only for traces without kernels.
-
-    copies: by direction.
-    """
+    """kernels: by name, the longest first. copies: by direction."""
 
     kernels: list[Kernel]
-    operators: list[Operator]
     copies: dict[str, Copies]
 
 
 def tables(trace: Trace, steps: Steps | None = None) -> Tables:
     """The `Tables` of a whole trace, or of its steps.
 
-    To a step belongs the device work that it called, and the operators that begin while the CPU runs it. A trace that
-    marks no steps is one step as a whole.
+    To a step belongs the device work that it called. A trace that marks no steps is one step as a whole.
     """
     if steps is None or not steps.marked:
-        in_steps = {"kernels": np.ones(len(trace.kernels), bool), "copies": np.ones(len(trace.copies), bool)}
+        of_kernels, of_copies = np.ones(len(trace.kernels), bool), np.ones(len(trace.copies), bool)
     else:
-        in_steps = {name: of_steps(trace, steps, getattr(trace, name)) for name in ("kernels", "copies")}
-    return Tables(
-        _kernels(trace, in_steps["kernels"]),
-        [] if len(trace.kernels) else _operators(trace, steps),
-        copies(trace, in_steps["copies"]),
-    )
+        of_kernels, of_copies = (of_steps(trace, steps, spans) for spans in (trace.kernels, trace.copies))
+    return Tables(by_name(trace, trace.kernels.where(of_kernels)), copies(trace, of_copies))
 
 
-def _kernels(trace: Trace, mask: np.ndarray) -> list[Kernel]:
-    rows = _by_name(trace, trace.kernels.name[mask], trace.kernels.duration[mask])
-    return [Kernel(name, count, us, uses_tensor_cores(name)) for name, count, us in rows]
-
-
-def _operators(trace: Trace, steps: Steps | None) -> list[Operator]:
-    return [Operator(*row) for row in _by_name(trace, *own_times(trace, steps))]
-
-
-def _by_name(trace: Trace, name: np.ndarray, us: np.ndarray) -> list[tuple[str, int, float]]:
-    """(name, count, summed µs), the longest first."""
-    times, counts = np.bincount(name, weights=us), np.bincount(name)
+def by_name(trace: Trace, kernels: Spans) -> list[Kernel]:
+    """The `Kernel`s of some spans, the longest first."""
+    times, counts = np.bincount(kernels.name, weights=kernels.duration), np.bincount(kernels.name)
     rows = [
-        (trace.names[number], int(counts[number]), float(times[number])) for number in np.flatnonzero(counts).tolist()
+        Kernel(trace.names[number], int(counts[number]), float(times[number]), uses_tensor_cores(trace.names[number]))
+        for number in np.flatnonzero(counts).tolist()
     ]
-    return sorted(rows, key=lambda row: (-row[2], row[0]))
+    return sorted(rows, key=lambda row: (-row.us, row.name))

@@ -5,7 +5,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Nesting, Spans, Trace, distinct, launches, launching_operators
+from walkthrough.trace.columns import Nesting, Spans, Trace, distinct, launching_operators
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE
@@ -201,13 +201,13 @@ OUTSIDE = "outside of any operator"
 
 
 class Operator(Struct, frozen=True):
-    """Operators of one name, per step. count: how many; us: on the CPU without the operators inside them.
+    """Operators of one name. count: how many; us: on the CPU without the operators inside them.
 
     device_us: of the kernels that they launched themselves, no operator inside them.
     """
 
     name: str
-    count: float
+    count: int
     us: float
     device_us: float
 
@@ -226,22 +226,21 @@ def by_operator(trace: Trace, steps: Steps) -> list[Operator]:
     if len(trace.kernels):
         mask = of_steps(trace, steps, trace.kernels) if steps.marked else np.ones(len(trace.kernels), bool)
         kernels = trace.kernels.where(mask)
-        operator = launching_operators(trace, launches(trace, kernels))
+        operator = launching_operators(trace, kernels.call)
         known = operator >= 0
         device_us = np.bincount(operators.name[operator[known]], weights=kernels.duration[known], minlength=names)
         outside_us = float(kernels.duration[~known].sum())
-    number = len(steps.names)
     rows = [
-        Operator(trace.names[at], float(count[at]) / number, float(us[at]) / number, float(device_us[at]) / number)
+        Operator(trace.names[at], int(count[at]), float(us[at]), float(device_us[at]))
         for at in np.flatnonzero((count > 0) | (device_us > 0)).tolist()
     ]
     if outside_us > 0:
-        rows.append(Operator(OUTSIDE, 0.0, 0.0, outside_us / number))
+        rows.append(Operator(OUTSIDE, 0, 0.0, outside_us))
     return sorted(rows, key=lambda row: (-row.device_us, -row.us, row.name))
 
 
-def own_times(trace: Trace, steps: Steps | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The names (int64) of all operators, or of those of the steps, and the µs of each without those inside it.
+def own_times(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
+    """The names (int64) of the operators of the steps, and the µs of each without those inside it.
 
     Without marks of steps, of waits for a DataLoader, and of an optimizer's calls that wrap a closure.
     """
@@ -249,7 +248,7 @@ def own_times(trace: Trace, steps: Steps | None = None) -> tuple[np.ndarray, np.
     kept &= ~optimizer_calls(trace).wrapping  # their time is the model's, and Python's
     operators = trace.operators.where(kept)
     own_us = Nesting(operators).own_time()
-    if steps is None or not steps.marked:
+    if not steps.marked:
         return operators.name, own_us
     running = Cover(steps.cpu_start, steps.cpu_end).holds(operators.start)
     return operators.name[running], own_us[running]

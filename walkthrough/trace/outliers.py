@@ -1,5 +1,9 @@
-"""Steps that take far longer than the others, and why."""
+"""Steps that take far longer than the others, and why; the typical ones that remain are those that advice is about.
 
+One step with a gap of its own (a checkpoint, a garbage collection, another program) shifts the mean of three or six.
+"""
+
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,16 +11,25 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from walkthrough.trace.columns import Trace, median
+from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
+from walkthrough.trace.intervals import Cover
 from walkthrough.trace.recording import CHECKPOINT, EVALUATION, NEW_EPOCH
-from walkthrough.trace.steps import ROLES, Steps, first_batch, loading_us
+from walkthrough.trace.steps import ROLES, Steps, is_loading
 
 FEWEST = 3  # steps: of two, neither is the odd one
 FAR = 3.5  # standard deviations, by the median absolute deviation
 LEAST = 0.1  # of the median: less does not matter
 MANIFOLD = 3  # times as long: two steps that differ so much are not of one kind
 _SIGMA = 1.4826  # of a normal distribution, in median absolute deviations
+MORE = 1.5  # times the usual: so many products that only a further forward pass explains them
+UNEXPLAINED = 0.1  # of the usual step: what takes less longer needs no explanation
+EXPLAINED = 0.5  # of what a step takes longer than usual: so much of it explains it
+REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)
+# Of each product one operator; those of attention count beside them.
+_PRODUCT = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_convolution|\w*convolution_overrideable|_scaled_dot_product_\w+)")
+_BACKWARD = re.compile(r"autograd::engine|Backward\d*$")
+_SAVING = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|torch[/\\]distributed[/\\]checkpoint[/\\].*: \w*save$")
 _DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
 
 
@@ -25,9 +38,9 @@ class Outlier(Struct, frozen=True):
 
     role: that whose time exceeds its median most, and by how much. gap_us, cause: the longest stretch inside the step
     in which a GPU ran no kernel, and mostly why; 0.0 and "" without a GPU. reasons: what it does besides training, see
-    `happenings`. wait_us, usual_wait_us: of a step that begins an epoch, how long it waits for its first batch, and how
-    long the median typical step waits for its DataLoader. workers: "" where no processes load; "kept" or "anew" where
-    the recording tells whether an epoch keeps those of the one before, else "yes".
+    `with_reasons`. wait_us, usual_wait_us: of a step that begins an epoch, how long it waits for its first batch, and
+    how long the median typical step waits for its DataLoader. workers: "" where no processes load; "kept" or "anew"
+    where the recording tells whether an epoch keeps those of the one before, else "yes".
     """
 
     name: str
@@ -151,3 +164,117 @@ def _longest_gap(idle: Sequence[Idle], start: float, end: float) -> tuple[float,
         if gap >= 0 and length[gap] > longest:
             longest, cause = float(length[gap]), CAUSES[int(gpu.by_gap[:, gap].argmax())]
     return longest, cause
+
+
+def with_reasons(trace: Trace, steps: Steps) -> Steps:
+    """The steps with their `reasons`: those of `REASONS` that the recording names, or that explain what a step takes.
+
+    A step that begins an epoch asks its DataLoader once more than usual: for the batch that there was none of. A step
+    with an evaluation has more forward passes than usual, and no more backward passes.
+    """
+    start, end, duration = steps.cpu_start, steps.cpu_end, steps.duration
+    recorded: dict[str, set[str]] = {}
+    for happening in trace.recording.happenings if trace.recording else ():
+        recorded.setdefault(happening.step, set()).add(happening.what)
+    found = [recorded.get(name, set()) & set(REASONS) for name in steps.names]
+    usual = _lower_median(duration)
+    longer = np.flatnonzero(duration - usual > UNEXPLAINED * usual).tolist()
+    evaluates = _evaluates(trace, start, end) if longer else []
+    begins_epoch = _begins_epoch(trace, start, end) if longer else []
+    for index in longer:
+        excess = float(duration[index]) - usual
+        if _saving_us(trace, float(start[index]), float(end[index])) >= EXPLAINED * excess:
+            found[index].add(CHECKPOINT)
+        if evaluates[index]:
+            found[index].add(EVALUATION)
+        if begins_epoch[index] and not found[index]:
+            first = first_batch(trace, float(start[index]), float(end[index]))
+            if first.workers or first.us >= EXPLAINED * excess:
+                found[index].add(NEW_EPOCH)
+    reasons = [tuple(reason for reason in REASONS if reason in step) for step in found]
+    return replace(steps, reasons=reasons)
+
+
+class FirstBatch(Struct, frozen=True):
+    """How a step waits for its DataLoader. us: the longest wait, see `first_batch`. workers: whether processes load."""
+
+    us: float
+    workers: bool
+
+
+def first_batch(trace: Trace, start: float, end: float) -> FirstBatch:
+    """The longest wait for a batch in [start, end), µs.
+
+    Two waits with nothing computed between them are one: a new epoch's is from the call that finds the last one's end
+    to the end of the call that returns the first batch. The time between them starts the worker processes.
+    """
+    waits = _loads(trace)
+    waits = waits.where((waits.start >= start) & (waits.start < end))
+    if not len(waits):
+        return FirstBatch(0.0, False)
+    workers = any("MultiProcessing" in trace.names[number] for number in set(waits.name.tolist()))
+    computing = np.sort(trace.operators.start[trace.named(trace.operators, _computes)])
+    between = np.searchsorted(computing, waits.start[1:]) > np.searchsorted(computing, waits.end[:-1])
+    joined = np.where(between, 0.0, waits.end[1:] - waits.start[:-1])
+    return FirstBatch(float(max(waits.duration.max(), joined.max(initial=0.0))), workers)
+
+
+def loading_us(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """µs that the DataLoader's marks fill of each interval [start, end), float64."""
+    return _loads(trace).cover().within(start, end)
+
+
+def _loads(trace: Trace) -> Spans:
+    return trace.operators.where(trace.named(trace.operators, is_loading))
+
+
+def _computes(name: str) -> bool:
+    return bool(_PRODUCT.fullmatch(name) or _BACKWARD.search(name)) or name.startswith("Optimizer.")
+
+
+def _products(trace: Trace) -> np.ndarray:
+    return trace.named(trace.operators, _PRODUCT.fullmatch)
+
+
+def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """How many of the times `at` lie in each interval."""
+    at = np.sort(at)
+    return np.searchsorted(at, end) - np.searchsorted(at, start)
+
+
+def _lower_median(values: np.ndarray) -> float:
+    """The median; of an even count, the lower of the two in the middle: of two steps, the one that does less."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
+
+
+def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """A mask: steps that asked their DataLoader once more than usual."""
+    calls = _counts(_loads(trace).start, start, end)
+    usual = _lower_median(calls)
+    return (usual > 0) & (calls == usual + 1)
+
+
+def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """A mask: steps with more forward passes than usual, by their products or else by their batches."""
+    operators = trace.operators
+    backward = trace.named(operators, _BACKWARD.search)
+    passes = _counts(operators.start[backward], start, end)
+    usual_passes = _lower_median(passes)
+    if not usual_passes:
+        return np.zeros(len(start), bool)
+    outside = _products(trace) & ~operators.cover(backward).holds(operators.start)
+    forward = _counts(operators.start[outside], start, end)
+    more = np.maximum(passes / usual_passes, 1.0) * MORE
+    if usual := _lower_median(forward):
+        return forward >= usual * more
+    batches = _counts(_loads(trace).start, start, end)
+    return batches >= max(_lower_median(batches), 1.0) * more + 1
+
+
+def _saving_us(trace: Trace, start: float, end: float) -> float:
+    """µs inside [start, end) in which torch saves a file; needs a trace with stacks."""
+    python = trace.python
+    if not len(python):
+        return 0.0
+    saving = trace.named(python, _SAVING.search)
+    return float(Cover(python.start[saving], python.end[saving]).within(start, end))

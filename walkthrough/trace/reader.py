@@ -12,7 +12,7 @@ import numpy as np
 from walkthrough.results.errors import InputError
 from walkthrough.trace.chrome_trace import PLAIN, Args, Chunks, Decoders, Event, Number
 from walkthrough.trace.chrome_trace import events as events_of_trace
-from walkthrough.trace.columns import MemoryEvents, Spans, Trace
+from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of
 from walkthrough.trace.recording import recording
 
 if TYPE_CHECKING:  # only the timeline needs it
@@ -52,9 +52,9 @@ Table = dict[str, np.ndarray]  # columns of equal length by their names
 def read(path: str | Path | Chunks, details: bool = False) -> Trace:
     """Read a trace of torch.profiler, of any year and device.
 
-    path: of a file, JSON or gzipped JSON; or the `source.Chunks` of one. details: whether to keep what the timeline
-    shows of the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not
-    a trace, or is larger than allowed. Damaged parts are left out, with a line in `Trace.warnings`.
+    path: of a file, JSON or gzipped JSON; or the `Chunks` of one. details: whether to keep what the timeline shows of
+    the events' arguments too, which takes longer. Raises InputError if it cannot be read, is not a trace, or is larger
+    than allowed. A damaged file is read up to the damage, with a line in `Trace.warnings`.
     """
     chunks = path if isinstance(path, Chunks) else Chunks(path)
     header: dict[str, object] = {}
@@ -183,6 +183,10 @@ class _Columns:
         merged = [threads.setdefault((str(pid), str(tid)), len(threads)) for pid, tid in self.threads]
         for table in filter(None, tables.values()):
             table["thread"] = np.array(merged)[table["thread"]]
+        runtime = _spans(tables[RUNTIME])
+        for kind in (KERNEL, COPY, SET):
+            if table := tables[kind]:
+                table["call"] = calls_of(runtime, table["correlation"])
         memory = tables.pop(MEMORY) or {"start": np.empty(0)}
         return Trace(
             file=path,
@@ -190,7 +194,7 @@ class _Columns:
             names=[(name or "")[:MAX_NAME] for name in self.names],
             threads=list(threads),
             operators=_spans(tables[OPERATOR]),
-            runtime=_spans(tables[RUNTIME]),
+            runtime=runtime,
             kernels=_spans(tables[KERNEL]),
             copies=_spans(tables[COPY]),
             sets=_spans(tables[SET]),

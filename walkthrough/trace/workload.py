@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace, distinct, graph_launched, launches
+from walkthrough.trace.columns import Spans, Trace, distinct, graph_launched
 from walkthrough.trace.idle import Idle
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.operators import COMPILED
@@ -135,7 +135,7 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
     if idle:
         working = 1 - float(np.mean([gpu.total_us for gpu in idle])) / total
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
-    graphed = float(graph_launched(trace, launches(trace, kernels)).mean()) if len(kernels) else 0.0
+    graphed = float(graph_launched(trace, kernels).mean()) if len(kernels) else 0.0
     captured = captures(trace)
     fused = _any(trace, [kernels], _COMPILED_KERNELS)
     if len(captured.start) and not graphed:  # what runs between captures prepares the next one

@@ -15,7 +15,6 @@ from walkthrough.advice.summary import Summary, summarize
 from walkthrough.compare import markdown
 from walkthrough.compare.markdown import code, escaped
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.operators import by_operator
 from walkthrough.trace.steps import ROLES
 from walkthrough.trace.units import fine_time_text
 
@@ -148,16 +147,20 @@ def read_one_by_one(shown: Summary) -> Evidence:
 
 def table_by_table(shown: Summary) -> Evidence:
     """Of a model that looks up each column in an embedding of its own."""
-    lookups, rows = _count(shown, "aten::embedding"), by_operator(shown.trace, shown.steps)
-    often = [item for item in rows if item.count >= lookups]
-    own = sum(item.us for item in often)
-    optimizer = sum(item.us for item in rows if item.name.startswith("Optimizer."))
+    count, rows = len(shown.steps.names), shown.analysis.operators
+    lookups = _count(shown, "aten::embedding")
+    often = [item for item in rows if item.count >= lookups * count]
+    own = sum(item.us for item in often) / count
+    optimizer = sum(item.us for item in rows if item.name.startswith("Optimizer.")) / count
     python = float(shown.steps.breakdown[ROLES.index("other")].mean())
     return Evidence(
         [
             (code("aten::embedding"), f"{lookups:.0f} per step"),
             (code("aten::embedding_dense_backward"), f"{_count(shown, 'aten::embedding_dense_backward'):.0f} per step"),
-            (f"operators with a count of {lookups:.0f} or more", f"{sum(item.count for item in often):.0f} per step"),
+            (
+                f"operators with a count of {lookups:.0f} or more",
+                f"{sum(item.count for item in often) / count:.0f} per step",
+            ),
             ("their own time, of a step", _of_step(shown, own)),
             ("Python between operators; the optimizer's own", f"{fine_time_text(python)}; {fine_time_text(optimizer)}"),
         ],
@@ -186,7 +189,8 @@ def _samples(shown: Summary) -> float:
 
 def _count(shown: Summary, name: str) -> float:
     """Operators of that name per step."""
-    return sum(item.count for item in by_operator(shown.trace, shown.steps) if item.name == name)
+    count = sum(item.count for item in shown.analysis.operators if item.name == name)
+    return count / len(shown.steps.names)
 
 
 def _of_step(shown: Summary, us: float) -> str:

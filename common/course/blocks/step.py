@@ -157,8 +157,8 @@ def busiest(course: Course, step: str) -> str:
     summary = course.shown.summaries.get(step)
     if summary is None:
         return f"The trace of `{step}` cannot be read."
-    in_steps = summary.analysis.tables
-    longest, what = (in_steps.kernels, "kernel") if in_steps.kernels else (in_steps.operators, "operator on the CPU")
+    kernels = summary.analysis.tables.kernels
+    longest, what = (kernels, "kernel") if kernels else (summary.analysis.operators, "operator on the CPU")
     count = len(summary.analysis.steps.names)
     total = sum(item.us for item in longest)
     rows = [

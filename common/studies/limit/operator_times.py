@@ -29,7 +29,7 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
     that they launched. The optimizer's operators are those within its step, which the profiler marks.
     """
     from walkthrough.trace import reader
-    from walkthrough.trace.columns import Nesting, launches, launching_operators
+    from walkthrough.trace.columns import Nesting, launching_operators
 
     trace = reader.read(path)
     nest = Nesting(trace.operators)
@@ -38,7 +38,7 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
     if work:
         parts = []
         for table in work:
-            launched = launches(trace, table)
+            launched = table.call
             within = launched >= 0  # the others were launched before the trace began, by a step that is not in it
             parts.append((launching_operators(trace, launched)[within], table.duration[within]))
     else:

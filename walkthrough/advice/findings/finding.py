@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from walkthrough.advice.advice import WORTHWHILE
 from walkthrough.advice.replay import Change
-from walkthrough.trace.columns import Trace, launched_in, launches, launching_operators
+from walkthrough.trace.columns import Trace, launched_in, launching_operators
 from walkthrough.trace.communication import Communication
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.intervals import Cover
@@ -82,7 +82,7 @@ class Look:
     @cached_property
     def call(self) -> np.ndarray:
         """The index of the call that launched each kernel, -1 for none."""
-        return launches(self.trace, self.trace.kernels)
+        return self.trace.kernels.call
 
     @cached_property
     def operator(self) -> np.ndarray:
@@ -136,7 +136,7 @@ class Look:
 
     def launched_in(self, code: Cover) -> np.ndarray:
         """A mask: kernels that `code` (a cover on the CPU) launched."""
-        return launched_in(self.trace, self.call, code)
+        return launched_in(self.trace, self.trace.kernels, code)
 
     def us_per_step(self, kernels: np.ndarray) -> float:
         """µs per step of the kernels of a mask."""

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 
 from walkthrough.advice.findings.finding import Finding, Look
-from walkthrough.trace.columns import distinct, launches
+from walkthrough.trace.columns import distinct
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, Idle, longest_stall
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, short_name
@@ -173,7 +173,7 @@ def blocking_copies(look: Look) -> Finding | None:
     copies, runtime = trace.copies, trace.runtime
     if not len(copies) or not look.idle:
         return None
-    call = launches(trace, copies)
+    call = copies.call
     pageable = trace.named(copies, lambda name: "Pageable" in name)
     synchronous = trace.named(runtime, lambda name: name in ("cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream"))
     blocking = (pageable | np.append(synchronous, False)[call]) & (call >= 0)

@@ -7,7 +7,7 @@ import numpy as np
 from walkthrough.advice.findings.finding import Finding, Look
 from walkthrough.advice.findings.kernels import layout_kernels
 from walkthrough.advice.replay import Change
-from walkthrough.trace.columns import launches, launching_operators
+from walkthrough.trace.columns import launching_operators
 from walkthrough.trace.kernel_names import CONVOLUTION, COPY
 from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import of_steps
@@ -102,7 +102,7 @@ def _copies_text(look: Look, within: np.ndarray, us: float) -> str:
     text = f"{counted(count, 'copy', 'copies')} within the GPU per step, {size_text}, {time_text(us)}"
     text += " with no kernel beside them"
     callers = Counter[str]()
-    operators = launching_operators(trace, launches(trace, trace.copies)[within])
+    operators = launching_operators(trace, trace.copies.call[within])
     for operator, length in zip(operators.tolist(), trace.copies.duration[within].tolist(), strict=True):
         while operator >= 0 and trace.names[trace.operators.name[operator]].startswith(_AROUND):
             operator = int(trace.nesting.parent[operator])

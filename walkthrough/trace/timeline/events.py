@@ -7,8 +7,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from walkthrough.trace.columns import Spans, Trace, launches, launching_operators
-from walkthrough.trace.communication import is_collective_mark
+from walkthrough.trace.columns import Spans, Trace, launching_operators
+from walkthrough.trace.kernel_names import is_collective_mark
 from walkthrough.trace.steps import is_loading, is_step
 
 TABLES = ("operators", "annotations", "python", "runtime", "kernels", "copies", "sets")
@@ -82,7 +82,7 @@ def _of(trace: Trace, kind: str, table: str, mask: np.ndarray | slice) -> Events
     row = np.arange(len(spans))[mask]
     chosen = spans.where(row)
     nothing = np.full(len(row), -1)
-    call = launches(trace, chosen) if kind in ("kernel", "copy") else nothing
+    call = chosen.call if kind in ("kernel", "copy") else nothing
     return Events(
         kind=kind,
         source=np.full(len(row), TABLES.index(table)),

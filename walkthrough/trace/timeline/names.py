@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from walkthrough.trace.columns import Trace, distinct
-from walkthrough.trace.communication import is_collective
+from walkthrough.trace.kernel_names import is_collective
 from walkthrough.trace.operators import stepping_thread
 
 MAIN, AUTOGRAD = "main thread", "autograd"

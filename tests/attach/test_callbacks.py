@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from walkthrough.advice.summary import summarize
 from walkthrough.attach.callbacks import StepProfiler, lightning_callback, trainer_callback
 from walkthrough.results.errors import InputError
-from walkthrough.trace.chrome_trace import traces_in
+from walkthrough.results.folder import traces_in
 
 
 @pytest.fixture(autouse=True)

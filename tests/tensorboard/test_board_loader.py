@@ -11,8 +11,8 @@ import pytest
 from support.board import PATIENCE, only_kernels
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.trace import chrome_trace
-from walkthrough.trace.chrome_trace import traces_in as traces_in_of_trace
+from walkthrough.results import folder as results_folder
+from walkthrough.results.folder import traces_in as traces_in_of_trace
 
 pytest.importorskip("torch_tb_profiler")
 DYING = (str(Path(__file__).with_name("dying_reader.py")),)
@@ -267,11 +267,11 @@ def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_p
         (folder / "b.pt.trace.json").unlink()
         return found
 
-    monkeypatch.setattr(chrome_trace, "traces_in", then_vanishes)
+    monkeypatch.setattr(results_folder, "traces_in", then_vanishes)
     (run,) = runs.Runs([("", str(tmp_path / "logs"))]).latest().values()
     assert (len(found), list(run.traces), len(run.versions)) == (2, ["a.pt.trace.json"], 1)
     names = ["a.pt.trace.json", "b.pt.trace.json"]  # as listed before it vanished
-    monkeypatch.setattr(chrome_trace, "traces_in", traces_in)
+    monkeypatch.setattr(results_folder, "traces_in", traces_in)
     assert list(runs._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
 
 

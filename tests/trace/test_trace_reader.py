@@ -14,8 +14,9 @@ from support.trace_builder import TraceBuilder, two_steps
 
 from walkthrough.advice.summary import summarize
 from walkthrough.results.errors import InputError
+from walkthrough.results.folder import traces_in
 from walkthrough.trace import chrome_trace
-from walkthrough.trace.chrome_trace import PARTIAL, Chunks, _decode_run, traces_in
+from walkthrough.trace.chrome_trace import PARTIAL, Chunks, _decode_run
 from walkthrough.trace.reader import MAX_NAME, rank_of, read
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"

@@ -11,7 +11,8 @@ from typing import Any
 from walkthrough.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, folder, printable, whole_number
-from walkthrough.trace.chrome_trace import MAX_SIZE, traces_in
+from walkthrough.results.folder import traces_in
+from walkthrough.trace.chrome_trace import MAX_SIZE
 
 HELP = "Trace the training in any command, unchanged: walkthrough trace -- python train.py"
 

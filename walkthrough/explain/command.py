@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from walkthrough.results.errors import InputError, printable, size
-from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks, of_training, traces_in
+from walkthrough.results.folder import of_training, traces_in
+from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks
 
 if TYPE_CHECKING:  # numpy and msgspec: imported while the trace is being decompressed
     from walkthrough.advice.summary import Summary

@@ -7,9 +7,9 @@ import msgspec
 
 from walkthrough.advice import ranks
 from walkthrough.results.errors import printable
+from walkthrough.results.folder import of_training
 from walkthrough.tensorboard.runs import Run
 from walkthrough.tensorboard.store import Store
-from walkthrough.trace.chrome_trace import of_training
 from walkthrough.trace.units import micro_sign
 
 MOST = 64  # traces that are compared: each is read

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from common.course.recorded import RECORDS
-from walkthrough.advice.advice import Advice
+from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.summary import Summary, summarize
 from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.predictions import Prediction, cells

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from common.course.others import traces_in
 from common.course.recorded import RECORDS
-from walkthrough.advice.changes import Changes
-from walkthrough.advice.findings.finding import Look
-from walkthrough.advice.replay import Change, Replay
+from walkthrough.advice.catalogue import COSTS
+from walkthrough.advice.gains import Gains
+from walkthrough.advice.replay import Change
 from walkthrough.advice.summary import Summary, summarize
 from walkthrough.explain.view import print_summary
 from walkthrough.records import samples
@@ -139,17 +139,9 @@ def traced_step(summary: Summary, change: str | None = None, around_copy: bool =
     start, end = (np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end"))
     replayed = Change()
     if change:
-        look = Look(
-            trace,
-            summary.analysis.typical.steps,
-            phases(trace, steps),
-            summary.analysis.typical.idle,
-            summary.analysis.typical.communication,
-            summary.analysis.typical.workload,
-            summary.analysis.outliers,
-            steps,
-        )
-        replay, replayed = Replay(trace, steps, usual), Changes(look, summary.analysis.tensor_cores)[change]
+        gains = Gains(summary.analysis.typical)
+        replay = gains.replay
+        replayed = next(gains.change(cost) for cost in COSTS if cost.step == change)
         begins, start, end = replay.timeline(replayed)
         start, end = start[: len(trace.kernels) + len(trace.copies)], end[: len(trace.kernels) + len(trace.copies)]
         begin, length = float(begins[index]), float(replay.step_us(replayed)[index])

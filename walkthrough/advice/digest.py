@@ -16,9 +16,10 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from walkthrough.advice import ranks, wording
-from walkthrough.advice.advice import Advice, gain_text
-from walkthrough.advice.places import longest_gap
+from walkthrough.advice.catalogue import Advice
+from walkthrough.advice.gains import longest_gap
 from walkthrough.advice.summary import Summary, summarize
+from walkthrough.advice.verdict import gain_text
 from walkthrough.results.errors import InputError, one_line_errors, printable
 from walkthrough.trace.chrome_trace import Chunks
 from walkthrough.trace.communication import parts_us
@@ -175,13 +176,15 @@ def _communication(summary: Summary, count: int) -> dict[str, object] | None:
 
 def _advice(summary: Summary, advice: Advice) -> dict[str, Any]:
     """An `Advice` with its gain in words and its gap, in the times of `lanes`."""
-    place, origin = longest_gap(summary, advice), float(summary.analysis.steps.cpu_start[0])
+    place, origin = longest_gap(summary.analysis, advice), float(summary.analysis.steps.cpu_start[0])
     gap = place and {
         "start": round(place.start - origin, 3),
         "end": round(place.end - origin, 3),
         "device": place.device,
     }
-    return asdict(advice) | {"why": micro_sign(advice.why), "gain": gain_text(advice), "gap": gap}
+    names = ("step", "title", "share_of_step", "predicted_gain", "estimated_gain")
+    row = {name: getattr(advice, name) for name in names}
+    return row | {"why": micro_sign(advice.why), "gain": gain_text(advice), "gap": gap}
 
 
 def _memory(memory: Memory) -> dict[str, object]:

@@ -9,10 +9,9 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from walkthrough.advice import advice
-from walkthrough.advice.estimates import Combination
-from walkthrough.advice.findings.finding import Finding
-from walkthrough.advice.gains import advise
+from walkthrough.advice.catalogue import Advice
+from walkthrough.advice.evidence import Finding
+from walkthrough.advice.gains import Combination, advise
 from walkthrough.trace.analysis import Analysis, analyze
 from walkthrough.trace.chrome_trace import Chunks
 from walkthrough.trace.kernels import unit_name
@@ -27,8 +26,8 @@ class Summary(Struct, frozen=True):
     """
 
     analysis: Analysis
-    bottlenecks: list[advice.Advice]
-    advice: list[advice.Advice]
+    bottlenecks: list[Advice]
+    advice: list[Advice]
     combined: list[Combination]
     findings: list[Finding]
     verdict: str

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from walkthrough.advice.advice import Advice
+from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.summary import Summary, summarize
 from walkthrough.compare import compare
 from walkthrough.compare.markdown import escaped, table

@@ -6,8 +6,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from walkthrough.advice import wording
-from walkthrough.advice.advice import MOST, gain_text
 from walkthrough.advice.summary import Summary
+from walkthrough.advice.verdict import MOST, gain_text
 from walkthrough.explain.recorded import print_recording
 from walkthrough.explain.step_times import print_breakdown, print_outliers, step_lengths
 from walkthrough.results.errors import printable

@@ -10,8 +10,8 @@ import numpy as np
 
 from common.course import mysteries
 from common.course.recorded import Course
-from walkthrough.advice.advice import gain_text
 from walkthrough.advice.summary import Summary, summarize
+from walkthrough.advice.verdict import gain_text
 from walkthrough.compare import markdown
 from walkthrough.compare.markdown import code, escaped
 from walkthrough.trace.intervals import Cover

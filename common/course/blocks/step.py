@@ -10,7 +10,7 @@ from common.course import figures
 from common.course.blocks.page import measured
 from common.course.blocks.published import published
 from common.course.recorded import Course
-from walkthrough.advice.advice import Advice
+from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.summary import Summary
 from walkthrough.compare import markdown, runner
 from walkthrough.compare.compare import Row

@@ -1,0 +1,505 @@
+"""What kernels cost: precision, layout, attention in parts, chains of pointwise kernels, sizes, recomputation."""
+
+import re
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from walkthrough.advice.evidence import (
+    WORTHWHILE,
+    Evidence,
+    Finding,
+    bounded,
+    no_effect,
+    once,
+    share_within,
+    step_time,
+    worthwhile,
+)
+from walkthrough.advice.replay import Change
+from walkthrough.trace.analysis import Analysis
+from walkthrough.trace.columns import distinct, launching_operators, quantile
+from walkthrough.trace.intervals import Cover
+from walkthrough.trace.kernel_names import (
+    CONVOLUTION,
+    COPY,
+    DEPTHWISE,
+    ELEMENTWISE,
+    LAYOUT,
+    MATRIX,
+    NORMALISATION,
+    REDUCTION,
+    is_ordinary,
+    short_name,
+)
+from walkthrough.trace.kernels import has_tf32, is_amd, unit_name
+from walkthrough.trace.memory import direction
+from walkthrough.trace.steps import of_steps
+from walkthrough.trace.units import counted, time_text
+
+# How many times as many matrix operations per second in fp16 or bf16 with Tensor Cores, summed in fp32, as in fp32
+# without, by compute capability. Dense; NVIDIA's data sheets of V100, T4, A100, A10, L4, H100 (SXM), B200, RTX 5090.
+MATRIX_RATIO = {"7.0": 8, "7.5": 8, "8.0": 16, "8.6": 4, "8.9": 4, "9.0": 15, "10.0": 28, "12.0": 2}
+# Of the data sheet's rate, what matrix products and convolutions reach in practice: medians over those with recorded
+# shapes in the public traces that tests/data/public_traces.md names. 16 bits: 7749 in 16 traces (T; H100, B200 and
+# MI300X), half of them from 0.05 to 0.53. fp32: 1932 in two traces (K; V100), half of them from 0.55 to 0.81.
+REACHED_16_BITS, REACHED_FP32 = 0.25, 0.61
+HALF_THE_BYTES = 2.0  # times faster, for a kernel that memory bounds, and for TF32: the data sheets' ratio to 16 bits
+_BATCHED = ("aten::bmm", "aten::baddbmm")
+_SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::softmax")
+_BETWEEN = 8  # elementwise kernels between a product and softmax, at most: scale, mask, dropout and casts
+_ALIGNED = 16  # bytes, for the widest loads of a matrix kernel
+_ELEMENT_BYTES = {"c10::half": 2, "c10::bfloat16": 2}  # fp32 has no such limit without Tensor Cores
+_UNALIGNED = r"align[12](?![0-9])"
+_FORWARD = {
+    f"aten::{name}"
+    for name in ("convolution", "linear", "batch_norm", "layer_norm", "native_batch_norm", "cudnn_convolution")
+}
+_ENGINE = re.compile("autograd::engine::evaluate_function|.*CheckpointFunctionBackward")
+_PERMUTING = {"aten::contiguous", "aten::reshape"}  # they copy only where the order of the elements changes
+_FILLS_AND_CASTS = r"subtensorop"  # MIOpen's, before and after a convolution that sums parts in float32
+_DDP_COPIES = "ddp.reducer::copy_bucket_to_grad"
+_AROUND = ("aten::", "autograd::", "ProfilerStep#")  # operators that do not tell whose copy it is
+
+
+def without(kernels: np.ndarray) -> Change:
+    """The kernels of a mask are gone."""
+    return Change(kernels=np.where(kernels, 0.0, 1.0))
+
+
+@once
+def shortest_us(a: Analysis) -> float:
+    """The fixed cost of a kernel, as the shortest in the trace show it."""
+    return quantile(a.trace.kernels.duration, 0.05)
+
+
+# Precision.
+
+
+def mixed_precision(a: Analysis) -> Evidence:
+    """At best the matrix work in float32 is gone, and that in TF32 and the other kernels move half as many bytes."""
+    kernels, units, cores = a.trace.kernels, unit_name(a.trace), a.tensor_cores
+    majors = [gpu["computeMajor"] for gpu in a.trace.gpu_properties if isinstance(gpu.get("computeMajor"), int)]
+    if majors and max(majors) < 7:
+        return no_effect(f"this GPU has no {units}")
+    full, matrix, all_work = (
+        share_within(a, kernels.cover(mask))
+        for mask in (
+            cores.fp32_matrix,
+            cores.fp32_matrix | cores.tf32_matrix,
+            cores.fp32_matrix | cores.tf32_matrix | cores.fp32_other,
+        )
+    )
+    tf32, others = matrix - full, all_work - matrix
+    kernels_text = "in float32" if is_amd(a.trace) else "in kernels without Tensor Cores"
+    why = f"{step_time(a, full)} of a step are matrix products and convolutions {kernels_text}"
+    if tf32 >= WORTHWHILE:
+        why += f", another {step_time(a, tf32)} such in TF32, which take half as long in 16 bits"
+    if others >= WORTHWHILE:
+        why += f", and other kernels in float32, {step_time(a, others)}, may move half as many bytes"
+    return Evidence(why, min(full + tf32 / 2, 1.0), bounded("", full + (tf32 + others) / 2).gain)
+
+
+def in_16_bits(a: Analysis) -> Change:
+    """Autocast in an unchanged program. What it adds, casts of weights and gradients, is left out.
+
+    To check `REACHED_16_BITS`: of ResNet-50's kernel time on a V100 two thirds are matrix work (K's traces), so it
+    would run 2.7 times as fast. NVIDIA measured 2.3 times with pytorch-20.06, and 3.3 with 21.03, in channels_last
+    (NVIDIA/DeepLearningExamples, one GPU); BERT-large gained more, 3.5 to 4.1. From TF32, on an A100, both gained
+    1.8 with 20.06.
+    """
+    cores, duration = a.tensor_cores, np.maximum(a.trace.kernels.duration, 1e-9)
+    faster = np.where(cores.fp32_matrix, _matrix_ratio(a), 1.0)
+    faster[cores.tf32_matrix | cores.fp32_other] = HALF_THE_BYTES
+    return Change(kernels=np.maximum(1 / faster, np.minimum(1.0, shortest_us(a) / duration)))
+
+
+def _matrix_ratio(a: Analysis) -> float:
+    """How many times faster a matrix product is in 16 bits than in fp32: by what both reach; on AMD half the bytes.
+
+    AMD's GPUs are not in the table, and some have the compute capability of one that is.
+    """
+    if is_amd(a.trace):
+        return HALF_THE_BYTES
+    versions = [(gpu.get("computeMajor"), gpu.get("computeMinor")) for gpu in a.trace.gpu_properties]
+    known = [MATRIX_RATIO.get(f"{major}.{minor}") for major, minor in versions]
+    ratio = max(filter(None, known), default=MATRIX_RATIO["7.0"])
+    return max(HALF_THE_BYTES, ratio * REACHED_16_BITS / REACHED_FP32)
+
+
+def precision_mix(a: Analysis) -> Finding | None:
+    """Matrix kernels of several precisions in one step."""
+    matrix = a.of_kind(MATRIX, CONVOLUTION)
+    half = matrix & a.named(r"half|bf16|bfloat16|fp16|h884|h1688|h16816|_hh?s?_|f16")
+    tf32 = matrix & ~half & a.named(r"tf32|s1688|_s884|16x8x8_f32")
+    full = matrix & ~half & ~tf32 & (a.named(is_ordinary) | a.named("_sb_"))
+    full &= a.named(r"sgemm|ffma|simt|scudnn|_f32f32_f32f32|float|_sb_")
+    shares = {name: a.share_of_kernels(mask) for name, mask in (("fp32", full), ("TF32", tf32), ("16 bits", half))}
+    us = a.us_per_step(full)
+    if min(shares["fp32"], max(shares["TF32"], shares["16 bits"])) < WORTHWHILE or not worthwhile(a, us):
+        return None
+    common = Counter(a.trace.names[number] for number in a.trace.kernels.name[full].tolist()).most_common(1)
+    named = f"; for example {short_name(common[0][0], 60)}" if common else ""
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= WORTHWHILE)
+    return Finding(
+        "precision_mix",
+        "matrix products in several precisions",
+        f"{listed} of the kernels' time{named}",
+        us,
+        "bring what stays in fp32 under autocast"
+        + (", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)" if has_tf32(a.trace) else ""),
+        when=a.while_running(full),
+    )
+
+
+# Attention in parts.
+
+
+@once
+def _attention(a: Analysis) -> tuple[np.ndarray, np.ndarray, int]:
+    """Masks of the kernels of attention in parts, and of those between its products; how often the steps have it."""
+    product = a.launched_by(*_BATCHED)
+    softmax = a.launched_by(*_SOFTMAX) & a.named("softmax")
+    pointwise = a.of_kind(ELEMENTWISE, COPY, REDUCTION) & ~softmax & ~product
+    order, thread = a.in_stream_order, a.trace.kernels.thread
+    part, between, count = np.zeros(len(order), bool), np.zeros(len(order), bool), 0
+    if not softmax.any() or not product.any():
+        return part, between, count
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    for index in np.flatnonzero(softmax).tolist():
+        before, after = (_beside(order, int(place[index]), way, product, pointwise) for way in (-1, 1))
+        if not before or not after or not thread[before[-1]] == thread[index] == thread[after[-1]]:
+            continue
+        count += int(a.us_in_steps[index] > 0)
+        part[[*before, index, *after]] = True
+        between[[*before[:-1], index, *after[:-1]]] = True
+    return part, between, count
+
+
+def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: np.ndarray) -> list[int]:
+    """The kernels from the one beside `at` to the first `wanted` one; [] if not all before it are `between`."""
+    found: list[int] = []
+    for place in range(at + way, at + way * (_BETWEEN + 2), way):
+        if not 0 <= place < len(order):
+            return []
+        found.append(int(order[place]))
+        if wanted[found[-1]]:
+            return found
+        if not between[found[-1]]:
+            return []
+    return []
+
+
+def fused_attention(a: Analysis) -> Evidence:
+    """Kernels between the products of attention in parts; they go, at least."""
+    us = a.us_per_step(_attention(a)[1])
+    why = f"{time_text(us)} of a step are softmax and elementwise kernels between the two products of attention"
+    how = "scaled_dot_product_attention is one kernel, which does not store the matrix of scores"
+    return bounded(f"{why}: {how}", a.share_of_steps(us))
+
+
+def one_attention_kernel(a: Analysis) -> Change:
+    """Nothing runs between the products of attention."""
+    return without(_attention(a)[1])
+
+
+def unfused_attention(a: Analysis) -> Finding | None:
+    """A batched product, softmax and a batched product in stream order, with only elementwise kernels between."""
+    part, between, count = _attention(a)
+    us = a.us_per_step(part)
+    if not worthwhile(a, us):
+        return None
+    products = part & a.launched_by(*_BATCHED)
+    unaligned = a.us_per_step(products & a.named(_UNALIGNED))
+    aligned = f"; {time_text(unaligned)} of it products of rows that are not aligned" if unaligned >= us / 10 else ""
+    return Finding(
+        "unfused_attention",
+        "attention in separate kernels",
+        f"{count / a.step_count:.0f}x per step a batched product, softmax and another batched product, "
+        f"{time_text(a.us_per_step(between))} of it softmax and elementwise kernels between them"
+        f"{_shapes(a, products)}{aligned}; {a.share_of_kernels(part):.0%} of the kernels' time",
+        us,
+        "call torch.nn.functional.scaled_dot_product_attention, which never stores the matrix of scores",
+        without(between),
+        when=a.while_running(part),
+    )
+
+
+# Sizes of matrix products.
+
+
+def misaligned_matmul(a: Analysis) -> Finding | None:
+    """Matrix products whose kernels load one or two elements at a time, or whose rows are no multiples of 16 bytes.
+
+    Not those of attention in parts: fused attention, which `unfused_attention` asks for, does not have them.
+    """
+    matrix = a.of_kind(MATRIX) & ~_attention(a)[0]
+    by_name = matrix & a.named(_UNALIGNED)
+    odd = np.array([_is_odd(*inputs) for inputs in a.trace.inputs] + [False])
+    operators = a.trace.operators
+    by_shape = matrix & odd[np.append(operators.inputs, -1)[a.launching_operator]] if len(operators) else by_name
+    bad = by_name | by_shape
+    us = a.us_per_step(bad)
+    if not worthwhile(a, us):
+        return None
+    count, named = a.count_per_step(bad), a.count_per_step(by_name)
+    built = "" if not named else ", built" if named == count else f", {named:.0f} of them built"
+    rows = f"{built} for rows that are not aligned (align1, align2)" if named else ""
+    return Finding(
+        "misaligned_matmul",
+        "matrix products with unaligned sizes",
+        f"{counted(count, 'kernel', 'kernels')} per step{rows}{_shapes(a, bad)}: a last dimension that is no "
+        f"multiple of {_ALIGNED} bytes",
+        us,
+        "pad vocabulary, classes, sequence length and hidden sizes to multiples of 8 elements (64 is better)",
+        when=a.while_running(bad),
+    )
+
+
+def _is_odd(shapes: bytes, types: bytes) -> bool:
+    """Whether a last dimension of a matrix of half precision is no multiple of 16 bytes."""
+    try:
+        dims, names = msgspec.json.decode(shapes), msgspec.json.decode(types)
+        for shape, name in zip(dims, names, strict=False):
+            size = _ELEMENT_BYTES.get(str(name).lower())
+            if size and len(shape) >= 2 and min(shape[-2:]) > 1 and shape[-1] * size % _ALIGNED:
+                return True
+    except (msgspec.DecodeError, TypeError, ValueError):
+        return False
+    return False
+
+
+def _shapes(a: Analysis, kernels: np.ndarray) -> str:
+    """The inputs' shapes that take the most time, as text, "" where they are not recorded."""
+    operators = a.trace.operators
+    if not len(operators):
+        return ""
+    inputs = np.append(operators.inputs, -1)[a.launching_operator[kernels]]
+    times = np.bincount(inputs + 1, weights=a.us_in_steps[kernels], minlength=1)
+    times[0] = 0.0
+    if not times.any():
+        return ""
+    try:
+        dims = msgspec.json.decode(a.trace.inputs[int(np.argmax(times)) - 1][0])
+        shapes = [shape for shape in dims if isinstance(shape, list) and len(shape) >= 2]
+    except (msgspec.DecodeError, TypeError):
+        return ""
+    return f" (mostly {' @ '.join(str(shape) for shape in shapes[-2:])})" if shapes else ""
+
+
+# Chains of pointwise kernels, which compiled code fuses.
+
+
+@once
+def _chains(a: Analysis) -> np.ndarray:
+    """The number of the chain of pointwise kernels and reductions that each kernel is in, from 1; 0 for none.
+
+    A chain is in one stream. Not the optimizer's kernels, which compiling the model leaves as they are: for those there
+    is `unfused_optimizer`.
+    """
+    pointwise = a.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION) | (a.of_kind(COPY) & a.named("elementwise"))
+    pointwise &= ~a.named("^triton_") & ~a.launched_in(a.phases.optimizer)
+    order = a.in_stream_order
+    chained, thread = pointwise[order], a.trace.kernels.thread[order]
+    begins = chained & ~np.append(False, chained[:-1] & (thread[1:] == thread[:-1]))
+    chain = np.zeros(len(order), np.int64)
+    chain[order] = np.where(chained, np.cumsum(begins), 0)
+    return chain
+
+
+@once
+def fused_away(a: Analysis) -> np.ndarray:
+    """A mask: of each of the `_chains` all kernels but the longest, as if fused."""
+    chain = _chains(a)
+    by_length = np.lexsort([-a.trace.kernels.duration, chain])
+    gone = chain > 0
+    gone[by_length[np.append(True, np.diff(chain[by_length]) > 0)[: len(chain)]]] = False
+    return gone
+
+
+def fusable_elementwise(a: Analysis) -> Finding | None:
+    """Chains of elementwise kernels: each reads and writes memory anew."""
+    gone, chain = fused_away(a), _chains(a)
+    us, members = a.us_per_step(gone), np.isin(chain, chain[gone])
+    if not worthwhile(a, us):
+        return None
+    do = "torch.compile fuses them, with the products before them where it can"
+    if a.workload.compiled:
+        do = "compiled code runs here: look for what is not compiled, and for graph breaks"
+        if not a.workload.fused:
+            do = "compiled code runs here, but none of its kernels is fused: use torch.compile's backend inductor"
+    return Finding(
+        "fusable_elementwise",
+        "chains of elementwise kernels",
+        f"of {a.count_per_step(members):.0f} elementwise kernels and reductions per step that follow one another, all "
+        "but the longest of each chain",
+        us,
+        do,
+        without(gone),
+        when=a.while_running(gone),
+    )
+
+
+# What only moves or converts elements.
+
+
+def channels_last(a: Analysis) -> Evidence:
+    """Kernels that only convert an image's layout, because the kernels before and after need different ones."""
+    share = share_within(a, a.trace.kernels.cover(_converts_layout(a)))
+    if not share:
+        return Evidence("no kernel changes a layout; whether others would be faster in NHWC, no trace shows")
+    return bounded(f"{step_time(a, share)} of a step are layout conversions between NCHW and NHWC", share)
+
+
+def one_layout(a: Analysis) -> Change:
+    """No kernel converts an image's layout."""
+    return without(_converts_layout(a))
+
+
+def _converts_layout(a: Analysis) -> np.ndarray:
+    """A mask: the libraries' kernels that only convert between NCHW and NHWC."""
+    return a.named(LAYOUT)
+
+
+def layout_conversions(a: Analysis) -> Finding | None:
+    """Kernels and copies that only move or convert elements.
+
+    Conversions between NCHW and NHWC by the libraries' own kernels, and MIOpen's fills and casts beside its
+    convolutions; copies that make a tensor contiguous; copies within the GPU, while no kernel runs.
+    """
+    own, filling = _converts_layout(a), a.named(_FILLS_AND_CASTS)
+    permuting = _permuting(a) & ~(own | filling)
+    within, copying_us = _within_the_gpu(a)
+    keep = "model and images in torch.channels_last" if a.of_kind(CONVOLUTION).any() else "keep one layout"
+    parts = []
+    for kernels, one, several, do in (
+        (own, "conversion between NCHW and NHWC", "conversions between NCHW and NHWC", keep),
+        (
+            permuting,
+            "copy by .contiguous() or .reshape()",
+            "copies by .contiguous() or .reshape()",
+            "permute once and keep that layout",
+        ),
+        (
+            filling,
+            "fill or cast by MIOpen",
+            "fills and casts by MIOpen",
+            "try torch.backends.cudnn.benchmark: other algorithms do without them",
+        ),
+    ):
+        us = a.us_per_step(kernels)
+        if us > 0:
+            share = f"{a.share_of_kernels(kernels):.0%} of the kernels' time"
+            parts.append((us, f"{counted(a.count_per_step(kernels), one, several)} per step, {share}", do))
+    if worthwhile(a, copying_us):
+        text = _copies_text(a, within, copying_us)
+        do = "write results where they are used, and give a CUDA graph inputs whose addresses stay the same"
+        if _DDP_COPIES in text:
+            do = "gradient_as_bucket_view=True spares DDP the copies between gradients and buckets"
+        parts.append((copying_us, text, do))
+    us = sum(part[0] for part in parts)
+    if not worthwhile(a, us):
+        return None
+    within &= worthwhile(a, copying_us)
+    kernels = own | permuting | filling
+    return Finding(
+        "layout_conversions",
+        "what only moves or converts elements",
+        "; ".join(why for part, why, _ in parts if part >= us / 20),
+        us,
+        "; ".join(do for part, _, do in sorted(parts, reverse=True) if part >= us / 5),
+        without(kernels) | Change(copies=np.where(within, 0.0, 1.0)),
+        when=a.while_running(kernels) | a.trace.copies.cover(within),
+    )
+
+
+def _permuting(a: Analysis) -> np.ndarray:
+    """A mask: copies that `contiguous` or `reshape` launched."""
+    trace = a.trace
+    if not len(trace.operators):
+        return np.zeros(len(trace.kernels), bool)
+    permuting = trace.named(trace.operators, _PERMUTING.__contains__)
+    inside = np.zeros(len(trace.kernels), bool)
+    operator = np.where(a.of_kind(COPY), a.launching_operator, -1)
+    for _ in range(4):  # contiguous > clone > copy_
+        inside |= (operator >= 0) & permuting[operator]
+        operator = np.where(operator >= 0, trace.nesting.parent[operator], -1)
+    return inside
+
+
+def _within_the_gpu(a: Analysis) -> tuple[np.ndarray, float]:
+    """A mask over `Trace.copies`: those within the GPU, in the steps; and µs per step of them without a kernel."""
+    copies = a.trace.copies
+    within = direction(a.trace, "d2d") & of_steps(a.trace, a.steps, copies)
+    alone = [copies.cover(within & (copies.device == gpu.device)).within(gpu.start, gpu.end).sum() for gpu in a.idle]
+    return within, float(np.mean(alone)) / a.step_count if alone else 0.0
+
+
+def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
+    """How many copies, how many bytes, and inside which operator of the program's own most of their time."""
+    trace, copies = a.trace, a.trace.copies
+    count, size = within.sum() / a.step_count, np.nan_to_num(copies.bytes)[within].sum() / a.step_count
+    size_text = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+    text = f"{counted(count, 'copy', 'copies')} within the GPU per step, {size_text}, {time_text(us)}"
+    text += " with no kernel beside them"
+    callers = Counter[str]()
+    operators = launching_operators(trace, copies.call[within])
+    for operator, length in zip(operators.tolist(), copies.duration[within].tolist(), strict=True):
+        while operator >= 0 and trace.names[trace.operators.name[operator]].startswith(_AROUND):
+            operator = int(trace.nesting.parent[operator])
+        if operator >= 0:
+            callers[trace.names[trace.operators.name[operator]]] += length
+    named = [name for name, length in callers.most_common(2) if length >= 0.2 * copies.duration[within].sum()]
+    return f"{text}, most of it inside {' and '.join(named)}" if named else text
+
+
+# What the model itself asks for.
+
+
+def recomputation(a: Analysis) -> Finding | None:
+    """Forward operators inside the backward pass: activation checkpointing."""
+    trace, operators = a.trace, a.trace.operators
+    forward = trace.named(operators, _FORWARD.__contains__)
+    backward = trace.named(operators, lambda name: bool(_ENGINE.match(name)))
+    if not forward.any() or not backward.any():
+        return None
+    again = np.zeros(len(operators), bool)
+    for thread in distinct(operators.thread[backward]).tolist():
+        here = operators.thread == thread
+        again |= forward & here & operators.cover(backward & here).holds(operators.start)
+    if again.sum() < 0.05 * forward.sum():
+        return None
+    kernels = a.launched_in(operators.cover(again))
+    us = a.us_per_step(kernels)
+    if not worthwhile(a, us):
+        return None
+    count = (again & Cover(a.steps.cpu_start, a.steps.cpu_end).holds(operators.start)).sum() / a.step_count
+    return Finding(
+        "recomputation",
+        "forward kernels run again in the backward pass",
+        f"{counted(count, 'forward operator per step runs', 'forward operators per step run')} inside the backward "
+        "pass, "
+        f"{a.share_of_kernels(kernels):.0%} of the kernels' time: activation checkpointing",
+        us,
+        "checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
+        when=a.while_running(kernels),
+    )
+
+
+def depthwise(a: Analysis) -> Finding | None:
+    """Depthwise convolutions: no sum over channels, so no matrix product."""
+    mask = a.named(DEPTHWISE)
+    us = a.us_per_step(mask)
+    if not worthwhile(a, us):
+        return None
+    return Finding(
+        "depthwise",
+        "depthwise convolutions",
+        f"{counted(a.count_per_step(mask), 'kernel', 'kernels')} per step, {a.share_of_kernels(mask):.0%} of the "
+        "kernels' time: each output sums over one channel only, so matrix cores cannot help, and memory decides",
+        us,
+        "channels_last and 16 bits move fewer bytes; wider groups, if the model may change",
+        when=a.while_running(mask),
+    )

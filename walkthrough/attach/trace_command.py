@@ -98,7 +98,7 @@ def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
     """Print what `explain` says about these traces; what it cannot read is one line."""
     from walkthrough.explain import command
 
-    options = argparse.Namespace(json=False, full_names=False, markdown=False, max_size=MAX_SIZE)
+    options = argparse.Namespace(json=False, max_size=MAX_SIZE)
     sys.stderr.flush()
     print(flush=True)
     try:

@@ -183,7 +183,6 @@ def explain_runs(
     recorded: Mapping[Path, Sequence[Result]],
     source: Path,
     as_json: bool = False,
-    as_markdown: bool = False,
     max_size: int = MAX_SIZE,
 ) -> int:
     """Print what `explain` shows of recorded runs: what each step was predicted to gain beside what it gained.
@@ -215,8 +214,6 @@ def explain_runs(
             for row in rows
         ]
         print(json.dumps({"ladder": rows}, indent=2, allow_nan=False))
-    elif as_markdown:
-        print(markdown(ladders))
     else:
         print_predictions(ladders, console())
     return 0

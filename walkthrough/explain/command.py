@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # numpy and msgspec: imported while the trace is being decomp
     from walkthrough.advice.summary import Summary
     from walkthrough.results.result import Result
 
-    ExplainRuns = Callable[[dict[Path, list[Result]], Path, bool, bool, int], int]
+    ExplainRuns = Callable[[dict[Path, list[Result]], Path, bool, int], int]
 
 HELP = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
 
@@ -33,8 +33,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "two traces: before and after",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--full-names", action="store_true", help="for one trace: print its kernels' names whole")
-    parser.add_argument("--markdown", action="store_true", help="for a folder of runs: print the page of the docs")
     parser.add_argument(
         "--max-size",
         type=size,
@@ -48,7 +46,7 @@ def run(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
     """Run the command with its parsed options; returns the exit code. Raises InputError.
 
     explain_runs: prints a folder of recorded runs, `ladder.predictions.explain_runs`; called with the results by
-    folder, the path, and the options `json`, `markdown` and `max_size`.
+    folder, the path, and the options `json` and `max_size`.
     """
     if len(args.path) > 2:
         raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what changed")
@@ -64,12 +62,10 @@ def _explain(args: argparse.Namespace, explain_runs: "ExplainRuns") -> int:
     path = args.path[0]
     two_paths = len(args.path) == 2
     runs = _recorded_runs(path) if path.is_dir() and not two_paths else {}
-    if args.markdown and not runs:
-        raise InputError("--markdown is for a folder of recorded runs: name one, such as logs")
     if two_paths:
         return _explain_change(args)
     if runs:
-        return explain_runs(runs, path, args.json, args.markdown, args.max_size)
+        return explain_runs(runs, path, args.json, args.max_size)
     if path.is_dir():
         traces = traces_in(path)
         training = of_training(traces)
@@ -163,7 +159,7 @@ def _explain_trace(args: argparse.Namespace, path: Path) -> int:
     from walkthrough.explain.view import print_summary
     from walkthrough.terminal import console
 
-    print_summary(summary, console(), args.full_names)
+    print_summary(summary, console())
     return 0
 
 

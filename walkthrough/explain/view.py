@@ -30,11 +30,8 @@ TOP_NAMES = 8  # rows of kernels or operators
 TOP_ALLOCATIONS = 4  # rows per device
 
 
-def print_summary(summary: Summary, to: Console, full_names: bool = False) -> None:
-    """A first look at one trace: the typical step by role, the GPUs, why they wait, and what to do.
-
-    full_names: print the kernels' names whole, however long.
-    """
+def print_summary(summary: Summary, to: Console) -> None:
+    """A first look at one trace: the typical step by role, the GPUs, why they wait, and what to do."""
     to.print(Text(printable(summary.analysis.trace.file.name, 200), "bold"))
     to.print(f"{device_names(summary)}; {step_lengths(summary)}", markup=False)
     print_recording(summary, to)
@@ -43,7 +40,7 @@ def print_summary(summary: Summary, to: Console, full_names: bool = False) -> No
     print_outliers(summary.analysis.outliers, to)
     _print_gpus(summary, to)
     _print_idle(summary, to)
-    _print_kernels(summary, to, full_names)
+    _print_kernels(summary, to)
     _print_kinds(summary, to)
     _print_operators(summary, to)
     _print_transfers(summary, to)
@@ -140,7 +137,7 @@ def _print_operators(summary: Summary, to: Console) -> None:
     to.print(table)
 
 
-def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
+def _print_kernels(summary: Summary, to: Console) -> None:
     if not summary.analysis.typical.tables.kernels:
         return
     total = sum(kernel.us for kernel in summary.analysis.typical.tables.kernels)
@@ -154,8 +151,8 @@ def _print_kernels(summary: Summary, to: Console, full_names: bool) -> None:
     for kernel in summary.analysis.typical.tables.kernels[:TOP_NAMES]:
         mean = fine_time_text(kernel.us / kernel.count)
         cells = fine_time_text(kernel.us), f"{kernel.us / max(total, 1e-9):.1%}", str(kernel.count), mean
-        name = printable(kernel.name) if full_names else short_name(kernel.name, width)
-        table.add_row(*cells, answers[kernel.tensor_cores], Text(name, no_wrap=not full_names, overflow="fold"))
+        name = short_name(kernel.name, width)
+        table.add_row(*cells, answers[kernel.tensor_cores], Text(name, no_wrap=True, overflow="fold"))
     to.print(table)
 
 

@@ -87,16 +87,11 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _readers(command: str) -> dict[str, Callable[..., Any]]:
-    """What two commands show of packages that they must not import: functions that import when they are called."""
-
-    def explain_runs(*args: Any) -> int:
-        from walkthrough.compare.predictions import explain_runs
-
-        return explain_runs(*args)
+    """What `compare` shows of a package that it must not import: a function that imports when it is called."""
 
     def read_limit(logdir: Path) -> Any:
         from common.studies.limit.record import read
 
         return read(logdir)
 
-    return {"explain": {"explain_runs": explain_runs}, "compare": {"read_limit": read_limit}}.get(command, {})
+    return {"compare": {"read_limit": read_limit}}.get(command, {})

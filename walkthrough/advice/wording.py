@@ -1,41 +1,94 @@
-"""Sentences about a trace that `explain` prints and the board's pages show."""
+"""Sentences about a trace that `explain` prints and the pages of the Walkthrough tab show."""
 
-from collections.abc import Sequence
+import numpy as np
 
-from walkthrough.advice.summary import Summary
+from walkthrough.advice.evidence import Finding
+from walkthrough.advice.verdict import MOST
 from walkthrough.results.errors import printable
+from walkthrough.trace.analysis import Analysis
+from walkthrough.trace.idle import CAUSES, Idle, stalls
+from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.outliers import Outlier, is_undecided
 from walkthrough.trace.recording import NEW_EPOCH, Loader, Recording
 from walkthrough.trace.units import fine_time_text
 
 MOST_LOADERS = 3  # that are named
+ROLES = {
+    "kernel": "a GPU kernel runs",
+    "memcpy": "the GPU only copies",
+    "memset": "the GPU only sets memory",
+    "communication": "only a marked collective; NCCL's kernels count as kernel",
+    "runtime": "the GPU is idle, the CPU in a CUDA or HIP call",
+    "dataloader": "the loop waits for its next batch",
+    "cpu_exec": "the CPU runs operators",
+    "other": "nothing recorded: Python, most likely",
+}
+ROLES_WITHOUT_GPU = {
+    "communication": "a marked collective, and nothing else",
+    "runtime": "the CPU is in a call of the runtime",
+}
+CAUSES_OF_IDLE = {
+    "copy": "copying, or inside a call that copies",
+    "queued": "work is launched already: the GPU waits for itself",
+    "dataloader": "the loop waits for its next batch",
+    "synchronisation": "the CPU waits for the GPU",
+    "setup": "allocating memory, loading code, starting up",
+    "launch": "launch-bound: the CPU runs operators and launches",
+    "other": "Python, or nothing recorded",
+}
 
 
-def count(summary: Summary) -> int:
+def count(a: Analysis) -> int:
     """Over how many steps times are divided; see `per_step`."""
-    return 1 if is_undecided(summary.analysis.typical.steps) else len(summary.analysis.typical.steps.names)
+    return 1 if is_undecided(a.typical.steps) else len(a.typical.steps.names)
 
 
-def per_step(summary: Summary) -> str:
-    """After a time divided by `count`; nothing where the whole trace counts as one step."""
-    if is_undecided(summary.analysis.typical.steps):
-        return f" in {steps(summary)}"
-    typical = "typical " if summary.analysis.outliers else ""
-    return f" per {typical}step" if summary.analysis.steps.marked else ""
+def per_step(a: Analysis) -> str:
+    """What is said of a time divided by `count`; "" where the whole trace counts as one step."""
+    if is_undecided(a.typical.steps):
+        return f"in {steps(a)}"
+    return f"per {'typical ' if a.outliers else ''}step" if a.steps.marked else ""
 
 
-def steps(summary: Summary) -> str:
+def steps(a: Analysis) -> str:
     """Of which steps the numbers are: "3 steps", "5 typical steps", "the whole trace"."""
-    number, word = len(summary.analysis.typical.steps.names), "typical step" if summary.analysis.outliers else "step"
-    return f"{number} {word}s" if number > 1 else f"one {word}" if summary.analysis.steps.marked else "the whole trace"
+    number, word = len(a.typical.steps.names), "typical step" if a.outliers else "step"
+    return f"{number} {word}s" if number > 1 else f"one {word}" if a.steps.marked else "the whole trace"
 
 
-def of_which_steps(summary: Summary) -> str:
+def of_which_steps(a: Analysis) -> str:
     """Which steps the numbers and the advice are about, where these are not all; else ""."""
-    if not summary.analysis.outliers:
+    if not a.outliers:
         return ""
-    whole = "the GPUs' shares and the memory are" if summary.analysis.gpus else "the memory is"
-    return f"Of {steps(summary)}; only {whole} of all {len(summary.analysis.steps.names)}."
+    whole = "the GPUs' shares and the memory are" if a.gpus else "the memory is"
+    return f"Of {steps(a)}; only {whole} of all {len(a.steps.names)}."
+
+
+def device(a: Analysis) -> str:
+    """The GPUs of a trace, or why it has none."""
+    workload = a.typical.workload
+    if a.gpus:
+        return ", ".join(dict.fromkeys(printable(gpu.name or f"GPU {gpu.id}", 60) for gpu in a.gpus))
+    if workload.accelerator:
+        return f"no event of its accelerator ({workload.accelerator})"
+    if a.trace.partial:
+        return "no event of a GPU in what is left of the file"
+    return "no event of a GPU" if a.trace.properties or workload.is_blind else "CPU only"
+
+
+def gaps(a: Analysis, idle: Idle) -> list[str]:
+    """The stretches in which a GPU runs no kernel: how many, the longest, and the longest wait of launched work."""
+    if not len(idle.start):
+        return []
+    longest = int(np.argmax(idle.end - idle.start))
+    cause, us = CAUSES[int(np.argmax(idle.by_gap[:, longest]))], float(idle.end[longest] - idle.start[longest])
+    number = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {steps(a)}"
+    lines = [f"{number}; the longest is {fine_time_text(us)}, mostly {cause}"]
+    for stall in stalls(a.trace, idle, 1) if idle.queued_share > 0.1 else ():
+        call = printable(stall.call or "a call that the trace lacks", 40)
+        before = f"before {short_name(stall.work, 60)}, launched by {call}"
+        lines.append(f"queued longest: {fine_time_text(stall.us)} {before}")
+    return lines
 
 
 def why_outlier(step: Outlier) -> str:
@@ -54,29 +107,29 @@ def why_outlier(step: Outlier) -> str:
     return text
 
 
-def recorded(summary: Summary) -> Sequence[str]:
+def recorded(a: Analysis) -> list[str]:
     """What the program itself knew when it was traced, in at most three lines; none for traces from elsewhere."""
-    recording = summary.analysis.trace.recording
+    recording = a.trace.recording
     if recording is None:
         return []
-    lines = (_untraced(summary, recording), _marked(summary, recording), _batches(recording))
+    lines = (_untraced(a, recording), _marked(a, recording), _batches(recording))
     return [line for line in lines if line]
 
 
-def _untraced(summary: Summary, recording: Recording) -> str:
+def _untraced(a: Analysis, recording: Recording) -> str:
     untraced_us, before = recording.untraced_us, len(recording.untraced_step_ms)
     if untraced_us is None:
         return ""
     text = f"untraced: median {fine_time_text(untraced_us)} per step over the {before} steps before tracing"
     if before == 1:
         text = f"untraced: {fine_time_text(untraced_us)} in the one step before tracing"
-    if untraced_us <= 0 or not summary.analysis.steps.whole or is_undecided(summary.analysis.typical.steps):
+    if untraced_us <= 0 or not a.steps.whole or is_undecided(a.typical.steps):
         return text
-    longer = summary.analysis.typical.steps.median_us / untraced_us
+    longer = a.typical.steps.median_us / untraced_us
     return f"{text}; a traced step takes {longer:.2f}x as long" if longer >= 1 else text
 
 
-def _marked(summary: Summary, recording: Recording) -> str:
+def _marked(a: Analysis, recording: Recording) -> str:
     lead = next((optimizer.name for optimizer in recording.optimizers if optimizer.lead), "")
     by = f"{printable(lead, 40)}.step" if lead else "the backward pass"
     parts = [f"steps: marked by {by}"]
@@ -85,7 +138,7 @@ def _marked(summary: Summary, recording: Recording) -> str:
         several = f" of {len(recording.optimizers)} optimizers" if len(recording.optimizers) > 1 else ""
         parts.append(f"{backwards:g} backward passes per step{several or ', as where gradients are accumulated'}")
     if recording.skipped:
-        parts.append(f"GradScaler skipped the optimizer in {recording.skipped} of {len(summary.analysis.steps.names)}")
+        parts.append(f"GradScaler skipped the optimizer in {recording.skipped} of {len(a.steps.names)}")
     if recording.moved:
         times = "once" if recording.moved == 1 else f"{recording.moved} times"
         parts.append(f"tracing began anew {times}, because of what a step did besides training")
@@ -115,3 +168,10 @@ def _loader(loader: Loader) -> str:
     if loader.num_workers and loader.prefetch_factor is not None:
         words.append(f"prefetch_factor={loader.prefetch_factor}")
     return f"DataLoader({', '.join(filter(None, words))})"
+
+
+def gain_without(finding: Finding) -> str:
+    """How many times as fast the steps would be without what stands out; "" where that is unknown or little."""
+    gain = finding.estimated_gain or 0.0
+    as_it_is = "" if finding.advice else ", the CPU as it is"
+    return f"about {gain:.2f}x as fast without{as_it_is}" if 1.01 <= gain < MOST else ""

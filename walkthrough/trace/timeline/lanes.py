@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.advice.summary import Summary
+from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import Trace, distinct
 from walkthrough.trace.idle import CAUSES
+from walkthrough.trace.intervals import Cover
 from walkthrough.trace.timeline.counters import counters
 from walkthrough.trace.timeline.events import TABLES, Events, events, joined
 from walkthrough.trace.timeline.gaps import Facts, gap_causes, gap_facts
@@ -27,6 +28,9 @@ ON_CPU = {  # the lanes of a thread, in their order, and what their labels add t
 }
 
 
+Marked = Sequence[tuple[str, Cover]]
+
+
 class Lane(Struct):
     """One lane: its events, sorted by start, the row of each, and what it is called. thread: -1 for none."""
 
@@ -40,8 +44,12 @@ class Lane(Struct):
     level: np.ndarray
 
 
-def lanes(summary: Summary, first: int | None = None, last: int | None = None) -> dict[str, object]:
+def lanes(
+    analysis: Analysis, marked: Marked = (), first: int | None = None, last: int | None = None
+) -> dict[str, object]:
     """The events of steps first to last (indices, inclusive), or of as many of the first steps as fit: plain lists.
+
+    marked: what stands out, each with the times that it is about, which get a lane of their own.
 
     Times in µs from the begin of the first step's mark, whatever steps are asked for. Events have numbers: those of the
     first lane from 0 on, then those of the next, and so on.
@@ -63,17 +71,17 @@ def lanes(summary: Summary, first: int | None = None, last: int | None = None) -
     the program), "python", "cpu" (operators), "loader" (waits for a DataLoader), "runtime" (calls), "kernel", "copy",
     "collective". Raises InputError where the trace has no such steps.
     """
-    trace, steps = summary.analysis.trace, summary.analysis.steps
+    trace, steps = analysis.trace, analysis.steps
     parts = [part for part in events(trace) if len(part)]
     begin = float(steps.cpu_start[0])
-    others = [gpu.start for gpu in summary.analysis.idle] + [finding.when.start for finding in summary.findings]
+    others = [gpu.start for gpu in analysis.idle] + [when.start for _, when in marked]
     shown = window(trace, parts, steps, first, last, np.concatenate([np.empty(0), *others]))
     chosen = [part.within(shown.start, shown.end) for part in parts]
     names, facts = list(trace.names), []
-    rows = _finding_lanes(summary, shown, names)
+    rows = _finding_lanes(marked, shown, names)
     threads = thread_names(trace)
     rows += _device_lanes(
-        summary, shown, [part for part in chosen if part.kind in ("kernel", "copy")], names, facts, threads
+        analysis, shown, [part for part in chosen if part.kind in ("kernel", "copy")], names, facts, threads
     )
     rows += _cpu_lanes(trace, [part for part in chosen if part.kind not in ("kernel", "copy")], threads)
     _make_unique(rows)
@@ -98,39 +106,31 @@ def lanes(summary: Summary, first: int | None = None, last: int | None = None) -
         "partial": trace.partial,
         "rank": trace.rank,
         "clock_us": trace.origin + begin + (trace.base_us if np.isfinite(trace.base_us) else 0.0),
-        "counters": counters(
-            summary.analysis.memory, [row.group for row in rows if row.kind in ("idle", "kernel")], begin
-        ),
+        "counters": counters(analysis.memory, [row.group for row in rows if row.kind in ("idle", "kernel")], begin),
     }
 
 
-def _finding_lanes(summary: Summary, shown: Window, names: list[str]) -> list[Lane]:
+def _finding_lanes(marked: Marked, shown: Window, names: list[str]) -> list[Lane]:
     rows = []
-    for finding in summary.findings:
-        if not len(finding.when.start):
+    for what, when in marked:
+        if not len(when.start):
             continue
-        own = _plain_events(
-            "finding", finding.when.start, finding.when.end, np.full(len(finding.when.start), len(names))
-        )
-        names.append(finding.what)
-        rows.append(
-            _lane(
-                f"finding {finding.what}", finding.what, "", "what stands out", -1, own.within(shown.start, shown.end)
-            )
-        )
+        own = _plain_events("finding", when.start, when.end, np.full(len(when.start), len(names)))
+        names.append(what)
+        rows.append(_lane(f"finding {what}", what, "", "what stands out", -1, own.within(shown.start, shown.end)))
     return [row for row in rows if len(row.events)]
 
 
 def _device_lanes(
-    summary: Summary,
+    analysis: Analysis,
     shown: Window,
     parts: Sequence[Events],
     names: list[str],
     facts: list[Facts],
     threads: dict[int, str],
 ) -> list[Lane]:
-    trace, rows, streams = summary.analysis.trace, [], stream_names(summary.analysis.trace)
-    waits = {gpu.device: gpu for gpu in summary.analysis.idle}
+    trace, rows, streams = analysis.trace, [], stream_names(analysis.trace)
+    waits = {gpu.device: gpu for gpu in analysis.idle}
     devices = distinct(np.concatenate([np.array(list(waits), np.float64), *(part.device for part in parts)]))
     watched = [thread for thread, name in threads.items() if name == MAIN or name.startswith(AUTOGRAD)]
     names_of_causes = len(names)

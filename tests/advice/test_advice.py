@@ -4,8 +4,11 @@ import pytest
 from support import ROOT, STEPS
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.advice.advice import Advice, bounded, despite_a_stall, ranked
+from walkthrough.advice.catalogue import BY_ID, COSTS, Advice
+from walkthrough.advice.evidence import bounded
+from walkthrough.advice.gains import despite_a_stall, ranked
 from walkthrough.advice.summary import summarize
+from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.units import counted
 
 LADDER = [path.stem for path in STEPS[1:]]
@@ -75,17 +78,36 @@ def test_a_recorded_trace_of_a_cpu_has_one_advice_for_each_step_too():
     assert all(item.predicted_gain is None or item.predicted_gain >= 1 for item in advice)
 
 
+def test_every_cost_has_an_id_of_its_own_and_is_about_gaps_with_a_known_cause_or_about_none():
+    assert len(BY_ID) == len(COSTS)
+    assert {cause for cost in COSTS for cause in cost.idle} < set(CAUSES)
+    assert {cost.id for cost in COSTS if cost.title and not cost.idle and not cost.where} == WITHOUT_A_GAP
+    assert [cost.step for cost in COSTS if cost.step] == LADDER
+
+
+# Advice that is about no gap of a GPU: kernels become faster or fewer, or nothing in a trace shows it.
+WITHOUT_A_GAP = {"mixed_precision", "channels_last", "cudnn_benchmark", "data_parallel", "fused_attention"}
+
+
+def some(name, share, gain=None, estimate=None):
+    """An `Advice` on that cost."""
+    return Advice(BY_ID[name].step, "t", "w", share, gain, estimate, id=name)
+
+
+def some_bounded(name, share):
+    return some(name, share, bounded("w", share).gain)
+
+
 def test_a_cost_without_a_bound_ranks_by_its_share():
-    unknown = Advice("02_x", "t", "w", 0.3, None)
-    larger, smaller = bounded("03_x", "t", "w", 0.4), bounded("04_x", "t", "w", 0.2)
-    none = Advice("01_x", "t", "w", 0.0, None)
-    assert ranked([none, smaller, unknown, larger]) == [larger, unknown, smaller]
+    unknown = some("compile", 0.3)
+    larger, smaller = some_bounded("uint8_images", 0.4), some_bounded("pinned_memory", 0.2)
+    assert ranked([some("mixed_precision", 0.0), smaller, unknown, larger]) == [larger, unknown, smaller]
 
 
 def test_where_the_gpu_waits_for_itself_bounds_over_the_cpus_work_are_no_advice(summary):
-    kernels = bounded("01_amp", "t", "w", 0.3)
-    python, launches = bounded(None, "find the Python", "w", 0.3), bounded("15_cuda_graphs", "t", "w", 0.2)
-    explained = Advice("15_cuda_graphs", "t", "w", 0.3, None, 1.4)
+    kernels = some_bounded("mixed_precision", 0.3)
+    python, launches = some_bounded("host_python", 0.3), some_bounded("cuda_graphs", 0.2)
+    explained = some("cuda_graphs", 0.3, None, 1.4)
     assert despite_a_stall([python, kernels, launches, explained]) == [kernels, explained]
 
     builder = TraceBuilder()
@@ -102,21 +124,25 @@ def test_where_the_gpu_waits_for_itself_bounds_over_the_cpus_work_are_no_advice(
 
 
 def test_gains_as_good_as_equal_are_in_the_order_of_the_steps():
-    def estimated(step, gain):
-        return Advice(step, "t", "w", 0.3, None, gain)
+    def estimated(name, gain):
+        return some(name, 0.3, None, gain)
 
-    later, earlier, best = estimated("13_x", 1.52), estimated("04_x", 1.49), estimated(None, 1.7)
+    later, earlier, best = (
+        estimated("compile", 1.52),
+        estimated("dataloader_workers", 1.49),
+        estimated("host_python", 1.7),
+    )
     assert ranked([later, earlier, best]) == [best, earlier, later]
-    assert ranked([estimated("13_x", 1.6), earlier])[0].step == "13_x"
-    least, less = estimated("01_x", 1.0), estimated("11_x", 1.03)
+    assert ranked([estimated("compile", 1.6), earlier])[0].id == "compile"
+    least, less = estimated("mixed_precision", 1.0), estimated("fused_optimizer", 1.03)
     assert ranked([least, less]) == [less, least]  # of gains that small the estimate alone decides
 
 
 def test_a_bigger_batch_is_ranked_by_its_cost():
     def bigger(share):
-        return Advice("02_bigger_batch", "t", "w", share, None, 1.8)
+        return some("bigger_batch", share, None, 1.8)
 
-    other = Advice("15_x", "t", "w", 0.3, None, 1.3)
+    other = some("cuda_graphs", 0.3, None, 1.3)
     assert ranked([bigger(0.02), other]) == [other, bigger(0.02)]
     assert ranked([bigger(0.24), other]) == [other, bigger(0.24)]  # alike
     assert ranked([bigger(0.4), other]) == [bigger(0.4), other]

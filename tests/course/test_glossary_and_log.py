@@ -184,7 +184,7 @@ def test_every_finding_is_defined_on_the_page_of_definitions():
     defined = {
         name for row in re.findall(r"^\| (`.+?`) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
-    rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "walkthrough" / "advice" / "findings").glob("*.py"))
+    rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "walkthrough" / "advice").glob("*_costs.py"))
     in_code = set(re.findall(r"""return Finding\(\s*(?:id=)?"(\w+)\"""", rules))
     assert in_code
     assert in_code <= defined

@@ -10,15 +10,9 @@ from support import ROOT
 from support.trace_builder import TraceBuilder, two_steps
 
 from walkthrough.advice import ranks
-from walkthrough.advice.changes import FUSE_ATTENTION
 from walkthrough.advice.digest import digest, serve
-from walkthrough.advice.on_cpu import LESS
-from walkthrough.advice.places import CAUSES_TREATED, OVERLAP
 from walkthrough.advice.summary import summarize
 from walkthrough.trace.operators import OUTSIDE
-
-# Advice that is about no gap of a GPU: kernels become faster or fewer, or nothing in a trace shows it.
-WITHOUT_A_GAP = {"01_amp", "09_channels_last", "12_cudnn_benchmark", "16_data_parallel", FUSE_ATTENTION}
 
 
 @pytest.fixture
@@ -207,20 +201,3 @@ def test_the_collectives_of_a_rank_are_sent_step_by_step(of):
     }
     assert (numbers["rank"]["rank"], numbers["rank"]["exposed_us"]) == (1, 200)
     assert of(communicating())["collectives"] == {}
-
-
-def test_every_piece_of_advice_is_about_gaps_with_a_known_cause_or_about_none():
-    names = set(advice_names())
-    assert {"02_bigger_batch", "overlap communication", "find the Python between operators"} < names
-    treated = set(CAUSES_TREATED) | {OVERLAP}
-    assert names - treated == WITHOUT_A_GAP
-    assert not treated & WITHOUT_A_GAP
-
-
-def advice_names():
-    """The step, else the title, of every piece of advice that the code of walkthrough/trace can give."""
-    for name in ("bottlenecks", "on_cpu", "on_gpu", "estimates", "changes"):
-        text = (ROOT / "walkthrough" / "advice" / f"{name}.py").read_text()
-        yield from re.findall(r'"(\d\d_\w+)"', text)
-        yield from re.findall(r'(?:bounded|Advice)\(\s*None,\s*"([^"]+)"', text)
-    yield from (LESS, FUSE_ATTENTION)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.advice.advice import ALIKE, verdict
+from walkthrough.advice.gains import ALIKE
 from walkthrough.advice.summary import summarize
+from walkthrough.advice.verdict import verdict
 from walkthrough.trace.communication import communication
 from walkthrough.trace.idle import idle, stalls
 from walkthrough.trace.reader import read
@@ -641,7 +642,7 @@ def test_a_gpu_that_mostly_communicates_is_never_compute_bound(summary):
     builder.launch("volta_h884gemm_128x128", 5, 5, 10, 600, op=op)
     builder.launch("ncclDevKernel_AllReduce", 22, 5, 610, 380)
     result = summary(builder)
-    text = verdict(result.trace, result.typical, [], result.tensor_cores, result.usual.idle, result.nature)
+    text = verdict(result.analysis.typical, [])
     assert text == "kernels that compute fill 60% of the step, communication alone 38%, and nothing else stands out"
 
 

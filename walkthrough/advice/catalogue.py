@@ -8,20 +8,20 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from walkthrough.advice import input_costs, kernel_costs, launch_costs, wait_costs
-from walkthrough.advice.evidence import Evidence, Finding, always, no_effect
+from walkthrough.advice.evidence import Evidence, Finding, no_effect
 from walkthrough.advice.replay import Change
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernels import unit_name
 
-Rule = Callable[[Analysis], Evidence | None]
+Rule = Callable[[Analysis], Evidence | None] | Evidence
 
 
 class Cost(Struct, frozen=True, kw_only=True):
     """A cost, and what is known of treating it. Rules take the analysis of the typical steps.
 
     id: its name. title: what to do. step: the script in steps/ that does it, or None. on_gpu, on_cpu: the rules for
-    traces with kernels and without; None, or a rule that returns None, where that is no cost to speak of there.
+    traces with kernels and without, or what is so for all of them; None where that is no cost to speak of there.
     title_on_cpu: where it is another. change: what treating it would change, for a `Replay`; None where no trace tells:
     the cost followed as far as the trace can show, so that what is to go, goes, and what is to be fused, runs once.
     finding: the rule for what stands out because of it. of_trace: whether that is about the trace as a whole, so that
@@ -47,48 +47,55 @@ class Cost(Struct, frozen=True, kw_only=True):
     joins_launches: bool = False
     changes_training: bool = False
 
-    def title_for(self, a: Analysis) -> str:
-        """What to do about it in the program of that trace."""
-        if not len(a.trace.kernels):
-            return self.title_on_cpu or self.title
-        return self.title.replace("Tensor Cores", unit_name(a.trace))
+    def advice(self, a: Analysis) -> "Advice | None":
+        """What the rule for that trace finds; the share is 0 where the trace does not show the cost."""
+        on_gpu = len(a.trace.kernels) > 0
+        rule = self.on_gpu if on_gpu else self.on_cpu
+        evidence = rule(a) if callable(rule) else rule
+        if not evidence:
+            return None
+        title = self.title.replace("Tensor Cores", unit_name(a.trace))
+        return Advice(
+            self.step,
+            title if on_gpu else self.title_on_cpu or self.title,
+            evidence.why,
+            evidence.share,
+            evidence.gain,
+            us_per_step=evidence.share * a.steps.mean_us,
+            id=self.id,
+        )
 
 
 class Advice(Struct, frozen=True):
-    """What to do about a cost of a trace.
+    """What to do about a cost of a trace: plain values, which records keep too.
 
-    why: the evidence. share_of_step: the cost, or what it slows down, as a share of the mean typical step, 0..1.
-    predicted_gain: at most this many times faster; None where there is no bound. estimated_gain: so many times faster
-    by a replay of the trace; None where that cannot tell. us_per_step: that share in µs.
+    step, title, id: of the cost. why: the evidence. share_of_step: the cost, or what it slows down, as a share of the
+    mean typical step, 0..1; us_per_step: the same in µs. predicted_gain: at most this many times faster; None where
+    there is no bound. estimated_gain: so many times faster by a replay of the trace; None where that cannot tell.
     """
 
-    cost: Cost
+    step: str | None
     title: str
     why: str
     share_of_step: float
     predicted_gain: float | None
     estimated_gain: float | None = None
     us_per_step: float = 0.0
+    id: str = ""
 
     @property
-    def id(self) -> str:
-        """Of the cost."""
-        return self.cost.id
-
-    @property
-    def step(self) -> str | None:
-        """The script in steps/ that treats the cost, or None."""
-        return self.cost.step
+    def cost(self) -> Cost:
+        """The entry of the catalogue."""
+        return BY_ID[self.id]
 
     @property
     def remaining(self) -> float:
-        """The share of the step that is left: by the estimate, else at best; of a bigger batch without the cost."""
+        """The share of the step that is left: by the estimate, else at best."""
         gain = self.estimated_gain or self.predicted_gain
-        left = 1 / gain if gain else 1 - self.share_of_step
-        return max(left, 1 - self.share_of_step) if self.cost.changes_training else left
+        return 1 / gain if gain else 1 - self.share_of_step
 
 
-_NOTHING_COPIED = always(no_effect("no GPU in this trace: nothing is copied to a device"))
+_NOTHING_COPIED = no_effect("no GPU in this trace: nothing is copied to a device")
 
 COSTS = (
     Cost(
@@ -96,7 +103,7 @@ COSTS = (
         title="mixed precision, on Tensor Cores",
         step="01_amp",
         on_gpu=kernel_costs.mixed_precision,
-        on_cpu=always(Evidence("whether bf16 is faster depends on this CPU's instructions, which no trace shows")),
+        on_cpu=Evidence("whether bf16 is faster depends on this CPU's instructions, which no trace shows"),
         title_on_cpu="mixed precision",
         change=kernel_costs.in_16_bits,
         finding=kernel_costs.precision_mix,
@@ -189,7 +196,7 @@ COSTS = (
         on_gpu=input_costs.data_on_device,
         on_cpu=input_costs.data_in_memory,
         title_on_cpu="prepare a batch at once",
-        change=input_costs.without_loading_and_copies,
+        change=lambda a: input_costs.without_loading(a) | input_costs.without_copies(a, "h2d"),
         idle=("dataloader", "copy"),
     ),
     Cost(
@@ -197,8 +204,8 @@ COSTS = (
         title="channels last",
         step="09_channels_last",
         on_gpu=kernel_costs.channels_last,
-        on_cpu=always(Evidence("which layout suits a CPU's convolutions, no trace shows")),
-        change=kernel_costs.one_layout,
+        on_cpu=Evidence("which layout suits a CPU's convolutions, no trace shows"),
+        change=lambda a: kernel_costs.without(kernel_costs.converts_layout(a)),
         finding=kernel_costs.layout_conversions,
         shortens_gpu_work=True,
     ),
@@ -207,7 +214,7 @@ COSTS = (
         title="do not synchronise",
         step="10_no_hidden_syncs",
         on_gpu=wait_costs.hidden_syncs,
-        on_cpu=always(no_effect("no GPU in this trace: nothing to wait for")),
+        on_cpu=no_effect("no GPU in this trace: nothing to wait for"),
         change=wait_costs.without_waits,
         idle=("synchronisation",),
     ),
@@ -215,7 +222,7 @@ COSTS = (
         id="results_on_device",
         title="leave results on the GPU",
         on_gpu=input_costs.results_on_device,
-        change=input_costs.without_results,
+        change=lambda a: input_costs.without_copies(a, "d2h"),
         idle=("copy",),
     ),
     Cost(
@@ -224,7 +231,7 @@ COSTS = (
         step="11_fused_optimizer",
         on_gpu=launch_costs.fused_optimizer,
         on_cpu=launch_costs.fused_optimizer_on_cpu,
-        change=launch_costs.one_optimizer_launch,
+        change=lambda a: launch_costs.fused(a, a.phases.optimizer),
         finding=launch_costs.unfused_optimizer,
         idle=("launch",),
         shortens_gpu_work=True,
@@ -233,8 +240,8 @@ COSTS = (
         id="cudnn_benchmark",
         title="choose algorithms by timing",
         step="12_cudnn_benchmark",
-        on_gpu=always(Evidence("whether another of cuDNN's algorithms is faster, no trace shows")),
-        on_cpu=always(no_effect("cuDNN's algorithms are for GPUs")),
+        on_gpu=Evidence("whether another of cuDNN's algorithms is faster, no trace shows"),
+        on_cpu=no_effect("cuDNN's algorithms are for GPUs"),
     ),
     Cost(
         id="compile",
@@ -253,7 +260,7 @@ COSTS = (
         step="14_compile_loss",
         on_gpu=launch_costs.compile_loss,
         on_cpu=launch_costs.compile_loss_on_cpu,
-        change=launch_costs.compiled_loss,
+        change=lambda a: launch_costs.fused(a, a.phases.preparing | a.phases.loss),
         idle=("launch",),
     ),
     Cost(
@@ -261,8 +268,8 @@ COSTS = (
         title="CUDA graphs",
         step="15_cuda_graphs",
         on_gpu=launch_costs.cuda_graphs,
-        on_cpu=always(no_effect("no GPU in this trace: nothing is launched")),
-        change=launch_costs.one_launch,
+        on_cpu=no_effect("no GPU in this trace: nothing is launched"),
+        change=lambda a: Change(cpu=[(launch_costs.model_code(a), 0.0)]),
         finding=launch_costs.many_small_launches,
         idle=("launch",),
         joins_launches=True,
@@ -271,8 +278,8 @@ COSTS = (
         id="data_parallel",
         title="train on several GPUs",
         step="16_data_parallel",
-        on_gpu=always(Evidence("what another GPU would add, no trace of one process shows")),
-        on_cpu=always(Evidence("they share these cores: no trace shows")),
+        on_gpu=Evidence("what another GPU would add, no trace of one process shows"),
+        on_cpu=Evidence("they share these cores: no trace shows"),
         title_on_cpu="train in several processes",
     ),
     Cost(id="graph_capture", finding=wait_costs.graph_capture, of_trace=True),
@@ -310,7 +317,7 @@ COSTS = (
         id="fused_attention",
         title="fuse attention",
         on_gpu=kernel_costs.fused_attention,
-        change=kernel_costs.one_attention_kernel,
+        change=lambda a: kernel_costs.without(kernel_costs.attention(a)[1]),
         finding=kernel_costs.unfused_attention,
         shortens_gpu_work=True,
     ),

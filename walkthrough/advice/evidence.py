@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-import numpy as np
 from msgspec import Struct
 
 from walkthrough.advice.replay import Change
@@ -17,9 +16,6 @@ from walkthrough.trace.units import time_text
 
 T = TypeVar("T")
 WORTHWHILE = 0.02  # of the step: less is not worth a change
-NO_IMAGES = "no operator of this trace works on images"
-NO_LOADER = "no DataLoader in this trace"
-INFERENCE = "no backward pass and no optimizer ran: inference"
 
 
 class Evidence(Struct, frozen=True):
@@ -72,11 +68,6 @@ def no_effect(why: str) -> Evidence:
     return Evidence(why, 0.0, 1.0)
 
 
-def always(evidence: Evidence) -> Callable[[Analysis], Evidence]:
-    """A rule that finds the same in each trace."""
-    return lambda a: evidence
-
-
 def once(compute: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
     """A decorator: the result is kept with the analysis, for the other rules and estimates that ask for it."""
 
@@ -88,16 +79,6 @@ def once(compute: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
         return vars(a)[key]
 
     return computed
-
-
-def share_within(a: Analysis, cover: Cover) -> float:
-    """The share of the steps' time that a cover fills."""
-    return float(cover.within(a.steps.start, a.steps.end).sum()) / a.total_us
-
-
-def idle_share(a: Analysis, cause: str) -> float:
-    """The share of the steps' time in which the GPUs, on average, run no kernel for this cause."""
-    return float(np.mean([gpu.causes_us[cause] for gpu in a.idle]) / a.total_us) if a.idle else 0.0
 
 
 def step_time(a: Analysis, share: float) -> str:

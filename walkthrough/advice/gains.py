@@ -88,14 +88,7 @@ def costs_of(a: Analysis) -> list[Advice]:
     """
     if a.trace.partial or not a.workload.has_steps:
         return []
-    costs = []
-    for cost in COSTS:
-        rule = cost.on_gpu if len(a.trace.kernels) else cost.on_cpu
-        if rule and (evidence := rule(a)):
-            us = evidence.share * a.steps.mean_us
-            advice = Advice(cost, cost.title_for(a), evidence.why, evidence.share, evidence.gain, us_per_step=us)
-            costs.append(advice)
-    return costs
+    return [advice for cost in COSTS if (advice := cost.advice(a))]
 
 
 def findings(a: Analysis) -> list[Finding]:
@@ -119,16 +112,21 @@ def ranked(costs: Iterable[Advice]) -> list[Advice]:
     A bigger batch is ranked by the cost that the trace shows, and after what is alike: its estimate is for twice the
     batch, which gains where the trace shows hardly a cost, but trains something else.
     """
-    left = sorted((item for item in costs if item.share_of_step >= WORTHWHILE), key=lambda item: item.remaining)
+    left = sorted((item for item in costs if item.share_of_step >= WORTHWHILE), key=_remaining)
     result = []
     while left:
-        limit = min(ALIKE * left[0].remaining, 1 / ALIKE)
-        alike = [item for item in left if item.remaining <= limit]
+        limit = min(ALIKE * _remaining(left[0]), 1 / ALIKE)
+        alike = [item for item in left if _remaining(item) <= limit]
         if not alike or any(item.estimated_gain is None for item in alike):
             alike = left[:1]
         result += sorted(alike, key=lambda item: (item.cost.changes_training, item.step or "99"))
         left = left[len(alike) :]
     return result
+
+
+def _remaining(item: Advice) -> float:
+    """The share of the step that is left; see `ranked` on a bigger batch."""
+    return max(item.remaining, 1 - item.share_of_step) if item.cost.changes_training else item.remaining
 
 
 def despite_a_stall(advice: Iterable[Advice]) -> list[Advice]:

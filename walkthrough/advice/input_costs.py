@@ -8,44 +8,30 @@ that it removes from the step: such a cost has no bound.
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.advice.evidence import (
-    NO_IMAGES,
-    NO_LOADER,
-    WORTHWHILE,
-    Evidence,
-    Finding,
-    bounded,
-    idle_share,
-    no_effect,
-    once,
-    share_within,
-    step_time,
-    worthwhile,
-)
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
 from walkthrough.advice.replay import Change
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
-from walkthrough.trace.operators import between_operators, innermost_functions, stepping_thread
+from walkthrough.trace.operators import innermost_functions, stepping_thread
 from walkthrough.trace.steps import of_steps
 from walkthrough.trace.units import counted, time_text
 
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
 SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in float32, and fewer bytes are no batch
+_NO_IMAGES = "no operator of this trace works on images"
+_NO_LOADER = "no DataLoader in this trace"
 _CORES = "Workers need cores, which the training uses too"
 _FIRST = "loads by itself: that is the first thing to change"
-
-
-# Waits for the DataLoader: for processes, and where these load already, for more of them if cores are left.
 
 
 def dataloader_workers(a: Analysis) -> Evidence:
     """Batches are loaded in the main process."""
     if a.phases.workers:
         return no_effect("worker processes load already")
-    share = idle_share(a, "dataloader")
+    share = a.idle_share("dataloader")
     wait = f"each step waits {step_time(a, share)} for the DataLoader"
     return bounded(f"{wait}, which does its work in the main process", share)
 
@@ -53,10 +39,10 @@ def dataloader_workers(a: Analysis) -> Evidence:
 def dataloader_workers_on_cpu(a: Analysis) -> Evidence:
     """The same without a GPU: workers would take cores from the training."""
     if not len(a.phases.loading.start):
-        return no_effect(NO_LOADER)
+        return no_effect(_NO_LOADER)
     if a.phases.workers:
         return no_effect("worker processes load already; more of them would take cores from the training")
-    waiting = share_within(a, a.phases.loading)
+    waiting = a.share_within(a.phases.loading)
     functions = innermost_functions(a.trace, a.phases.loading, stepping_thread(a.trace))[:3]
     total = max(a.phases.loading.total, 1e-9)
     named = f": {'; '.join(f'{name} {us / total:.0%} of that' for name, us in functions)}" if functions else ""
@@ -72,7 +58,7 @@ def more_workers(a: Analysis) -> Evidence | None:
     """Worker processes load, too slowly."""
     if not a.phases.workers or _lacks_cores(a):
         return None
-    share = idle_share(a, "dataloader")
+    share = a.idle_share("dataloader")
     wait = f"each step still waits {step_time(a, share)} for its batch"
     return bounded(f"although worker processes load, {wait}: more workers, or less to do", share)
 
@@ -84,7 +70,7 @@ def more_workers_on_cpu(a: Analysis) -> Evidence | None:
         return None
     if not recording.workers or not recording.cores or not recording.has_cores_left:
         return None
-    waiting = share_within(a, a.phases.loading)
+    waiting = a.share_within(a.phases.loading)
     why = (
         f"although {recording.workers} worker process{'es load' if recording.workers > 1 else ' loads'}, each step "
         f"waits {step_time(a, waiting)} for its batch. {_CORES}{_of_cores(a)}, so a step may even take longer with "
@@ -98,7 +84,7 @@ def less_per_batch(a: Analysis) -> Evidence | None:
     recording = a.trace.recording
     if not a.phases.workers or not recording or not _lacks_cores(a):
         return None
-    share = idle_share(a, "dataloader")
+    share = a.idle_share("dataloader")
     why = (
         f"each step waits {step_time(a, share)} for its batch, although {recording.workers} worker processes load, and "
         f"this process may use {recording.cores} cores: more of them would share those. Prepare the data once, before "
@@ -112,7 +98,7 @@ def less_per_batch_on_cpu(a: Analysis) -> Evidence | None:
     if not a.phases.workers or not a.trace.recording:
         return None
     less = "Do what can be done once before training, and what can be done for a batch at once after loading"
-    return Evidence(f"{_slowed_by_workers(a)[0]}. {less}", share_within(a, a.phases.loading))
+    return Evidence(f"{_slowed_by_workers(a)[0]}. {less}", a.share_within(a.phases.loading))
 
 
 def persistent_workers(a: Analysis) -> Evidence | None:
@@ -146,15 +132,12 @@ def _of_cores(a: Analysis) -> str:
     return f" (this process may use {cores} core{'s' * (cores > 1)})" if cores else ""
 
 
-# Waits for batches that worker processes load, and for their copies: less with small images, none without both.
-
-
 def small_images(a: Analysis) -> Evidence:
     """Images that are enlarged on the CPU."""
     if too_early := _loads_otherwise(a, "main"):
         return too_early
     if a.phases.resizes or not a.workload.images:
-        return no_effect("batches are resized on the GPU already" if a.phases.resizes else NO_IMAGES)
+        return no_effect("batches are resized on the GPU already" if a.phases.resizes else _NO_IMAGES)
     why, share = _loaded_and_copied(a)
     return bounded(
         f"{why}: images that are enlarged can cross as they are stored, so that only a part of both remains", share
@@ -176,7 +159,7 @@ def small_images_on_cpu(a: Analysis) -> Evidence:
     if a.trace.recording:
         return no_effect("what the workers do is not known")
     if a.phases.resizes or not a.workload.images:
-        return no_effect("batches are resized after loading already" if a.phases.resizes else NO_IMAGES)
+        return no_effect("batches are resized after loading already" if a.phases.resizes else _NO_IMAGES)
     why, concerned = _slowed_by_workers(a)
     return Evidence(
         f"{why}. Images that are enlarged could be loaded as they are stored, and enlarged a batch at a time", concerned
@@ -196,28 +179,25 @@ def data_in_memory(a: Analysis) -> Evidence | None:
 def _loads_otherwise(a: Analysis, process: str) -> Evidence | None:
     """Why it is not worker processes that load."""
     if not len(a.phases.loading.start):
-        return no_effect(NO_LOADER)
+        return no_effect(_NO_LOADER)
     return None if a.phases.workers else Evidence(f"the {process} process {_FIRST}")
 
 
 def _loaded_and_copied(a: Analysis) -> tuple[str, float]:
-    waiting, copying = idle_share(a, "dataloader"), _copied_batches(a).share
+    waiting, copying = a.idle_share("dataloader"), _copied_batches(a).share
     why = f"although worker processes load, a step waits {step_time(a, waiting)} for its batch and "
     return f"{why}{step_time(a, copying)} for the copy", waiting + copying
 
 
 def _slowed_by_workers(a: Analysis) -> tuple[str, float]:
     """Without a GPU: how long a step waits, and the share of it that workers make longer or hold up."""
-    waiting = share_within(a, a.phases.loading)
-    busy = 1 - share_within(a, between_operators(a.trace, a.steps))
+    waiting = a.share_within(a.phases.loading)
+    busy = 1 - a.share_within(a.between_operators)
     why = (
         f"although worker processes load, a step waits {step_time(a, waiting)} for its batch, and they take cores "
         "from the training; how much that slows it down, its trace does not show"
     )
     return why, busy if waiting >= WORTHWHILE else waiting
-
-
-# Copies to the device and from it, by the time in which the GPU computes nothing because of them.
 
 
 class _Batches(Struct, frozen=True):
@@ -281,16 +261,16 @@ def uint8_images_on_cpu(a: Analysis) -> Evidence:
     """Images that the DataLoader converts to float32 one by one."""
     phases = a.phases
     if not a.workload.images:
-        return no_effect(NO_IMAGES)
+        return no_effect(_NO_IMAGES)
     if phases.normalises or not len(phases.loading.start):
         return no_effect("batches are converted after loading, not image by image")
     if phases.workers:
         return Evidence("whether worker processes convert images, a trace of the training process does not show")
     if not phases.converts:
         return no_effect("the DataLoader scales no images, so that nothing is left to convert later")
-    converting = share_within(a, phases.converting)
+    converting = a.share_within(phases.converting)
     why = (
-        f"a step waits {step_time(a, share_within(a, phases.loading))} for the DataLoader; {step_time(a, converting)} "
+        f"a step waits {step_time(a, a.share_within(phases.loading))} for the DataLoader; {step_time(a, converting)} "
         "of it convert, normalise and stack images one by one, in float32. A batch of uint8 is a quarter of the bytes, "
         "and converted at once; what fewer bytes save in other operators, no trace shows"
     )
@@ -372,16 +352,6 @@ def without_copies(a: Analysis, name: str) -> Change:
     """Nothing is copied in that direction."""
     mask = direction(a.trace, name)
     return Change(copies=np.where(mask, 0.0, 1.0), returns=calls_of_copies(a, mask))
-
-
-def without_results(a: Analysis) -> Change:
-    """Nothing is copied back from the GPU."""
-    return without_copies(a, "d2h")
-
-
-def without_loading_and_copies(a: Analysis) -> Change:
-    """The data is on the GPU."""
-    return without_loading(a) | without_copies(a, "h2d")
 
 
 def copied_early(a: Analysis) -> Change:

@@ -6,17 +6,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from walkthrough.advice.evidence import (
-    WORTHWHILE,
-    Evidence,
-    Finding,
-    bounded,
-    no_effect,
-    once,
-    share_within,
-    step_time,
-    worthwhile,
-)
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
 from walkthrough.advice.replay import Change
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct, launching_operators, quantile
@@ -74,9 +64,6 @@ def shortest_us(a: Analysis) -> float:
     return quantile(a.trace.kernels.duration, 0.05)
 
 
-# Precision.
-
-
 def mixed_precision(a: Analysis) -> Evidence:
     """At best the matrix work in float32 is gone, and that in TF32 and the other kernels move half as many bytes."""
     kernels, units, cores = a.trace.kernels, unit_name(a.trace), a.tensor_cores
@@ -84,7 +71,7 @@ def mixed_precision(a: Analysis) -> Evidence:
     if majors and max(majors) < 7:
         return no_effect(f"this GPU has no {units}")
     full, matrix, all_work = (
-        share_within(a, kernels.cover(mask))
+        a.share_within(kernels.cover(mask))
         for mask in (
             cores.fp32_matrix,
             cores.fp32_matrix | cores.tf32_matrix,
@@ -153,11 +140,8 @@ def precision_mix(a: Analysis) -> Finding | None:
     )
 
 
-# Attention in parts.
-
-
 @once
-def _attention(a: Analysis) -> tuple[np.ndarray, np.ndarray, int]:
+def attention(a: Analysis) -> tuple[np.ndarray, np.ndarray, int]:
     """Masks of the kernels of attention in parts, and of those between its products; how often the steps have it."""
     product = a.launched_by(*_BATCHED)
     softmax = a.launched_by(*_SOFTMAX) & a.named("softmax")
@@ -194,20 +178,15 @@ def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: n
 
 def fused_attention(a: Analysis) -> Evidence:
     """Kernels between the products of attention in parts; they go, at least."""
-    us = a.us_per_step(_attention(a)[1])
+    us = a.us_per_step(attention(a)[1])
     why = f"{time_text(us)} of a step are softmax and elementwise kernels between the two products of attention"
     how = "scaled_dot_product_attention is one kernel, which does not store the matrix of scores"
     return bounded(f"{why}: {how}", a.share_of_steps(us))
 
 
-def one_attention_kernel(a: Analysis) -> Change:
-    """Nothing runs between the products of attention."""
-    return without(_attention(a)[1])
-
-
 def unfused_attention(a: Analysis) -> Finding | None:
     """A batched product, softmax and a batched product in stream order, with only elementwise kernels between."""
-    part, between, count = _attention(a)
+    part, between, count = attention(a)
     us = a.us_per_step(part)
     if not worthwhile(a, us):
         return None
@@ -227,15 +206,12 @@ def unfused_attention(a: Analysis) -> Finding | None:
     )
 
 
-# Sizes of matrix products.
-
-
 def misaligned_matmul(a: Analysis) -> Finding | None:
     """Matrix products whose kernels load one or two elements at a time, or whose rows are no multiples of 16 bytes.
 
     Not those of attention in parts: fused attention, which `unfused_attention` asks for, does not have them.
     """
-    matrix = a.of_kind(MATRIX) & ~_attention(a)[0]
+    matrix = a.of_kind(MATRIX) & ~attention(a)[0]
     by_name = matrix & a.named(_UNALIGNED)
     odd = np.array([_is_odd(*inputs) for inputs in a.trace.inputs] + [False])
     operators = a.trace.operators
@@ -289,9 +265,6 @@ def _shapes(a: Analysis, kernels: np.ndarray) -> str:
     return f" (mostly {' @ '.join(str(shape) for shape in shapes[-2:])})" if shapes else ""
 
 
-# Chains of pointwise kernels, which compiled code fuses.
-
-
 @once
 def _chains(a: Analysis) -> np.ndarray:
     """The number of the chain of pointwise kernels and reductions that each kernel is in, from 1; 0 for none.
@@ -342,23 +315,15 @@ def fusable_elementwise(a: Analysis) -> Finding | None:
     )
 
 
-# What only moves or converts elements.
-
-
 def channels_last(a: Analysis) -> Evidence:
     """Kernels that only convert an image's layout, because the kernels before and after need different ones."""
-    share = share_within(a, a.trace.kernels.cover(_converts_layout(a)))
+    share = a.share_within(a.trace.kernels.cover(converts_layout(a)))
     if not share:
         return Evidence("no kernel changes a layout; whether others would be faster in NHWC, no trace shows")
     return bounded(f"{step_time(a, share)} of a step are layout conversions between NCHW and NHWC", share)
 
 
-def one_layout(a: Analysis) -> Change:
-    """No kernel converts an image's layout."""
-    return without(_converts_layout(a))
-
-
-def _converts_layout(a: Analysis) -> np.ndarray:
+def converts_layout(a: Analysis) -> np.ndarray:
     """A mask: the libraries' kernels that only convert between NCHW and NHWC."""
     return a.named(LAYOUT)
 
@@ -369,7 +334,7 @@ def layout_conversions(a: Analysis) -> Finding | None:
     Conversions between NCHW and NHWC by the libraries' own kernels, and MIOpen's fills and casts beside its
     convolutions; copies that make a tensor contiguous; copies within the GPU, while no kernel runs.
     """
-    own, filling = _converts_layout(a), a.named(_FILLS_AND_CASTS)
+    own, filling = converts_layout(a), a.named(_FILLS_AND_CASTS)
     permuting = _permuting(a) & ~(own | filling)
     within, copying_us = _within_the_gpu(a)
     keep = "model and images in torch.channels_last" if a.of_kind(CONVOLUTION).any() else "keep one layout"
@@ -453,9 +418,6 @@ def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
             callers[trace.names[trace.operators.name[operator]]] += length
     named = [name for name, length in callers.most_common(2) if length >= 0.2 * copies.duration[within].sum()]
     return f"{text}, most of it inside {' and '.join(named)}" if named else text
-
-
-# What the model itself asks for.
 
 
 def recomputation(a: Analysis) -> Finding | None:

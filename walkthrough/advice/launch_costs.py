@@ -2,19 +2,7 @@
 
 import numpy as np
 
-from walkthrough.advice.evidence import (
-    INFERENCE,
-    WORTHWHILE,
-    Evidence,
-    Finding,
-    bounded,
-    idle_share,
-    no_effect,
-    once,
-    share_within,
-    step_time,
-    worthwhile,
-)
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
 from walkthrough.advice.kernel_costs import fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
 from walkthrough.trace.analysis import Analysis
@@ -25,24 +13,22 @@ from walkthrough.trace.intervals import Cover, integral
 from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, is_collective, is_exchange
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
-from walkthrough.trace.operators import between_operators, pauses
+from walkthrough.trace.operators import pauses
 from walkthrough.trace.units import counted, time_text
 
 MANY_KERNELS = 50  # of a step, or of an optimizer's: a fused one has a few
 # An optimizer that costs more than its kernels show: so many of all kernels, and so much of the step on the CPU.
 MANY, COSTLY = 0.2, 0.05
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
+_INFERENCE = "no backward pass and no optimizer ran: inference"
 CALLS_PER_LAUNCH = 3  # a compiled launch takes as long on the CPU as that many bare calls of the driver
-
-
-# A bigger batch: more work per launch, and what is done once per step is done less often per sample.
 
 
 def bigger_batch(a: Analysis) -> Evidence:
     """Waits for launches, and SMs that are idle because kernels have too few blocks."""
     if a.workload.training is False:
-        return Evidence(f"{INFERENCE}, in which each answer of a bigger batch takes longer")
-    kernels, share = a.trace.kernels, idle_share(a, "launch")
+        return Evidence(f"{_INFERENCE}, in which each answer of a bigger batch takes longer")
+    kernels, share = a.trace.kernels, a.idle_share("launch")
     inside = Cover(a.steps.start, a.steps.end).holds(kernels.start)
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
     empty = max(0.0, mean_of_known(_without_blocks(a, gpu.id) for gpu in a.gpus) or 0.0)
@@ -76,10 +62,10 @@ def _without_blocks(a: Analysis, device: int) -> float | None:
 def bigger_batch_on_cpu(a: Analysis) -> Evidence:
     """Python and the optimizer take the same time for a batch of any size."""
     if a.workload.training is False:
-        return Evidence(f"{INFERENCE}, in which each answer of a bigger batch takes longer")
-    python = between_operators(a.trace, a.steps)
-    paused = share_within(a, pauses(python))
-    calling, optimizer = share_within(a, python) - paused, share_within(a, a.phases.per_step)
+        return Evidence(f"{_INFERENCE}, in which each answer of a bigger batch takes longer")
+    python = a.between_operators
+    paused = a.share_within(pauses(python))
+    calling, optimizer = a.share_within(python) - paused, a.share_within(a.phases.per_step)
     why = (
         f"{step_time(a, calling)} of a step are spent outside of operators and loading, so in Python, and "
         f"{step_time(a, optimizer)} in the optimizer: the same for a batch of any size. So is a part of every "
@@ -107,9 +93,6 @@ def twice_the_batch(a: Analysis) -> Change:
     )
 
 
-# Kernels of one operation each, that code launches one by one: the optimizer, normalisation and loss.
-
-
 def fused_optimizer(a: Analysis) -> Evidence:
     """Kernels launched inside `Optimizer.step`, and waits for them."""
     if a.phases.fused:
@@ -124,7 +107,7 @@ def fused_optimizer_on_cpu(a: Analysis) -> Evidence:
     """The time in `Optimizer.step`."""
     if a.phases.fused:
         return no_effect("the optimizer is fused already")
-    share = share_within(a, a.phases.optimizer)
+    share = a.share_within(a.phases.optimizer)
     return bounded(f"Optimizer.step takes {step_time(a, share)} of a step", share)
 
 
@@ -156,7 +139,7 @@ def unfused_optimizer(a: Analysis) -> Finding | None:
 def compile_loss(a: Analysis) -> Evidence:
     """Operators that convert and normalise a batch, or compute the loss."""
     if a.workload.training is False and not a.phases.normalises:
-        return no_effect(f"{INFERENCE}, without a loss")
+        return no_effect(f"{_INFERENCE}, without a loss")
     working, waiting = _caused_by(a, a.phases.preparing | a.phases.loss)
     runs = f"runs their kernels for {step_time(a, working)} of a step, and " if working > 0 else ""
     why = (
@@ -169,8 +152,8 @@ def compile_loss(a: Analysis) -> Evidence:
 def compile_loss_on_cpu(a: Analysis) -> Evidence:
     """The time of the same operators."""
     if a.workload.training is False and not a.phases.normalises:
-        return no_effect(f"{INFERENCE}, without a loss")
-    preparing, loss = share_within(a, a.phases.preparing), share_within(a, a.phases.loss)
+        return no_effect(f"{_INFERENCE}, without a loss")
+    preparing, loss = a.share_within(a.phases.preparing), a.share_within(a.phases.loss)
     why = (
         f"{step_time(a, preparing)} of a step convert and normalise the batch before the model, a pass over memory "
         f"for each operation, and {step_time(a, loss)} are the loss: both can be compiled with the model"
@@ -192,24 +175,11 @@ def _caused_by(a: Analysis, code: Cover) -> tuple[float, float]:
     return (mean_of_known(working_us) or 0.0) / a.total_us, (mean_of_known(waiting_us) or 0.0) / a.total_us
 
 
-def one_optimizer_launch(a: Analysis) -> Change:
-    """The optimizer's kernels are one."""
-    return _fused(a, a.phases.optimizer)
-
-
-def compiled_loss(a: Analysis) -> Change:
-    """What prepares batches is one kernel with what computes the loss."""
-    return _fused(a, a.phases.preparing | a.phases.loss)
-
-
-def _fused(a: Analysis, code: Cover) -> Change:
+def fused(a: Analysis, code: Cover) -> Change:
     """One launch in place of all, and of each kernel only what is not its fixed cost."""
     duration = np.maximum(a.trace.kernels.duration, 1e-9)
     rest = np.maximum(0.0, 1 - shortest_us(a) / duration)
     return Change(cpu=[(code, 0.0)], kernels=np.where(a.launched_in(code), rest, 1.0))
-
-
-# Waits for launches of the model's kernels: compiled code has fewer, a CUDA graph one.
 
 
 def compile_model(a: Analysis) -> Evidence:
@@ -219,7 +189,7 @@ def compile_model(a: Analysis) -> Evidence:
     if a.workload.graphed > 0.5:
         return no_effect("CUDA graphs launch most kernels already")
     why = f"{_wait_for_launches(a)}; torch.compile launches fewer kernels, which also read and write less"
-    waits, fused_us = bounded(why, idle_share(a, "launch")), a.us_per_step(fused_away(a))
+    waits, fused_us = bounded(why, a.idle_share("launch")), a.us_per_step(fused_away(a))
     if waits.gain == 1.0 or not worthwhile(a, fused_us):
         return waits
     chains = f"{time_text(fused_us)} of a step are kernels that compiled code fuses with those beside them"
@@ -232,7 +202,7 @@ def compile_model_on_cpu(a: Analysis) -> Evidence:
     phases, model = a.phases, a.phases.model & Cover(a.steps.start, a.steps.end)
     if a.workload.compiled:
         return no_effect("compiled code runs already")
-    elsewhere = exposed_on_cpu(a.trace) | pauses(between_operators(a.trace, a.steps))
+    elsewhere = exposed_on_cpu(a.trace) | pauses(a.between_operators)
     products = float(phases.products.within(model.start, model.end).sum()) / a.total_us
     remaining = phases.products | phases.loss | phases.per_step | phases.loading | elsewhere
     share = (model.total - float(remaining.within(model.start, model.end).sum())) / a.total_us
@@ -250,7 +220,7 @@ def cuda_graphs(a: Analysis) -> Evidence:
     if a.workload.graphed:
         return no_effect("CUDA graphs are launched already")
     graph = 'a CUDA graph launches all kernels with one call (torch.compile with mode="reduce-overhead" records it)'
-    return bounded(f"{_wait_for_launches(a)}; {graph}", idle_share(a, "launch"))
+    return bounded(f"{_wait_for_launches(a)}; {graph}", a.idle_share("launch"))
 
 
 def many_small_launches(a: Analysis) -> Finding | None:
@@ -275,11 +245,11 @@ def many_small_launches(a: Analysis) -> Finding | None:
 
 
 def _wait_for_launches(a: Analysis) -> str:
-    return f"for {step_time(a, idle_share(a, 'launch'))} of a step the GPU waits for a launch"
+    return f"for {step_time(a, a.idle_share('launch'))} of a step the GPU waits for a launch"
 
 
 @once
-def _model(a: Analysis) -> Cover:
+def model_code(a: Analysis) -> Cover:
     """The forward and the backward pass on the CPU, to the last kernel that a step launches: what is compiled."""
     phases, runtime, call = a.phases, a.trace.runtime, a.trace.kernels.call
     elsewhere = phases.per_step | phases.loading
@@ -292,7 +262,7 @@ def _model(a: Analysis) -> Cover:
 
 def compiled_model(a: Analysis) -> Change:
     """Of a chain of pointwise kernels the longest stays; each launch left costs the CPU a few bare calls."""
-    trace, model = a.trace, _model(a)
+    trace, model = a.trace, model_code(a)
     inside = a.launched_in(model)
     if not model.total:  # no operator was recorded, so only what fusion saves is known
         inside = np.ones(len(inside), bool)
@@ -302,8 +272,3 @@ def compiled_model(a: Analysis) -> Change:
     busy = runtime.cover(trace.calls.waits).gaps(model.start, model.end).total
     factor = CALLS_PER_LAUNCH * call_us * int((inside & ~gone).sum()) / busy if busy > 0 else 1.0
     return without(gone) | Change(cpu=[(model, min(1.0, factor))])
-
-
-def one_launch(a: Analysis) -> Change:
-    """A CUDA graph launches the model."""
-    return Change(cpu=[(_model(a), 0.0)])

@@ -6,7 +6,6 @@ from walkthrough.advice.catalogue import Advice
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import COMPUTE, EXPOSED, OVERLAPPED
 from walkthrough.trace.idle import longest_stall
-from walkthrough.trace.operators import between_operators
 
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
 MENTIONED = 0.01  # of the step: collectives' kernels that take less are counted as other kernels in the verdict
@@ -50,7 +49,7 @@ def _first(advice: Sequence[Advice], at_best: str = "") -> str:
 def _of_cpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
     parts, total = a.steps.mean_breakdown_us, max(a.steps.mean_us, 1e-9)
     waiting, exchanging = parts["dataloader"] / total, parts["communication"] / total
-    python = float(between_operators(a.trace, a.steps).total) / a.total_us
+    python = float(a.between_operators.total) / a.total_us
     share = max(0.0, 1 - waiting - exchanging - python)  # also what a closure in Optimizer.step does
     bound = f"{share:.0%} of {one_step} is operators on the CPU"
     unseen = "there is a GPU, and nothing of it is recorded; " if a.trace.properties else ""

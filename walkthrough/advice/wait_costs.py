@@ -8,15 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from walkthrough.advice.evidence import (
-    Evidence,
-    Finding,
-    bounded,
-    idle_share,
-    share_within,
-    step_time,
-    worthwhile,
-)
+from walkthrough.advice.evidence import Evidence, Finding, bounded, step_time, worthwhile
 from walkthrough.advice.input_costs import calls_of_copies
 from walkthrough.advice.replay import Change
 from walkthrough.trace.analysis import Analysis
@@ -27,7 +19,7 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
-from walkthrough.trace.operators import between_operators, innermost_functions, pauses, stepping_thread
+from walkthrough.trace.operators import innermost_functions, pauses, stepping_thread
 from walkthrough.trace.outliers import is_outlier
 from walkthrough.trace.steps import is_mark, is_step
 from walkthrough.trace.units import counted, time_text
@@ -43,9 +35,6 @@ _PREPARES_INPUT = re.compile(  # reading, decoding and transforming images, vide
     r"image_transforms|image_processing|feature_extraction|video_processing|tokenization|torchvision/(transforms|io)"
     r"|read_(video|image)|decode_(jpeg|image|video)|imread|PIL/|cv2|albumentations|librosa"
 )
-
-
-# Synchronisation.
 
 
 def hidden_syncs(a: Analysis) -> Evidence:
@@ -74,12 +63,9 @@ def without_waits(a: Analysis) -> Change:
     return Change(returns=waits & np.isin(trace.runtime.thread, launching))
 
 
-# Python.
-
-
 def host_python(a: Analysis) -> Evidence:
     """Neither the GPU works nor an operator."""
-    share = idle_share(a, "other")
+    share = a.idle_share("other")
     why = f"for {step_time(a, share)} of a step neither the GPU nor any operator works: Python, most likely"
     look = "what stands out names its functions" if a.workload.stacks else "trace with stacks to see its functions"
     if not len(a.trace.operators) and not a.workload.stacks:
@@ -90,8 +76,8 @@ def host_python(a: Analysis) -> Evidence:
 
 def host_python_on_cpu(a: Analysis) -> Evidence | None:
     """Python outside of operators, also in a closure that the optimizer runs; named, where the trace has stacks."""
-    python = between_operators(a.trace, a.steps)
-    share = share_within(a, python)
+    python = a.between_operators
+    share = a.share_within(python)
     if share < MUCH_PYTHON:
         return None
     inside = "neither an operator runs nor the loop waits for a DataLoader"
@@ -102,7 +88,7 @@ def host_python_on_cpu(a: Analysis) -> Evidence | None:
         why += f"; the innermost functions: {named}"
     else:
         why += ": Python, most likely"
-        if share_within(a, pauses(python)) >= share / 2:
+        if a.share_within(pauses(python)) >= share / 2:
             why += ", mostly in long pauses, which may be your own loader or preprocessing"
         why += ". Record with stacks (walkthrough trace --stacks) to see its functions"
     return bounded(why, share)
@@ -224,9 +210,6 @@ def _longest_gaps(a: Analysis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return gaps.astype(np.int64), begins, ends
 
 
-# Collectives.
-
-
 def exposed_communication(a: Analysis) -> Evidence:
     """Collectives with no kernel beside them."""
     share = a.communication.exposed_us / a.total_us if a.communication else 0.0
@@ -303,9 +286,6 @@ def while_only_communicating(a: Analysis) -> Cover:
     return trace.kernels.cover(~collective).gaps(alone.start, alone.end) & steps
 
 
-# The GPU itself, and what the trace is of.
-
-
 def device_queue_stall(a: Analysis) -> Finding | None:
     """The GPU is idle although work has been launched: it waits for itself, a peer, or what was not recorded.
 
@@ -339,7 +319,7 @@ def device_queue_stall(a: Analysis) -> Finding | None:
 
 def warm_up(a: Analysis) -> Evidence:
     """The GPU waits for memory, code, or its own start."""
-    share = idle_share(a, "setup")
+    share = a.idle_share("setup")
     why = (
         f"{step_time(a, share)} of a step go into allocating GPU memory, loading code or starting the GPU up: "
         "trace after a warm-up, and see that no step has larger tensors than those before"

@@ -84,6 +84,11 @@ class Analysis:
         return operators.by_operator(self.trace, self.steps)
 
     @cached_property
+    def between_operators(self) -> Cover:
+        """When the CPU runs neither an operator nor a call: Python; see `operators.between_operators`."""
+        return operators.between_operators(self.trace, self.steps)
+
+    @cached_property
     def idle(self) -> list[idle.Idle]:
         """Why each GPU runs no kernel."""
         return [idle.idle(self.trace, self.steps, gpu.id) for gpu in self.gpus]
@@ -184,6 +189,14 @@ class Analysis:
     def share_of_steps(self, us_per_step: float) -> float:
         """Of the steps' time, so many µs of each."""
         return us_per_step * self.step_count / self.total_us
+
+    def share_within(self, cover: Cover) -> float:
+        """The share of the steps' time that a cover fills."""
+        return float(cover.within(self.steps.start, self.steps.end).sum()) / self.total_us
+
+    def idle_share(self, cause: str) -> float:
+        """The share of the steps' time in which a GPU, on average, runs no kernel for this cause."""
+        return float(np.mean([gpu.causes_us[cause] for gpu in self.idle]) / self.total_us) if self.idle else 0.0
 
     def idle_us_per_step(self, cause: str) -> float:
         """µs per step that a GPU, on average, runs no kernel for this cause."""

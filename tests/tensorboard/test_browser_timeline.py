@@ -9,7 +9,7 @@ from support.browser import BOTH
 from support.trace_builder import TraceBuilder, two_steps
 
 from walkthrough.advice.summary import summarize
-from walkthrough.trace.timeline.lanes import lanes
+from walkthrough.trace.timeline import lanes
 
 WIDTHS = [("light", 900), ("light", 1280), ("dark", 2560)]
 ALL_WIDTHS = pytest.mark.parametrize("look", WIDTHS, indirect=True, ids=lambda look: f"{look[0]}-{look[1]}")
@@ -71,7 +71,9 @@ def answer_of(tmp_path):
 
     def read(builder):
         path = builder.write(tmp_path / "w.pt.trace.json")
-        return json.loads(json.dumps(lanes(summarize(path, details=True))))
+        summary = summarize(path, details=True)
+        findings = [(finding.what, finding.when) for finding in summary.findings]
+        return json.loads(json.dumps(lanes(summary.analysis, findings)))
 
     return read
 

@@ -13,10 +13,10 @@ from support.trace_builder import TraceBuilder, run_ahead, two_steps
 from walkthrough.advice.digest import digest
 from walkthrough.advice.summary import summarize
 from walkthrough.results.errors import InputError
+from walkthrough.trace import timeline as module
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.reader import read
-from walkthrough.trace.timeline import window
-from walkthrough.trace.timeline.lanes import lanes
-from walkthrough.trace.timeline.levels import levels
+from walkthrough.trace.timeline import event, lanes, levels
 
 TRACES = [
     *sorted((ROOT / "tests" / "data").glob("*.pt.trace.json.gz")),
@@ -25,12 +25,16 @@ TRACES = [
 ]
 
 
+def lanes_of(summary, *steps):
+    return lanes(summary.analysis, [(finding.what, finding.when) for finding in summary.findings], *steps)
+
+
 @pytest.fixture
 def timeline(tmp_path):
     """timeline(builder, first, last): the answer for the trace that a builder holds."""
 
     def answer(builder, *steps, text=None):
-        return lanes(summarize(builder.write(tmp_path / "made.pt.trace.json", text), details=True), *steps)
+        return lanes_of(summarize(builder.write(tmp_path / "made.pt.trace.json", text), details=True), *steps)
 
     return answer
 
@@ -149,7 +153,7 @@ def test_long_values_are_cut_and_too_many_details_are_left_out(timeline, monkeyp
         builder.op("aten::mm", 100 * at, 50)["args"]["Input Dims"] = [[at] * 1000]
     answer = timeline(builder)
     assert {len(of_event["shapes"]) for of_event in details(answer, lane(answer, "cpu main thread"))} == {400}
-    monkeypatch.setattr("walkthrough.trace.timeline.lanes.MAX_DETAILS", 3)
+    monkeypatch.setattr("walkthrough.trace.timeline.MAX_DETAILS", 3)
     answer = timeline(builder)
     assert lane(answer, "cpu main thread")["detail"] == [0, 1, 2] + [-1] * 7
     assert len(answer["details"]) == 3
@@ -157,7 +161,7 @@ def test_long_values_are_cut_and_too_many_details_are_left_out(timeline, monkeyp
     assert lane(timeline(builder), "cpu main thread")["detail"] == [0, 1] + [-1] * 8
 
 
-@pytest.mark.parametrize("value", [b'"\xbf"', b'"\x1f"', b'"\\ud800"', b"1e999", b"12345678901234567890"])
+@pytest.mark.parametrize("value", [b'"\xbf"', b'"\x1f"', b"1e999", b"12345678901234567890"])
 def test_values_that_are_damaged_or_out_of_range_do_no_harm(timeline, value):
     builder = TraceBuilder()
     builder.op("aten::mm", 0, 50)["args"]["Concrete Inputs"] = "HERE"
@@ -274,7 +278,7 @@ def test_a_lane_without_events_in_the_steps_is_not_sent(timeline):
 
 
 def test_as_many_of_the_first_steps_are_loaded_as_fit(timeline, monkeypatch):
-    monkeypatch.setattr(window, "MAX_EVENTS", 20)
+    monkeypatch.setattr(module, "MAX_EVENTS", 20)
     answer = timeline(many_steps())
     count = sum(len(row["start"]) for row in answer["lanes"])
     assert 10 < count <= 20
@@ -290,7 +294,7 @@ def test_a_step_with_too_many_events_is_cut_and_loaded_says_where(timeline, monk
     builder.step(1, 0, 1000)
     for at in range(50):
         builder.op("aten::mm", 10 * at, 5)
-    monkeypatch.setattr(window, "MAX_EVENTS", 30)
+    monkeypatch.setattr(module, "MAX_EVENTS", 30)
     answer = timeline(builder)
     assert lane(answer, "cpu main thread")["start"] == [10 * at for at in range(30)]
     assert answer["loaded"]["end"] == 300
@@ -386,7 +390,7 @@ def test_the_rows_of_a_lane_do_not_overlap():
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name[:30])
 def test_what_holds_in_every_trace(path):
     summary = summarize(path, details=True)
-    answer = lanes(summary)
+    answer = lanes_of(summary)
     numbered = events(answer)
     assert len({row["id"] for row in answer["lanes"]}) == len(answer["lanes"])
     for row in answer["lanes"]:
@@ -420,3 +424,59 @@ def test_the_command_line_takes_steps(tmp_path):
     )
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
+
+
+ARGUMENTS = {
+    "Input Dims": [[32, 64], [64, 8], []],
+    "Input type": ["float", "float", ""],
+    "Concrete Inputs": ["", "", "1"],
+    "Ev Idx": 7,
+    "Fwd thread id": 0,
+    "Call stack": f"train.py(1): main;{'x' * 10_000}",
+}
+
+
+def test_the_arguments_of_an_event_are_found_by_time_thread_and_name(tmp_path):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    operator = builder.op("aten::mm", 100, 50)
+    operator["args"] |= ARGUMENTS
+    builder.op("aten::mm", 100, 30)["args"]["Input Dims"] = [[1] * 1000]
+    builder.op("autograd::engine::evaluate_function: MmBackward0", 100, 50, tid=2)["args"]["Fwd thread id"] = 1
+    _, kernel = builder.launch("k", 110, 5, 120, 10, op=operator, grid=[128, 1, 1], **{"warps per SM": 2.5})
+    path = builder.write(tmp_path / "made.json")
+    main = str(operator["pid"]), str(operator["tid"])
+    found = event(path, "aten::mm", main, 100.2, 50)
+    stack = found.pop("stack")
+    assert (stack[:18], len(stack)) == ("train.py(1): main;", 4000)
+    assert found == {"shapes": "[[32, 64], [64, 8], []]", "types": "[float, float, ]", "values": "[, , 1]"}
+    assert len(event(path, "aten::mm", main, 100, 30)["shapes"]) == 400
+    backward = "autograd::engine::evaluate_function: MmBackward0"
+    assert event(path, backward, (main[0], "2"), 100, 50) == {"forward thread": 1}
+    stream = str(kernel["pid"]), str(kernel["tid"])
+    assert event(path, "k", stream, 120, 10).items() >= {"grid": "[128, 1, 1]", "warps per SM": 2.5}.items()
+    for wrong in (("k", stream, 123, 10), ("k", main, 120, 10), ("m", stream, 120, 10)):
+        with pytest.raises(InputError, match="no event"):
+            event(path, *wrong)
+
+
+@pytest.mark.parametrize("value", [b'"\xbf"', b'"\x1f"', b"NaN", b"12345678901234567890", b'{"a": 1}'])
+def test_arguments_that_are_damaged_or_out_of_range_do_no_harm(tmp_path, value):
+    builder = TraceBuilder()
+    mark = builder.op("aten::mm", 0, 50)
+    mark["args"]["Concrete Inputs"] = "HERE"
+    path = builder.write(tmp_path / "made.json", json.dumps(builder.json).encode().replace(b'"HERE"', value))
+    facts = event(path, "aten::mm", (str(mark["pid"]), str(mark["tid"])), 0, 50)
+    assert json.dumps(facts, allow_nan=False)
+
+
+@pytest.mark.parametrize("path", TRACES[:4], ids=lambda path: path.name)
+def test_events_of_every_lane_are_found_in_the_file(path):
+    analysis = analyze(path)
+    trace, begin = analysis.trace, analysis.trace.origin + float(analysis.steps.cpu_start[0])
+    answer = lanes(analysis)
+    for row in answer["lanes"]:
+        if row["thread"] >= 0:
+            last = len(row["start"]) - 1
+            name, at = answer["names"][row["name"][last]], begin + row["start"][last]
+            assert isinstance(event(path, name, trace.threads[row["thread"]], at, row["duration"][last]), dict)

@@ -14,7 +14,7 @@ from walkthrough.trace.communication import communication
 from walkthrough.trace.idle import idle, stalls
 from walkthrough.trace.reader import read
 from walkthrough.trace.steps import steps
-from walkthrough.trace.timeline.lanes import lanes
+from walkthrough.trace.timeline import lanes
 
 ERAS = pytest.mark.parametrize("era", ["2021", "today"])
 
@@ -201,7 +201,7 @@ def graph_replay():
 
 
 def test_the_timeline_begins_where_the_cpu_begins_the_first_step(summary):
-    timeline = lanes(summary(run_ahead()))
+    timeline = lanes(summary(run_ahead()).analysis)
     assert [step["start"] for step in timeline["steps"]] == [2000, 3000, 4000]
     [calls] = [lane for lane in timeline["lanes"] if lane["kind"] == "runtime"]
     assert calls["start"][0] == 10
@@ -209,7 +209,7 @@ def test_the_timeline_begins_where_the_cpu_begins_the_first_step(summary):
 
 def test_the_timeline_marks_when_each_finding_is(summary):
     result = summary(two_steps())
-    timeline = lanes(result)
+    timeline = lanes(result.analysis, [(finding.what, finding.when) for finding in result.findings])
     marks = [lane for lane in timeline["lanes"] if lane["kind"] == "finding"]
     assert marks == timeline["lanes"][: len(result.findings)]
     assert [lane["label"] for lane in marks] == [finding.what for finding in result.findings]

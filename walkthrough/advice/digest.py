@@ -19,7 +19,7 @@ from walkthrough.advice.report import tables
 from walkthrough.results.errors import InputError, one_line_errors, printable
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.chrome_trace import Chunks
-from walkthrough.trace.timeline.lanes import lanes
+from walkthrough.trace.timeline import lanes
 
 MUCH_MEMORY = 2**30  # bytes
 

@@ -114,9 +114,9 @@ class Analysis:
         return memory.step_bytes(self.trace, self.steps)
 
     @cached_property
-    def workload(self) -> workload.Nature:
+    def workload(self) -> workload.Workload:
         """What the trace is of: training, compiled code, a start-up, …"""
-        return workload.nature(self.trace, self.steps, self.idle)
+        return workload.workload(self.trace, self.steps, self.idle)
 
     @property
     def step_count(self) -> int:

@@ -161,6 +161,7 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
     device_id: Number = None
     shapes: msgspec.Raw = msgspec.Raw()  # JSON, read for few operators
     types: msgspec.Raw = msgspec.Raw()
+    name: msgspec.Raw = msgspec.Raw()  # of a thread, in an event that names one
     finished: msgspec.Raw = msgspec.Raw()  # `false` in a mark that was open when the profiler stopped
 
 
@@ -371,7 +372,7 @@ _CONTROL = bytes(32 if code < 32 else code for code in range(256))  # control ch
 _LITERAL = re.compile(rb"(?<=[:\[,\s])[+-]?(?:NaN|nan|Infinity|inf|N/A)(?:\(ind\))?(?=[\s,\]}])")
 
 
-def clean(text: bytes) -> bytes:
+def clean(text: bytes | bytearray) -> bytes:
     """The text as valid JSON: valid UTF-8, no control characters, `null` for NaN, inf and N/A."""
     text = text.decode("utf-8", "replace").encode().translate(_CONTROL)
     parts, begin, quotes = [], 0, 0

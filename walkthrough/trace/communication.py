@@ -112,6 +112,9 @@ COMPUTE, OVERLAPPED, EXPOSED = "compute", "overlapped", "exposed"
 def parts_us(trace: Trace, steps: Steps) -> dict[str, float]:
     """µs of the mean step by part; they sum to it. {} where no collective ran.
 
+    The profiler plugin counts NCCL's kernels as kernels (see `steps.roles`); here a step is divided as it would be
+    without that. As there, a moment counts for the first part that covers it.
+
     compute: a kernel runs, and no collective's; of a CPU, "cpu_exec" is that. overlapped: a collective's kernel (on a
     CPU, gloo's mark) and other work. exposed: a collective alone. Others: as in `ROLES`.
     """

@@ -90,10 +90,7 @@ Key = tuple[object, ...]  # kind, JSON texts, numbers
 
 
 class MoreArgs(Args, gc=False, rename=MORE_KEYS):
-    """Also the arguments that the timeline shows, as JSON, and `sequence`, which links a backward pass to its operator.
-
-    name: of a thread, in an event that names one.
-    """
+    """Also the arguments that the timeline shows, as JSON, and `sequence`, linking passes."""
 
     sequence: Number = None
     values: msgspec.Raw = msgspec.Raw()
@@ -126,7 +123,6 @@ class MoreArgs(Args, gc=False, rename=MORE_KEYS):
     ranks: msgspec.Raw = msgspec.Raw()
     from_rank: msgspec.Raw = msgspec.Raw()
     to_rank: msgspec.Raw = msgspec.Raw()
-    name: msgspec.Raw = msgspec.Raw()
 
 
 class MoreEvent(Event, gc=False):
@@ -139,10 +135,9 @@ DETAILED = decoders(MoreEvent, MoreArgs)
 
 
 class Details:
-    """Numbers the distinct lists of arguments of a trace's events; also the names of threads."""
+    """Numbers the distinct lists of arguments of a trace's events."""
 
     def __init__(self) -> None:
-        self.thread_names: dict[tuple[str, str], str] = {}
         self._numbers: dict[Key, int] = {}
         self._keys: list[Key] = []
         self._bytes = 0
@@ -159,14 +154,6 @@ class Details:
                 number = self._added(key) if key != nothing else -1
             result.append(number)
         return np.array(result, np.int64)
-
-    def name_threads(self, events: Sequence[Event]) -> None:
-        """Keep the names that these events give to threads."""
-        for event in events:
-            if event.ph == "M" and event.name == "thread_name" and isinstance(event.args, MoreArgs):
-                name = _value(bytes(event.args.name))
-                if isinstance(name, str):
-                    self.thread_names[str(event.pid), str(event.tid)] = name
 
     @property
     def count(self) -> int:

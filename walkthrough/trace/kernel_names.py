@@ -1,10 +1,10 @@
 """What a name says: of a kernel, its kind, whether it uses Tensor Cores, its short form; of an event, communication.
 
 Sources: the libraries' own names (torch's ATen and Inductor, cuDNN, cuBLAS, CUTLASS, MIOpen, Tensile, Composable
-Kernel, aiter, FBGEMM, vLLM, SGLang, TensorRT-LLM, triton_kernels), as they appear in their code and in published traces;
-for Tensor Cores also NVIDIA PyProf's tc.py, torch's mem_eff_attention for fmha_cutlass, and the code named at the rules.
-The profiler plugin's list of kernels with Tensor Cores (torch-tb-profiler 0.4.3) is from 2020; these rules also answer
-"cannot tell".
+Kernel, aiter, FBGEMM, vLLM, SGLang, TensorRT-LLM, triton_kernels), as they appear in their code and in published
+traces; for Tensor Cores also NVIDIA PyProf's tc.py, torch's mem_eff_attention for fmha_cutlass, and the code named at
+the rules. The profiler plugin's list of kernels with Tensor Cores (torch-tb-profiler 0.4.3) is from 2020; these rules
+also answer "cannot tell".
 """
 
 import re

@@ -169,7 +169,7 @@ def is_amd(trace: Trace) -> bool:
     devices = trace.properties.values()
     if any(_AMD.search(str(device.get("name", ""))) or device.get("warpSize") == 64 for device in devices):
         return True
-    return trace.hip or bool(trace.named(trace.runtime, lambda name: name.startswith("hip")).any())
+    return trace.hip or trace.has_name(lambda name: name.startswith("hip"), trace.runtime)
 
 
 def has_tf32(trace: Trace) -> bool:

@@ -1,4 +1,7 @@
-"""Allocations over time, and copies."""
+"""The memory of each device over time, the top allocations at its peak, and copies to the device, from it, and on it.
+
+Memory is from the `[memory]` events, as in torch-tb-profiler 0.4.3, memory_parser.py; it has no numbers of copies.
+"""
 
 import re
 

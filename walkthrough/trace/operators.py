@@ -1,11 +1,11 @@
-"""Operators by name, the phases of a step, Optimizer.step, and Python between operators."""
+"""Operators by name, the phases of a step on the CPU, Optimizer.step, and the Python that runs between operators."""
 
 import re
 
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Nesting, Spans, Trace, distinct, launching_operators
+from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operators
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE
@@ -15,7 +15,11 @@ _BACKWARD = re.compile(r"autograd::engine|Backward\d*$|_backward(?![a-z])")
 
 
 class OptimizerCalls(Struct, frozen=True):
-    """own: when `Optimizer.step` updates parameters. closures: from its begin to the end of its last backward pass.
+    """Which time of `Optimizer.step` is the optimizer's own: its mark also wraps a closure, in which the model runs.
+
+    LBFGS needs a closure, and PyTorch Lightning passes one to every optimizer.
+
+    own: when `Optimizer.step` updates parameters. closures: from its begin to the end of its last backward pass.
 
     Where a closure runs several times, as for LBFGS, what the optimizer does between its runs counts for `closures`.
     per_step: `own`, and `Optimizer.zero_grad`. wrapping: a mask over `Trace.operators`, the marks that wrap a closure.
@@ -108,7 +112,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
     calls = optimizer_calls(trace)
     return Phases(
         loading=loading,
-        workers=_any(trace, operators.where(waits), "MultiProcessing"),
+        workers=trace.has_name(lambda name: "MultiProcessing" in name, operators.where(waits)),
         converts=bool((inside & scaling).any()),
         converting=_without_pauses(loading, operators.cover(inside)),
         preparing=operators.cover(preparing),
@@ -120,7 +124,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
         loss=operators.cover(trace.named(operators, _LOSS.search) & outside),
         optimizer=calls.own,
         per_step=calls.per_step,
-        fused=bool(trace.named(operators, _FUSED.fullmatch).any()),
+        fused=trace.has_name(_FUSED.fullmatch, operators),
     )
 
 
@@ -137,10 +141,6 @@ def _without_pauses(whole: Cover, working: Cover) -> Cover:
     length = gaps.end - gaps.start
     long = length > 2 * length.mean() if len(length) else np.zeros(0, bool)
     return Cover(gaps.start[long], gaps.end[long]).gaps(whole.start, whole.end)
-
-
-def _any(trace: Trace, spans: Spans, text: str) -> bool:
-    return any(text in trace.names[number] for number in distinct(spans.name).tolist())
 
 
 PAUSE = 200.0  # µs: to call an operator takes far less, also while stacks are recorded

@@ -212,7 +212,7 @@ def first_batch(trace: Trace, start: float, end: float) -> FirstBatch:
     waits = waits.where((waits.start >= start) & (waits.start < end))
     if not len(waits):
         return FirstBatch(0.0, False)
-    workers = any("MultiProcessing" in trace.names[number] for number in set(waits.name.tolist()))
+    workers = trace.has_name(lambda name: "MultiProcessing" in name, waits)
     computing = np.sort(trace.operators.start[trace.named(trace.operators, _computes)])
     between = np.searchsorted(computing, waits.start[1:]) > np.searchsorted(computing, waits.end[:-1])
     joined = np.where(between, 0.0, waits.end[1:] - waits.start[:-1])

@@ -7,6 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from walkthrough.results.errors import InputError
@@ -94,6 +95,7 @@ class _Columns:
         self.seen = 0
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
         self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
+        self.thread_names: dict[tuple[str, str], msgspec.Raw] = {}
         self.untimed = 0  # events without a usable time
         self.accelerator = ""
 
@@ -107,8 +109,8 @@ class _Columns:
                     append(event)
             elif event.ph == "i" and event.name == "[memory]" and event.args:
                 by_kind[MEMORY].append(event)
-        if self.details is not None:
-            self.details.name_threads(events)
+            elif event.ph == "M" and event.name == "thread_name" and event.args:
+                self.thread_names[str(event.pid), str(event.tid)] = event.args.name
         self.accelerator = next(filter(None, map(_accelerator, append_for)), self.accelerator)
         for event in by_kind[ANNOTATION]:
             if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
@@ -193,6 +195,7 @@ class _Columns:
             origin=origin,
             names=[(name or "")[:MAX_NAME] for name in self.names],
             threads=list(threads),
+            thread_names={key: name for key, raw in self.thread_names.items() if (name := _text(raw))},
             operators=_spans(tables[OPERATOR]),
             runtime=runtime,
             kernels=_spans(tables[KERNEL]),
@@ -211,7 +214,7 @@ class _Columns:
             hip=header.get("hip_runtime_version") is not None,
             accelerator=self.accelerator,
             recording=recording(header),
-            base_us=_number(header.get("baseTimeNanoseconds")) / 1e3,
+            base_us=as_number(header.get("baseTimeNanoseconds")) / 1e3,
             details=self.details,
         )
 
@@ -246,12 +249,13 @@ def _numbers(values: Sequence[Number]) -> np.ndarray:
     try:
         numbers = np.array(values, np.float64)
     except (ValueError, TypeError, OverflowError):
-        numbers = np.array([_number(value) for value in values], np.float64)
+        numbers = np.array([as_number(value) for value in values], np.float64)
     numbers[~(abs(numbers) < 2**62)] = np.nan
     return numbers
 
 
-def _number(value: Any) -> float:
+def as_number(value: Any) -> float:
+    """A number of a trace, which may be a text; NaN for what is none."""
     try:
         return float(value)
     except (ValueError, TypeError, OverflowError):
@@ -268,8 +272,16 @@ def _ids(values: Sequence[Number]) -> np.ndarray:
 
 
 def _id(value: Number) -> int:
-    number = _number(value)
+    number = as_number(value)
     return int(number) if abs(number) < 2**62 else hash(value) >> 2
+
+
+def _text(raw: msgspec.Raw) -> str:
+    """A text as JSON; "" for anything else."""
+    try:
+        return msgspec.json.decode(raw, type=str) if raw else ""
+    except msgspec.DecodeError:
+        return ""
 
 
 def _joined(runs: list[Table]) -> Table:
@@ -292,7 +304,7 @@ def _spans(table: Table) -> Spans:
 def _properties(header: dict[str, object]) -> dict[int, dict[str, Any]]:
     value = header.get("deviceProperties")
     devices = [device for device in value if isinstance(device, dict)] if isinstance(value, list) else []
-    return {int(_number(device.get("id"))): device for device in devices if np.isfinite(_number(device.get("id")))}
+    return {int(as_number(device.get("id"))): device for device in devices if np.isfinite(as_number(device.get("id")))}
 
 
 def _rank(header: dict[str, object]) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace, distinct, graph_launched
+from walkthrough.trace.columns import Trace, distinct, graph_launched
 from walkthrough.trace.idle import Idle
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.operators import COMPILED
@@ -35,7 +35,7 @@ _LIKELY_IMAGES = re.compile(r"aten::(cudnn|miopen|mkldnn)_convolution")  # of on
 _NO_IMAGES = re.compile(r"aten::conv[13]d")
 
 
-class Nature(Struct, frozen=True):
+class Workload(Struct, frozen=True):
     """What a trace is of.
 
     training: True where a backward pass or an optimizer ran, False where only other operators did, None where the trace
@@ -126,8 +126,8 @@ class Nature(Struct, frozen=True):
         return ""
 
 
-def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
-    """The `Nature` of a trace. idle: the `Idle` of each of its GPUs."""
+def workload(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Workload:
+    """The `Workload` of a trace. idle: the `Idle` of each of its GPUs."""
     operators, kernels = trace.operators, trace.kernels
     total = max(float(steps.duration.sum()), 1e-9)
     own = operators.where(~trace.named(operators, is_step))
@@ -137,21 +137,24 @@ def nature(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> Nature:
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, kernels).mean()) if len(kernels) else 0.0
     captured = captures(trace)
-    fused = _any(trace, [kernels], _COMPILED_KERNELS)
+    fused = trace.has_name(_COMPILED_KERNELS.search, kernels)
     if len(captured.start) and not graphed:  # what runs between captures prepares the next one
         captured = Cover(captured.start[:1], captured.end[-1:])
-    return Nature(
+    return Workload(
         training=_training(trace),
-        compiled=fused or _any(trace, [operators, trace.annotations], COMPILED),
+        compiled=fused or trace.has_name(COMPILED.search, operators, trace.annotations),
         fused=fused,
         graphed=graphed,
         capturing=float(captured.within(steps.start, steps.end).sum()) / total,
         setting_up=float(setting_up),
-        images=_any(trace, [operators], _IMAGES)
-        or (_any(trace, [operators], _LIKELY_IMAGES) and not _any(trace, [operators], _NO_IMAGES)),
+        images=trace.has_name(_IMAGES.search, operators)
+        or (trace.has_name(_LIKELY_IMAGES.search, operators) and not trace.has_name(_NO_IMAGES.search, operators)),
         stacks=len(trace.python) > 0,
         is_blind=not len(kernels)
-        and (_any(trace, [trace.runtime], _LAUNCH) or _any(trace, [operators, trace.annotations], _ON_GPU)),
+        and (
+            trace.has_name(_LAUNCH.search, trace.runtime)
+            or trace.has_name(_ON_GPU.search, operators, trace.annotations)
+        ),
         accelerator="" if len(kernels) else trace.accelerator,
         work="kernel" if len(kernels) else "operator",
         count=len(kernels) or len(own),
@@ -203,15 +206,8 @@ def captures(trace: Trace) -> Cover:
 
 
 def _training(trace: Trace) -> bool | None:
-    if _any(trace, [trace.operators, trace.annotations], _TRAINING) or _any(trace, [trace.kernels], _TRAINING_KERNELS):
+    if trace.has_name(_TRAINING.search, trace.operators, trace.annotations) or trace.has_name(
+        _TRAINING_KERNELS.search, trace.kernels
+    ):
         return True
-    return False if _any(trace, [trace.operators], _COMPUTING) else None
-
-
-def _any(trace: Trace, tables: Sequence[Spans], pattern: re.Pattern[str]) -> bool:
-    """Whether a name in the tables matches."""
-    return any(
-        pattern.search(trace.names[number])
-        for spans in tables
-        for number in np.flatnonzero(np.bincount(spans.name)).tolist()
-    )
+    return False if trace.has_name(_COMPUTING.search, trace.operators) else None

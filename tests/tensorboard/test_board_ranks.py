@@ -2,16 +2,16 @@
 
 import pytest
 
-from walkthrough.advice.ranks import Rank
 from walkthrough.tensorboard import ranks as board_ranks
 from walkthrough.trace.steps import ROLES
 
 
 def _of(rank, exposed_us, sampled):
     parts = dict.fromkeys(ROLES, 100.0)
-    row = Rank(rank, 1000.0, parts, True, True, 500.0, exposed_us, 500.0 - exposed_us, "fewer bytes")
+    row = {"rank": rank, "step_us": 1000.0, "parts": parts, "has_gpu": True, "communicates": True}
+    row |= {"collectives_us": 500.0, "exposed_us": exposed_us, "hidden_us": 500.0 - exposed_us, "ways": "fewer bytes"}
     collectives = {"1": {"ncclDevKernel_AllReduce": [exposed_us]}}
-    return f"rank{rank}.json", board_ranks._Digest(row, collectives, False, sampled, {"parts_us": {}}, "a verdict")
+    return f"rank{rank}.json", board_ranks._Report(row, collectives, False, sampled, {"parts_us": {}}, "a verdict")
 
 
 @pytest.mark.parametrize("sampled", [False, True])

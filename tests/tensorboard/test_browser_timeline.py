@@ -8,7 +8,8 @@ from support.board import WALKTHROUGH
 from support.browser import BOTH
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.gains import advise
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.timeline import lanes
 
 WIDTHS = [("light", 900), ("light", 1280), ("dark", 2560)]
@@ -71,9 +72,9 @@ def answer_of(tmp_path):
 
     def read(builder):
         path = builder.write(tmp_path / "w.pt.trace.json")
-        summary = summarize(path, details=True)
-        findings = [(finding.what, finding.when) for finding in summary.findings]
-        return json.loads(json.dumps(lanes(summary.analysis, findings)))
+        analysis = analyze(path, details=True)
+        findings = [(finding.what, finding.when) for finding in advise(analysis).findings]
+        return json.loads(json.dumps(lanes(analysis, findings)))
 
     return read
 

@@ -136,7 +136,7 @@ def as_json(report: Mapping[str, Any]) -> dict[str, Any]:
         "copies": of_all["copies"],
         "memory": of_all["memory"],
         "advice": [
-            {key: item[key] for key in ("step", "title", "share_of_step", "predicted_gain", "estimated_gain")}
+            {key: item[key] for key in ("step", "title", "why", "share_of_step", "predicted_gain", "estimated_gain")}
             | {"why": f"{item['title']}: {item['why']}"}
             for item in report["advice"]
         ],

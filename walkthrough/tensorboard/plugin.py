@@ -145,7 +145,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return answer | {"ratio": _ratio(statistics.ratio(faster, slower))}
 
     def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
-        """Arguments run, trace. {"state": "ready", …}: see walkthrough/advice/digest.py; or "reading" or "failed"."""
+        """Arguments run, trace. {"state": "ready", …}: see `report.tables`; or "reading" or "failed"."""
         return self._answer_of_trace(request, "digest")
 
     def _ranks(self, request: wrappers.Request) -> dict[str, Any]:

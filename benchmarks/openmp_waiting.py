@@ -17,9 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from common.machine import SHORT_SPIN
 from walkthrough.compare.statistics import of_pairs
 from walkthrough.results import result
-from walkthrough.results.environment import ROOT, SHORT_SPIN, usable_cores
+from walkthrough.results.environment import ROOT, usable_cores
 from walkthrough.results.errors import whole_number
 
 STEPS = ("00_baseline", "03_reduced_h2d_copy", "04_multiprocess_loading", "08_on_device_data")

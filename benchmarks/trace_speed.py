@@ -10,9 +10,7 @@ is the peak resident set of the process. What findings and replay add is CPU tim
 
 import argparse
 import gzip
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import big_trace  # noqa: E402
+from tool_speed import measured  # noqa: E402
 
 from walkthrough.advice import gains  # noqa: E402
 from walkthrough.trace.analysis import analyze  # noqa: E402
@@ -43,19 +42,6 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def measured(command):
-    """Seconds and peak MB of a process; ends this program if it fails."""
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    error = process.stderr.read() if process.stderr else ""
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - begin
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"{' '.join(command)[:80]} failed:\n{error[-2000:]}")
-    return seconds, usage.ru_maxrss / 1e3
-
-
 def side_by_side(path, rounds, hta):
     contenders = {
         "explain --json": [*EXPLAIN, str(path)],
@@ -67,7 +53,7 @@ def side_by_side(path, rounds, hta):
     timings = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, command in contenders.items():
-            timings[name].append(measured(command))
+            timings[name].append(measured(command, ROOT))
     size = len(gzip.decompress(path.read_bytes())) / 1e6
     ours = statistics.median(seconds for seconds, _ in timings["explain --json"])
     print(f"{path.name}: {size:.1f} MB of JSON, {rounds} rounds")
@@ -79,7 +65,7 @@ def side_by_side(path, rounds, hta):
             f"{memory:6.0f} MB = {memory / size:5.2f} x the JSON"
         )
     print(f"findings and replay: {added_by_findings(path, rounds):+.0%} of the CPU time of reading and summarizing")
-    start = statistics.median(measured([*EXPLAIN[:-1], "--help"])[0] for _ in range(rounds))
+    start = statistics.median(measured([*EXPLAIN[:-1], "--help"], ROOT)[0] for _ in range(rounds))
     print(f"explain, start-up without a trace: {start:.3f} s")
 
 
@@ -114,7 +100,7 @@ def scale(rounds):
         for events in (100_000, 1_000_000, 5_000_000):
             path = Path(folder) / f"{events}.trace.json"
             size = big_trace.write(path, events) / 1e6
-            runs = [measured([*EXPLAIN, str(path)]) for _ in range(rounds)]
+            runs = [measured([*EXPLAIN, str(path)], ROOT) for _ in range(rounds)]
             path.unlink()
             seconds, memory = statistics.median(run[0] for run in runs), max(run[1] for run in runs)
             growth = f" = {seconds / before[1]:.1f} x for {events // before[0]} x the events" if before else ""
@@ -134,7 +120,7 @@ def main():
         scale(args.rounds)
         return
     with tempfile.TemporaryDirectory() as folder:
-        path = args.trace
+        path = args.trace and args.trace.resolve()
         if path is None:
             path = Path(folder) / "made_up.trace.json.gz"
             big_trace.write(path, 76_000)

@@ -15,22 +15,23 @@ from pathlib import Path
 
 import torch
 
+from common import machine
 from common.device import autocast_notes, device_name, dtype_name, gpu_peak_bytes, without_gpu
 from common.failures import as_input_error
 from common.loaders import Batch, DeviceLoader, Loader
 from common.options import StepOptions
 from common.run import ranks
 from common.run.batches import Epochs
+from common.run.gpu_clocks import GpuWatch
 from common.run.reader import end_with_reader
 from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.run.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels
-from walkthrough.results import environment as machine
 from walkthrough.results import progress
 from walkthrough.results import result as record
+from walkthrough.results.environment import current_environment, now
 from walkthrough.results.errors import InputError
 from walkthrough.results.errors import one_line_errors as one_line_errors  # every program takes it from here
 from walkthrough.results.folder import add_trace, own_folder, publish, stamp
-from walkthrough.results.gpu_clocks import GpuWatch
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def run_step(
         raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} {unit})")
     plan = QUICK if args.quick else FULL
     needs = unmet_need(file, device, precision)
-    started, environment = machine.now(), record.environment(torch.__version__, torch.version.cuda)
+    started, environment = now(), current_environment(torch.__version__, torch.version.cuda)
     leads = ranks.rank() == 0
     say = progress.say if leads else quiet
     say(

@@ -40,7 +40,6 @@ def test_it_looks_at_everything_a_run_needs(tmp_path, capsys):
         "bf16",
         "CIFAR-10",
         "TensorBoard",
-        "SciPy",
         "Profiler plugin",
         "Disk",
     ):
@@ -56,10 +55,10 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch, capsys):
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage(2e8))
     findings = examined(tmp_path)
-    for subject in ("TensorBoard", "SciPy", "Profiler plugin"):
+    for subject in ("TensorBoard", "msgspec", "Profiler plugin"):
         assert "make setup" in findings[subject].text
     assert findings["TensorBoard"].state == "fix"  # a step cannot write its events without
-    assert findings["SciPy"].state == "note"  # runs are recorded without, and compared where it is
+    assert findings["msgspec"].state == "note"  # runs are recorded without, and explained where it is
     assert findings["Profiler plugin"].state == "note"  # it only shows what a step has recorded
     assert findings["Disk"].state == "fix"
     with pytest.raises(SystemExit) as ended:

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch.utils.data import DataLoader, Dataset
 
-from common import session
+from common import machine, session
 from common.device import without_gpu
 from common.options import StepOptions
 from common.run import timing, tracing
@@ -91,7 +91,7 @@ def test_new_pages_of_each_of_the_three_traced_steps_are_noted(tmp_path, monkeyp
         seen.append((list(traced), timed))
         return ["the traced steps touch new pages"]
 
-    monkeypatch.setattr(environment, "page_faults", itertools.count(0, 10).__next__)  # 10 from one call to the next
+    monkeypatch.setattr(machine, "page_faults", itertools.count(0, 10).__next__)  # 10 from one call to the next
     monkeypatch.setattr(session, "new_pages", new_pages)
     run_small(tmp_path)
     assert record.read_result(tmp_path / "09_small" / "result.json").notes[-1] == "the traced steps touch new pages"
@@ -272,7 +272,7 @@ import sys
 sys.path[:0] = [{root!r}, {tests!r}]
 import torch
 from pathlib import Path
-from common import session
+from common import machine, session
 from walkthrough.results.errors import one_line_errors
 from test_session import Images, SmallNet, options
 from torch.utils.data import DataLoader
@@ -482,7 +482,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}, {tests!r}]
-from common.run import folder
+from walkthrough.results import folder
 from results import make_result
 
 def dying(operation, calls):
@@ -540,7 +540,7 @@ sys.path[:0] = [{root!r}, {tests!r}]
 from pathlib import Path
 import torch.distributed as dist
 from torch.utils.data import DataLoader
-from common import session
+from common import machine, session
 from common.run import ranks
 from test_session import Images, options, small_step
 

@@ -11,12 +11,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
-from typing import Any
 
-from walkthrough.results.environment import ROOT
+from walkthrough.results.environment import ROOT, in_clone
 from walkthrough.results.errors import InputError, OneLineParser, one_line_errors
 
 COMMANDS = {
@@ -34,25 +32,29 @@ COMMANDS = {
     "fit": "walkthrough.memory",
     "doctor": "walkthrough.doctor",
 }
+NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep", "fit")  # `common` and the programs beside it
 
 
 @one_line_errors()
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code: 0 done, 2 the input cannot be used (one line on stderr), 1 a defect."""
     words = sys.argv[1:] if argv is None else list(argv)
-    args = _parser(words).parse_args(words)
-    if argv is None and args.command == "explain":
-        atexit.register(gc.freeze)  # a process that ends need not look for garbage, which takes 30 ms with numpy
+    if words and words[0] in NEED_CLONE and not in_clone():
+        raise InputError(f"{words[0]} runs the course's programs: clone the project and run `make setup` there")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
     try:
-        code = import_module(COMMANDS[args.command]).run(args, **_readers(args.command))
+        args = _parser(words).parse_args(words)
+        if argv is None and args.command == "explain":
+            atexit.register(gc.freeze)  # a process that ends need not look for garbage, which takes 30 ms with numpy
+        code = import_module(COMMANDS[args.command]).run(args)
         sys.stdout.flush()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("walkthrough", "common"):
             raise
         ready = ROOT / ".venv" / "bin" / "python"
         fix = f"use {ready}" if ready.exists() else "run `make setup`, or pip install -r requirements.txt"
+        fix = fix if in_clone() else f"pip install {error.name}"
         raise InputError(f"{sys.executable} has no {error.name}: {fix}") from error
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,6 +76,9 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     for name, path in COMMANDS.items():
         if named not in (None, name):
             continue
+        if name in NEED_CLONE and not in_clone():
+            commands.add_parser(name, help="(in a clone of the project)")
+            continue
         command = import_module(path)
         added = commands.add_parser(
             name,
@@ -84,14 +89,3 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         )
         command.add_options(added)
     return parser
-
-
-def _readers(command: str) -> dict[str, Callable[..., Any]]:
-    """What `compare` shows of a package that it must not import: a function that imports when it is called."""
-
-    def read_limit(logdir: Path) -> Any:
-        from common.studies.limit.record import read
-
-        return read(logdir)
-
-    return {"compare": {"read_limit": read_limit}}.get(command, {})

@@ -1,8 +1,9 @@
-"""`python -m walkthrough doctor`: what this machine has, and what to do about what it lacks."""
+"""`walkthrough doctor`: what this machine has, and what to do about what it lacks."""
 
 import argparse
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import platform
 import re
@@ -16,11 +17,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from common.options import IMAGE_SIZE, MODEL, add_step_options, image_size_for
 from walkthrough.results import environment
-from walkthrough.results.errors import InputError
+from walkthrough.results.errors import InputError, folder, whole_number
 
 HELP = "Check this machine: what it has, and what to do about what it lacks."
+IMAGE_SIZE = {"cuda": 224, "cpu": 96}  # px, the course's own
+CIFAR10 = "cifar-10-batches-py"
+CIFAR10_FILES = ("batches.meta", *(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 NEEDED_GB = 1  # a full ladder of traces takes some tens of MB; what a run stages, a few hundred
 SHARED_MEMORY = Path("/dev/shm")  # where workers put their batches
 PREFETCH_FACTOR = 2  # batches that each worker has ready, DataLoader's default
@@ -39,9 +42,31 @@ class Finding:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    texts = {"--logdir": "where runs would go", "--data": "where CIFAR-10 would be"}
-    without = ("--device", "--download", "--model", "--precision", "--seed", "--quick", "--stacks")
-    add_step_options(parser, without=without, texts=texts)
+    """Add the options of `doctor`: those of a step that say what a run would need."""
+    logs, data = environment.ROOT / "logs", environment.ROOT / "data"
+    parser.add_argument("--logdir", type=folder, default=logs, metavar="DIR", help="where runs would go")
+    parser.add_argument("--data", type=folder, default=data, metavar="DIR", help="where CIFAR-10 would be")
+    parser.add_argument(
+        "--image-size",
+        type=whole_number(16, 1024),
+        metavar="PX",
+        help="images are resized to PX x PX (default: 224 on a GPU; on a CPU 96, 64 with another --model, 48 with "
+        "--quick)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=whole_number(1, 65536),
+        default=128,
+        metavar="N",
+        help="images per step from step 02 on (default: 128)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=whole_number(0, 256),
+        default=min(8, environment.usable_cores()),
+        metavar="N",
+        help="loader processes from step 04 on (default: usable cores, at most 8: %(default)s here)",
+    )
 
 
 def examine(args: argparse.Namespace) -> list[Finding]:
@@ -54,11 +79,10 @@ def examine(args: argparse.Namespace) -> list[Finding]:
         _cpu(),
         *_cpu_bf16(gpu),
         *_compilers(gpu),
-        *_shared_memory(args.workers, args.batch_size, image_size_for(args, "cuda" if gpu else "cpu")),
+        *_shared_memory(args.workers, args.batch_size, args.image_size or IMAGE_SIZE["cuda" if gpu else "cpu"]),
         _cifar10(args.data),
         _package("tensorboard", "2.21", "TensorBoard", "fix", "its page for PyTorch traces may be broken"),
         _package("msgspec", "0.18", "msgspec", "note", "`limit` does not time operators; traces are read elsewhere"),
-        _package("scipy", "1.9", "SciPy", "note", "no intervals: runs are recorded, and compared elsewhere"),
         _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note", "traces are recorded, and shown elsewhere"),
         _disk(args.logdir),
     ]
@@ -128,11 +152,9 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _gpu(torch: Any, index: int) -> Finding:
-    from common.device import gpu_has_bf16
-
     properties = torch.cuda.get_device_properties(index)
     capability = (properties.major, properties.minor)
-    bf16 = gpu_has_bf16(index)
+    bf16 = torch.version.hip is not None or torch.cuda.get_device_capability(index) >= (8, 0)
     tensor_cores = torch.version.hip or (capability >= (7, 0) and "GTX 16" not in properties.name)
     traits = [
         f"{properties.total_memory / 1e9:.0f} GB",
@@ -157,16 +179,19 @@ def _cpu_bf16(gpu: bool) -> Iterator[Finding]:
         return
     try:
         import torch
-
-        from common.model import classifier
     except Exception:  # reported above
         return
-    size = IMAGE_SIZE["cpu"]
+    nn, size = torch.nn, IMAGE_SIZE["cpu"]
     images, labels = torch.randn(128, 3, size, size), torch.randint(0, 10, (128,))
-    criterion = torch.nn.CrossEntropyLoss()
+    criterion = nn.CrossEntropyLoss()
+
+    def convolution(inputs: int, **settings: int) -> list[Any]:
+        return [nn.Conv2d(inputs, 16, bias=False, **settings), nn.BatchNorm2d(16), nn.ReLU()]
 
     def program(bf16: bool) -> Callable[[], None]:
-        model = classifier(MODEL["cpu"], size)
+        mixers = [convolution(16, kernel_size=3, padding=1, groups=16) + convolution(16, kernel_size=1) for _ in "12"]
+        layers = [convolution(3, kernel_size=12, stride=12), *mixers, [nn.AdaptiveAvgPool2d(1), nn.Flatten()]]
+        model = nn.Sequential(*itertools.chain(*layers), nn.Linear(16, 10))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
         def train_step() -> None:
@@ -238,15 +263,24 @@ def _shared_memory(workers: int, batch_size: int, image_size: int) -> Iterator[F
 
 
 def _cifar10(data: Path) -> Finding:
+    folder = data / CIFAR10
     try:
-        from common.data import check_cifar10
-
-        if check_cifar10(data):
+        if data.is_file():
+            raise InputError(f"--data {data} is a file: name the folder that holds {CIFAR10}")
+        if data.name == CIFAR10:
+            raise InputError(f"--data {data} is the data set's own folder: name the folder that it is in")
+        if not data.exists() and data != environment.ROOT / "data":
+            raise InputError(f"--data {data} does not exist: leave it out to use the stand-in")
+        if folder.exists():
+            missing = [name for name in CIFAR10_FILES if name not in os.listdir(folder)]
+            if missing:
+                fix = "run with --download to fetch it again, or delete it to use the stand-in"
+                raise InputError(f"CIFAR-10 in {folder} is partial ({', '.join(missing)} missing): {fix}")
             return Finding("CIFAR-10", "ok", f"found in {data}")
     except InputError as error:
         return Finding("CIFAR-10", "fix", str(error))
-    except ImportError:  # no torchvision: reported above
-        return Finding("CIFAR-10", "note", "not looked for: torchvision is missing")
+    except OSError as error:
+        return Finding("CIFAR-10", "fix", f"cannot look into --data {data}: {error.strerror or error}")
     return Finding("CIFAR-10", "note", f"not in {data}: steps use the stand-in; --download fetches it (170 MB)")
 
 

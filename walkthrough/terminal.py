@@ -1,13 +1,14 @@
-"""Shared by everything that prints: a console, tables, and numbers with their units."""
+"""What is printed: a console, tables, and numbers with their units. rich is imported where it is used."""
 
 import io
 import re
 import sys
 from collections.abc import Iterable
-from typing import IO, TextIO, cast
+from typing import IO, TYPE_CHECKING, TextIO, cast
 
-from rich.console import Console, JustifyMethod
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.console import Console, JustifyMethod
+    from rich.table import Table
 
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines need not wrap
 
@@ -30,18 +31,17 @@ class _Trimmed(io.TextIOBase):
         return self._file.encoding
 
 
-class PipeConsole(Console):
-    """A console that leaves a broken pipe to its caller."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def console() -> Console:
+def console() -> "Console":
     """A rich console on stdout that does not wrap lines at 80 columns where the output is a file or a pipe.
 
-    Characters that the locale's encoding does not have are printed as "?".
+    Characters that the locale's encoding does not have are printed as "?". A broken pipe is left to the caller.
     """
+    from rich.console import Console
+
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     terminal = PipeConsole(highlight=False, emoji=False)
@@ -50,8 +50,10 @@ def console() -> Console:
     return PipeConsole(file=cast("IO[str]", _Trimmed(sys.stdout)), highlight=False, emoji=False, width=PLAIN_WIDTH)
 
 
-def plain_table(first: str, headers: Iterable[str]) -> Table:
+def plain_table(first: str, headers: Iterable[str]) -> "Table":
     """A table without lines, its first column left-justified, the others right-justified."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column(first, overflow="fold")
     for header in headers:
@@ -59,25 +61,29 @@ def plain_table(first: str, headers: Iterable[str]) -> Table:
     return table
 
 
-def bare_table(*justified: JustifyMethod) -> Table:
+def bare_table(*justified: "JustifyMethod") -> "Table":
     """A table without headers, its columns justified "left" or "right"."""
+    from rich.table import Table
+
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in justified:
         table.add_column(justify=justify)
     return table
 
 
-def headed_table(*headers: str) -> Table:
+def headed_table(*headers: str) -> "Table":
     """A table with these headers; the first and the last column (names) left-justified, numbers right-justified."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, header in enumerate(headers):
         table.add_column(header, justify="left" if number in (0, len(headers) - 1) and header != "time" else "right")
     return table
 
 
-def share_text(value: float | None) -> str:
-    """ "12.3%", or "-" for None."""
-    return "-" if value is None else f"{value:.1%}"
+def share_text(share: float | None, decimals: int = 1) -> str:
+    """A share, 0..1, as per cent, "12.3%"; "-" for None."""
+    return "-" if share is None else f"{share:.{decimals}%}"
 
 
 def size_text(size: float) -> str:

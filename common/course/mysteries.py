@@ -24,7 +24,7 @@ from walkthrough.compare.statistics import Ratio
 from walkthrough.records.samples import sha256
 from walkthrough.results import privacy
 from walkthrough.results import result as record
-from walkthrough.results.environment import ROOT, now
+from walkthrough.results.environment import ROOT, Environment, current_environment, now
 from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, whole_number
 
 FOLDER = ROOT / "docs" / "mysteries"
@@ -69,7 +69,7 @@ class Measured:
     """
 
     schema: int
-    environment: record.Environment
+    environment: Environment
     started: str
     load_average: float
     steps: int
@@ -95,7 +95,7 @@ def checksums() -> dict[str, str]:
 
 def read_measured(path: Path = MEASURED) -> Measured | None:
     """What was measured; None where there is no such file. Raises InputError for a broken one."""
-    return record.read_as(Measured, path, (1,)) if path.exists() else None
+    return record.read_as(Measured, path, 1) if path.exists() else None
 
 
 def cleaned(trace: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def record_trace(name: str) -> Path:
 
 def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Measured:
     """Time every program against its fixed one with `walkthrough time`. Raises InputError where one fails."""
-    made = record.environment(version("torch"), None)
+    made = current_environment(version("torch"), None)
     started, load, programs = now(), round(os.getloadavg()[0], 2), checksums()
     gains: dict[str, Gain] = {}
     for name in NAMES:

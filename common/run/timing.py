@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from common import machine
 from common.device import empty_cache, synchronize
 from common.loaders import Batch
 from common.run import ranks
 from common.run.batches import queued, steps_past_epoch
-from walkthrough.results import environment, result
+from walkthrough.results import result
 
 TokenCount = Callable[[Batch], "int | torch.Tensor"]  # tokens in a batch; a tensor is read once a window is over
 TrainStep = Callable[..., torch.Tensor]  # train_step(*batch) trains on one batch and returns the loss, one element
@@ -94,7 +95,7 @@ def time_training(
     more (workspaces of algorithms that cuDNN tried) is given back first.
     """
     if device.type == "cpu":
-        environment.keep_freed_memory()
+        machine.keep_freed_memory()
     report("first step", 0)  # it may take minutes
     first_step_seconds = _time_first_step(next(batches), train_step, device)
     steps = warm_up(batches, train_step, device, plan)
@@ -103,7 +104,7 @@ def time_training(
         empty_cache(device)
         torch.cuda.reset_peak_memory_stats(device)
         train_step(*next(batches))  # reserves again what a step needs, which takes time
-    windows, trained, faults = [], 0, environment.page_faults()
+    windows, trained, faults = [], 0, machine.page_faults()
     with around_windows or nullcontext():
         for number in range(1, plan.windows + 1):
             skipped = steps_past_epoch(batches, steps)
@@ -112,7 +113,7 @@ def time_training(
             trained += skipped + steps
             windows.append(timed_window(batches, train_step, device, steps, count_tokens))
             report(f"window {number}/{plan.windows}", number + 1, samples_per_second=windows[-1].samples_per_second)
-    return Timing(first_step_seconds, windows, (environment.page_faults() - faults) / trained)
+    return Timing(first_step_seconds, windows, (machine.page_faults() - faults) / trained)
 
 
 def _time_first_step(batch: Batch, train_step: TrainStep, device: torch.device) -> float:

@@ -11,9 +11,9 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
+from common import machine
 from common.loaders import Batch
 from common.run.batches import queued, steps_past_epoch
-from walkthrough.results import environment
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import NO_KERNELS
 
@@ -63,10 +63,10 @@ def traced_window(
         experimental_config=verbose,
     ) as profiler:
         for number in range(1 + warmup + TRACED_STEPS):
-            before = environment.page_faults()
+            before = machine.page_faults()
             train_step(*next(batches))
             if page_faults is not None and number > warmup:
-                page_faults.append(environment.page_faults() - before)
+                page_faults.append(machine.page_faults() - before)
             profiler.step()
     return read_trace(path)
 
@@ -78,7 +78,7 @@ def leave_spare_memory(size: int = SPARE_BYTES) -> None:
     tensors, which a timed step does not (13,824 per step of 128 images of 96 px): operators that allocate look several
     times as slow as they are. Of no use where memory that is freed is not kept.
     """
-    if environment.keep_freed_memory():
+    if machine.keep_freed_memory():
         torch.ones(size, dtype=torch.uint8)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from common.options import StepOptions
 from walkthrough.results import progress
 from walkthrough.results import result as record
-from walkthrough.results.environment import code_hash
+from walkthrough.results.environment import code_hash, current_environment
 from walkthrough.results.errors import InputError
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Kept:
         """
         import torch
 
-        environment = asdict(record.environment(torch.__version__, torch.version.cuda)) | {"git": None}
+        environment = asdict(current_environment(torch.__version__, torch.version.cuda)) | {"git": None}
         shared = {
             "options": asdict(options) | {"logdir": None},
             "environment": environment,

@@ -40,8 +40,9 @@ from walkthrough.compare.statistics import of_pairs as of_pairs
 from walkthrough.compare.statistics import ratio as ratio
 from walkthrough.results import environment as machine
 from walkthrough.results import privacy, progress, result
-from walkthrough.results.environment import ROOT
+from walkthrough.results.environment import ROOT, Environment, current_environment
 from walkthrough.results.errors import InputError, OneLineParser, is_out_of_memory, printable
+from walkthrough.terminal import console
 
 FILE = "study.json"
 SCHEMA = 1
@@ -100,7 +101,7 @@ class LabStudy:
     schema: int
     lab: str
     device: str
-    environment: result.Environment
+    environment: Environment
     started: str
     tables: dict[str, list[Row]]
     claims: list[Claim]
@@ -256,7 +257,7 @@ class Measuring:
             schema=SCHEMA,
             lab=self.lab,
             device=device_name(self.options.device),
-            environment=result.environment(torch.__version__, torch.version.cuda),
+            environment=current_environment(torch.__version__, torch.version.cuda),
             started=self.started,
             tables={name: [_as_json(row) for row in rows] for name, rows in tables.items()},
             claims=list(claims),
@@ -322,16 +323,16 @@ def report(study: LabStudy, options: StepOptions) -> None:
     result.write_json(path, asdict(study))
     path_of(options.logdir, study.lab, options.quick).unlink(missing_ok=True)
     try:
-        from walkthrough.terminal import console
+        out = console()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise
         print(f"no table: rich is not installed; written to {path}")
         return
-    show(study, console())
+    show(study, out)
     print(f"written to {path}")
 
 
 def read(path: str | Path) -> LabStudy:
     """The `LabStudy` in a file. Raises InputError that names the file and what is wrong with it."""
-    return result.read_as(LabStudy, path, schemas=(SCHEMA,))
+    return result.read_as(LabStudy, path, SCHEMA)

@@ -22,15 +22,15 @@ from common.studies.kept import path_of
 from walkthrough.compare.figures import check_figure_file
 from walkthrough.compare.runner import prepare
 from walkthrough.results import result as record
-from walkthrough.results.environment import usable_cores
+from walkthrough.results.environment import Environment, current_environment, usable_cores
 from walkthrough.results.errors import InputError
+from walkthrough.terminal import console
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
 STUDIES = ("limit", "input", "ablation", "overhead", "sweep")  # the packages, in the order in which pages show them
-WITHOUT_RATIOS = ("limit", "input")  # whose figures hold no ratio, so that drawing them needs no SciPy
 SCHEMA = 2
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
@@ -53,7 +53,7 @@ class Study:
     seed: int
     quick: bool
     notes: list[str]
-    environment: record.Environment
+    environment: Environment
     started: str
 
     def problem(self) -> str | None:
@@ -61,18 +61,12 @@ class Study:
         return None
 
     def computed(self) -> dict[str, Any]:
-        """What follows from the measurements by `ladder.statistics`, for whoever reads the file; {} where nothing does.
-
-        Raises InputError where SciPy is not installed.
-        """
+        """What follows from the measurements by `compare.statistics`, for who reads the file; {} if nothing does."""
         return {}
 
     def as_json(self) -> dict[str, Any]:
-        """The object that the file holds and `--json` prints: the fields, and what is computed from them if it can."""
-        try:
-            return asdict(self) | self.computed()
-        except InputError:  # no SciPy: a recording needs none
-            return asdict(self)
+        """The object that the file holds and `--json` prints: the fields, and what is computed from them."""
+        return asdict(self) | self.computed()
 
 
 S = TypeVar("S", bound=Study)
@@ -99,7 +93,7 @@ def header(
         "seed": options.seed,
         "quick": options.quick,
         "notes": [*notes, *([SMOKE] if options.quick else [])],
-        "environment": record.environment(torch.__version__, torch.version.cuda),
+        "environment": current_environment(torch.__version__, torch.version.cuda),
         "started": started,
     }
 
@@ -117,49 +111,12 @@ def setup(options: StepOptions, data: str | None = None) -> record.Setup:
     )
 
 
-def header_from_schema_1(value: dict[str, Any], settings: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The fields that a `Study` begins with, from a file of schema 1, which has them beside each other.
-
-    settings: where they stand in an object of their own.
-    """
-    fields = settings or value
-    notes, environment = value.get("notes", []), value["environment"]
-    return {
-        "schema": SCHEMA,
-        "setup": {
-            "device": fields["device"],
-            "cores": environment["cores"] if fields["device_type"] == "cpu" else None,
-            "data": fields.get("data"),
-            "model": fields["model"],
-            "image_size": fields["image_size"],
-        },
-        "device_type": fields["device_type"],
-        "precision": fields.get("precision"),
-        "seed": fields.get("seed", 0),
-        "quick": fields.get("quick", any("smoke run" in note for note in notes)),
-        "notes": notes,
-        "environment": environment,
-        "started": value.get("started", ""),
-    }
-
-
-def read(kind: type[S], logdir: str | Path, from_older: Callable[[dict[str, Any]], dict[str, Any]]) -> S | None:
-    """The result of a study in a folder of runs, None where there is none. Raises InputError for a broken one.
-
-    from_older: converts a JSON object of an older schema to the present one.
-    """
+def read(kind: type[S], logdir: str | Path) -> S | None:
+    """The result of a study in a folder of runs, None where there is none. Raises InputError for a broken one."""
     path = Path(logdir) / kind.FILE
     if not path.exists():
         return None
-    value = record.read_json(path)
-    if value.get("schema") in range(1, kind.SCHEMA):
-        try:
-            value = from_older(value)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise InputError(f"{path} is broken: {error!r} is missing or of a wrong type") from error
-    elif value.get("schema") != kind.SCHEMA:
-        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schemas 1 to {kind.SCHEMA}")
-    result = record.typed(kind, value, path)
+    result = record.read_as(kind, path, kind.SCHEMA)
     if problem := result.problem():
         raise InputError(f"{path} is broken: {problem}")
     return result
@@ -196,9 +153,8 @@ def check_plot(name: str, path: Path | None) -> None:
     if path is None:
         return
     check_figure_file(path)
-    modules = ("matplotlib.figure", f"common.studies.{name}.figure")
     try:
-        for module in modules if name in WITHOUT_RATIOS else (*modules, "scipy.special"):
+        for module in ("matplotlib.figure", f"common.studies.{name}.figure"):
             import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -250,16 +206,13 @@ def print_result(name: str, as_json: bool, path: Path, result: Study, more: str 
         print(json.dumps(result.as_json(), indent=2))
         return
     try:
-        from walkthrough.terminal import console
+        out = console()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise
         print(f"no table: rich is not installed; written to {path}{more}")
         return
-    try:
-        import_module(f"common.studies.{name}.view").show(result, console())
-    except InputError as error:  # no SciPy
-        print(f"no table: {error}")
+    import_module(f"common.studies.{name}.view").show(result, out)
     print(f"written to {path}{more}")
 
 

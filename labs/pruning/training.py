@@ -13,7 +13,8 @@ from common.studies.images import SPLIT_SEED, DataSet, image_data, source_in
 from labs.pruning.masks import Masks, apply
 from labs.pruning.model import small_mobilenet, width_of
 from labs.pruning.plans import PLANS, QUICK_EPOCHS, QUICK_IMAGES, Plan
-from walkthrough.results.environment import code_hash, keep_freed_memory
+from common.machine import keep_freed_memory
+from walkthrough.results.environment import code_hash
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_whole, writing
 

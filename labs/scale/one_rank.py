@@ -20,7 +20,7 @@ from common.device import disable_tf32, synchronize
 from labs.scale.model import mobilenet
 from labs.scale.ranks import joined, reported
 from labs.scale.training import Settings, Training
-from walkthrough.results.environment import keep_freed_memory
+from common.machine import keep_freed_memory
 from walkthrough.results.errors import one_line_errors
 from walkthrough.results.result import write_json
 

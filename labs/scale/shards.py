@@ -77,7 +77,7 @@ def check(folder: Path) -> Index:
     """
     if not (folder / INDEX).exists():
         raise InputError(f"no {INDEX} in {folder}: make shards with python labs/scale/preprocess.py --data DIR")
-    index = result.read_as(Index, folder / INDEX, schemas=(1,))
+    index = result.read_as(Index, folder / INDEX, 1)
     again = "python labs/scale/preprocess.py makes it again, and no other"
     for shard in index.shards:
         path = folder / shard.name

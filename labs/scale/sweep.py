@@ -27,7 +27,7 @@ from labs.scale.model import DEFAULTS
 from labs.scale.trials import BATCH_SIZES, PRUNERS, Settings, opened, optuna, states
 from labs.scale.tuning import HELD_OUT, subset
 from walkthrough.results import result as record
-from walkthrough.results.environment import now, usable_cores
+from walkthrough.results.environment import current_environment, now, usable_cores
 from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, printable, whole_number
 
 import torch
@@ -150,7 +150,7 @@ def summary(study: Any, settings: Settings, device: str) -> dict[str, Any]:
         "schema": SCHEMA,
         "settings": asdict(settings),
         "device": device,
-        "environment": asdict(record.environment(torch.__version__, torch.version.cuda)),
+        "environment": asdict(current_environment(torch.__version__, torch.version.cuda)),
         "written": now(),
         "held_out": f"one training image of {HELD_OUT}; accuracies are of those",
         "counts": dict(Counter(trial["state"] for trial in trials)),

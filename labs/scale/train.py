@@ -31,6 +31,7 @@ from walkthrough.results.errors import (
     whole_number,
 )
 from common.failures import as_input_error
+from common.machine import keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved
 from common.studies.checkpoints import CHECKPOINT, write, write_table
 from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, normalised
@@ -38,7 +39,7 @@ from labs.scale.launch import launch
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.ranks import from_rank_0, joined, reported
 from labs.scale.training import DTYPES, STATEFUL, Epoch, Settings, Training
-from walkthrough.results.environment import keep_freed_memory, usable_cores
+from walkthrough.results.environment import usable_cores
 from walkthrough.results.result import check_writable, writing
 
 import torch

@@ -22,6 +22,7 @@ from typing import Any
 from common.device import device_name, synchronize
 from common.failures import as_input_error
 from common.loaders import Loader
+from common.machine import keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved, unread
 from common.session import run_step
 from common.studies.images import FOLDS, NAMES, DataSet, source_in
@@ -176,7 +177,7 @@ def race(
     """
     device, model = torch.device(args.device), state[0]
     if device.type == "cpu":
-        environment.keep_freed_memory()
+        keep_freed_memory()
     start_up_seconds = _start_up(loader, train_step, state, prepare, device)
     images, labels = data.prepared(data.test, device)
     seconds, accuracies, losses = [0.0], list[float](), list[float]()

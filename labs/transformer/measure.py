@@ -28,7 +28,8 @@ from labs.transformer.batches import DynamicPadding, FixedPadding, Packing, Unif
 from labs.transformer.data import training_set
 from labs.transformer.tricks import SMALL_BATCH, TRICKS, assemble
 from labs.transformer.variants import PREDICTED, VARIANTS, cumulative_name
-from walkthrough.results.environment import ROOT, keep_freed_memory
+from common.machine import keep_freed_memory
+from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, is_out_of_memory, printable
 
 import torch

@@ -7,7 +7,7 @@ from support import ROOT
 
 sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
 
-from walkthrough_hook import timing
+from walkthrough_hook import tasks
 from walkthrough_hook.watch import EVALUATION, NEW_EPOCH, Watch
 
 
@@ -45,10 +45,10 @@ def timed(monkeypatch):
 
     def run(steps, before=lambda watch, number: 0.0, warmup=3):
         clock, report = Clock(), Report()
-        monkeypatch.setattr(timing, "time", clock)
+        monkeypatch.setattr(tasks, "time", clock)
         monkeypatch.setattr("walkthrough_hook.watch.time", clock)
-        task = timing.Timing({"steps": steps, "go_on": True}, report)
-        watch, loader = Watch(warmup, "auto", task, report), Loader()
+        task = tasks.Timing({"steps": steps, "go_on": True}, report)
+        watch, loader = Watch(warmup, task, report), Loader()
         watch.began(loader)
         for number in range(1, 1000):
             if task.done:

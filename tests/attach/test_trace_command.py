@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
 
+from walkthrough.attach import launch
 from walkthrough.attach.launch import Outcome, run_attached, why_nothing
 from walkthrough.results.folder import traces_in
 
@@ -241,7 +242,8 @@ while True:
         print("there", flush=True)
         torch.randn(10).sum()
         import time
-        time.sleep(600)
+        while True:  # a signal that comes just before a long sleep is noticed only after it
+            time.sleep(0.1)
 """
 
 
@@ -256,8 +258,8 @@ while True:
 def test_a_signal_ends_the_program_and_keeps_what_is_whole(tmp_path, at, number, code, words):
     script = tmp_path / "forever.py"
     script.write_text(FOREVER.format(programs=str(PROGRAMS), at=at), encoding="utf-8")
-    words = ["trace", "--warmup", "4", "--out", "out", "--", sys.executable, script]
-    command = [sys.executable, "-m", "walkthrough", *words]
+    command = [sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--out", "out"]
+    command += ["--", sys.executable, script]
     process = subprocess.Popen(
         list(map(str, command)),
         cwd=tmp_path,
@@ -313,19 +315,22 @@ def test_a_command_that_cannot_be_started_is_refused_in_one_line(tmp_path, words
     assert_refused(trace(*words, cwd=tmp_path), message)
 
 
-def test_a_command_without_a_training_step_is_ended_in_time(tmp_path):
-    settings = {"mode": "trace", "go_on": False, "warmup": 1, "mark": "auto", "out": str(tmp_path)}
-    outcome = run_attached(["sleep", "600"], settings, tmp_path, wait_s=1.5)
+SETTINGS = {"mode": "trace", "go_on": False, "warmup": 1}
+
+
+def test_a_command_without_a_training_step_is_ended_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "WAIT", 1.5)
+    outcome = run_attached(["sleep", "600"], SETTINGS, tmp_path)
     assert outcome.code == -signal.SIGTERM
     assert outcome.exit_code == 143
     assert why_nothing(outcome, 1).startswith("no training step has ended in 0.025 minutes")
 
 
-def test_a_command_that_is_ended_leaves_no_process_behind(tmp_path):
+def test_a_command_that_is_ended_leaves_no_process_behind(tmp_path, monkeypatch):
     child = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, {str(tmp_path / 'pid')!r}])"
-    settings = {"mode": "trace", "go_on": False, "warmup": 1, "mark": "auto", "out": str(tmp_path)}
-    outcome = run_attached([sys.executable, "-c", parent], settings, tmp_path, wait_s=8)
+    monkeypatch.setattr(launch, "WAIT", 8)
+    outcome = run_attached([sys.executable, "-c", parent], SETTINGS, tmp_path)
     assert outcome.stopped
     assert not still_there([int((tmp_path / "pid").read_text())])
 
@@ -384,8 +389,8 @@ def test_every_end_has_its_words():
     assert Outcome(-9, []).exit_code == 137
 
 
-def test_a_command_that_ignores_sigterm_is_killed(tmp_path):
+def test_a_command_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-    settings = {"mode": "trace", "go_on": False, "warmup": 1, "mark": "auto", "out": str(tmp_path)}
-    outcome = run_attached([sys.executable, "-c", code], settings, tmp_path, wait_s=2)
+    monkeypatch.setattr(launch, "WAIT", 2)
+    outcome = run_attached([sys.executable, "-c", code], SETTINGS, tmp_path)
     assert outcome.code in (-signal.SIGKILL, -signal.SIGTERM)  # the latter where it came before the program heeded

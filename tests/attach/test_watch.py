@@ -32,7 +32,7 @@ class Quiet:
 
 def run(order, warmup=4):
     quiet = Quiet()
-    watch = Watch(warmup, "auto", quiet, quiet)
+    watch = Watch(warmup, quiet, quiet)
     for name in order:
         watch.stepped(name, name)
     return watch, quiet
@@ -68,7 +68,7 @@ class Optimizer:
 def test_an_optimizer_that_is_there_is_waited_for():
     for constructed, leads in ((set(), "a"), ({"a", "b"}, "b")):
         quiet = Quiet()
-        watch = Watch(4, "auto", quiet, quiet)
+        watch = Watch(4, quiet, quiet)
         watch.constructed = [Optimizer(name) for name in constructed]
         for name in "aaaaaaab" * 8:
             watch.stepped(marker_key(Optimizer(name)), name)
@@ -109,7 +109,7 @@ def epoch(watch, loader, steps, size=8):
 
 def test_a_new_epoch_is_told_from_an_evaluation_by_who_yielded_in_most_steps():
     quiet = Quiet()
-    watch = Watch(3, "auto", quiet, quiet)
+    watch = Watch(3, quiet, quiet)
     train, valid = Loader(8, Data()), Loader(32, Data())
     epoch(watch, train, 6)
     watch.began(valid)
@@ -124,7 +124,7 @@ def test_a_new_epoch_is_told_from_an_evaluation_by_who_yielded_in_most_steps():
 
 def test_a_loader_that_is_made_anew_in_each_epoch_trains():
     quiet = Quiet()
-    watch = Watch(3, "auto", quiet, quiet)
+    watch = Watch(3, quiet, quiet)
     data = Data()
     for _ in range(3):
         epoch(watch, Loader(8, data), 5)
@@ -134,7 +134,7 @@ def test_a_loader_that_is_made_anew_in_each_epoch_trains():
 
 def test_what_every_step_does_is_usual():
     quiet = Quiet()
-    watch = Watch(4, "auto", quiet, quiet)
+    watch = Watch(4, quiet, quiet)
     for _ in range(8):
         watch.happens(EVALUATION)
         watch.stepped("a", "Adam")
@@ -143,11 +143,11 @@ def test_what_every_step_does_is_usual():
 
 def test_backward_passes_mark_only_where_no_optimizer_steps():
     quiet = Quiet()
-    watch = Watch(2, "auto", quiet, quiet)
+    watch = Watch(2, quiet, quiet)
     for _ in range(20):
         watch.backward()
     assert list(watch.markers) == ["backward"]
-    both = Watch(2, "auto", quiet := Quiet(), quiet)
+    both = Watch(2, quiet := Quiet(), quiet)
     for _ in range(20):
         both.backward()
         both.stepped("a", "Adam")
@@ -172,7 +172,7 @@ def test_a_batchs_size_is_its_first_tensors_length(batch, size):
 
 def test_the_steps_of_an_epoch_and_what_its_begin_takes_are_known(monkeypatch):
     quiet = Quiet()
-    watch = Watch(3, "auto", quiet, quiet)
+    watch = Watch(3, quiet, quiet)
     data = Data()
     for _ in range(3):
         epoch(watch, Loader(8, data), 6)

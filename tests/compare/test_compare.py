@@ -16,7 +16,7 @@ from walkthrough.cli import main
 from walkthrough.compare import compare, figures, markdown, merging, summary, table
 from walkthrough.compare.statistics import SAME
 from walkthrough.results import result as record
-from walkthrough.results.not_run import NotRun
+from walkthrough.results.result import NotRun
 
 SLOW, FAST = (98.0, 99.0, 100.0, 101.0, 102.0), (196.0, 198.0, 200.0, 202.0, 204.0)
 
@@ -385,10 +385,9 @@ def test_runs_that_do_not_compare_make_ladders_of_their_own(change):
     assert [row["resolved"] for row in rows] == [False, False, None]
 
 
-@pytest.mark.parametrize("schema", [1, 2])
-def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command, schema):
+def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command):
     for step, windows in (("00_baseline", SLOW), ("01_amp", FAST)):
-        write_run(tmp_path, make_result(step, windows=windows, schema=schema))
+        write_run(tmp_path, make_result(step, windows=windows))
     done = command(tmp_path, "--json")
     assert done.returncode == 0
     value = json.loads(done.stdout)
@@ -402,7 +401,6 @@ def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command, sch
     assert (row.pop("acts"), row.pop("needs")) == (True, None)
     assert [row.pop(name) for name in ("share_of_arithmetic_peak", "share_of_memory_roof")] == [None, None]  # no limit
     assert row == json.loads((tmp_path / "01_amp" / "result.json").read_text())
-    assert ("precision" in row) == (schema == 2)
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "foreign", "file"])

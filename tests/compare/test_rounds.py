@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -167,13 +166,6 @@ def test_more_rounds_of_the_same_kind_make_the_widest_interval_narrower():
         for count in (2, 4, 8, 16)
     ]  # fmt: skip
     assert all(wide > narrow for wide, narrow in pairwise(widths))
-
-
-def test_a_goal_without_scipy_is_refused_at_once(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    with pytest.raises(InputError, match="need SciPy, which is not installed: pip install scipy"):
-        rounds.Schedule.of(parsed("--until", "5"), SCRIPTS, default=1)
-    assert rounds.Schedule.of(parsed("--rounds", "3"), SCRIPTS, default=1).limit == 3
 
 
 def test_a_goal_with_too_few_rounds_for_it_is_refused():

@@ -343,18 +343,6 @@ def test_a_tour_ends_once_its_intervals_are_narrow_enough(fake_steps, whole, tmp
     assert "round 3: widest ±0.0 % (01_b); goal ±5 %" in out
 
 
-@pytest.mark.parametrize("words", [(), ("--rounds", "3"), ("--until", "5")])
-def test_a_tour_without_scipy_is_refused_before_anything_is_run(
-    words, fake_steps, whole, tmp_path, capsys, monkeypatch
-):
-    fake_steps(_00_a=whole())
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    code, _, err = tour(tmp_path, capsys, *words)
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "need SciPy" in err
-    assert not (tmp_path / "logs").exists()
-
-
 def test_a_step_that_somebody_else_runs_is_not_overwritten_by_a_tour_of_rounds(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole())
     with own_folder(tmp_path / "logs", "00_a"):

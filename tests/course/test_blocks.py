@@ -141,16 +141,6 @@ def test_first_steps_are_those_of_the_first_run(own_gpu_records):
     table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
     assert "| `13_compile` | 71.0 | 0.32 |" in table
     assert "| `00_baseline` | 1.5 | 0.32 |" in table
-    assert "was made before" not in table
-
-
-def test_first_steps_of_a_record_that_lacks_them_are_left_open(own_gpu_records):
-    for path in (own_gpu_records / GPU).glob("*/*/1.json"):
-        old = dict.fromkeys(result.SINCE_SCHEMA_2)
-        result.write_result(path, replace(result.read_result(path), schema=1, **old))
-    table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
-    assert "| `13_compile` | - | 0.32 |" in table
-    assert "This record was made before `result.json` held the time of the first step (schema 1)." in table
 
 
 def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):

@@ -10,6 +10,7 @@ from common.course.recorded import Course, Recorded
 from common.studies.lab import FILE, Claim, LabStudy
 from walkthrough.compare.statistics import Mean, Ratio
 from walkthrough.results import result
+from walkthrough.results.environment import Environment
 
 
 def by_kind(peak):
@@ -28,7 +29,7 @@ def curve(variant, *losses):
 
 @pytest.fixture
 def study():
-    environment = result.Environment("2.15", None, None, "3.11", "Linux", "A CPU", 2, None)
+    environment = Environment("2.15", None, None, "3.11", "Linux", "A CPU", 2, None)
     rows = [{"workers": 0, "speed": None}, {"workers": 2, "speed": asdict(Ratio(1.5, 1.2, 1.8, 3))}]
     tables = {
         "workers": rows,

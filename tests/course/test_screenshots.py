@@ -145,7 +145,10 @@ def test_a_picture_has_its_caption_below_with_a_link_to_the_publisher():
 
 @pytest.mark.parametrize(
     ("words", "parts"),
-    [(["nonsense"], ("no picture 'nonsense'", "gpu_gap")), (["--samples", "nowhere"], ("nowhere", "walkthrough samples"))],
+    [
+        (["nonsense"], ("no picture 'nonsense'", "gpu_gap")),
+        (["--samples", "nowhere"], ("nowhere", "walkthrough samples")),
+    ],
 )
 def test_what_cannot_be_taken_is_refused(words, parts):
     assert_refused(run_program("-m", "common.course.screenshots", *words), *parts)

@@ -9,15 +9,15 @@ from walkthrough.cli import main
 
 
 @pytest.fixture(scope="session")
-def records(tmp_path_factory):
-    """{schema: a valid record of it}, not to be changed."""
-    return {schema: make_record(tmp_path_factory.mktemp(f"schema-{schema}") / "test-gpu", schema) for schema in (1, 2)}
+def valid_record(tmp_path_factory):
+    """A valid record, not to be changed."""
+    return make_record(tmp_path_factory.mktemp("valid") / "test-gpu")
 
 
 @pytest.fixture
-def folder(records, tmp_path):
+def folder(valid_record, tmp_path):
     """A valid record, to be spoiled."""
-    return shutil.copytree(records[2], tmp_path / "test-gpu")
+    return shutil.copytree(valid_record, tmp_path / "test-gpu")
 
 
 @pytest.fixture

@@ -24,24 +24,22 @@ from support.recorded import (
     write_trace,
 )
 
-from common.studies.limit import record as limit_record
 from walkthrough.records import page, written
-from walkthrough.results import not_run, privacy
+from walkthrough.results import privacy
 from walkthrough.results import result as record
 from walkthrough.results.events import write_events
 
-LIMIT = ROOT / "tests" / "data" / "schema_1" / "limit.json"
+LIMIT = next((ROOT / "logs" / "reference").glob("*/limit.json"))
 
 
-@pytest.mark.parametrize("schema", [1, 2])
-def test_a_record_passes_with_a_line_per_step(records, command, schema):
-    before = tree(records[schema])
-    code, out, err = command("--check", records[schema])
+def test_a_record_passes_with_a_line_per_step(valid_record, command):
+    before = tree(valid_record)
+    code, out, err = command("--check", valid_record)
     assert (code, err) == (0, [])
     assert out[-1] == "ok"
     assert [line.split(":")[0] for line in out[:-1]] == STEPS
     assert "2 runs, 10 windows, a trace of 3 steps on Test GPU, 4 kinds of scalars" in out[0]
-    assert tree(records[schema]) == before
+    assert tree(valid_record) == before
 
 
 def test_a_record_may_name_the_instructions_of_its_cpu(folder, command):
@@ -50,21 +48,16 @@ def test_a_record_may_name_the_instructions_of_its_cpu(folder, command):
     assert (code, err) == (0, [])
 
 
-def write_limit(folder, schema=3, **changes):
+def write_limit(folder, **changes):
     """A real `limit.json` as if it were of the record's device, with changes in place of its fields."""
-    value = json.loads(LIMIT.read_text())
-    setup = {"device": "Test GPU", "model": "mobilenet_v2", "image_size": 224}
-    value |= setup | {"device_type": "cuda"}
-    record.write_json(folder / "limit.json", value)
-    if schema == 3:
-        value = limit_record.read(folder).as_json()
-        value["setup"] |= {name: changes.pop(name) for name in setup.keys() & changes.keys()}
+    value = json.loads(LIMIT.read_text()) | {"device_type": "cuda"}
+    value["setup"] |= {"device": "Test GPU", "cores": None, "model": "mobilenet_v2", "image_size": 224}
+    value["setup"] |= {name: changes.pop(name) for name in value["setup"].keys() & changes.keys()}
     record.write_json(folder / "limit.json", value | changes)
 
 
-@pytest.mark.parametrize("schema", [1, 3])
-def test_a_record_may_hold_the_limit_of_its_device(folder, command, schema):
-    write_limit(folder, schema)
+def test_a_record_may_hold_the_limit_of_its_device(folder, command):
+    write_limit(folder)
     (folder / ".ablation.lock").touch()
     code, out, err = command("--check", folder)
     assert (code, err) == (0, [])
@@ -72,27 +65,25 @@ def test_a_record_may_hold_the_limit_of_its_device(folder, command, schema):
 
 
 @pytest.mark.parametrize(
-    ("schema", "changes", "message"),
+    ("changes", "message"),
     [
-        (1, {"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
-        (3, {"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
-        (3, {"model": "resnet50"}, "model 'resnet50', not 'mobilenet_v2'"),
-        (3, {"image_size": 64}, "image size 64, not 224"),
-        (3, {"speeds": []}, "limit.json is broken"),
-        (3, {"flops_per_step": 0}, "limit.json is broken"),
-        (1, {"notes": ["smoke run (--quick): rough"]}, "limit.json is of a smoke run"),
-        (3, {"quick": True}, "limit.json is of a smoke run"),
-        (3, {"notes": ["<b>"]}, "limit.json holds an odd text"),
-        (3, {"not_compiled": "/home/ada/cc"}, "limit.json holds"),
+        ({"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
+        ({"model": "resnet50"}, "model 'resnet50', not 'mobilenet_v2'"),
+        ({"image_size": 64}, "image size 64, not 224"),
+        ({"speeds": []}, "limit.json is broken"),
+        ({"flops_per_step": 0}, "limit.json is broken"),
+        ({"quick": True}, "limit.json is of a smoke run"),
+        ({"notes": ["<b>"]}, "limit.json holds an odd text"),
+        ({"not_compiled": "/home/ada/cc"}, "limit.json holds"),
     ],
 )
-def test_the_limit_of_something_else_is_refused(folder, assert_refused, schema, changes, message):
-    write_limit(folder, schema, **changes)
+def test_the_limit_of_something_else_is_refused(folder, assert_refused, changes, message):
+    write_limit(folder, **changes)
     assert_refused(folder, message)
 
 
 def test_a_record_with_a_step_that_was_not_run_passes_and_names_the_reason(folder, command):
-    not_run.write(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
+    record.write_not_run(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
     page.write_page(folder)
     code, out, err = command("--check", folder)
     assert (code, err) == (0, [])
@@ -102,12 +93,12 @@ def test_a_record_with_a_step_that_was_not_run_passes_and_names_the_reason(folde
 def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder, command):
     """Their errors hold types in <>, shapes in [], programs in ``, and more than a record's texts may be long."""
     said = "Internal Triton error: `ptxas` failed <class 'X'> [128, 3] a|b \\\\host\\share in /opt/x/y.py " + "z " * 200
-    not_run.write(folder / "13_compile", "13_compile", said)
-    write_limit(folder, 3, not_compiled=privacy.reason(said))
+    record.write_not_run(folder / "13_compile", "13_compile", said)
+    write_limit(folder, not_compiled=privacy.reason(said))
     page.write_page(folder)
     code, _, err = command("--check", folder)
     assert (code, err) == (0, [])
-    reason = not_run.read_all(folder)[0].reason
+    reason = record.steps_not_run(folder)[0].reason
     assert reason.startswith("Internal Triton error: 'ptxas' failed (class 'X') (128, 3) a/b …")
 
 
@@ -179,7 +170,9 @@ def test_a_trace_that_unpacks_to_too_much_is_refused(folder, assert_refused, mon
     assert_refused(folder, TRACE, "unpacks to more than 1 MB")
 
 
-def test_a_record_of_a_cpu_passes_and_its_memory_must_be_that_of_its_trace(records, folder, command, assert_refused):
+def test_a_record_of_a_cpu_passes_and_its_memory_must_be_that_of_its_trace(
+    valid_record, folder, command, assert_refused
+):
     def on_cpu(allocated):
         for step in STEPS:
             for path in (folder / step / "runs").iterdir():
@@ -197,7 +190,7 @@ def test_a_record_of_a_cpu_passes_and_its_memory_must_be_that_of_its_trace(recor
         on_cpu(allocated)
         assert_refused(folder, TRACE, f"its peak memory is {allocated} bytes, the runs' 1000")
     for step in STEPS:
-        shutil.copy(records[2] / step / a_result(step, 1).trace, folder / step)
+        shutil.copy(valid_record / step / a_result(step, 1).trace, folder / step)
     assert_refused(folder, TRACE, "it shows work on a GPU")
 
 

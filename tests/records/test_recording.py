@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,7 +18,7 @@ from walkthrough.cli import main
 from walkthrough.compare import pace, runner
 from walkthrough.records import header, recording
 from walkthrough.results import environment as machine
-from walkthrough.results import events, not_run
+from walkthrough.results import events
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -181,9 +180,9 @@ def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, 
 
 
 @pytest.fixture
-def valid_runs(monkeypatch, tmp_path, records):
+def valid_runs(monkeypatch, tmp_path, valid_record):
     """In place of real steps: each run writes what `--check` accepts. Returns the folder of the record."""
-    shared = header.read_header(records[2] / header.FILE)
+    shared = header.read_header(valid_record / header.FILE)
     folder = tmp_path / "R" / "test-gpu"
 
     def run(file, words, on_progress, on_line):
@@ -256,7 +255,7 @@ def test_a_record_that_is_cut_at_any_moment_is_whole_packs_and_goes_on(valid_run
 def folder_of(**settings):
     """The folder of a record with these settings, on a machine whose CPU is called "AMD EPYC"."""
     others = {"data": "cifar10", "image_size": 224, "batch_size": 128, "workers": 8, "seed": 0, "quick": False}
-    settings = header.Settings(**others, **settings)
+    settings = header.Settings(precision="auto", **others, **settings)
     environment = {"cpu": "AMD EPYC"}
     return recording.folder_name(header.Header(schema=2, settings=settings, environment=environment, code="0" * 64))
 
@@ -357,26 +356,6 @@ def test_minutes_that_are_none_are_refused_in_a_line(fake_runs, tmp_path, capsys
     [line] = capsys.readouterr().err.splitlines()
     assert "is not a number of minutes" in line
     assert fake_runs[0] == []
-
-
-def test_a_goal_without_scipy_is_refused_before_anything_is_run(fake_runs, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    assert record_runs(tmp_path, "--until", "5") == 2
-    assert "need SciPy" in capsys.readouterr().err
-    assert fake_runs[0] == []
-
-
-def test_a_record_without_scipy_has_no_page_and_says_who_writes_it(fake_runs, tmp_path, capsys, monkeypatch):
-    record_runs(tmp_path, "--runs", "1")
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "scipy.special", None)
-        assert record_runs(tmp_path, "--runs", "2") == 0
-    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("No README.md: ")]
-    assert "need SciPy" in line
-    assert f"record --pack {tmp_path / FOLDER} writes it" in line
-    assert not (tmp_path / FOLDER / "README.md").exists()  # nor one of fewer runs
-    assert record_runs(tmp_path, "--runs", "2") == 0
-    assert (tmp_path / FOLDER / "README.md").exists()
 
 
 def test_a_trace_that_was_copied_before_its_run_was_kept_is_replaced(fake_runs, tmp_path):
@@ -518,13 +497,13 @@ def test_a_broken_reason_is_refused_by_name(tmp_path, text):
     (tmp_path / "01_amp").mkdir()
     (tmp_path / "01_amp" / "not_run.json").write_text(text)
     with pytest.raises(InputError, match=r"01_amp/not_run\.json is broken"):
-        not_run.read_all(tmp_path)
+        record.steps_not_run(tmp_path)
 
 
 def test_another_steps_reason_is_refused(tmp_path):
-    not_run.write(tmp_path / "01_amp", "02_bigger_batch", "because")
+    record.write_not_run(tmp_path / "01_amp", "02_bigger_batch", "because")
     with pytest.raises(InputError, match="it is of 02_bigger_batch"):
-        not_run.read_all(tmp_path)
+        record.steps_not_run(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,13 @@
 
 import json
 import os
-from dataclasses import replace
 
 import pytest
 from support import make_result, write_run
 
-from walkthrough.compare.merging import merged
 from walkthrough.results import result as record
+from walkthrough.results.environment import current_environment
 from walkthrough.results.errors import InputError
-from walkthrough.results.gpu_clocks import GpuClocks
 
 
 def test_a_result_reads_back_as_it_was_written(tmp_path):
@@ -45,7 +43,7 @@ BROKEN = {
     "not an object": ("[1]", "not an object"),
     "another schema": (with_(schema=3), "schema 3"),
     "field missing": (without("batch_bytes"), "missing required field `batch_bytes`"),
-    "a field of schema 2 missing": (without("precision"), "precision is missing"),
+    "a field of schema 2 missing": (without("precision"), "missing required field `precision`"),
     "wrong type": (with_(batch_size="many"), "Expected `int`, got `str` - at `$.batch_size`"),
     "true is no number": (with_(image_size=True), "Expected `int`, got `bool` - at `$.image_size`"),
     "nested": (with_times(p90=None), "Expected `float`, got `null` - at `$.step_ms.p90`"),
@@ -63,20 +61,6 @@ def test_a_broken_result_is_refused_by_name_and_reason(tmp_path, text, message):
     with pytest.raises(InputError, match=r"result\.json") as refused:
         record.read_result(tmp_path / "result.json")
     assert message in str(refused.value)
-
-
-def schema_1():
-    """A result as schema 1 had it."""
-    value = make_result().as_json()
-    return {name: value[name] for name in value if name not in record.SINCE_SCHEMA_2} | {"schema": 1}
-
-
-def test_a_result_of_schema_1_is_still_read_and_written_as_it_was(tmp_path):
-    (tmp_path / "result.json").write_text(json.dumps(schema_1()))
-    result = record.read_result(tmp_path / "result.json")
-    assert (result.precision, result.workers, result.first_step_seconds) == (None, None, None)
-    assert result.as_json() == schema_1()
-    assert merged([result, result]).as_json()["schema"] == 1
 
 
 def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, monkeypatch):
@@ -129,28 +113,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_merged_runs_pool_their_windows_and_take_medians_of_the_rest():
-    runs = [
-        make_result(windows=(10.0, 20.0, 30.0), step_ms=record.StepTime(5.0, 1.0, 9.0), notes=["a"]),
-        make_result(windows=(40.0, 50.0, 60.0), step_ms=record.StepTime(7.0, 2.0, 8.0), notes=["a", "b"]),
-        make_result(windows=(70.0, 80.0, 90.0), step_ms=record.StepTime(6.0, 3.0, 10.0), notes=["c"]),
-    ]
-    whole = merged(runs)
-    assert whole.samples_per_second == record.Throughput(50.0, [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0])
-    assert whole.step_ms == record.StepTime(6.0, 2.0, 9.0)
-    assert whole.notes == ["a", "b", "c"]
-    assert whole.peak_memory_bytes == runs[0].peak_memory_bytes
-    assert whole.started == runs[0].started
-    assert whole.gpu_clocks is None
-    clocks = [GpuClocks(3, mhz, mhz, 1980.0, 400.0, 700.0, 60.0, []) for mhz in (1980.0, 1410.0)]
-    watched = [replace(run, gpu_clocks=seen) for run, seen in zip(runs, clocks, strict=False)]
-    assert merged(watched).gpu_clocks == GpuClocks(6, 1695.0, 1410.0, 1980.0, 400.0, 700.0, 60.0, [])
-    unreserved = [make_result(peak_memory_bytes=record.PeakMemory(size, None)) for size in (4, 8, 6)]
-    assert merged(unreserved).peak_memory_bytes == record.PeakMemory(6, None)
-
-
 def test_the_environment_of_this_machine_is_complete():
-    environment = record.environment("2.11.0", None)
+    environment = current_environment("2.11.0", None)
     assert (environment.torch, environment.cuda) == ("2.11.0", None)
     assert environment.cores >= 1
     for text in (environment.python, environment.platform, environment.cpu):

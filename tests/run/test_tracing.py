@@ -76,7 +76,7 @@ PAGES = """
 import itertools, sys, tempfile
 from pathlib import Path
 import torch
-from walkthrough.results import environment as machine
+from common import machine
 from common.run import tracing
 
 kept = machine.keep_freed_memory()

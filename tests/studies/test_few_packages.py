@@ -1,13 +1,10 @@
 """A recording needs torch, torchvision and tensorboard, no more: as on somebody's GPU machine."""
 
 import json
-import sys
 
-import pytest
 from support.few_packages import missing_modules, run_with_few_packages
 
-from common.studies.study import STUDIES, WITHOUT_RATIOS, check_plot
-from walkthrough.results.errors import InputError
+from common.studies.study import STUDIES
 
 IMPORTS = f"""
 import sys
@@ -61,15 +58,3 @@ def test_a_plot_without_matplotlib_is_refused_before_measuring(tmp_path):
     assert len(lines) == 1
     assert "needs matplotlib, which is not installed" in lines[0]
     assert not (tmp_path / "logs").exists()
-
-
-@pytest.mark.parametrize("name", STUDIES)
-def test_a_plot_of_ratios_without_scipy_is_refused_before_measuring(name, tmp_path, monkeypatch):
-    check_plot(name, tmp_path / "figure.svg")
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    check_plot(name, None)
-    if name in WITHOUT_RATIOS:
-        check_plot(name, tmp_path / "figure.svg")
-        return
-    with pytest.raises(InputError, match="needs scipy, which is not installed: pip install scipy, or leave --plot out"):
-        check_plot(name, tmp_path / "figure.svg")

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from rich.console import Console
-from support import ROOT, SmallNet, make_limit, make_result, write_run
+from support import SmallNet, make_limit, make_result, write_run
 from support.trace_builder import TraceBuilder
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -36,7 +36,6 @@ from common.studies.limit.record import (
     CHANNELS_LAST,
     CONTIGUOUS,
     FILE,
-    OLDER,
     Group,
     Program,
     TrainingSpeed,
@@ -950,47 +949,6 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
     assert read(tmp_path) == make_limit()
 
 
-def test_a_file_of_schema_1_reads_with_the_same_numbers_and_says_that_it_measured_less():
-    folder = ROOT / "tests" / "data" / "schema_1"
-    value, limit = json.loads((folder / FILE).read_text()), read(folder)
-    assert value["schema"] == 1
-    assert (limit.schema, limit.setup) == (4, record.Setup("AMD EPYC", 2, None, "mobilenet_v2", 64))
-    fields = ("samples_per_second", "step_ms", "flops_per_second", "mfu", "bytes_per_second")
-    for speed, old in zip(limit.speeds, value["floors"], strict=True):
-        assert {name: asdict(speed)[name] for name in fields} == {name: old[name] for name in fields}
-    assert [(speed.batch_size, speed.kind) for speed in limit.speeds] == [
-        (value["batch_size"], kind)
-        for kind in ("uncompiled, contiguous", "uncompiled, channels last", "compiled, channels last")
-    ]
-    assert [asdict(peak) for peak in limit.peak_flops + limit.peak_bytes] == value["peak_flops"] + value["peak_bytes"]
-    assert [asdict(group) for group in limit.groups] == value["groups"]
-    for name in ("precision", "batch_size", "flops_per_step", "bytes_per_step", "outside_ms", "started"):
-        assert getattr(limit, name) == value[name]
-    assert limit.notes == [*value["notes"], OLDER]
-    assert (limit.quick, limit.fastest.compiled) == (False, True)
-
-
-def test_a_file_of_schema_2_reads_as_well(tmp_path):
-    value = json.loads((ROOT / "tests" / "data" / "schema_1" / FILE).read_text())
-    second = value | study.header_from_schema_1(value) | {"speeds": value["floors"]}
-    assert second["schema"] == 2
-    (tmp_path / FILE).write_text(json.dumps(second))
-    assert read(tmp_path) == read(ROOT / "tests" / "data" / "schema_1")
-
-
-def test_a_file_of_schema_3_reads_without_the_bytes_that_nobody_counted(tmp_path):
-    value = asdict(make_limit()) | {"schema": 3}
-    del value["flops_per_image"], value["step_bytes"]
-    for speed in value["speeds"]:
-        del speed["share_of_memory_roof"]
-    (tmp_path / FILE).write_text(json.dumps(value))
-    limit = read(tmp_path)
-    assert limit == make_limit()
-    assert limit.shares(make_result()) == {"share_of_arithmetic_peak": None, "share_of_memory_roof": None}
-    assert [speed.share_of_memory_roof for speed in limit.speeds] == [None, None]
-    assert roofs.read(tmp_path) is None
-
-
 def test_the_tab_reads_of_a_limit_what_a_ladder_s_shares_need(tmp_path):
     known = make_limit(flops_per_image=10**6, step_bytes=[StepBytes("bfloat16", 1.0, 3e5)])
     assert roofs.read(tmp_path) is None
@@ -1024,7 +982,6 @@ def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, mo
 BROKEN = {
     "torn": "torn",
     "schema": json.dumps({"schema": 5}),
-    "schema 1 without anything": json.dumps({"schema": 1}),
     "no speeds": json.dumps(asdict(make_limit(speeds=[]))),
     "no peaks": json.dumps(asdict(make_limit(peak_flops=[]))),
     "no windows": json.dumps(asdict(make_limit(peak_bytes=[Peak("1 MiB copied", 1.0, [])]))),
@@ -1170,14 +1127,6 @@ def test_a_program_that_may_be_as_fast_as_the_limit_is_marked():
     assert fastest[4] == "1.00x"
 
 
-def test_without_scipy_the_tables_have_no_intervals(monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
-    limit = make_limit(speeds=[speed_of(49.0, 50.0, 51.0), speed_of(98.0, 100.0, 103.0)])
-    assert "The limit is 100.0 images/s" in shown(view.show, limit)
-    table = shown(lambda limit, to: to.print(view.speeds_table(limit)), limit)
-    assert table.splitlines()[1].split()[2:6] == ["4", "50.0", "-", "1.0"]
-
-
 def test_a_low_mfu_is_explained_where_memory_limits_the_step():
     limit = make_limit(flops_per_step=2 * 10**6)  # 2 FLOPs per byte; the peaks balance at 10
     text = view.memory_bound(limit)
@@ -1261,7 +1210,6 @@ def test_two_gpus_have_two_limits_and_two_processes_on_a_cpu_share_one(device_ty
     limit = make_limit(device_type=device_type)
     assert limit.share_of_limit(result) == 0.5  # of 400 images/s
     assert limit.share_of_limit(replace(result, world_size=2)) == share
-    assert limit.share_of_limit(replace(result, world_size=None)) == 0.5  # of schema 1
 
 
 def test_compare_shows_each_step_s_share_of_both_measured_peaks():

@@ -8,6 +8,7 @@ from support.trace_builder import TraceBuilder
 from walkthrough.compare.merging import merged
 from walkthrough.records import page
 from walkthrough.results import result as record
+from walkthrough.results.environment import Environment
 from walkthrough.results.events import write_events
 
 STEPS = ["00_baseline", "01_amp"]
@@ -20,19 +21,16 @@ MEDIANS = {"median/step_ms": 1.0, "median/images_per_second": 32_001.0}
 POINTS = [("loss", 1, 2.3), ("loss", 2, 3.6), ("first_step_seconds", 1, 1.5)]
 
 
-def a_result(step, run, schema=2):
+def a_result(step, run):
     """One run of a step of 1 ms on 32 images."""
     speed = 32_000.0 + run
-    since_schema_2 = dict.fromkeys(record.SINCE_SCHEMA_2) if schema == 1 else {}
     return make_result(
         step,
-        schema=schema,
         windows=[speed - 2, speed - 1, speed, speed + 1, speed + 2],
         step_ms=record.StepTime(1.0, 0.9, 1.2),
         trace=f"{step}.1795000000001.pt.trace.json.gz",
-        environment=record.Environment(**ENVIRONMENT, git="0123456789ab"),
+        environment=Environment(**ENVIRONMENT, git="0123456789ab"),
         started=f"2026-01-01T00:0{run}:00+00:00",
-        **since_schema_2,
     )
 
 
@@ -73,16 +71,16 @@ def sum_up(folder):
     page.write_page(folder)
 
 
-def make_record(folder, schema=2):
+def make_record(folder):
     """Two runs of two steps."""
     settings = {"device": "Test GPU", "data": "cifar10", "model": "mobilenet_v2", "image_size": 224}
-    settings |= {"batch_size": 128, "workers": 8} | ({} if schema == 1 else {"precision": "auto"})
+    settings |= {"batch_size": 128, "workers": 8, "precision": "auto"}
     settings |= {"seed": 0, "quick": False}
-    header = {"schema": schema, "settings": settings, "environment": ENVIRONMENT, "code": "0123456789abcdef" * 4}
+    header = {"schema": 2, "settings": settings, "environment": ENVIRONMENT, "code": "0123456789abcdef" * 4}
     for step in STEPS:
         (folder / step / "runs").mkdir(parents=True)
         for run in (1, 2):
-            record.write_result(folder / step / "runs" / f"{run}.json", a_result(step, run, schema))
+            record.write_result(folder / step / "runs" / f"{run}.json", a_result(step, run))
         write_trace(folder / step / a_result(step, 1).trace, a_trace(a_result(step, 1)))
         events = folder / step / f"events.out.tfevents.1795000000.{step}.1795000000001"
         write_events(events, POINTS, {"precision": "float32", "workers": 0}, MEDIANS)

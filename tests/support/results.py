@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from walkthrough.results import result as record
+from walkthrough.results.environment import Environment
 
 
 def make_result(step="00_baseline", windows=(100.0, 101.0, 102.0, 103.0, 104.0), **changes):
@@ -28,7 +29,7 @@ def make_result(step="00_baseline", windows=(100.0, 101.0, 102.0, 103.0, 104.0),
         batch_bytes=19_267_840,
         trace="host.1.pt.trace.json.gz",
         notes=[],
-        environment=record.Environment("2.11.0", "13.0", "580.1", "3.12.3", "Linux", "CPU", 16, "0123456789ab"),
+        environment=Environment("2.11.0", "13.0", "580.1", "3.12.3", "Linux", "CPU", 16, "0123456789ab"),
         started="2026-01-01T00:00:00+00:00",
     )
     return record.Result(**(values | changes))

@@ -26,12 +26,60 @@ from common.course.photograph import choose
 def test_a_view_draws_its_charts_and_tables(profiler, shot, run, view, charts, tables):
     page = profiler(run, view)
     page.wait_for_function(
-        """([charts, tables]) => document.querySelectorAll(".gc-frame:has(.main-svg)").length === charts
+        """([charts, tables]) => document.querySelectorAll(".gc-chart:has(.main-svg)").length === charts
           && document.querySelectorAll("table").length === tables""",
         arg=[charts, tables],
     )
     assert page.locator("img[src=x]").count() == 0
     shot(page, f"profiler-{run}-{view}")
+
+
+def test_the_tags_that_plotly_knows_are_text_in_a_name(profiler):
+    page = profiler("hostile", "Operator")
+    page.wait_for_selector(".gc-chart .slice path")
+    assert page.locator(".legendtext").first.text_content().startswith("aten::<img src=x")
+    names = ["<a href='http://x'>%{x}</a>", "<b>&amp;</b><br>"]
+    named = [["name", *names], *([name, 1, 2] for name in names)]
+    tables = dict.fromkeys(["ColumnChart", "ComboChart", "SteppedAreaChart"], named)
+    tables["PieChart"] = [["name", "time"], *([name, 1] for name in names)]
+    tables["LineChart"] = [["time", *names], [0, 1, 2], [1, 2, 3]]
+    tables["Timeline"] = [["layer", "name", "from", "to"], *([name, name, 0, 50] for name in names)]
+    for kind, rows in tables.items():
+        page.evaluate(
+            """([kind, rows, title]) => {
+              const host = document.getElementById("tags") || document.body.appendChild(document.createElement("div"));
+              host.id = "tags";
+              host.style.cssText = "position: fixed; inset: 0; background: #fff; z-index: 9999";
+              const {visualization} = google, data = visualization.arrayToDataTable(rows);
+              new visualization[kind](host).draw(data, {height: 500, title, hAxis: {title}, vAxis: {title}});
+            }""",
+            [kind, rows, names[0]],
+        )
+        texts = "[...document.querySelectorAll('#tags text')].map((node) => node.textContent)"
+        page.wait_for_function(f"(names) => names.every((name) => {texts}.includes(name))", arg=names, timeout=30_000)
+        if kind != "PieChart":  # plotly has no call that hovers over a slice
+            page.evaluate(
+                "Plotly.Fx.hover(document.querySelector('#tags .gc-chart'), [{curveNumber: 0, pointNumber: 0}])"
+            )
+            page.wait_for_function("document.querySelector('#tags .hovertext')", timeout=30_000)
+            hovered = "".join(page.locator("#tags .hovertext text").all_text_contents())
+            assert names[0] in hovered, kind
+        assert page.locator("#tags a, #tags tspan[style*=bold]").count() == 0, kind
+
+
+def test_a_range_of_the_memory_curve_is_what_the_tables_show(profiler):
+    page = profiler("cpu", "Memory")
+    page.wait_for_selector(".gc-chart .main-svg")
+    curve = page.locator(".gc-chart .nsewdrag").bounding_box()
+    at = [curve["x"] + share * curve["width"] for share in (0.25, 0.5)]
+    middle = curve["y"] + curve["height"] / 2
+    with page.expect_request("**/memory_events?*start_ts=*"):
+        page.mouse.move(at[0], middle)
+        page.mouse.down()
+        page.mouse.move(at[1], middle, steps=5)
+        page.mouse.up()
+    with page.expect_request("**/memory_events?*"):
+        page.mouse.click(at[0], middle, button="right")
 
 
 @pytest.mark.parametrize("run", ["only kernels", "without events"])

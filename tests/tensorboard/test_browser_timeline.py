@@ -1,6 +1,7 @@
 """The Timeline in a browser: from a number to the line of code, its lanes, its search, its address."""
 
 import json
+import re
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
@@ -9,6 +10,7 @@ from support.browser import BOTH
 from support.trace_builder import TraceBuilder, two_steps
 
 from walkthrough.advice.gains import advise
+from walkthrough.tensorboard.offline import STATIC
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.timeline import lanes
 
@@ -85,7 +87,6 @@ def timeline(visit, board):
 
     def show(answer=None, run="gpu", **options):
         page = visit(f"{WALKTHROUGH}/page.html#ladder")
-        page.emulate_media(reduced_motion="reduce")  # views do not glide
         page.asked = []
         if answer is not None:
 
@@ -228,10 +229,22 @@ def test_collectives_alone_are_drawn(timeline, answer_of):
 
 
 @BOTH
-def test_a_finding_lights_its_kernels_and_dims_the_others(timeline, answer_of, shot):
+def test_a_finding_lists_the_work_inside_its_marks(timeline, answer_of, shot):
     answer = answer_of(two_steps())
     finding = next(lane for lane in answer["lanes"] if lane["kind"] == "finding")
     page = timeline(answer, find="copies that the CPU waits for")
+    page.wait_for_selector("text=/^2 events/")
+    page.locator("input[type=search]").press("Enter")
+    page.wait_for_selector("text=1 of 2")
+    text = panel(page)
+    assert f"In all {len(finding['start'])} marks: 2, 60.00 µs" in text
+    assert "Memcpy HtoD (Pageable -> Device)" in text
+    assert "volta" not in text
+    shot(page, "timeline-finding")
+
+
+def test_a_search_dims_what_it_does_not_find(timeline, answer_of):
+    page = timeline(answer_of(two_steps()), find="volta_scudnn")
     page.wait_for_selector("text=/^2 events/")
     low, high = drawn(page)
     canvas = page.locator(".wtl-canvas").bounding_box()
@@ -243,15 +256,8 @@ def test_a_finding_lights_its_kernels_and_dims_the_others(timeline, answer_of, s
         event, ground = (colours(page, place, box["y"] - canvas["y"] + 12) for place in (x, 4))
         return sum(abs(a - b) for a, b in zip(event, ground, strict=True))
 
-    assert shade("stream 7 (copies)", 225) > 2 * shade("stream 7", 720)
-    assert shade("stream 7 (copies)", 225) > 2 * shade("idle", 200)
-    page.locator("input[type=search]").press("Enter")
-    page.wait_for_selector("text=1 of 2")
-    text = panel(page)
-    assert f"In all {len(finding['start'])} marks: 2, 60.00 µs" in text
-    assert "Memcpy HtoD (Pageable -> Device)" in text
-    assert "volta" not in text
-    shot(page, "timeline-finding")
+    assert shade("stream 7", 720) > 2 * shade("stream 7 (copies)", 225)
+    assert shade("stream 7", 720) > 2 * shade("idle", 200)
 
 
 def test_search_by_expression_and_duration(timeline, answer_of):
@@ -320,19 +326,18 @@ def test_letters_in_a_field_are_text(timeline, answer_of):
     page = timeline(answer_of(with_python()), find="s")
     page.keyboard.type("wd?")
     assert page.locator("input[type=search]").input_value() == "swd?"
-    assert not page.locator("dialog[open]").count()
+    assert not page.locator(".wtl-foot details[open]").count()
 
 
 def test_the_help(timeline, answer_of, shot):
     page = timeline(answer_of(with_python()))
+    text = page.get_by_text("zoom to the selection")
+    assert not text.is_visible()
     page.keyboard.press("?")
-    dialog = page.get_by_role("dialog", name="Keyboard and mouse")
-    assert dialog.is_visible()
+    assert text.is_visible()
     shot(page, "timeline-help")
-    page.keyboard.press("Escape")
-    assert not dialog.is_visible()
-    page.get_by_role("button", name="Help").click()
-    assert dialog.is_visible()
+    page.locator("summary", has_text="Keyboard and mouse").click()
+    assert not text.is_visible()
 
 
 def unloaded(answer):
@@ -356,8 +361,8 @@ def test_what_is_not_loaded_looks_so_and_can_be_loaded(timeline, answer_of, shot
         page.keyboard.press("s")
     assert drawn(page) == pytest.approx([-1040, 3040])  # the whole trace
     box = page.locator(".wtl-canvas").bounding_box()
-    strip = [tuple(colours(page, x, 400)) for x in range(20, 40)]
-    assert len(set(strip)) > 1  # hatched, where the ground has one colour
+    middle = box["width"] * 0.5  # in the loaded step
+    assert colours(page, 20, box["height"] - 30) != colours(page, middle, box["height"] - 30)
     shot(page, "timeline-not-loaded")
     page.evaluate("document.querySelector('.wtl-canvas').id = 'before'")
     page.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + 10)  # the last step
@@ -449,32 +454,19 @@ def labels(page):
     )
 
 
-def test_lanes_move_fold_and_are_pinned_by_mouse_and_by_keyboard(timeline, answer_of, shot):
-    answer = answer_of(with_python())
-    page = timeline(answer)
+def test_lanes_and_groups_fold_by_mouse_and_by_keyboard(timeline, answer_of, shot):
+    page = timeline(answer_of(with_python()))
     before = labels(page)
-    at = before.index("stream 7")
-    page.locator(".wtl-lane", has_text="stream 7").hover()
-    page.get_by_role("button", name="Move GPU 0, stream 7 up").click()
-    assert labels(page)[at - 1] == "stream 7"
-    page.locator(".wtl-fold", has_text="stream 7").focus()
-    page.keyboard.press("Alt+ArrowDown")
-    assert labels(page) == before
-    page.get_by_role("button", name="Python", exact=True).focus()
-    page.keyboard.press("p")
-    assert labels(page)[0] == "Python"
-    shot(page, "timeline-pinned")
+    row = page.locator(".wtl-lane", has=page.get_by_role("button", name="operators", exact=True)).last
+    tall = row.bounding_box()["height"]
+    row.locator(".wtl-fold").focus()
+    page.keyboard.press("Enter")
+    assert row.locator(".wtl-fold").get_attribute("aria-expanded") == "false"
+    assert row.bounding_box()["height"] <= tall
     page.get_by_role("button", name="GPU 0", exact=True).click()
     assert "stream 7" not in labels(page)
-    again = timeline(answer)  # another tab of the browser has a memory of its own
-    assert labels(again) == before
-    page.evaluate("location.hash = 'ladder'")
-    page.wait_for_selector(".wtl-canvas", state="detached")
-    page.go_back()
-    page.wait_for_selector(".wtl-canvas")
-    assert labels(page)[0] == "Python"
-    assert "stream 7" not in labels(page)
-    page.get_by_role("button", name="Unfold the lanes").click()
+    shot(page, "timeline-folded")
+    find(page, KERNEL)  # what is selected unfolds its group
     assert labels(page) == before
 
 
@@ -575,3 +567,27 @@ def test_every_page_has_a_link_to_its_place(tab):
     page.wait_for_selector("#copied:has-text('copied')")
     address = page.evaluate("navigator.clipboard.readText()")
     assert address.endswith("/page.html#step?run=gpu")
+
+
+def luminance(colour):
+    """The relative luminance of "rrggbb", as WCAG defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize(("theme", "ground"), [(0, "ffffff"), (1, "15181d")], ids=["light", "dark"])
+def test_every_box_stands_out_from_the_ground_and_its_name_from_the_box(theme, ground):
+    assert f"--wtl-ground: #{ground[: 3 if theme == 0 else 6]};" in (STATIC / "timeline.css").read_text()
+    kinds = re.findall(
+        r'^  \w+: \["([0-9a-f ]+)", "([0-9a-f ]+)"\],$', (STATIC / "timeline_style.js").read_text(), re.M
+    )
+    assert len(kinds) == 12
+    for colour in " ".join(kind[theme] for kind in kinds).split():
+        assert contrast(colour, ground) > 2.99, colour
+        assert max(contrast(colour, "000000"), contrast(colour, "ffffff")) > 4.5, colour

@@ -15,8 +15,8 @@ from walkthrough.advice.report import tables
 from walkthrough.results.errors import InputError
 from walkthrough.trace import timeline as module
 from walkthrough.trace.analysis import analyze
-from walkthrough.trace.reader import read
-from walkthrough.trace.timeline import event, lanes, levels
+from walkthrough.trace.reader import event, read
+from walkthrough.trace.timeline import lanes, levels
 
 TRACES = [
     *sorted((ROOT / "tests" / "data").glob("*.pt.trace.json.gz")),

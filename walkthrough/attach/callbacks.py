@@ -7,7 +7,6 @@
 should record a trace in every run, or of chosen steps. The frameworks are imported only when a callback is made.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,9 @@ class StepProfiler:
 
     def start(self) -> None:
         """Before the first step; the processes of a training must know their ranks by then."""
-        worker = f"{host_name()}_{_rank()}"
+        dist = torch.distributed
+        rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+        worker = f"{host_name()}_{rank}"
         self.profiler = profile(
             activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available(),
             schedule=schedule(wait=self.skip, warmup=1, active=self.steps, repeat=1),
@@ -88,19 +89,18 @@ def trainer_callback(folder: str | Path, skip: int = 10, steps: int = 3, stacks:
     """
     callback_class = _imported("transformers").TrainerCallback
     profiler = StepProfiler(folder, skip, steps, stacks)
-    return type(
-        "TraceSteps",
-        (callback_class,),
-        {
-            "on_train_begin": _calling(profiler.start),
-            "on_step_end": _calling(profiler.step),
-            "on_train_end": _calling(profiler.stop),
-        },
-    )()
 
+    class TraceSteps(callback_class):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            profiler.start()
 
-def _calling(call: Callable[[], None]) -> Callable[..., None]:
-    return lambda *_args, **_more: call()
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            profiler.step()
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            profiler.stop()
+
+    return TraceSteps()
 
 
 def _imported(*names: str) -> Any:
@@ -113,8 +113,3 @@ def _imported(*names: str) -> Any:
             if error.name not in (name, name.split(".")[0]):
                 raise
     raise InputError(f"{names[0].split('.')[0]} is not installed: pip install {names[0].split('.')[0]}")
-
-
-def _rank() -> int:
-    dist = torch.distributed
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -20,8 +20,8 @@ from walkthrough.results.errors import InputError
 
 SITE = Path(__file__).resolve().parent / "site"
 VARIABLE = "WALKTHROUGH_HOOK"
-POLL = 0.2  # s
 PARTING = 5.0  # s
+WAIT = 1800.0  # s for the first training step to end
 GRACE = 60.0  # s from the last process's report to the end of the command
 
 Report = dict[str, Any]
@@ -77,21 +77,17 @@ def command_words(words: Sequence[str]) -> list[str]:
 @contextmanager
 def reports_folder(parent: Path | None = None) -> Iterator[Path]:
     """A folder for the reports of processes, removed at the end. parent: where; else the system's temporary folder."""
-    folder = Path(tempfile.mkdtemp(prefix=".walkthrough-", dir=parent)).resolve()  # the program may change its folder
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=".walkthrough-", dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder).resolve()  # the program may change its folder
 
 
 def run_attached(
-    words: Sequence[str], settings: Mapping[str, Any], reports: Path, wait_s: float, output: IO[bytes] | None = None
+    words: Sequence[str], settings: Mapping[str, Any], reports: Path, output: IO[bytes] | None = None
 ) -> Outcome:
-    """Run a command, attached, to its end.
+    """Run a command, attached, to its end; one in which no training step has ended after `WAIT` s is ended.
 
-    settings: for the processes, see `site/walkthrough_hook`. reports: their folder. wait_s: end a command in which no
-    training step has ended after so long. output: where stdout and stderr go, else through. Ctrl-C and SIGTERM are
-    passed to the command. Raises InputError where it cannot be started.
+    settings: for the processes, see `site/walkthrough_hook`. reports: their folder. output: where stdout and stderr go,
+    else through. Ctrl-C and SIGTERM are passed to the command. Raises InputError where it cannot be started.
     """
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
     variables = {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps({**settings, "reports": str(reports)})}
@@ -100,7 +96,7 @@ def run_attached(
     except OSError as error:
         raise InputError(f"{words[0]} cannot be run: {error.strerror}") from error
     with _signals_passed_to(child) as signals:
-        stopped = _wait(child, reports, settings["go_on"], wait_s)
+        stopped = _wait(child, reports, settings["go_on"])
         if stopped or signals:
             _end_processes(reports)
     return Outcome(child.returncode, read_reports(reports), stopped, bool(signals))
@@ -145,33 +141,26 @@ def why_nothing(outcome: Outcome, warmup: int) -> str:
     )
 
 
-def _wait(child: subprocess.Popen, reports: Path, goes_on: bool, wait_s: float) -> str:
+def _wait(child: subprocess.Popen, reports: Path, goes_on: bool) -> str:
     """Wait for the command's end. Returns why it was ended from here, or ""."""
-    begin, looked, stopped = time.monotonic(), 0.0, ""
-    while True:
-        try:
-            child.wait(POLL)
-            return stopped
-        except subprocess.TimeoutExpired:
-            pass
-        now = time.monotonic()
-        if stopped:
-            if now - looked > PARTING:
-                child.kill()
-            continue
-        if now - looked < 1.0:
-            continue
-        looked = now
+    begin, stopped = time.monotonic(), ""
+    while not stopped:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+            return ""
         states = {report["state"] for report in read_reports(reports)}
-        stepping = states & {"stepping", "measuring", "done", "failed"}
-        if now - begin > wait_s and not stepping:
-            minutes = f"{wait_s / 60:.3g} minute{'s' * (wait_s != 60)}"
-            stopped = f"no training step has ended in {minutes}; --wait gives it more"
-            child.terminate()
+        if time.monotonic() - begin > WAIT and not states & {"stepping", "measuring", "done", "failed"}:
+            stopped = f"no training step has ended in {WAIT / 60:.3g} minutes"
         waiting = states & {"done"} and not states & {"stepping", "measuring"} and not goes_on
         if waiting and time.time() - max(path.stat().st_mtime for path in reports.glob("*.json")) > GRACE:
             stopped = f"the program did not end in {GRACE:.0f} s after its last measured step"
-            child.terminate()
+    child.terminate()
+    try:
+        child.wait(PARTING)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    return stopped
 
 
 def _end_processes(reports: Path) -> None:
@@ -183,7 +172,7 @@ def _end_processes(reports: Path) -> None:
                 with suppress(ProcessLookupError):
                     os.kill(report["pid"], number)
         while any(_is_of(report, reports) for report in read_reports(reports)) and time.monotonic() < end:
-            time.sleep(POLL)
+            time.sleep(0.2)
 
 
 def _is_of(report: Report, reports: Path) -> bool:

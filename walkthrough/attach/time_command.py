@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from walkthrough.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
-from walkthrough.attach.trace_command import add_common_options
 from walkthrough.compare.statistics import Ratio, of_pairs, of_windows
 from walkthrough.results.errors import InputError, printable, whole_number
 
@@ -51,7 +50,9 @@ class Run:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `time`."""
-    add_common_options(parser)
+    parser.add_argument(
+        "--warmup", type=whole_number(1, 10**6), default=10, metavar="N", help="steps before that (default: 10)"
+    )
     parser.add_argument(
         "--steps", type=whole_number(1, 10**6), default=50, metavar="N", help="steps to time in each run (default: 50)"
     )
@@ -75,11 +76,11 @@ def run(args: argparse.Namespace) -> int:
     middle = words.index(VERSUS)
     texts = {"A": shlex.join(words[:middle]), "B": shlex.join(words[middle + 1 :])}
     commands = {"A": command_words(words[:middle]), "B": command_words(words[middle + 1 :])}
-    settings = {"mode": "time", "warmup": args.warmup, "mark": args.mark, "steps": args.steps, "go_on": False}
+    settings = {"mode": "time", "warmup": args.warmup, "steps": args.steps, "go_on": False}
     runs: dict[str, list[Run]] = {"A": [], "B": []}
     for number in range(1, args.rounds + 1):
         for label in ("A", "B") if number % 2 else ("B", "A"):  # neither is always the one that comes first
-            outcome, text = _run(commands[label], settings, args.wait * 60)
+            outcome, text = _run(commands[label], settings)
             timed = outcome.in_state("done")
             if not timed or outcome.signalled:
                 whole = min(map(len, runs.values()))
@@ -136,10 +137,10 @@ def _ratio(a: Sequence[Run], b: Sequence[Run], per_sample: bool) -> Ratio:
     return of_windows(windows(b[0]), windows(a[0]))
 
 
-def _run(words: Sequence[str], settings: dict[str, Any], wait_s: float) -> tuple[Outcome, str]:
+def _run(words: Sequence[str], settings: dict[str, Any]) -> tuple[Outcome, str]:
     """One run of a command, and the end of its output."""
     with reports_folder() as reports, tempfile.TemporaryFile() as output:
-        outcome = run_attached(words, settings, reports, wait_s, output)
+        outcome = run_attached(words, settings, reports, output)
         output.seek(max(0, output.seek(0, os.SEEK_END) - TAIL * 1000))
         lines = output.read().decode(errors="replace").splitlines()[-TAIL:]
     return outcome, "".join(f"{printable(line)}\n" for line in lines)
@@ -163,11 +164,9 @@ def _from_reports(reports: Sequence[dict[str, Any]], label: str) -> Run:
     first = reports[0]
     if not is_one_training(reports):
         raise InputError(f"{label} holds {len(reports)} trainings, in processes without ranks: time one of them")
-    known = all(report["samples"] for report in reports)
-    samples = (
-        [sum(column) for column in zip(*(report["samples"] for report in reports), strict=True)] if known else None
-    )
-    return Run(first["steps"], first["seconds"], samples, first["happenings"], len(reports))
+    samples = [report["samples"] for report in reports]
+    of_all = [sum(counts) for counts in zip(*samples, strict=True)] if all(samples) else None
+    return Run(first["steps"], first["seconds"], of_all, first["happenings"], len(reports))
 
 
 def _happened(runs: Sequence[Run]) -> dict[str, int]:

@@ -18,7 +18,9 @@ HELP = "Trace the training in any command, unchanged: walkthrough trace -- pytho
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `trace`."""
-    add_common_options(parser)
+    parser.add_argument(
+        "--warmup", type=whole_number(1, 10**6), default=10, metavar="N", help="steps before that (default: 10)"
+    )
     parser.add_argument(
         "--steps", type=whole_number(1, 1000), default=3, metavar="N", help="steps to trace (default: 3)"
     )
@@ -32,26 +34,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="where the traces go (default: a new folder logs/NAME or logs/NAME-2, of the program)",
     )
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND…", help="what starts the training")
-
-
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add what `trace` and `time` share."""
-    parser.add_argument(
-        "--warmup", type=whole_number(1, 10**6), default=10, metavar="N", help="steps before that (default: 10)"
-    )
-    parser.add_argument(
-        "--mark",
-        choices=["auto", "optimizer", "backward"],
-        default="auto",
-        help="what ends a step: an optimizer's step, or a backward pass (default: backward where no optimizer steps)",
-    )
-    parser.add_argument(
-        "--wait",
-        type=whole_number(1, 10**4),
-        default=30,
-        metavar="MINUTES",
-        help="end a command in which no training step ends for so long (default: 30)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,10 +51,10 @@ def run(args: argparse.Namespace) -> int:
         settings = {
             "mode": "trace",
             "out": str(out.resolve()),
-            **{name: getattr(args, name) for name in ("warmup", "mark", "steps", "stacks", "memory", "go_on")},
+            **{name: getattr(args, name) for name in ("warmup", "steps", "stacks", "memory", "go_on")},
         }
         with reports_folder(out) as reports:
-            outcome = run_attached(words, settings, reports, args.wait * 60)
+            outcome = run_attached(words, settings, reports)
     traced = outcome.in_state("done")
     if not traced:
         if is_new and not any(out.iterdir()):

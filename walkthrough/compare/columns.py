@@ -7,8 +7,8 @@ from typing import Protocol
 from walkthrough.compare import published
 from walkthrough.compare.compare import GpuUse, Ladder, Row, half_spread, is_first_step, spread
 from walkthrough.compare.gpu_memory import Fit
-from walkthrough.results.not_run import NotRun
-from walkthrough.results.result import Result, Setup
+from walkthrough.results.result import NotRun, Result, Setup
+from walkthrough.terminal import share_text
 
 # By name, see `columns`. A terminal that is too narrow for all groups prints a table for each group, or several.
 GAINS = ("vs step before", "vs baseline")
@@ -117,7 +117,7 @@ def columns(
         if any(share is not None for both in shares.values() for share in both):
             for at, name in enumerate(ROOFS):
                 words = name.rsplit(" ", 1)
-                table[name] = column("\n".join(words), lambda row, at=at: share_text(shares[step_of(row)][at], 1))
+                table[name] = column("\n".join(words), lambda row, at=at: share_text(shares[step_of(row)][at]))
     return table
 
 
@@ -146,9 +146,4 @@ def _published(row: Row) -> str:
 
 
 def _share(use: GpuUse | None, name: str) -> str:
-    return share_text(use and getattr(use, name))
-
-
-def share_text(share: float | None, decimals: int = 0) -> str:
-    """A share, 0..1, as per cent; "-" for None."""
-    return "-" if share is None else f"{share:.{decimals}%}"
+    return share_text(use and getattr(use, name), 0)

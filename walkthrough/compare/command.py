@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from walkthrough.compare import gpu_memory
+from walkthrough.compare import gpu_memory, roofs
 from walkthrough.compare.compare import Ladder, comparison, gpu_use, ladders, readable_rounds
 from walkthrough.compare.summary import short_name
-from walkthrough.results.environment import ROOT
+from walkthrough.results.environment import ROOT, in_clone
 from walkthrough.results.errors import InputError, folder, printable
-from walkthrough.results.result import FILE, Result, read_results
+from walkthrough.results.result import FILE, Result, read_results, steps_not_run
 
 if TYPE_CHECKING:
     from walkthrough.compare.columns import Limit
@@ -34,11 +34,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=folder, metavar="FILE", help="draw what each step gains: .svg or .png")
 
 
-def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") -> int:
+def run(args: argparse.Namespace) -> int:
     """Print the comparison of the runs in `args.logdir`, as a table or as JSON; the exit code.
 
-    read_limit: reads what the command `limit` wrote into a folder, None where there is nothing. Raises InputError for
-    a folder without results, and for a file that cannot be drawn.
+    Raises InputError for a folder without results, and for a file that cannot be drawn.
     """
     results, problems = read_results(args.logdir)
     if problems and not results:
@@ -69,9 +68,9 @@ def run(args: argparse.Namespace, read_limit: "Callable[[Path], Limit | None]") 
         plot(compared[0], args.plot)
         print(f"drawn: {args.plot}", file=sys.stderr)
     if args.json:
-        print(json.dumps(comparison(compared, _unless_broken(read_limit, args.logdir)), indent=2))
+        print(json.dumps(comparison(compared, _unless_broken(_read_limit, args.logdir)), indent=2))
     else:
-        _print(args.logdir, results, compared, read_limit)
+        _print(args.logdir, results, compared)
     return 0
 
 
@@ -84,20 +83,29 @@ def of_other_versions(compared: Sequence[Ladder]) -> list[str]:
     return [printable(step) for step in steps if not (ROOT / "steps" / f"{step}.py").exists()]
 
 
-def _print(
-    logdir: Path, results: list[Result], compared: list[Ladder], read_limit: "Callable[[Path], Limit | None]"
-) -> None:
+def _print(logdir: Path, results: list[Result], compared: list[Ladder]) -> None:
     from walkthrough.compare.table import print_ladders
-    from walkthrough.results import not_run
     from walkthrough.terminal import console
 
     used, problems = gpu_use(logdir, results)
     for problem in problems:
         print(f"no figures from a trace: {problem}", file=sys.stderr)
-    limit = _unless_broken(read_limit, logdir)
-    missing = _unless_broken(not_run.read_all, logdir) or []
+    limit = _unless_broken(_read_limit, logdir)
+    missing = _unless_broken(steps_not_run, logdir) or []
     fit = _unless_broken(gpu_memory.read, logdir)
     print_ladders(compared, console(), used, limit, missing, fit)
+
+
+def _read_limit(logdir: Path) -> "Limit | None":
+    """What `limit` wrote into a folder, None where there is nothing. Raises InputError where it cannot be read."""
+    path = logdir / roofs.FILE
+    if not path.exists():
+        return None
+    if not in_clone():
+        raise InputError(f"{path} is read in a clone of the project only")
+    from common.studies.limit.record import read
+
+    return read(logdir)
 
 
 def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from walkthrough.results import result as record
+from walkthrough.results.environment import Environment
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import PositiveInt, Result
 
@@ -23,7 +24,7 @@ class Prediction:
 
     program: as "02_bigger_batch" or "labs/memory/00_baseline"; None for the training of `fit`'s own. words: of its
     command line. precision: the dtype of autocast. peak_bytes: allocated at the peak of a step. by_kind: {kind: bytes},
-    which sum up to it. reserved_bytes: what the caching allocator takes for it, see `studies.fit.allocator`. largest:
+    which sum up to it. reserved_bytes: what the caching allocator takes for it, see `memory.allocator`. largest:
     {bytes of memory: the largest batch size with which that, and `CONTEXT_BYTES`, fits}. notes: what of the program is
     not predicted.
     """
@@ -50,7 +51,7 @@ class Prediction:
         own = (self.program, self.model, self.image_size, self.batch_size)
         same_bytes = {"float16": "bfloat16"}
         return own == (result.step, result.model, result.image_size, result.batch_size) and (
-            same_bytes.get(self.precision, self.precision) == same_bytes.get(result.precision or "", result.precision)
+            same_bytes.get(self.precision, self.precision) == same_bytes.get(result.precision, result.precision)
         )
 
 
@@ -62,7 +63,7 @@ class Fit:
     context_bytes: int
     predictions: list[Prediction]
     failed: dict[str, str]
-    environment: record.Environment
+    environment: Environment
     started: str
 
     def find(self, program: str, words: Sequence[str] = ()) -> Prediction | None:

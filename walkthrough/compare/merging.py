@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from walkthrough.results import gpu_clocks
-from walkthrough.results.result import NO_KERNELS, PeakMemory, Result, StepTime, Throughput
+from walkthrough.results.result import NO_KERNELS, GpuClocks, PeakMemory, Result, StepTime, Throughput
 
 
 def traced(results: Sequence[Result]) -> Result:
@@ -21,7 +20,7 @@ def merged(results: Sequence[Result]) -> Result:
     """One result out of several runs of the same step: how a recorded step is summed up.
 
     All windows of all runs, in order, and their median; of times, peaks and bytes the median over the runs; a GPU's
-    clocks as `gpu_clocks.over_runs` combines them; every note once, of a trace only that of the `traced` run. The rest
+    clocks as `merged_clocks` combines them; every note once, of a trace only that of the `traced` run. The rest
     is the first run's.
     """
     first, untrue = results[0], () if traced(results).lacks_kernels else (NO_KERNELS,)
@@ -46,6 +45,31 @@ def merged(results: Sequence[Result]) -> Result:
             whole(lambda r: r.peak_memory_bytes.allocated), whole(lambda r: r.peak_memory_bytes.reserved)
         ),
         batch_bytes=whole(lambda r: r.batch_bytes),
-        gpu_clocks=gpu_clocks.over_runs([result.gpu_clocks for result in results]),
+        gpu_clocks=merged_clocks([result.gpu_clocks for result in results]),
         notes=list(dict.fromkeys(note for result in results for note in result.notes if note not in untrue)),
+    )
+
+
+def merged_clocks(runs: Sequence[GpuClocks | None]) -> GpuClocks | None:
+    """The `GpuClocks` of several runs: medians over the runs, of clocks the lowest and the limit's highest.
+
+    The highest temperature, every reason once, all samples. None where any run lacks them, and so for each value.
+    """
+    known = [clocks for clocks in runs if clocks]
+    if not known or len(known) < len(runs):
+        return None
+
+    def over(summary: Callable[[Sequence[float]], float], pick: Callable[[GpuClocks], float | None]) -> float | None:
+        values = [value for value in map(pick, known) if value is not None]
+        return summary(values) if len(values) == len(known) else None
+
+    return GpuClocks(
+        samples=sum(clocks.samples for clocks in known),
+        sm_mhz=over(statistics.median, lambda c: c.sm_mhz),
+        sm_mhz_lowest=over(min, lambda c: c.sm_mhz_lowest),
+        sm_mhz_limit=over(max, lambda c: c.sm_mhz_limit),
+        power_watts=over(statistics.median, lambda c: c.power_watts),
+        power_limit_watts=over(statistics.median, lambda c: c.power_limit_watts),
+        temperature=over(max, lambda c: c.temperature),
+        slowed_by=list(dict.fromkeys(reason for clocks in known for reason in clocks.slowed_by)),
     )

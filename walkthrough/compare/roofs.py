@@ -70,7 +70,7 @@ class Roofs:
 
     def devices(self, result: Result) -> int:
         """How many such devices a run had: on a CPU all its processes share one."""
-        return (result.world_size or 1) if self.device_type == "cuda" else 1
+        return result.world_size if self.device_type == "cuda" else 1
 
     def shares(self, result: Result) -> dict[str, float | None]:
         """How near a run is to the measured peaks, 0..1, as `compare --json` prints it; see `NO_SHARES`.

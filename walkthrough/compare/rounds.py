@@ -19,7 +19,6 @@ from walkthrough.compare import statistics
 from walkthrough.compare.merging import merged, traced
 from walkthrough.compare.pace import Pace, duration
 from walkthrough.compare.runner import Outcome
-from walkthrough.results import not_run
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, whole_number
 
@@ -42,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser, flag: str, default: int) -> Non
         type=_percent,
         metavar="PERCENT",
         help="go on with rounds until every interval, of a step against the step before and against the baseline, "
-        f"reaches at most that far to either side; {FEWEST} rounds at least, needs SciPy",
+        f"reaches at most that far to either side; {FEWEST} rounds at least",
     )
 
 
@@ -54,11 +53,6 @@ def _percent(text: str) -> float:
     if not 0 < value <= 100:
         raise argparse.ArgumentTypeError(f"{text!r} is not a percentage above 0, at most 100")
     return value
-
-
-def check_intervals() -> None:
-    """Raise InputError where no interval can be computed: SciPy is not installed."""
-    statistics.of_pairs([1.0, 1.0])
 
 
 @dataclass
@@ -86,12 +80,10 @@ class Schedule:
     ) -> "Schedule":
         """The schedule that the options of `add_options` ask for.
 
-        Raises InputError for `--until` without SciPy or with fewer rounds than it needs.
+        Raises InputError for `--until` with fewer rounds than it needs.
         """
-        if args.until is not None:
-            check_intervals()
-            if args.rounds is not None and args.rounds < FEWEST:
-                raise InputError(f"--until needs {FEWEST} rounds at least, not {args.rounds}: more, or none")
+        if args.until is not None and args.rounds is not None and args.rounds < FEWEST:
+            raise InputError(f"--until needs {FEWEST} rounds at least, not {args.rounds}: more, or none")
         return cls(scripts, args.rounds or (default if args.until is None else LIMIT), args.until, pace or Pace())
 
     def __iter__(self) -> Iterator[tuple[int, Path]]:
@@ -242,5 +234,5 @@ def keep(folder: Path, number: int, result: record.Result) -> None:
 def sum_up(folder: Path) -> None:
     """Write a step's `result.json` anew from the runs of its rounds, if there are any."""
     if results := record.read_runs(folder):
-        (folder / not_run.FILE).unlink(missing_ok=True)  # an earlier call could not run it
+        (folder / record.NOT_RUN_FILE).unlink(missing_ok=True)  # an earlier call could not run it
         record.write_result(folder / record.FILE, merged(results))

@@ -16,8 +16,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from walkthrough.results.errors import InputError
+from functools import cache
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
@@ -76,18 +75,18 @@ class Mean:
 
 
 def mean(values: Sequence[float]) -> Mean:
-    """The `Mean` of one value or more. Raises InputError where SciPy is not installed."""
+    """The `Mean` of one value or more."""
     middle = statistics.fmean(values)
     if len(values) < 2:
         return Mean(middle, None, None, len(values))
-    reach = statistics.stdev(values) / math.sqrt(len(values)) * _quantile(len(values) - 1)
+    reach = statistics.stdev(values) / math.sqrt(len(values)) * t_quantile(len(values) - 1)
     return Mean(middle, middle - reach, middle + reach, len(values))
 
 
 def ratio(faster: Rounds, slower: Rounds) -> Ratio:
     """The `Ratio` of two programs' speeds, `faster` over `slower`: by pairs, where two rounds or more have both.
 
-    Otherwise from all windows of each. Raises InputError where SciPy is not installed.
+    Otherwise from all windows of each.
     """
     if faster is slower:
         return SAME
@@ -149,7 +148,7 @@ def _bootstrap_error(windows: Sequence[float]) -> float:
 
 
 def _interval(middle: float, error: float, freedom: float, rounds: int) -> Ratio:
-    reach = error * _quantile(freedom)
+    reach = error * t_quantile(freedom)
     return Ratio(_exp(middle), _exp(middle - reach), _exp(middle + reach), rounds)
 
 
@@ -160,10 +159,26 @@ def _exp(logarithm: float) -> float:
         return UNLIMITED
 
 
-def _quantile(freedom: float) -> float:
-    """How many standard errors a t interval reaches to either side."""
-    try:
-        from scipy.special import stdtrit
-    except ImportError as error:
-        raise InputError("intervals need SciPy, which is not installed: pip install scipy") from error
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+@cache
+def t_quantile(freedom: float) -> float:
+    """How many standard errors a t interval reaches to either side: P(|T| > t) = 1 - `CONFIDENCE`.
+
+    freedom: degrees of freedom, 1 at least, whole or not. P is a regularised incomplete beta function, computed by its
+    continued fraction (DLMF 8.17.22). P is convex, so Newton's method only grows from the normal distribution's
+    quantile, which is lower, until rounding ends it.
+    """
+    half = freedom / 2
+    logarithm = math.lgamma(half + 0.5) - math.lgamma(half)  # less exact than gamma, which overflows
+    gammas = math.gamma(half + 0.5) / math.gamma(half) if half < 170 else math.exp(logarithm)
+    t, further = 0.0, statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    while further > t:
+        t = further
+        x, fraction = freedom / (freedom + t * t), 1.0
+        for m in range(200, 0, -1):
+            odd = -(half + m) * (half + 0.5 + m) * x / ((half + 2 * m) * (half + 2 * m + 1))
+            even = m * (0.5 - m) * x / ((half + 2 * m - 1) * (half + 2 * m))
+            fraction = 1 + even / (1 + odd / fraction)
+        density = gammas / math.sqrt(math.pi * freedom) * math.exp(-(half + 0.5) * math.log1p(t * t / freedom))
+        outside = density * t / half / (1 - (half + 0.5) * x / (half + 1) / fraction)
+        further = t + (outside - (1 - CONFIDENCE)) / (2 * density)
+    return t

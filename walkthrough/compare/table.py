@@ -27,8 +27,7 @@ from walkthrough.compare.compare import GpuUse, Ladder, half_spread, is_first_st
 from walkthrough.compare.gpu_memory import Fit
 from walkthrough.compare.summary import intervals, notes_of, prediction, summary
 from walkthrough.results.errors import printable
-from walkthrough.results.not_run import NotRun
-from walkthrough.results.result import Result
+from walkthrough.results.result import NotRun, Result
 from walkthrough.terminal import plain_table
 
 UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond it intervals are wide

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from walkthrough.compare import forked, rounds, runner
 from walkthrough.results import result as record
 from walkthrough.results.folder import drop_runs, locked, own_folder, publish
-from walkthrough.results.not_run import NotRun
+from walkthrough.results.result import NotRun
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,10 +32,8 @@ def run(args: argparse.Namespace) -> int:
     """Run every step with the options in `args`, print the comparison, return the exit code.
 
     A step that fails is named and the others still run: then 1, or 2 if each that failed did so by its input; the table
-    has those as not run, with the reason. Raises InputError, at once, where the input suits no step at all, or where
-    SciPy is not installed, which the comparison needs.
+    has those as not run, with the reason. Raises InputError, at once, where the input suits no step at all.
     """
-    rounds.check_intervals()
     schedule = rounds.Schedule.of(args, runner.step_files(), default=1)
     runner.prepare(args)
     busy = f"another tour is writing to {args.logdir}: wait for it, or use another --logdir"

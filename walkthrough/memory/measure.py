@@ -11,8 +11,8 @@ from typing import Any
 
 from walkthrough.compare.gpu_memory import CONTEXT_BYTES, FILE, SCHEMA, Fit, Prediction
 from walkthrough.memory.record import TOLERANCE, Wanted, name_of
-from walkthrough.results import environment, progress, result
-from walkthrough.results.environment import ROOT
+from walkthrough.results import progress, result
+from walkthrough.results.environment import ROOT, current_environment, now
 from walkthrough.results.errors import InputError
 
 PROGRAM = (sys.executable, "-m", "common.studies.fit.program")
@@ -72,7 +72,7 @@ def programs() -> list[Wanted]:
 
 def of_all_programs(budgets: Sequence[int] = ()) -> Fit:
     """The `Fit` of every program; the largest batch for each of `budgets`, bytes. Says how long it will take."""
-    started = environment.now()
+    started = now()
     wanted = [replace(one, budgets=budgets, tolerance=TOLERANCE) for one in programs()]
     progress.say(f"fit: {len(wanted)} programs, {DURATION_WITH_BATCHES if budgets else DURATION}")
     answers = predictions(wanted)
@@ -82,7 +82,7 @@ def of_all_programs(budgets: Sequence[int] = ()) -> Fit:
         context_bytes=CONTEXT_BYTES,
         predictions=[answer for answer in answers if not isinstance(answer, str)],
         failed=failed,
-        environment=result.environment(version("torch"), None),
+        environment=current_environment(version("torch"), None),
         started=started,
     )
 

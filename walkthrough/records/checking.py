@@ -13,13 +13,12 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
-from walkthrough.compare import rounds
 from walkthrough.compare.merging import merged, traced
 from walkthrough.records import header, page, recording
 from walkthrough.records.header import Header, read_header
 from walkthrough.records.layout import NO_PAGE, record_files
 from walkthrough.records.written import compact, indented, parsed, read_json, unpacked
-from walkthrough.results import not_run, privacy
+from walkthrough.results import privacy
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.events import scalars
@@ -41,8 +40,8 @@ def check(folder: Path) -> int:
 def verify(folder: Path, add_page: bool = False, fully: bool = True) -> tuple[Header, list[str]]:
     """(`record.json`, what was verified: a line per step and study) of a record that is as it should be.
 
-    add_page: write the page where it is missing and all else is well; a machine without SciPy records without it.
-    Not fully: without what needs SciPy or msgspec, the page and the comparison of traces with figures.
+    add_page: write the page where it is missing and all else is well, as of a record that was cut off.
+    Not fully: without what needs msgspec, the comparison of traces with figures.
     Raises InputError for anything that is not as it should be: the first problem in words, and how many more there are.
     """
     if not folder.is_dir():
@@ -54,12 +53,9 @@ def verify(folder: Path, add_page: bool = False, fully: bool = True) -> tuple[He
         if problems != [NO_PAGE]:
             refuse(folder, problems)
         elif not add_page:
-            refuse(
-                folder, problems, f"`python -m walkthrough record --pack {folder}` writes it, where SciPy is installed"
-            )
+            refuse(folder, problems, f"`python -m walkthrough record --pack {folder}` writes it")
         if fully:
             import_module("msgspec")  # checks the types of what is read
-            rounds.check_intervals()
         return _verified(folder, fully)
     except OSError as error:
         raise InputError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
@@ -82,7 +78,7 @@ def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
     counts: set[int] = set()  # of runs, of steps whose change has an effect: the others run once
     for step in steps:
         with _collected(problems):
-            if (step / not_run.FILE).exists():
+            if (step / record.NOT_RUN_FILE).exists():
                 lines.append(_of_missing(step))
             else:
                 result, line = _of_step(step, shared, problems, fully)
@@ -101,9 +97,9 @@ def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
         problems.append("its runs are not interleaved: some were made after later ones")
     if (folder / page.FILE).exists():
         with _collected(problems):
-            _check_page(folder, not fully or bool(problems))
+            _check_page(folder, bool(problems))
     refuse(folder, problems)
-    if fully and not (folder / page.FILE).exists():
+    if not (folder / page.FILE).exists():
         page.write_page(folder)
     return shared, lines
 
@@ -182,9 +178,11 @@ def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tu
     with _named(events):
         points = scalars(content)
     own = traced(results)
-    measured = {"median/images_per_second": own.samples_per_second.median, "median/step_ms": own.step_ms.median}
-    if own.first_step_seconds is not None:
-        measured["first_step_seconds"] = own.first_step_seconds
+    measured = {
+        "median/images_per_second": own.samples_per_second.median,
+        "median/step_ms": own.step_ms.median,
+        "first_step_seconds": own.first_step_seconds,
+    }
     for name, value in measured.items():
         if abs(points.get(name, 0.0) - value) > 1e-5 * value:  # events hold float32
             problems.append(f"{events} does not hold run {results.index(own) + 1}'s {name.removeprefix('median/')}")
@@ -195,15 +193,15 @@ def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tu
 
 def _of_missing(step: Path) -> str:
     """Why a step was not run. Raises InputError where its file is not as `record` writes it."""
-    read_json(step / not_run.FILE)
-    missing = not_run.read(step / not_run.FILE)
+    read_json(step / record.NOT_RUN_FILE)
+    missing = record.read_not_run(step / record.NOT_RUN_FILE)
     return f"{missing.step}: not run: {missing.reason}"
 
 
 def _of_run(result: record.Result, step: str, trace: str, shared: Header) -> Iterator[str]:
     """What is wrong with one run."""
     settings, speeds, times = shared.settings, result.samples_per_second, result.step_ms
-    samples = result.batch_size * (result.world_size or 1)
+    samples = result.batch_size * result.world_size
     for name, value in (("schema", shared.schema), ("step", step), ("trace", trace)):
         if getattr(result, name) != value:
             yield f"{name} is {getattr(result, name)!r}, not {value!r}"

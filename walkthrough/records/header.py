@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from walkthrough.results import result
-from walkthrough.results.errors import InputError
+from walkthrough.results.environment import Environment
 from walkthrough.results.result import Meta
 
 FILE = "record.json"
@@ -18,7 +18,7 @@ class Settings:
     """The options of all runs.
 
     instructions: of a CPU for bf16, "AVX512-BF16": CPUs of one name differ in them. None without, on a GPU, and in
-    older records. precision: None in a record of schema 1, which had no such option.
+    older records.
     """
 
     device: str
@@ -28,14 +28,14 @@ class Settings:
     image_size: Size
     batch_size: Size
     workers: Count
-    precision: Literal["auto", "fp32", "bf16", "fp16"] | None = None
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
     seed: Count
     quick: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """environment: the fields of a `record.Environment` but for git. code: see `machine.code_hash`."""
+    """environment: the fields of an `Environment` but for git. code: see `environment.code_hash`."""
 
     schema: int
     settings: Settings
@@ -47,8 +47,6 @@ class Header:
         value = asdict(self)
         if self.settings.instructions is None:
             del value["settings"]["instructions"]
-        if self.schema == 1:
-            del value["settings"]["precision"]
         return value
 
     def differences(self, other: "Header") -> list[str]:
@@ -63,7 +61,7 @@ class Header:
         return differences + (["the code of steps/ or common/ has changed"] if self.code != other.code else [])
 
 
-def shared(environment: result.Environment) -> dict[str, str | int | None]:
+def shared(environment: Environment) -> dict[str, str | int | None]:
     """The environment without git: a commit of docs between two runs changes nothing, and `code` is exact."""
     values = asdict(environment)
     del values["git"]
@@ -72,7 +70,4 @@ def shared(environment: result.Environment) -> dict[str, str | int | None]:
 
 def read_header(path: str | Path) -> Header:
     """Read a `record.json`. Raises InputError that names the file and what is wrong with it."""
-    header = result.read_as(Header, path)
-    if header.schema > 1 and header.settings.precision is None:
-        raise InputError(f"{path} is broken: settings.precision is missing")
-    return header
+    return result.read_as(Header, path, result.SCHEMA)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from walkthrough.records import header, page
 from walkthrough.records.recording import TRACE_LIMIT
-from walkthrough.results import not_run, result
+from walkthrough.results import result
 
 STEP = "[0-9]{2}_[a-z0-9_]{1,60}"
 FOLDER = re.compile(rf"{STEP}(/runs)?")
@@ -17,7 +17,7 @@ LIMITS = {  # file name: bytes at most; the step's name is part of the names of 
     re.escape(header.FILE): 1_000_000,
     re.escape(page.FILE): 200_000,
     rf"{STEP}/{re.escape(result.FILE)}": 1_000_000,
-    rf"{STEP}/{re.escape(not_run.FILE)}": 10_000,
+    rf"{STEP}/{re.escape(result.NOT_RUN_FILE)}": 10_000,
     rf"{STEP}/runs/([1-9][0-9]?|100)\.json": 1_000_000,
     rf"({STEP})/\1\.[0-9]{{1,20}}\.pt\.trace\.json\.gz": TRACE_LIMIT,
     rf"({STEP})/events\.out\.tfevents\.[0-9]{{1,20}}\.\1\.[0-9]{{1,20}}": 1_000_000,
@@ -58,7 +58,7 @@ def missing(names: Iterable[str]) -> list[str]:
     """What a whole record would hold beside these files, and what of them it holds once only; a text each."""
     names = sorted(names)
     steps = sorted({name.split("/")[0] for name in names if "/" in name})
-    without = [step for step in steps if f"{step}/{not_run.FILE}" in names]
+    without = [step for step in steps if f"{step}/{result.NOT_RUN_FILE}" in names]
     problems = [] if header.FILE in names else [f"{header.FILE} is missing"]
     problems += [] if page.FILE in names else [NO_PAGE]
     if steps == without:
@@ -66,7 +66,9 @@ def missing(names: Iterable[str]) -> list[str]:
     for step in steps:
         own = [name.removeprefix(f"{step}/") for name in names if name.startswith(f"{step}/")]
         if step in without:
-            problems += [f"{step}/{name} is there although {step} was not run" for name in own if name != not_run.FILE]
+            problems += [
+                f"{step}/{name} is there although {step} was not run" for name in own if name != result.NOT_RUN_FILE
+            ]
         else:
             problems += _missing_of_step(step, own)
     return problems

@@ -8,7 +8,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from walkthrough.records.checking import refuse, verify
 from walkthrough.records.layout import empty_steps, record_files
 from walkthrough.records.recording import folder_name
 from walkthrough.records.written import unpacked
-from walkthrough.results import not_run, privacy, result
+from walkthrough.results import privacy, result
 from walkthrough.results.errors import InputError, printable
 
 
@@ -27,16 +27,15 @@ def pack(folder: Path) -> int:
     """Write the record in `folder` as `<device>.zip` into the current folder; the exit code.
 
     The zip holds one folder of that name, and the same record gives the same bytes. A page that is missing is written
-    first; a machine without SciPy or msgspec packs without, and without comparing traces with figures. Raises
-    InputError for what `checking.verify` refuses, and for a record that contains a name of this machine, its user or
-    the home folder.
+    first. A machine without msgspec packs without comparing traces with figures. Raises InputError for what
+    `checking.verify` refuses, and for a record that contains a name of this machine, its user or the home folder.
     """
     here = Path.cwd()
     if here.is_relative_to(folder.resolve()):
         raise InputError(f"the zip would become part of {folder}: run this from another folder")
-    missing = _missing_packages()
+    compares_traces = find_spec("msgspec") is not None
     with whole_rounds(folder) as source:
-        shared, lines = verify(source, add_page=True, fully=not missing)
+        shared, lines = verify(source, add_page=True, fully=compares_traces)
         names, _ = record_files(source)
         files = {name: (source / name).read_bytes() for name in names}
     settings = shared.settings
@@ -54,21 +53,10 @@ def pack(folder: Path) -> int:
     print(*lines, sep="\n")
     print(f"packed: {printable(target)} ({target.stat().st_size / 1e6:.1f} MB)")
     print("It contains no name of this machine or its user. CONTRIBUTING.md says where to send it.")
-    if missing:
-        what = "its traces are not compared with its figures yet, and its page is not written"
-        print(f"Without {' and '.join(missing)} {what}: unzip it where they are, and pack that folder again.")
+    if not compares_traces:
+        what = "its traces are not compared with its figures yet"
+        print(f"Without msgspec {what}: unzip it where that is installed, and pack that folder again.")
     return 0
-
-
-def _missing_packages() -> list[str]:
-    """Those packages that a full verification needs and a machine that only records may lack."""
-    missing = []
-    for module, name in (("msgspec", "msgspec"), ("scipy.special", "SciPy")):
-        try:
-            import_module(module)
-        except ImportError:
-            missing.append(name)
-    return missing
 
 
 @contextmanager
@@ -107,14 +95,14 @@ def whole_rounds(folder: Path) -> Iterator[Path]:
 
 def _kept(step: Path, name: str) -> bool:
     """Whether a file belongs to a step without runs: to its result, or why it was not run."""
-    if (step / not_run.FILE).exists():
-        return Path(name).name == not_run.FILE  # not the trace of a run that could be made since
+    if (step / result.NOT_RUN_FILE).exists():
+        return Path(name).name == result.NOT_RUN_FILE  # not the trace of a run that could be made since
     return (step / result.FILE).exists()
 
 
 def _summed_up(step: Path) -> bool:
     """False where a call was stopped between a run and the sum of all: there is none, or one without the last run."""
-    if (step / not_run.FILE).exists() or not (step / result.FILE).exists():
+    if (step / result.NOT_RUN_FILE).exists() or not (step / result.FILE).exists():
         return False
     before = result.read_runs(step)[:-1]
     return not before or result.read_result(step / result.FILE) != merged(before)

@@ -5,7 +5,7 @@ from pathlib import Path
 from walkthrough.compare import compare, markdown
 from walkthrough.compare.summary import intervals, notes_of, summary
 from walkthrough.records import header
-from walkthrough.results import not_run, result
+from walkthrough.results import result
 from walkthrough.results.errors import printable
 
 FILE = "README.md"
@@ -29,7 +29,7 @@ def page(folder: str | Path) -> str:
     windows = len(base.samples_per_second.windows)
     precision = "" if settings.precision in (None, "auto") else f", --precision {settings.precision}"
     notes = notes_of(ladder)
-    missing = not_run.read_all(folder)
+    missing = result.steps_not_run(folder)
     lines = [
         f"# {markdown.escaped(base.model)}, {base.image_size} px, on {markdown.escaped(base.device)}",
         "",

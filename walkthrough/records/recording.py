@@ -10,7 +10,7 @@
         README.md                        the table of all that
 
 The runs are interleaved, A B C … A B C …, so that a machine that drifts (heat, other load) affects every step alike.
-Needs nothing but torch, torchvision and tensorboard; the README.md also needs SciPy and is left out without it.
+Needs nothing but torch, torchvision and tensorboard.
 """
 
 import argparse
@@ -34,8 +34,9 @@ from walkthrough.records import page
 from walkthrough.records.header import FILE, Header, Settings, read_header, shared
 from walkthrough.records.written import compact
 from walkthrough.results import environment as machine
-from walkthrough.results import not_run, privacy
+from walkthrough.results import privacy
 from walkthrough.results import result as record
+from walkthrough.results.environment import current_environment
 from walkthrough.results.errors import InputError
 from walkthrough.results.folder import locked
 
@@ -117,7 +118,7 @@ def _header(args: argparse.Namespace) -> Header:
         seed=args.seed,
         quick=args.quick,
     )
-    environment = shared(record.environment(torch.__version__, torch.version.cuda))
+    environment = shared(current_environment(torch.__version__, torch.version.cuda))
     return Header(schema=record.SCHEMA, settings=settings, environment=environment, code=machine.code_hash(*CODE))
 
 
@@ -176,7 +177,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
         if outcome.code:
             what = schedule.add_failure(step, outcome)
             if step in schedule.not_run:
-                not_run.write(kept, step, outcome.reason)
+                record.write_not_run(kept, step, outcome.reason)
             print(f"{label}{what}: {outcome.reason}", file=sys.stderr, flush=True)
             continue
         result = record.read_result(running / step / record.FILE)
@@ -186,7 +187,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
         rounds.keep(kept, number, result)
         schedule.add(number, result)
         print(f"{label}{result.samples_per_second.median:10.1f} images/s", flush=True)
-    _write_page(folder)
+    page.write_page(folder)
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
     which = f"every step but {', '.join(schedule.not_run)}" if schedule.not_run else "every step"
@@ -195,17 +196,6 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     table = f"{sys.executable} -m walkthrough compare {folder}"
     print(f"{folder} holds {schedule.whole_rounds} run(s) of {which}. The table: {table}")
     return runner.exit_code(codes)
-
-
-def _write_page(folder: Path) -> None:
-    """Write the page, or say why there is none: its intervals need SciPy, which a machine that records may lack."""
-    try:
-        rounds.check_intervals()
-    except InputError as error:
-        (folder / page.FILE).unlink(missing_ok=True)
-        print(f"No {page.FILE}: {error}. Where it is, `walkthrough record --pack {folder}` writes it.")
-        return
-    page.write_page(folder)
 
 
 def _publish_small(source: Path, kept: Path, result: record.Result) -> None:

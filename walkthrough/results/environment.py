@@ -1,27 +1,51 @@
-"""Facts about the machine and the code, from the standard library alone; what is slow to import, where it is used."""
+"""What a run is made with: versions, the machine, the code. What is slow to import is imported where it is used."""
 
-import ctypes
 import os
 import platform
 import re
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
 from pathlib import Path
 
 from walkthrough.results.errors import InputError
 
-ROOT = Path(__file__).resolve().parents[2]  # the clone
-
-# OpenMP's own name, and GNU OpenMP's: rounds of a loop before a thread sleeps; see `common`.
-SHORT_SPIN = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
+ROOT = Path(__file__).resolve().parents[2]  # the clone; where the tool alone is installed, the folder that it is in
 
 # Linux names of the instructions that multiply bf16 numbers in hardware on x86; AMX, the fastest, first.
 BF16_FLAGS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16"}
 
 
-# M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX of malloc.h: never trim, map no single tensor, one heap for all threads.
-MALLOPT = {-1: -1, -4: 0, -8: 1}
-KEEPS_FREED_MEMORY = "memory that is freed is kept for the next step, as torch keeps a GPU's (mallopt)"
+@dataclass(frozen=True)
+class Environment:
+    """Versions and hardware a run was made with; None where this machine has no such thing."""
+
+    torch: str
+    cuda: str | None
+    driver: str | None
+    python: str
+    platform: str
+    cpu: str
+    cores: int
+    git: str | None
+
+
+def current_environment(torch: str, cuda: str | None) -> Environment:
+    """The `Environment` of this process, given the versions that only torch knows."""
+    return Environment(
+        torch=str(torch),
+        cuda=cuda,
+        driver=driver_version(),
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=cpu_name(),
+        cores=usable_cores(),
+        git=git_revision(),
+    )
+
+
+def in_clone() -> bool:
+    """Whether the tool runs from a clone of the project, with its programs beside it; False where it was installed."""
+    return (ROOT / "steps").is_dir()
 
 
 def now() -> str:
@@ -41,41 +65,6 @@ def usable_cores() -> int:
     except (OSError, ValueError):  # no cgroup v2, or "max": no quota
         pass
     return max(1, cores)
-
-
-def openmp_waiting() -> str:
-    """How OpenMP's threads wait for work here, for a run's notes; see `SHORT_SPIN`."""
-    chosen = {name: value for name, value in os.environ.items() if name in SHORT_SPIN}
-    words = " ".join(f"{name}={value}" for name, value in sorted(chosen.items(), reverse=True))
-    if chosen == SHORT_SPIN:
-        return f"OpenMP's threads spin only briefly while they wait, then sleep ({words})"
-    return f"OpenMP's threads wait as the environment says ({words})"
-
-
-@cache
-def keep_freed_memory() -> bool:
-    """Make glibc keep memory that is freed for what is allocated next; True where it does, now and if called again.
-
-    torch keeps it on a GPU, in its caching allocator, but not on a CPU: glibc returns tensors of many megabytes to the
-    system, or does not, depending on what else is allocated, and the next step then waits for new pages. Where a
-    variable MALLOC_… is set, the user has chosen. False too where there is no glibc.
-    """
-    if any(name.startswith("MALLOC_") for name in os.environ):
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library; Windows
-        return False
-    return all([mallopt(setting, value) for setting, value in MALLOPT.items()])
-
-
-def page_faults() -> int:
-    """How often this process has touched a page of memory that it did not have yet (minor faults); 0 if unknown."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def cpu_name() -> str:

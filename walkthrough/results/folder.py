@@ -1,4 +1,4 @@
-"""A run's folder: held by one run at a time, replaced only by a run that is whole; the traces in it."""
+"""A run's folder: held by one run at a time, replaced only by a run that is whole, and the traces that lie in it."""
 
 import os
 import platform
@@ -12,9 +12,9 @@ from pathlib import Path
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
+TRACES = (".json", ".json.gz")  # ends of their names
 TRAINING = {"fit", "train", "training"}  # words in a trace's name
 NOT_TRAINING = {"validate", "validation", "val", "test", "predict", "eval", "evaluate", "evaluation", "inference"}
-SUFFIXES = (".json", ".json.gz")
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def publish(folder: Path, staging: Path, trace: str, events: str, result: record
     """Make a run the content of `folder`, from the whole files `trace` (gzipped) and `events` in the staging folder.
 
     `result.json` comes last: until it is replaced, the earlier run stands, its own files untouched; of several rounds
-    (see `ladder.rounds`) their sum.
+    (see `compare.rounds`) their sum.
     """
     name = result.trace.removesuffix(".pt.trace.json.gz")
     events_name = f"events.out.tfevents.{int(time.time())}.{name}"
@@ -116,9 +116,9 @@ def traces_in(folder: str | Path) -> list[Path]:
                 digits = int(path.stat().st_mtime * 1000)
         return digits, path.name
 
-    files = [path for path in Path(folder).iterdir() if path.name.endswith(SUFFIXES) and not path.name.startswith(".")]
+    files = [path for path in Path(folder).iterdir() if path.name.endswith(TRACES) and not path.name.startswith(".")]
     files = [path for path in files if path.exists()]  # a link may lead nowhere
-    named = [path for path in files if path.name.endswith(tuple(f".trace{suffix}" for suffix in SUFFIXES))]
+    named = [path for path in files if path.name.endswith(tuple(f".trace{suffix}" for suffix in TRACES))]
     others = [path for path in files if path.name not in ("result.json", "record.json")]  # a run's own files
     return sorted(named or others, key=age, reverse=True)
 

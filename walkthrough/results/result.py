@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import platform
 import statistics
 import tempfile
 import types
@@ -24,14 +23,13 @@ except ImportError:  # a recording needs no more than torch, torchvision and ten
         return tuple(limits.items())
 
 
-from walkthrough.results import environment as machine
-from walkthrough.results.errors import InputError
-from walkthrough.results.gpu_clocks import GpuClocks
+from walkthrough.results import privacy
+from walkthrough.results.environment import Environment
+from walkthrough.results.errors import InputError, printable
 
 SCHEMA = 2
-READABLE_SCHEMAS = (1, 2)
-SINCE_SCHEMA_2 = ("precision", "workers", "pin_memory", "world_size", "tokens_per_second", "first_step_seconds")
 FILE = "result.json"
+NOT_RUN_FILE = "not_run.json"  # in the place of a step's runs
 NO_KERNELS = (  # in the notes of a run on a GPU
     "the trace holds no kernels: CUPTI, which records them, recorded nothing. A record with it is refused: record a "
     "further round, or run again"
@@ -69,17 +67,22 @@ class PeakMemory:
 
 
 @dataclass(frozen=True)
-class Environment:
-    """Versions and hardware a run was made with; None where this machine has no such thing."""
+class GpuClocks:
+    """What a GPU's clock, power and temperature were in the windows, as nvidia-smi says; None for what is not told.
 
-    torch: str
-    cuda: str | None
-    driver: str | None
-    python: str
-    platform: str
-    cpu: str
-    cores: int
-    git: str | None
+    Medians over the samples, but the lowest clock and the highest temperature. samples: how many. sm_mhz,
+    sm_mhz_lowest, sm_mhz_limit: the multiprocessors' clock, and the highest that this GPU has. power_watts,
+    power_limit_watts. temperature: degrees Celsius. slowed_by: why the clock was lowered, "power limit" say.
+    """
+
+    samples: int
+    sm_mhz: float | None
+    sm_mhz_lowest: float | None
+    sm_mhz_limit: float | None
+    power_watts: float | None
+    power_limit_watts: float | None
+    temperature: float | None
+    slowed_by: list[str]
 
 
 @dataclass(frozen=True)
@@ -110,13 +113,13 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run of one step, as `result.json` holds it. Fields of schema 2 are None in a result of schema 1.
+    """One run of one step, as `result.json` holds it.
 
     image_size: px; 0 where the data are no images. batch_size: samples per step and process. precision: the dtype that
     the model computes in, "bfloat16". workers, pin_memory: the loader's. world_size: processes that trained together.
     samples_per_second: of all of them; tokens_per_second: for what trains on tokens, else None. first_step_seconds: of
     the first training step, which compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes:
-    bytes that one batch moves to the device. gpu_clocks: see `run.gpu_clocks`. needs: what the step's change needs and
+    bytes that one batch moves to the device. needs: what the step's change needs and
     this run lacked, "a GPU", so that it is the program of the step before; None where the change has an effect. notes:
     what this device could not do. started: ISO 8601.
     """
@@ -129,13 +132,13 @@ class Result:
     data: str
     image_size: Size
     batch_size: PositiveInt
-    precision: str | None = None
-    workers: int | None = None
-    pin_memory: bool | None = None
-    world_size: int | None = None
+    precision: str
+    workers: int
+    pin_memory: bool
+    world_size: int
     samples_per_second: Throughput
     tokens_per_second: Throughput | None = None
-    first_step_seconds: Positive | None = None
+    first_step_seconds: Positive
     step_ms: StepTime
     peak_memory_bytes: PeakMemory
     batch_bytes: int
@@ -173,10 +176,20 @@ class Result:
         return NO_KERNELS in self.notes
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `result.json` holds, in the schema that the result was made with."""
-        left_out = (() if self.schema > 1 else SINCE_SCHEMA_2) + (() if self.gpu_clocks else ("gpu_clocks",))
-        left_out += ("needs",) if self.acts else ()
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        """The object that `result.json` holds."""
+        value = asdict(self)
+        return {name: value[name] for name in value if value[name] is not None or name not in ("gpu_clocks", "needs")}
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A step that could not be run: it ended with exit code 2. reason: the line it printed, without a full stop."""
+
+    step: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.step} was not run: {self.reason}"
 
 
 def size_label(image_size: int) -> str:
@@ -187,20 +200,6 @@ def size_label(image_size: int) -> str:
 def data_label(source: str) -> str:
     """For people: the name of a data set, from a result's `data`."""
     return {"cifar10": "CIFAR-10", "stand-in": "stand-in data (not CIFAR-10)"}.get(source, source)
-
-
-def environment(torch: str, cuda: str | None) -> Environment:
-    """The `Environment` of this process, given the versions that only torch knows."""
-    return Environment(
-        torch=str(torch),
-        cuda=cuda,
-        driver=machine.driver_version(),
-        python=platform.python_version(),
-        platform=platform.platform(),
-        cpu=machine.cpu_name(),
-        cores=machine.usable_cores(),
-        git=machine.git_revision(),
-    )
 
 
 def write_result(path: str | Path, result: Result) -> None:
@@ -246,14 +245,8 @@ def check_writable(folder: str | Path) -> None:
 
 
 def read_result(path: str | Path) -> Result:
-    """Read one `result.json`, of schema 1 or 2. Raises InputError that names the file and what is wrong with it."""
-    result = read_as(Result, path)
-    if result.schema > 1:
-        may_be_null = ("tokens_per_second",)
-        missing = [name for name in SINCE_SCHEMA_2 if getattr(result, name) is None and name not in may_be_null]
-        if missing:
-            raise InputError(f"{path} is broken: {missing[0]} is missing")
-    return result
+    """Read one `result.json`. Raises InputError that names the file and what is wrong with it."""
+    return read_as(Result, path, SCHEMA)
 
 
 def step_time(step_ms: Sequence[float]) -> StepTime:
@@ -282,12 +275,11 @@ def read_json(path: str | Path) -> dict[str, Any]:
     return value
 
 
-def read_as(kind: type[T], path: str | Path, schemas: Sequence[int] = READABLE_SCHEMAS) -> T:
-    """Read a JSON file of one of these schemas as a dataclass; see `typed`. Raises InputError that names the file."""
+def read_as(kind: type[T], path: str | Path, schema: int) -> T:
+    """Read a JSON file of this schema as a dataclass; see `typed`. Raises InputError that names the file."""
     value = read_json(path)
-    if value.get("schema") not in schemas:
-        wanted = " or ".join(map(str, schemas))
-        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schema {wanted}")
+    if value.get("schema") != schema:
+        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schema {schema}")
     return typed(kind, value, path)
 
 
@@ -344,3 +336,25 @@ def run_files(folder: str | Path) -> list[Path]:
 def read_runs(folder: str | Path) -> list[Result]:
     """The results of a recorded step run by run; [] where the folder holds the run of one call only."""
     return [read_result(path) for path in run_files(folder)]
+
+
+def write_not_run(folder: str | Path, step: str, reason: str) -> None:
+    """Write `not_run.json` into a step's folder, which is made; names of this machine's folders are left out."""
+    with writing(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    write_json(Path(folder) / NOT_RUN_FILE, asdict(NotRun(step, privacy.reason(reason))))
+
+
+def read_not_run(path: str | Path) -> NotRun:
+    """The `NotRun` in a file. Raises InputError that names it where it is broken."""
+    value = read_json(path)
+    if set(value) != {"step", "reason"} or not all(isinstance(text, str) and text for text in value.values()):
+        raise InputError(f"{path} is broken: it should hold a step and a reason")
+    if value["step"] != Path(path).parent.name:
+        raise InputError(f"{path} is broken: it is of {printable(value['step'], 80)}")
+    return NotRun(**value)
+
+
+def steps_not_run(folder: str | Path) -> list[NotRun]:
+    """The steps of a record that were not run, in order."""
+    return [read_not_run(path) for path in sorted(Path(folder).glob(f"[!.]*/{NOT_RUN_FILE}"))]

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Trace
+from walkthrough.trace.columns import Nesting, Spans, Trace, distinct
 from walkthrough.trace.intervals import Cover, shares
-from walkthrough.trace.steps import Steps, is_loading, is_mark
+from walkthrough.trace.operators import plain_name
+from walkthrough.trace.steps import Steps, is_loading, is_mark, is_step
 
 CAUSES: tuple[str, ...] = ("copy", "queued", "dataloader", "synchronisation", "setup", "launch", "other")
 LAUNCH_LATENCY = 20  # µs from a launch's end to its kernel on an idle GPU, and some reserve: 2 to 10 are usual
@@ -143,3 +144,51 @@ def _launched_before(trace: Trace, gaps: Cover, device: int) -> Cover:
     call = np.append(kernels.call, -1)[following]
     launched = np.append(trace.runtime.end, np.inf)[call] <= gaps.start
     return Cover(gaps.start[launched], gaps.end[launched])
+
+
+LONG_GAP = 20.0  # µs: of shorter gaps, what ran meanwhile is not looked for
+MOST_GAPS = 5_000  # gaps in which it is, the longest
+LEAST = 0.05  # µs of a cause that is shown
+
+
+def gap_facts(trace: Trace, idle: Idle, gaps: np.ndarray, threads: Sequence[int]) -> list[dict[str, str | float]]:
+    """Of some gaps (their indices): µs by cause, and the operator and the Python function that ran longest inside.
+
+    threads: whose operators and functions; of two threads, those that ran longer.
+    """
+    facts: list[dict[str, str | float]] = []
+    for us in idle.by_gap[:, gaps].T.tolist():
+        shown = sorted(((value, name) for value, name in zip(us, CAUSES, strict=True) if value > LEAST), reverse=True)
+        facts.append({name: f"{value:.1f} µs" for value, name in shown})
+    length = idle.end[gaps] - idle.start[gaps]
+    long = np.flatnonzero(length >= LONG_GAP)
+    long = np.sort(long[np.argsort(-length[long], kind="stable")[:MOST_GAPS]])
+    if not len(long):
+        return facts
+    start, end = idle.start[gaps[long]], idle.end[gaps[long]]
+    operators = trace.operators.where(~trace.named(trace.operators, is_step))
+    for label, spans in (("operator", operators), ("Python", trace.python)):
+        names = _longest_inside(spans, start, end, threads)
+        for gap, name in zip(long.tolist(), names.tolist(), strict=True):
+            if name >= 0:
+                facts[gap][label] = plain_name(trace.names[name])[:400]
+    return facts
+
+
+def _longest_inside(spans: Spans, start: np.ndarray, end: np.ndarray, threads: Sequence[int]) -> np.ndarray:
+    """The name of what was innermost for longest inside each of the intervals, disjoint and sorted; -1 for nothing."""
+    best, name = np.zeros(len(start)), np.full(len(start), -1)
+    near = spans.where(np.isin(spans.thread, threads) & (spans.start < end[-1]) & (spans.end > start[0]))
+    nesting = Nesting(near)
+    for thread in distinct(near.thread).tolist():
+        innermost, low, high = nesting.innermost_during(thread, Cover(start, end))
+        gap = np.searchsorted(start, low, "right") - 1
+        width = int(near.name.max()) + 1
+        keys, index = np.unique(gap * width + near.name[innermost], return_inverse=True)
+        us = np.bincount(index, weights=high - low, minlength=len(keys))
+        order = np.argsort(us, kind="stable")  # the longest is written last
+        longest, of = np.zeros(len(start)), np.full(len(start), -1)
+        longest[keys[order] // width], of[keys[order] // width] = us[order], keys[order] % width
+        name = np.where(longest > best, of, name)
+        best = np.maximum(best, longest)
+    return name

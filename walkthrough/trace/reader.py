@@ -1,17 +1,17 @@
-"""From a file to a `Trace`: the events that numbers are computed from, by kind and in columns."""
+"""From a file to a `Trace`: the events that numbers are computed from, in columns; and one event's arguments."""
 
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
 
-from walkthrough.results.errors import InputError
-from walkthrough.trace.chrome_trace import PLAIN, Args, Chunks, Decoders, Event, Number
+from walkthrough.results.errors import InputError, printable
+from walkthrough.trace.chrome_trace import PLAIN, Args, Chunks, Decoders, Event, Number, decoders
 from walkthrough.trace.chrome_trace import events as events_of_trace
 from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of
 from walkthrough.trace.recording import recording
@@ -59,16 +59,16 @@ def read(path: str | Path | Chunks, details: bool = False) -> Trace:
     """
     chunks = path if isinstance(path, Chunks) else Chunks(path)
     header: dict[str, object] = {}
-    decoders, kept = PLAIN, None
+    kinds, kept = PLAIN, None
     if details:
         from walkthrough.trace.details import DETAILED, Details
 
-        decoders, kept = DETAILED, Details()
-    columns = _Columns(decoders, kept)
+        kinds, kept = DETAILED, Details()
+    columns = _Columns(kinds, kept)
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
     try:
-        for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, decoders):
+        for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, kinds):
             columns.add(run)
     finally:
         chunks.close()
@@ -195,7 +195,7 @@ class _Columns:
             origin=origin,
             names=[(name or "")[:MAX_NAME] for name in self.names],
             threads=list(threads),
-            thread_names={key: name for key, raw in self.thread_names.items() if (name := _text(raw))},
+            thread_names={key: name for key, raw in self.thread_names.items() if (name := _thread_name(raw))},
             operators=_spans(tables[OPERATOR]),
             runtime=runtime,
             kernels=_spans(tables[KERNEL]),
@@ -276,7 +276,7 @@ def _id(value: Number) -> int:
     return int(number) if abs(number) < 2**62 else hash(value) >> 2
 
 
-def _text(raw: msgspec.Raw) -> str:
+def _thread_name(raw: msgspec.Raw) -> str:
     """A text as JSON; "" for anything else."""
     try:
         return msgspec.json.decode(raw, type=str) if raw else ""
@@ -311,3 +311,93 @@ def _rank(header: dict[str, object]) -> int | None:
     info = header.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and not isinstance(rank, bool) else None
+
+
+NEAR = 1.0  # µs: times of 2021 are whole µs since 1970, of which a float64 holds quarters
+MAX_VALUE, MAX_STACK = 400, 4_000  # letters that are shown of a value, and of a stack
+STACK, FORWARD = "Call stack", "Fwd thread id"
+LABELS = {  # of the arguments whose names a page would not show
+    "Input Dims": "shapes",
+    "Input type": "types",
+    "Concrete Inputs": "values",
+    FORWARD: "forward thread",
+    "Module Hierarchy": "module",
+    STACK: "stack",
+    "kernel_backend": "backend",
+    "kernel_kwargs": "Triton",
+    "kernel_file": "source",
+    "num_warps": "warps",
+    "num_stages": "stages",
+    "est. achieved occupancy %": "estimated occupancy, %",
+    "memory bandwidth (GB/s)": "GB/s",
+    "Collective name": "collective",
+    "In msg nelems": "elements in",
+    "Out msg nelems": "elements out",
+    "dtype": "type",
+    "In split size": "split in",
+    "Out split size": "split out",
+    "Group size": "group size",
+    "Process Group Name": "group",
+    "Process Group Description": "group of",
+    "Process Group Ranks": "ranks",
+    "Src Rank": "from rank",
+    "Dst Rank": "to rank",
+}
+IDS = frozenset(  # and pointers: they tell nothing of what an event does
+    {"External id", "external id", "correlation", "device", "context", "stream", "queued", "cbid", "Ev Idx", "Addr"}
+    | {"Record function id", "Sequence number", "Python id", "Python parent id", "Python module id", "finished"}
+)
+
+
+class _Event(Event, gc=False):
+    args: msgspec.Raw = msgspec.Raw()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+_EVENTS = decoders(_Event, Args)
+
+
+def event(
+    path: str | Path, name: str, thread: tuple[str, str], at_us: float, duration_us: float
+) -> dict[str, str | float]:
+    """What the file says of one event: {argument: text or number}, without ids; {} where it says nothing.
+
+    thread: its process and thread or stream, as in `Trace.threads`. at_us: its start as in the file, µs. The file is
+    read once more. Raises InputError if it cannot be read, or holds no such event.
+    """
+    nearest, found = NEAR, None
+    with Chunks(path) as chunks:
+        for run in events_of_trace(chunks, path, {}, [], _EVENTS):
+            for one in run:
+                if (one.name or "")[:MAX_NAME] == name and one.ph == "X" and (str(one.pid), str(one.tid)) == thread:
+                    apart = abs(as_number(one.ts) - at_us) + abs(as_number(one.dur) - duration_us)
+                    if apart < nearest:
+                        nearest, found = apart, one
+    if found is None:
+        raise InputError(f"{path} holds no event {printable(name, 100)} at that time")
+    try:
+        args = msgspec.json.decode(cast(msgspec.Raw, found.args))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nothing, or damaged
+        return {}
+    facts: dict[str, str | float] = {}
+    for key, value in args.items() if isinstance(args, dict) else ():
+        shown = _shown(value, MAX_STACK if key == STACK else MAX_VALUE)
+        in_every_operator = key == FORWARD and value == 0
+        if shown is not None and key not in IDS and not in_every_operator:
+            facts[LABELS.get(key, key)] = shown
+    return facts
+
+
+def _shown(value: object, most: int) -> str | float | None:
+    """A number, or a text without quotes of at most so many letters; None for nothing."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value if abs(value) < 2**53 else str(value)
+    text = _text(value)
+    if not text.strip("[], "):
+        return None
+    return text if len(text) <= most else text[: most - 2] + " …"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    return "" if value is None else str(value)

@@ -2,23 +2,19 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.results.errors import InputError, printable
-from walkthrough.trace import chrome_trace
+from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import Nesting, Spans, Trace, distinct, launching_operators
-from walkthrough.trace.idle import CAUSES, Idle
+from walkthrough.trace.columns import Spans, Trace, distinct, launching_operators
+from walkthrough.trace.idle import CAUSES, gap_facts
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import is_collective, is_collective_mark
 from walkthrough.trace.memory import CPU, Memory, thinned
-from walkthrough.trace.operators import plain_name, stepping_thread
-from walkthrough.trace.reader import MAX_NAME, as_number
+from walkthrough.trace.operators import stepping_thread
 from walkthrough.trace.steps import Steps, is_loading, is_step
 from walkthrough.trace.units import counted
 
@@ -279,7 +275,7 @@ def _device_lanes(
             idle = waits[number]
             gaps = np.flatnonzero((idle.start < shown.end) & (idle.end > shown.start))
             numbers = (trace.details.count if trace.details else 0) + len(facts) + np.arange(len(gaps))
-            facts += _gap_facts(trace, idle, gaps, watched)
+            facts += gap_facts(trace, idle, gaps, watched)
             causes = names_of_causes + idle.by_gap[:, gaps].argmax(axis=0)
             own = _plain_events("idle", idle.start[gaps], idle.end[gaps], causes)
             own.spans.detail = numbers
@@ -353,56 +349,6 @@ def _first_free(start: np.ndarray, end: np.ndarray) -> np.ndarray:
         until[row] = max(until[row], stop)
         rows.append(row)
     return np.array(rows, np.int64)
-
-
-# What ran while a GPU ran no kernel
-
-LONG = 20.0  # µs: of shorter gaps, what ran meanwhile is not looked for
-MOST = 5_000  # gaps in which it is, the longest
-LEAST = 0.05  # µs of a cause that is shown
-
-
-def _gap_facts(trace: Trace, idle: Idle, gaps: np.ndarray, threads: Sequence[int]) -> list[Facts]:
-    """Of some gaps (their indices): µs by cause, and the operator and the Python function that ran longest inside.
-
-    threads: whose operators and functions; of two threads, those that ran longer.
-    """
-    facts: list[Facts] = []
-    for us in idle.by_gap[:, gaps].T.tolist():
-        shown = sorted(((value, name) for value, name in zip(us, CAUSES, strict=True) if value > LEAST), reverse=True)
-        facts.append({name: f"{value:.1f} µs" for value, name in shown})
-    length = idle.end[gaps] - idle.start[gaps]
-    long = np.flatnonzero(length >= LONG)
-    long = np.sort(long[np.argsort(-length[long], kind="stable")[:MOST]])
-    if not len(long):
-        return facts
-    start, end = idle.start[gaps[long]], idle.end[gaps[long]]
-    operators = trace.operators.where(~trace.named(trace.operators, is_step))
-    for label, spans in (("operator", operators), ("Python", trace.python)):
-        names = _longest_inside(spans, start, end, threads)
-        for gap, name in zip(long.tolist(), names.tolist(), strict=True):
-            if name >= 0:
-                facts[gap][label] = plain_name(trace.names[name])[:400]
-    return facts
-
-
-def _longest_inside(spans: Spans, start: np.ndarray, end: np.ndarray, threads: Sequence[int]) -> np.ndarray:
-    """The name of what was innermost for longest inside each of the intervals, disjoint and sorted; -1 for nothing."""
-    best, name = np.zeros(len(start)), np.full(len(start), -1)
-    near = spans.where(np.isin(spans.thread, threads) & (spans.start < end[-1]) & (spans.end > start[0]))
-    nesting = Nesting(near)
-    for thread in distinct(near.thread).tolist():
-        innermost, low, high = nesting.innermost_during(thread, Cover(start, end))
-        gap = np.searchsorted(start, low, "right") - 1
-        width = int(near.name.max()) + 1
-        keys, index = np.unique(gap * width + near.name[innermost], return_inverse=True)
-        us = np.bincount(index, weights=high - low, minlength=len(keys))
-        order = np.argsort(us, kind="stable")  # the longest is written last
-        longest, of = np.zeros(len(start)), np.full(len(start), -1)
-        longest[keys[order] // width], of[keys[order] // width] = us[order], keys[order] % width
-        name = np.where(longest > best, of, name)
-        best = np.maximum(best, longest)
-    return name
 
 
 # Names of threads and streams
@@ -606,93 +552,3 @@ def _counters(memories: Sequence[Memory], rows: Sequence[Lane], begin: float) ->
                 }
             )
     return answer
-
-
-# One event's arguments
-
-NEAR = 1.0  # µs: times of 2021 are whole µs since 1970, of which a float64 holds quarters
-MAX_VALUE, MAX_STACK = 400, 4_000  # letters that are shown of a value, and of a stack
-STACK, FORWARD = "Call stack", "Fwd thread id"
-LABELS = {  # of the arguments whose names a page would not show
-    "Input Dims": "shapes",
-    "Input type": "types",
-    "Concrete Inputs": "values",
-    FORWARD: "forward thread",
-    "Module Hierarchy": "module",
-    STACK: "stack",
-    "kernel_backend": "backend",
-    "kernel_kwargs": "Triton",
-    "kernel_file": "source",
-    "num_warps": "warps",
-    "num_stages": "stages",
-    "est. achieved occupancy %": "estimated occupancy, %",
-    "memory bandwidth (GB/s)": "GB/s",
-    "Collective name": "collective",
-    "In msg nelems": "elements in",
-    "Out msg nelems": "elements out",
-    "dtype": "type",
-    "In split size": "split in",
-    "Out split size": "split out",
-    "Group size": "group size",
-    "Process Group Name": "group",
-    "Process Group Description": "group of",
-    "Process Group Ranks": "ranks",
-    "Src Rank": "from rank",
-    "Dst Rank": "to rank",
-}
-IDS = frozenset(  # and pointers: they tell nothing of what an event does
-    {"External id", "external id", "correlation", "device", "context", "stream", "queued", "cbid", "Ev Idx", "Addr"}
-    | {"Record function id", "Sequence number", "Python id", "Python parent id", "Python module id", "finished"}
-)
-
-
-class _Event(chrome_trace.Event, gc=False):
-    args: msgspec.Raw = msgspec.Raw()  # pyright: ignore[reportIncompatibleVariableOverride]
-
-
-_EVENTS = chrome_trace.decoders(_Event, chrome_trace.Args)
-
-
-def event(path: str | Path, name: str, thread: tuple[str, str], at_us: float, duration_us: float) -> Facts:
-    """What the file says of one event: {argument: text or number}, without ids; {} where it says nothing.
-
-    thread: its process and thread or stream, as in `Trace.threads`. at_us: its start as in the file, µs. The file is
-    read once more. Raises InputError if it cannot be read, or holds no such event.
-    """
-    nearest, found = NEAR, None
-    with chrome_trace.Chunks(path) as chunks:
-        for run in chrome_trace.events(chunks, path, {}, [], _EVENTS):
-            for one in run:
-                if (one.name or "")[:MAX_NAME] == name and one.ph == "X" and (str(one.pid), str(one.tid)) == thread:
-                    apart = abs(as_number(one.ts) - at_us) + abs(as_number(one.dur) - duration_us)
-                    if apart < nearest:
-                        nearest, found = apart, one
-    if found is None:
-        raise InputError(f"{path} holds no event {printable(name, 100)} at that time")
-    try:
-        args = msgspec.json.decode(cast(msgspec.Raw, found.args))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nothing, or damaged
-        return {}
-    facts: Facts = {}
-    for key, value in args.items() if isinstance(args, dict) else ():
-        shown = _shown(value, MAX_STACK if key == STACK else MAX_VALUE)
-        in_every_operator = key == FORWARD and value == 0
-        if shown is not None and key not in IDS and not in_every_operator:
-            facts[LABELS.get(key, key)] = shown
-    return facts
-
-
-def _shown(value: object, most: int) -> str | float | None:
-    """A number, or a text without quotes of at most so many letters; None for nothing."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value if abs(value) < 2**53 else str(value)
-    text = _text(value)
-    if not text.strip("[], "):
-        return None
-    return text if len(text) <= most else text[: most - 2] + " …"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_text, value))}]"
-    return "" if value is None else str(value)

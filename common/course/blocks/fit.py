@@ -101,7 +101,7 @@ def gpu_memory_largest(fit: Fit, course: Course) -> str:
 
 @shows_fit
 def gpu_memory_figure(fit: Fit, course: Course) -> str:
-    """The figure of `studies.fit.figure`."""
+    """The figure of `memory.figure`."""
     parts = "; ".join(
         f"{one.program} {one.peak_bytes / 1e9:.2f} GB, activations {one.by_kind['activations'] / 1e9:.2f}"
         for one in fit.predictions

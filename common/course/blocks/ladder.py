@@ -46,12 +46,8 @@ def first_steps(course: Course) -> str:
     rows = []
     for row in course.shown.ladder.rows:
         seconds = course.shown.first_run(row.result.step).first_step_seconds
-        first = "-" if seconds is None else f"{seconds:.1f}"
-        rows.append([f"`{row.result.step}`", first, f"{row.result.step_ms.median / 1e3:.2f}"])
-    table = markdown.table(["step", ">first step, s", ">later step, s"], rows) + f"\n\n{measured(course)}"
-    if all(first == "-" for _, first, _ in rows):
-        return f"This record was made before `result.json` held the time of the first step (schema 1).\n\n{table}"
-    return table
+        rows.append([f"`{row.result.step}`", f"{seconds:.1f}", f"{row.result.step_ms.median / 1e3:.2f}"])
+    return markdown.table(["step", ">first step, s", ">later step, s"], rows) + f"\n\n{measured(course)}"
 
 
 BLOCKS = (ladders, transfers, first_steps)

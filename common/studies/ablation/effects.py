@@ -1,7 +1,7 @@
 """What follows from an ablation: the effect of each optimisation alone and in the full ladder, and interactions.
 
 Computed run by run: run k of one variant over run k of another, which were measured within one round, so that a
-machine that drifts does it to both. Of these ratios `ladder.statistics` gives the mean and its interval.
+machine that drifts does it to both. Of these ratios `compare.statistics` gives the mean and its interval.
 """
 
 import math

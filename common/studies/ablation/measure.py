@@ -93,9 +93,7 @@ def differences(there: Ablation, new: Ablation, to_measure: bool) -> list[str]:
         old, now = old | asdict(there.environment), now | asdict(new.environment)
         old["git"] = now["git"]  # the code's own hash says more
     lines += [
-        f"{name.replace('_', ' ')} {value!r}, not {now[name]!r}"
-        for name, value in old.items()
-        if value != now[name] and not (name == "precision" and value is None)  # in schema 1
+        f"{name.replace('_', ' ')} {value!r}, not {now[name]!r}" for name, value in old.items() if value != now[name]
     ]
     if to_measure and there.code != new.code:
         lines.append("the code of steps/ or common/ has changed")

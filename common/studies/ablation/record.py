@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from common.studies import study
 from common.studies.ablation.plan import BASELINE, NAMES, Variant, selected, variants
-from common.studies.study import SMOKE, Study, header_from_schema_1
+from common.studies.study import Study
 from walkthrough.results.result import PositiveInt, StepTime, Throughput
 
 FILE = "ablation.json"
@@ -112,18 +112,4 @@ class Ablation(Study):
 
 def read(logdir: str | Path) -> Ablation | None:
     """The `Ablation` in a folder, None where there is none. Raises InputError for one that is broken."""
-    return study.read(Ablation, logdir, from_schema_1)
-
-
-def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema 1, with settings in an object of their own and notes in each measurement, to schema 2."""
-    settings, measurements = value["settings"], value["measurements"]
-    notes = [note for measurement in measurements for note in measurement["notes"]]
-    started = measurements[0]["started"] if measurements else ""
-    header = header_from_schema_1(value | {"started": started}, settings)
-    return header | {
-        "notes": [*dict.fromkeys(notes), *([SMOKE] if settings["quick"] else [])],
-        **{name: settings[name] for name in ("batch_size", "workers", "all_pairs")},
-        **{name: value[name] for name in ("code", "runs", "not_run", "measurements")},
-        "no_effect": value["cannot_act"],
-    }
+    return study.read(Ablation, logdir)

@@ -62,11 +62,6 @@ def measure(options: StepOptions) -> InputLimit:
         progress.report(workers_text(number), len(delivered) + 1, len(numbers) + 1, speed)
     if device.type == "cpu":
         notes.append("the workers had all cores to themselves here; on a CPU the model trains on the same ones")
-    try:
-        enough = next((row.workers for row in delivered if compared(row, consumed) == FASTER), None)
-        slower_side = bottleneck(delivered, consumed, cores)
-    except InputError as error:  # no SciPy: a recording needs none
-        enough, slower_side = None, f"which side is the bottleneck was not computed: {error}"
     return InputLimit(
         **study.header(
             options, precision, [*autocast_notes(device, options.precision), *notes], started, data=data.source
@@ -75,8 +70,8 @@ def measure(options: StepOptions) -> InputLimit:
         pin_memory=device.type == "cuda",
         delivered=delivered,
         model_alone=consumed,
-        enough_workers=enough,
-        bottleneck=slower_side,
+        enough_workers=next((row.workers for row in delivered if compared(row, consumed) == FASTER), None),
+        bottleneck=bottleneck(delivered, consumed, cores),
     )
 
 
@@ -137,9 +132,7 @@ def model_alone(options: StepOptions, precision: torch.dtype) -> tuple[Consumed,
         limit = limit_record.read(options.logdir)
     except InputError as error:
         limit, why = None, privacy.reason(str(error), 150)
-    if limit is not None and limit_record.OLDER in limit.notes:
-        why = "limit.json is of an earlier version, without resizing"
-    elif limit is not None:
+    if limit is not None:
         if limit.setup.matches(study.setup(options)) and limit.precision == name:
             source = f"limit.json of {limit.started[:10]}{', a smoke run' if limit.quick else ''}, {resizing}"
             speed = limit.fastest

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from common.studies import study
 from common.studies.processes import ProcessMemory
@@ -72,9 +72,4 @@ def compared(delivered: Delivered, consumed: Consumed) -> str:
 
 def read(logdir: str | Path) -> InputLimit | None:
     """The `InputLimit` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    return study.read(InputLimit, logdir, from_schema_1)
-
-
-def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema 1 to schema 2."""
-    return value | study.header_from_schema_1(value) | {"precision": value["model_alone"]["precision"]}
+    return study.read(InputLimit, logdir)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.studies.limit.record import Limit, TrainingSpeed
-from common.studies.limit.view import rate_text, share_text
+from common.studies.limit.view import rate_text
 from walkthrough.compare.figures import GREY, SPEED, check_figure_file, save, styled
+from walkthrough.terminal import share_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,5 +100,5 @@ def of_roofs(speed: TrainingSpeed) -> str:
     """How near the measured peaks a program is, as more lines of a label; "" where the least bytes are not known."""
     if speed.share_of_memory_roof is None:
         return ""
-    roof = share_text(speed.share_of_memory_roof, 1)
+    roof = share_text(speed.share_of_memory_roof)
     return f"\n{speed.mfu:.1%} of measured arithmetic peak,\n{roof} of measured memory roof"

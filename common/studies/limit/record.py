@@ -2,17 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from common.studies import study
 from walkthrough.compare.roofs import FILE, SCHEMA, Roofs
 from walkthrough.results.result import Meta, PositiveInt, Result, StepTime, Throughput
 
 CONTIGUOUS, CHANNELS_LAST = "contiguous", "channels last"  # memory layouts
-OLDER = (
-    "measured by an earlier version: the model alone at one batch size, without normalisation and resizing, uncompiled "
-    "and contiguous without the fused optimizer"
-)
 
 
 @dataclass(frozen=True)
@@ -158,28 +154,7 @@ class Limit(Roofs, study.Study):
 
 def read(logdir: str | Path) -> Limit | None:
     """The `Limit` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    return study.read(Limit, logdir, from_older)
-
-
-def from_older(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert to the present schema: 3, which counted no least bytes; 1 or 2, with one batch size and three kinds."""
-    if value["schema"] == 3:
-        return value | {"schema": SCHEMA}
-    if value["schema"] == 1:
-        value = value | study.header_from_schema_1(value) | {"speeds": value["floors"]}
-    gpu = value["device_type"] == "cuda"
-    speeds = [
-        {
-            **speed,
-            "batch_size": value["batch_size"],
-            "layout": CONTIGUOUS if speed["kind"] == "uncompiled" else CHANNELS_LAST,
-            "cudnn_benchmark": False if gpu else None,
-            "compiled": speed["kind"] == "compiled",
-            "cuda_graphs": False if gpu else None,
-        }
-        for speed in value["speeds"]
-    ]
-    return value | {"schema": SCHEMA, "speeds": speeds, "notes": [*value["notes"], OLDER]}
+    return study.read(Limit, logdir)
 
 
 def _fastest(speeds: list[TrainingSpeed]) -> TrainingSpeed:

@@ -42,7 +42,7 @@ def greedy(start: Program, settings: Mapping[str, object], time_program: TimePro
     settings: {field of a `Program`: another value}, in the order in which to try them; each is kept where the median is
     higher. `BATCH_SIZE` is doubled while the speed grows, and where that never helps, halved while it does. A growing
     speed is one whose median is above all windows of the fastest program before. This rule only chooses what to try
-    next: whether two programs differ is decided in `ladder.statistics`, which needs SciPy.
+    next: whether two programs differ is decided in `compare.statistics`.
 
     time_program: None for a program that cannot be timed (no memory, no time left); the search does not go on there.
     """

@@ -9,11 +9,9 @@ from common.studies import study
 from common.studies.intervals import ratio_cell
 from common.studies.limit.record import Limit, TrainingSpeed
 from walkthrough.compare import statistics
-from walkthrough.compare.columns import share_text
 from walkthrough.compare.roofs import Peak
-from walkthrough.results.errors import InputError
 from walkthrough.results.result import Throughput
-from walkthrough.terminal import plain_table
+from walkthrough.terminal import plain_table, share_text
 
 MOST_NAMED = 6  # operators without a FLOP formula, by name
 
@@ -100,8 +98,8 @@ def speeds_table(limit: Limit) -> Table:
             "1.00x" if speed is limit.fastest else _ratio(speed, limit.fastest),
             f"{speed.step_ms.median:.1f}",
             f"{speed.mfu:.1%}",
-            share_text(speed.share_of_memory_roof, 1),
-            share_text(speed.bytes_per_second and speed.bytes_per_second / limit.bytes_roof),
+            share_text(speed.share_of_memory_roof),
+            share_text(speed.bytes_per_second and speed.bytes_per_second / limit.bytes_roof, 0),
         )
     return table
 
@@ -141,7 +139,7 @@ def groups_table(limit: Limit) -> Table:
             f"{group.flops / group.bytes:.3g}" if group.flops and group.bytes else "-",
             f"{group.traced_ms:.1f}",
             _share(group.traced_ms, step_ms),
-            share_text(share),
+            share_text(share, 0),
         )
     table.add_row("other", "", "", "", "", f"{limit.outside_ms:.1f}", _share(limit.outside_ms, step_ms), "")
     return table
@@ -198,11 +196,8 @@ def _half_range(rates: Peak | Throughput) -> float:
 
 
 def _ratio(speed: TrainingSpeed, other: TrainingSpeed) -> str:
-    """Their `statistics.Ratio`; without SciPy no interval, so nothing."""
-    try:
-        return ratio_cell(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
-    except InputError:
-        return "-"
+    """Their `statistics.Ratio`."""
+    return ratio_cell(statistics.of_windows(speed.samples_per_second.windows, other.samples_per_second.windows))
 
 
 def _share(part: float, whole: float) -> str:

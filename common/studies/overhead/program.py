@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from common.device import autocast_dtype, disable_tf32, synchronize
+from common.machine import keep_freed_memory
 from common.model import classifier
 from common.options import StepOptions
 from common.run.reader import end_with_reader
@@ -35,7 +36,6 @@ from common.studies import one_batch
 from common.studies.isolated import REASON_LENGTH, options_from, print_answer
 from common.studies.one_batch import Batch, TrainStep
 from common.studies.overhead.tracings import Tracing, tracings
-from walkthrough.results import environment
 from walkthrough.results.errors import InputError, printable
 
 FULL = Plan(warmup_steps=1, warmup_seconds=0.5, windows=1, window_steps=2, window_seconds=0.75)
@@ -84,7 +84,7 @@ def measured_here(tracing: Tracing, options: StepOptions, most_steps: int | None
     if device.index is not None:
         torch.cuda.set_device(device)
     if device.type == "cpu":
-        environment.keep_freed_memory()
+        keep_freed_memory()
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
     disable_tf32()
     torch.manual_seed(options.seed)

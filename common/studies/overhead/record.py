@@ -113,17 +113,4 @@ class Overhead(study.Study):
 
 def read(logdir: str | Path) -> Overhead | None:
     """The `Overhead` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    return study.read(Overhead, logdir, from_older)
-
-
-def from_older(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema 1 or 2, where "off" is a mode, measured once a run in the process of all modes, to schema 3."""
-    if value["schema"] == 1:
-        value = value | study.header_from_schema_1(value)
-    others = {mode["name"]: mode for mode in value["modes"]}
-    off = others.pop(OFF)
-    modes = [
-        mode | {"steps": [value["steps"]] * len(mode["step_ms"]), "off_ms": off["step_ms"] if mode["step_ms"] else []}
-        for mode in others.values()
-    ]
-    return value | {"schema": SCHEMA, "modes": modes}
+    return study.read(Overhead, logdir)

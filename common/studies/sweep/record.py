@@ -1,6 +1,5 @@
 """What `sweep` measured, as `sweep.json` holds it. Needs the standard library only."""
 
-import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +8,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from common.studies import study
 from common.studies.processes import ProcessMemory
-from common.studies.study import Study, header_from_schema_1, workers_text
+from common.studies.study import Study, workers_text
 from walkthrough.compare.statistics import Ratio, ratio
 from walkthrough.results.result import Meta, Positive
 
@@ -174,14 +173,7 @@ def all_settings(workers: Sequence[int], batch_sizes: Sequence[int], pin_memory:
 
 def read(logdir: str | Path) -> Sweep | None:
     """The `Sweep` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    return study.read(Sweep, logdir, from_schema_1)
-
-
-def from_schema_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Convert schema 1 to schema 2, whose header has an object of its own; notes in the terms of schema 2."""
-    own = ("workers", "batch_sizes", "pin_memory", "cells")
-    notes = [re.sub(r"cannot\sact", "has no effect", note) for note in value["notes"]]
-    return header_from_schema_1(value | {"notes": notes}) | {name: value[name] for name in own}
+    return study.read(Sweep, logdir)
 
 
 def _median(values: Sequence[float | None]) -> float | None:

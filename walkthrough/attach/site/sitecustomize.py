@@ -23,7 +23,7 @@ def _run_the_hidden_one():
 
 if "WALKTHROUGH_HOOK" in os.environ:
     try:
-        importlib.import_module("walkthrough_hook.install").install()
+        importlib.import_module("walkthrough_hook").install()
     except Exception as error:  # the program must run whatever happens here
         print(f"walkthrough: cannot attach to this process: {error!r}", file=sys.stderr)
 sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != HERE]

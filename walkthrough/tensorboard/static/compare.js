@@ -1,17 +1,15 @@
 // Any two runs: what changed, per step and of the same steps as on the page Step.
-import {PARTS, ROLES, amount, bytes, choice, goneText, h, kernelName, note, part, partsOf, per, ratioText, section, share, swatch, table, time,
-  valueOrReason, withTraces} from "./elements.js";
-import {bigTable, timelineColumn} from "./tables.js";
+import {NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, choice, choices, deviceText, division, goneText, h, named, note, numberColumn, parts, per,
+  ratioText, section, share, table, time, timelineColumn, valueOrReason, wideSection, withTraces} from "./elements.js";
 
-const everyOperator = ({operators, operator_names: names}) => names <= operators.length;
-const NAMES = { // what the table of names compares
+const ofOperators = (title, us) => ({title, us, find: true, rows: ({operators}) => operators.filter((row) => us(row) > 0),
+  complete: ({operators, operator_names: names}) => names <= operators.length});
+const NAMES = { // what the table of names compares. complete: no name is left out, so what is not there did not run
   kernel: {title: "kernels", rows: ({kernels}) => kernels, us: ({us}) => us, find: true,
     complete: ({kernels, kernel_names: names}) => names <= kernels.length},
   kind: {title: "kinds of kernels", rows: ({kinds}) => Object.entries(kinds).map(([name, us]) => ({name, us})), us: ({us}) => us, complete: () => true},
-  operator: {title: "operators, their kernels", rows: ({operators}) => operators.filter(({device_us: us}) => us > 0),
-    us: ({device_us: us}) => us, complete: everyOperator, find: true},
-  cpu: {title: "operators, on the CPU", rows: ({operators}) => operators.filter(({us}) => us > 0), us: ({us}) => us,
-    complete: everyOperator, find: true},
+  operator: ofOperators("operators, their kernels", ({device_us: us}) => us),
+  cpu: ofOperators("operators, on the CPU", ({us}) => us),
 };
 
 export async function compare(site) {
@@ -25,7 +23,7 @@ export async function compare(site) {
   [before, after].forEach((run) => site.watch(run));
   const names = runs.map((run) => [run.key, run.name]);
   const go = (changed) => site.go("compare", {before: before.key, after: after.key, by: site.options.by, ...changed});
-  const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
+  const page = h("div", {}, choices(
     choice("Before", names, before.key, (key) => go({before: key})), choice("After", names, after.key, (key) => go({after: key}))));
   const asked = [site.options.before, site.options.after ?? site.options.run];
   const gone = asked.filter((key) => key && !runs.some((run) => run.key === key));
@@ -38,11 +36,11 @@ export async function compare(site) {
     return page;
   }
   const speed = await measured(site, before, after, old, now);
-  page.append(...[speed, ...warnings(before, after, old, now)].filter(Boolean));
-  page.append(h("div", {class: "grid"}, ...[
-    () => section(`${[old, now].some(({steps}) => steps.outliers.length) ? "Typical" : "Mean"} step, under the profiler`, changes(old, now), ...changesOfPlugin(old, now)),
+  page.append(...speed, ...warnings(before, after, old, now), h("div", {class: "grid"}, ...parts(
+    () => section(`${[old, now].some(({steps}) => steps.outliers.length) ? "Typical" : "Mean"} step, under the profiler`,
+      changes(old, now), ...changesOfPlugin(old, now)),
     () => section(per(old) === per(now) ? `Figures ${per(old)}` : "Figures", figures(old, now)),
-    () => changedNames(site, {before, after, old, now})].map(part)));
+    () => changedNames(site, {before, after, old, now}))));
   return page;
 }
 
@@ -52,7 +50,7 @@ export function batchNote(before, after) {
     : `The batch size was ${before} and is ${after}: the times below are per step, not per image.`;
 }
 
-// What was measured of two runs of one setup, without a profiler; of others, where their batch sizes differ.
+// What was measured of two runs of one setup, without a profiler; of others, where their batch sizes differ; [] where neither.
 async function measured(site, before, after, old, now) {
   let answer = {ratio: null, batch_sizes: []};
   try {
@@ -62,11 +60,11 @@ async function measured(site, before, after, old, now) {
   }
   const {ratio, speeds, batch_sizes: [was, is]} = answer;
   if (ratio) {
-    return h("p", {}, `Images/s, without a profiler: ${speeds.map((speed) => speed.toFixed(1)).join(" before, ")} after: `,
-      ratioText(ratio), `. ${batchNote(was, is)}`);
+    return [h("p", {}, `Images/s, without a profiler: ${speeds.map((speed) => speed.toFixed(1)).join(" before, ")} after: `,
+      ratioText(ratio), `. ${batchNote(was, is)}`)];
   }
   const [first, second] = is === undefined ? [old.samples_per_step, now.samples_per_step] : [was, is];
-  return first && second && first !== second ? h("p", {}, batchNote(first, second)) : null;
+  return first && second && first !== second ? [h("p", {}, batchNote(first, second))] : [];
 }
 
 // What makes the two no fair pair: parts missing, other devices, steps that are left out.
@@ -85,31 +83,25 @@ function warnings(before, after, old, now) {
   } else if (old.gpus.length && now.gpus.length && old.gpus.length !== now.gpus.length) {
     lines.push(`${old.gpus.length} GPUs in one trace and ${now.gpus.length} in the other: the difference is not only a change of the program.`);
   }
-  const ofEachRun = [[before, old], [after, now]].flatMap(([run, digest]) => [
-    ...digest.warnings.map((line) => h("p", {class: "bad"}, `${run.name}: ${line}`)),
-    digest.typical.undecided ? h("p", {class: "bad"}, `${run.name}: two steps of very different length, so the mean says little.`) : null,
-    digest.of_which_steps ? note(`${run.name}: ${digest.steps.outliers.map(({why}) => why).join("; ")}. ${digest.of_which_steps}`) : null]);
-  return [...lines.map((line) => h("p", {class: "bad"}, line)), ...ofEachRun];
+  return [...lines.map(bad), ...[[before, old], [after, now]].flatMap(([run, digest]) => [
+    ...digest.warnings.map((line) => bad(`${run.name}: ${line}`)),
+    ...(digest.typical.undecided ? [bad(`${run.name}: two steps of very different length, so the mean says little.`)] : []),
+    ...(digest.of_which_steps ? [note(`${run.name}: ${digest.steps.outliers.map(({why}) => why).join("; ")}. ${digest.of_which_steps}`)] : [])])];
 }
 
 function difference(us) {
   return `${us > 0 ? "+" : us < 0 ? "−" : ""}${time(Math.abs(us))}`;
 }
 
-// Whether a digest's typical step has parts of communication.
-export function communicates({typical}) {
-  return Object.keys(typical.parts_us).length > 0;
-}
-
 // The typical step by part where one of them communicates, else by role.
 export function changes(old, now) {
-  return [old, now].some(communicates) ? changedTimes("part", PARTS, ({typical}) => typical.mean_us, partsOf, old, now)
-    : changedTimes("role", ROLES, ({typical}) => typical.mean_us, ({typical}) => typical.breakdown_us, old, now);
+  const {title, names, times} = division([old, now]);
+  return changedTimes(title, names, ({typical}) => typical.mean_us, times, old, now);
 }
 
 // The same as the profiler plugin defines it, where that differs; [] where it does not.
 function changesOfPlugin(old, now) {
-  const digests = [old, now], apart = digests.some(communicates);
+  const digests = [old, now], {apart} = division(digests);
   if (!apart && !digests.some(({steps}) => steps.outliers.length)) {
     return [];
   }
@@ -120,12 +112,11 @@ function changesOfPlugin(old, now) {
 
 // total(digest): µs of a step. times(digest): µs of each of `names`.
 function changedTimes(title, names, total, times, old, now) {
-  const [first, second] = [times(old), times(now)];
-  const rows = Object.entries(names).map(([name, [colour]]) => [name, colour, first[name], second[name]])
-    .filter(([, , was, is]) => was || is).sort((one, other) => Math.abs(other[3] - other[2]) - Math.abs(one[3] - one[2]));
-  return table([title, ">before", ">after", ">change"], [
-    ["the step", time(total(old)), time(total(now)), difference(total(now) - total(old))],
-    ...rows.map(([name, colour, was, is]) => [h("span", {}, swatch(colour), name), time(was), time(is), difference(is - was)])]);
+  const row = (label, was, is) => [label, time(was), time(is), difference(is - was)], [first, second] = [times(old), times(now)];
+  const change = (name) => Math.abs(second[name] - first[name]);
+  const changed = Object.keys(names).filter((name) => first[name] || second[name]).sort((one, other) => change(other) - change(one));
+  return table([title, ">before", ">after", ">change"],
+    [row("the step", total(old), total(now)), ...changed.map((name) => row(named(names, name), first[name], second[name]))]);
 }
 
 function mean(digest, name) {
@@ -133,25 +124,22 @@ function mean(digest, name) {
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 }
 
-export function figures(old, now) {
-  const cells = (value, text) => [old, now].map((digest) => { const figure = value(digest); return figure === null || figure === undefined ? "–" : text(figure); });
+function figures(old, now) {
   const units = [...new Set([old, now].filter(({gpus}) => gpus.length).map((digest) => digest.matrix_units))].sort().reverse().join(" / ");
-  const direction = (key) => (digest) => digest.copies[key].us || null;
   const rows = [
-    ["GPU busy", ...cells((digest) => mean(digest, "utilization"), share)],
-    ["SMs at work, estimated", ...cells((digest) => mean(digest, "sm_efficiency"), share)],
-    [`${units}, of the kernel time`, ...cells((digest) => mean(digest, "tensor_core_share"), share)],
-    ["kernels", ...cells((digest) => digest.kernel_count || null, amount)],
-    ["time of the kernels", ...cells((digest) => digest.kernel_us || null, time)],
-    ["communication alone", ...cells((digest) => digest.communication?.exposed_us, time)],
-    ["communication overlapped", ...cells((digest) => digest.communication?.hidden_us, time)],
-    ["copies to the GPU, time", ...cells(direction("h2d"), time)],
-    ["bytes to the GPU", ...cells((digest) => digest.step_bytes || null, bytes)],
-    ["peak memory", ...cells((digest) => digest.memory[0]?.peak_allocated, bytes)],
-  ];
-  const device = (digest) => digest.gpus[0]?.name ?? (digest.gpus[0] ? `GPU ${digest.gpus[0].id}` : digest.has_gpu ? "GPU" : "CPU");
+    ["GPU busy", (digest) => mean(digest, "utilization"), share],
+    ["SMs at work, estimated", (digest) => mean(digest, "sm_efficiency"), share],
+    [`${units}, of the kernel time`, (digest) => mean(digest, "tensor_core_share"), share],
+    ["kernels", (digest) => digest.kernel_count || null, amount],
+    ["time of the kernels", (digest) => digest.kernel_us || null, time],
+    ["communication alone", (digest) => digest.communication?.exposed_us, time],
+    ["communication overlapped", (digest) => digest.communication?.hidden_us, time],
+    ["copies to the GPU, time", (digest) => digest.copies.h2d.us || null, time],
+    ["bytes to the GPU", (digest) => digest.step_bytes || null, bytes],
+    ["peak memory", (digest) => digest.memory[0]?.peak_allocated, bytes],
+  ].map(([name, value, text]) => [name, ...[old, now].map(value).map((figure) => (figure === null || figure === undefined ? "–" : text(figure)))]);
   return table(["", ">before", ">after"], [
-    ["device", ...[old, now].map((digest) => (digest.gpus.length > 1 ? `${digest.gpus.length} × ${device(digest)}` : device(digest)))],
+    ["device", deviceText(old), deviceText(now)],
     ...(per(old) === per(now) ? [] : [["figures are", per(old), per(now)]]),
     ...rows.filter((row) => row[1] !== "–" || row[2] !== "–")]);
 }
@@ -166,31 +154,21 @@ function changedNames(site, {before, after, old, now}) {
     return null;
   }
   draw(chosen);
-  return h("section", {class: "wide"}, h("h2", {}, "What changed most, time per step"),
-    h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-      choice("by", offered.map(([by, {title}]) => [by, title]), chosen, (by) => { site.stay({by}); draw(by); })), body);
+  return wideSection("What changed most, time per step",
+    choices(choice("by", offered.map(([by, {title}]) => [by, title]), chosen, (by) => { site.stay({by}); draw(by); })), body);
 }
 
 function namesTable(site, {title, rows, us, complete, find}, {before, after, old, now}) {
-  const both = new Map(), lists = [old, now].map(rows);
-  const whole = [old, now].map(complete);
-  lists.forEach((list, at) => {
-    for (const row of list) {
-      const pair = both.get(row.name) || {name: row.name, short: row.short, times: [null, null]};
-      pair.times[at] = us(row);
-      both.set(row.name, pair);
-    }
-  });
-  const changed = [...both.values()].map(({name, short, times: [was, is]}) => ({name, short, was, is, change: (is ?? 0) - (was ?? 0),
-    mark: was === null && whole[0] ? "new" : is === null && whole[1] ? "gone" : ""}));
+  const both = new Map(), whole = [old, now].map(complete);
+  [old, now].forEach((digest, at) => rows(digest).forEach((row) => {
+    const pair = both.get(row.name) || {name: row.name, short: row.short, was: null, is: null};
+    both.set(row.name, {...pair, [at ? "is" : "was"]: us(row)});
+  }));
+  const changed = [...both.values()].map((pair) => ({...pair, change: (pair.is ?? 0) - (pair.was ?? 0),
+    mark: pair.was === null && whole[0] ? "new" : pair.is === null && whole[1] ? "gone" : ""}));
   changed.sort((one, other) => Math.abs(other.change) - Math.abs(one.change));
-  const columns = [
-    {title: "before", number: true, value: ({was}) => was, cell: ({was}) => time(was)},
-    {title: "after", number: true, value: ({is}) => is, cell: ({is}) => time(is)},
-    {title: "change", number: true, value: ({change}) => change, cell: ({change}) => difference(change)},
-    {title: "", cell: ({mark}) => (mark ? h("span", {class: `tag ${mark}`}, mark) : "")},
-    {title: "name", name: true, value: ({name}) => name, cell: kernelName},
-  ];
-  const link = timelineColumn(site, ({name, mark}) => ({run: (mark === "gone" ? before : after).key, find: name}));
-  return bigTable({label: title, rows: changed, text: ({name}) => name, columns: find ? [...columns, link] : columns});
+  return bigTable({label: title, rows: changed, columns: [
+    numberColumn("before", ({was}) => was, time), numberColumn("after", ({is}) => is, time), numberColumn("change", ({change}) => change, difference),
+    {title: "", cell: ({mark}) => (mark ? h("span", {class: `tag ${mark}`}, mark) : "")}, NAME_COLUMN,
+    ...(find ? [timelineColumn(site, ({name, mark}) => ({run: (mark === "gone" ? before : after).key, find: name}))] : [])]});
 }

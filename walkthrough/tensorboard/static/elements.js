@@ -1,5 +1,4 @@
 // What every page is built of: elements, texts of figures, tables, charts, forms.
-import {duration, quantity} from "./timeline_numbers.js";
 
 // Colours that people who see colours differently can tell apart (Okabe and Ito).
 export const ROLES = {
@@ -47,6 +46,30 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
+// 1234567.5 with 1 decimal -> "1,234,567.5"
+export function grouped(value, decimals = 0) {
+  const [whole, fraction] = value.toFixed(decimals).split(".");
+  const groups = whole.replace(/\B(?=(\d{3})+$)/g, ",");
+  return fraction ? `${groups}.${fraction}` : groups;
+}
+
+// A duration in the unit that suits it, with 4 significant digits: "12.34 ms".
+export function duration(us) {
+  if (!us) return "0 µs";
+  const [size, unit] = Math.abs(us) >= 1e6 ? [1e6, "s"] : Math.abs(us) >= 1e3 ? [1e3, "ms"] : [1, "µs"];
+  const value = us / size;
+  const digits = Math.max(1, Math.floor(Math.log10(Math.abs(value) || 1)) + 1);
+  return `${grouped(value, Math.min(3, Math.max(0, 4 - digits)))} ${unit}`;
+}
+
+// A counter's value with its unit.
+export function quantity(value, unit) {
+  if (unit !== "bytes") return `${grouped(value, Number.isInteger(value) ? 0 : 2)}${unit ? ` ${unit}` : ""}`;
+  const size = Math.abs(value);
+  const [scale, name] = size >= 1e9 ? [1e9, "GB"] : size >= 1e6 ? [1e6, "MB"] : size >= 1e3 ? [1e3, "kB"] : [1, "B"];
+  return `${grouped(value / scale, scale === 1 ? 0 : scale === 1e9 ? 2 : 1)} ${name}`;
+}
+
 // As in the Timeline, so that a time or a size reads the same on every page.
 export function time(us) {
   return us === null || us === undefined ? "–" : duration(us);
@@ -66,10 +89,28 @@ export function per(digest) {
   return digest.per || "in the whole trace";
 }
 
+// Whether a digest's typical step has parts of communication.
+function communicates({typical}) {
+  return Object.keys(typical.parts_us).length > 0;
+}
+
 // A digest's typical step by part, that of a trace without collectives too.
-export function partsOf({typical}) {
-  const {kernel, ...rest} = typical.breakdown_us;
-  return Object.keys(typical.parts_us).length ? typical.parts_us : {compute: kernel, overlapped: 0, exposed: 0, ...rest};
+export function partsOf(digest) {
+  const {kernel, ...rest} = digest.typical.breakdown_us;
+  return communicates(digest) ? digest.typical.parts_us : {compute: kernel, overlapped: 0, exposed: 0, ...rest};
+}
+
+// How the typical steps of these digests are divided: by part where one of them communicates, else by role.
+// times(digest): µs of each name.
+export function division(digests) {
+  return digests.some(communicates) ? {title: "part", names: PARTS, apart: true, times: partsOf}
+    : {title: "role", names: ROLES, apart: false, times: ({typical}) => typical.breakdown_us};
+}
+
+// The GPUs of a digest by name: "2 × Tesla V100"; cpu: the text where it has none.
+export function deviceText({gpus: [gpu, ...others], has_gpu: hasGpu}, cpu = "CPU") {
+  const count = others.length ? `${others.length + 1} × ` : "";
+  return gpu ? `${count}${gpu.name ?? `GPU ${gpu.id}`}` : hasGpu ? "GPU" : cpu;
 }
 
 export function share(value) {
@@ -119,6 +160,24 @@ export function chart(site, traces, layout = {}, low = false) {
   return host;
 }
 
+// A bar for each row, [label, {name: µs}, divisor], stacked of `names`, {name: [colour, …]}. It shows µs / divisor, in `unit`: ms
+// unless both are given.
+export function stackedBars(site, names, rows, {unit = "ms", low = false, ...layout}) {
+  const bars = Object.entries(names).map(([name, [colour]]) => ({
+    type: "bar", orientation: "h", name, marker: {color: colour},
+    y: rows.map(([label]) => plain(label)), x: rows.map(([, us, divisor = 1e3]) => us[name] / divisor),
+    hovertemplate: `${low ? "" : "%{y}<br>"}${name}: %{x:.2f} ${unit}<extra></extra>`,
+  })).filter(({x}) => x.some((number) => number > 0));
+  return chart(site, bars, {barmode: "stack", ...layout}, low);
+}
+
+// A click on a bar goes to a page with options(number of the bar).
+export function barsLead(site, host, page, options) {
+  host.drawn.then(() => host.on("plotly_click", ({points: [{pointNumber}]}) => site.go(page, options(pointNumber))));
+  return host;
+}
+
+// headers: ">title" for a column of numbers.
 export function table(headers, rows) {
   const right = (header) => (header.startsWith(">") ? "number" : "");
   const classes = headers.map((header) => (header === "name" ? "name" : right(header)));
@@ -131,8 +190,18 @@ export function card(value, label) {
   return h("div", {class: "card"}, h("b", {}, value), h("span", {}, label));
 }
 
-export function swatch(colour) {
-  return h("i", {class: "swatch", style: `background:${colour}`});
+// A name of `colours`, {name: [colour, …]}, with its colour.
+export function named(colours, name) {
+  return h("span", {}, h("i", {class: "swatch", style: `background:${colours[name][0]}`}), name);
+}
+
+// A button that looks like a link. more: further classes. label: what it does, where its text does not say it.
+export function link(text, onclick, {more = "", label} = {}) {
+  return h("button", {class: `link ${more}`.trim(), type: "button", "aria-label": label, onclick}, text);
+}
+
+export function choices(...children) {
+  return h("form", {class: "choose", onsubmit: (event) => event.preventDefault()}, ...children);
 }
 
 export function choice(label, values, chosen, change) {
@@ -158,8 +227,7 @@ export function chosenRun(site, page) {
     throw new Error("no run with a trace is in the log folder yet");
   }
   const asked = site.options.run, run = asked ? runs.find(({key}) => key === asked) : runs[0];
-  const form = h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-    choice("Run", runs.map(({key, name}) => [key, name]), run?.key ?? "", (key) => site.go(page, {run: key})));
+  const form = choices(choice("Run", runs.map(({key, name}) => [key, name]), run?.key ?? "", (key) => site.go(page, {run: key})));
   if (!run) {
     throw Object.assign(new Error(goneText(asked)), {form});
   }
@@ -174,6 +242,14 @@ export function chosenRun(site, page) {
 
 export function section(title, ...children) {
   return h("section", {}, h("h2", {}, title), ...children);
+}
+
+export function wideSection(title, ...children) {
+  return h("section", {class: "wide"}, h("h2", {}, title), ...children);
+}
+
+export function bad(text) {
+  return h("p", {class: "bad"}, text);
 }
 
 export function note(text) {
@@ -214,17 +290,19 @@ export function perfetto(run, file) {
     " and choose Open trace file: it is read in the browser and not uploaded."];
 }
 
-// One part of a page; where it fails, the reason, so that the rest of the page stays.
-export function part(build) {
-  try {
-    return build();
-  } catch (error) {
-    return h("p", {class: "bad"}, `A part of this page cannot be shown: ${error.message}`);
-  }
+// Parts of a page, each built by a function; where one fails, the reason, so that the rest of the page stays.
+export function parts(...builders) {
+  return builders.map((build) => {
+    try {
+      return build();
+    } catch (error) {
+      return bad(`A part of this page cannot be shown: ${error.message}`);
+    }
+  });
 }
 
 // A kernel's name, shortened as in every text; whole where the mouse rests on it, and where it is pressed.
-export function kernelName({name, short}) {
+function kernelName({name, short}) {
   if (!short || short === name) {
     return name;
   }
@@ -234,4 +312,73 @@ export function kernelName({name, short}) {
     button.textContent = whole ? name : short;
   };
   return h("button", {class: "whole", type: "button", title: name, "aria-expanded": "false", onclick: toggle}, short);
+}
+
+// Tables of many rows: sorted by a press on a column's header, filtered by a text, more rows on demand.
+const FIRST = 30; // rows, until all are asked for
+const FEW = 10; // rows that need no filter
+
+// columns: [{title, value(row): what it is sorted by, cell(row): what is shown, number, name}]. Rows have a `name`, by which
+// they are filtered.
+export function bigTable({label, columns, rows}) {
+  const chosen = {title: null, descending: true, query: "", all: false};
+  const body = h("tbody"), count = h("span", {class: "quiet", role: "status"});
+  const more = link("", () => { chosen.all = true; draw(); });
+  const heads = columns.map((column) => h("th", {class: column.number ? "number" : "", scope: "col"}, column.value
+    ? h("button", {class: "sort", type: "button", onclick: () => order(column)}, column.title) : column.title));
+
+  function order(column) {
+    const again = chosen.title === column.title;
+    chosen.descending = again ? !chosen.descending : Boolean(column.number);
+    chosen.title = column.title;
+    draw();
+  }
+
+  function sorted(shown) {
+    const column = columns.find(({title, value}) => value && title === chosen.title);
+    if (!column) {
+      return shown;
+    }
+    const known = (row) => column.value(row) !== null && column.value(row) !== undefined;
+    const compare = (one, other) => (typeof one === "number" ? one - other : String(one).localeCompare(String(other), undefined, {numeric: true}));
+    const direction = chosen.descending ? -1 : 1;
+    return [...shown.filter(known).sort((one, other) => direction * compare(column.value(one), column.value(other))),
+      ...shown.filter((row) => !known(row))];
+  }
+
+  function draw() {
+    const query = chosen.query.toLowerCase();
+    const shown = sorted(query ? rows.filter(({name}) => name.toLowerCase().includes(query)) : rows);
+    const visible = chosen.all ? shown : shown.slice(0, FIRST);
+    body.replaceChildren(...visible.map((row) => h("tr", {class: row.class}, ...columns.map((column) =>
+      h("td", {class: column.name ? "name" : column.number ? "number" : ""}, column.cell(row) ?? "–")))));
+    columns.forEach((column, at) => {
+      const by = column.value && column.title === chosen.title;
+      heads[at].setAttribute("aria-sort", by ? (chosen.descending ? "descending" : "ascending") : "none");
+    });
+    count.textContent = query ? `${shown.length} of ${rows.length}` : "";
+    more.textContent = `show all ${shown.length}`;
+    more.hidden = visible.length === shown.length;
+  }
+
+  draw();
+  const filter = h("input", {type: "search", placeholder: "filter by name", "aria-label": `Filter ${label}`,
+    oninput: ({target}) => { chosen.query = target.value; draw(); }});
+  return h("div", {class: "big"}, rows.length > FEW ? h("p", {class: "filter"}, filter, " ", count) : null,
+    h("div", {class: "scroll"}, h("table", {"aria-label": label}, h("thead", {}, h("tr", {}, ...heads)), body)), more);
+}
+
+// A column of numbers. value(row): null where a row has none.
+export function numberColumn(title, value, text) {
+  return {title, number: true, value, cell: (row) => (value(row) === null ? "–" : text(value(row)))};
+}
+
+export const NAME_COLUMN = {title: "name", name: true, value: ({name}) => name, cell: kernelName};
+
+// A column with a link to where the events of a row's name are in the timeline. place(row): the options of that page.
+export function timelineColumn(site, place) {
+  return {title: "", cell: (row) => {
+    const options = place(row);
+    return options && link("timeline", () => site.go("timeline", options), {label: `Show ${row.name} in the timeline`});
+  }};
 }

@@ -1,16 +1,13 @@
 // The ladder: images/s of every step, relative to the baseline, and its step time by activity.
-import {communicates} from "./compare.js";
-import {PARTS, ROLES, bytes, chart, choice, h, ink, note, partsOf, plain, ratioText, section, share, table, time,
-  valueOrReason, withTraces} from "./elements.js";
+import {bad, barsLead, bytes, chart, choice, choices, deviceText, division, h, ink, link, note, plain, ratioText, section, share, stackedBars,
+  table, time, valueOrReason, wideSection, withTraces} from "./elements.js";
 
 export async function ladder(site) {
   const page = h("div", {});
   const {ladders, original, problems: broken} = await valueOrReason(page, site.ladders()) ?? {ladders: [], problems: []};
-  page.append(...broken.map((problem) => h("p", {class: "bad"}, problem)));
+  page.append(...broken.map(bad));
   if (!ladders.length) {
-    page.append(h("h1", {}, "Runs"), withTraces(site).length ? runsTable(site) : note("No run is in the log folder yet."));
-    page.append(...problems(site));
-    return page;
+    page.append(h("h1", {}, "Runs"), withTraces(site).length ? runsTable(site, withTraces(site)) : note("No run is in the log folder yet."));
   }
   for (const shown of ladders) {
     page.append(h("h1", {}, shown.title), h("p", {}, h("b", {}, shown.summary)), h("div", {class: "grid"},
@@ -20,14 +17,13 @@ export async function ladder(site) {
       section("Relative to the baseline", relativeChart(site, shown, original),
         note(shown.intervals), comparable(shown, original)
           ? note(`Orange: the course's original ladder, on a ${original.device}, one run per step, no interval published.`) : null),
-      ...memory(site, shown), breakdowns(site, shown),
-      h("section", {class: "wide"}, h("h2", {}, "The steps"), ladderTable(site, shown))));
+      memory(site, shown), breakdowns(site, shown), wideSection("The steps", ladderTable(site, shown))));
   }
-  const others = site.runs.filter((run) => run.traces.length && !run.step);
-  if (others.length) {
-    page.append(h("h1", {}, "Other runs"), runsTable({...site, runs: others}));
+  const others = withTraces(site).filter((run) => !run.step);
+  if (ladders.length && others.length) {
+    page.append(h("h1", {}, "Other runs"), runsTable(site, others));
   }
-  page.append(...problems(site));
+  page.append(...site.runs.filter((run) => run.problem).map((run) => bad(run.problem)));
   return page;
 }
 
@@ -41,31 +37,26 @@ function windows({rows}) {
 }
 
 // Peak memory on a GPU as `fit` predicts it, beside what was measured if that was on a GPU: on a CPU the steps train another
-// model, and smaller images. Nothing where nothing is predicted.
+// model, and smaller images. null where nothing is predicted.
 function memory(site, {rows, prediction}) {
   if (!rows.some((row) => row.gpu_bytes_predicted)) {
-    return [];
+    return null;
   }
   const onGpu = rows.some((row) => row.device_type === "cuda");
   const bars = [["predicted", rows.map((row) => row.gpu_bytes_predicted), "#E69F00"]];
   if (onGpu) {
     bars.unshift(["measured here", rows.map((row) => row.peak_memory_bytes.allocated), "#0072B2"]);
   }
-  return [section(onGpu ? "Peak memory" : "Peak memory on a GPU, predicted", chart(site, bars.map(([name, values, colour]) => ({
+  return section(onGpu ? "Peak memory" : "Peak memory on a GPU, predicted", chart(site, bars.map(([name, values, colour]) => ({
     type: "bar", name, x: rows.map((row) => plain(row.step)), marker: {color: colour}, y: values.map((size) => (size ? size / 1e6 : null)),
     hovertemplate: `%{x}<br>%{y:.0f} MB<extra>${name}</extra>`})),
   {label: "Peak memory of each step on a GPU", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: " MB"}}),
-  note(`${onGpu ? "Measured: the GPU allocator's peak. " : ""}${prediction}`))];
-}
-
-function problems(site) {
-  return site.runs.filter((run) => run.problem).map((run) => h("p", {class: "bad"}, run.problem));
+  note(`${onGpu ? "Measured: the GPU allocator's peak. " : ""}${prediction}`));
 }
 
 // A click on a row's bar opens that step.
 function opensSteps(site, host, rows) {
-  host.drawn.then(() => host.on("plotly_click", (event) => site.go("step", {run: rows[event.points[0].pointNumber].run})));
-  return host;
+  return barsLead(site, host, "step", (at) => ({run: rows[at].run}));
 }
 
 // A row's shares of the peaks that `limit` measured, as lines of a tooltip; "" for those that are not known.
@@ -113,27 +104,16 @@ function breakdowns(site, {rows}) {
   let unit = "step";
   const container = h("div", {}, note("reading the traces …"));
   const draw = () => {
-    const apart = digests.some(([, digest]) => communicates(digest));
-    const [names, times] = apart ? [PARTS, partsOf] : [ROLES, ({typical}) => typical.breakdown_us];
-    const scale = unit === "image" ? ([row]) => 1 / row.batch_size : () => 1e-3;
-    const shortUnit = unit === "image" ? "µs" : "ms";
-    const bars = Object.entries(names).map(([name, [colour]]) => ({
-      type: "bar", orientation: "h", name, marker: {color: colour},
-      y: digests.map(([row]) => plain(row.step)), x: digests.map((pair) => times(pair[1])[name] * scale(pair)),
-      hovertemplate: `%{y}<br>${name}: %{x:.1f} ${shortUnit}<extra></extra>`,
-    })).filter((bar) => bar.x.some((value) => value > 0));
-    const host = chart(site, bars, {label: "Step time by activity", barmode: "stack",
-      xaxis: {title: {text: unit === "image" ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed", dtick: 1}});
+    const {names, apart, times} = division(digests.map(([, digest]) => digest)), perImage = unit === "image";
+    const bars = digests.map(([row, digest]) => [row.step, times(digest), perImage ? row.batch_size : 1e3]);
+    const host = stackedBars(site, names, bars, {unit: perImage ? "µs" : "ms", label: "Step time by activity",
+      xaxis: {title: {text: perImage ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed", dtick: 1}});
     host.style.height = `${Math.max(300, 100 + 22 * digests.length)}px`; // a label beside every bar
     container.replaceChildren(opensSteps(site, host, digests.map(([row]) => row)),
       ...(apart ? [note("Communication is apart here; the profiler plugin counts the kernels of NCCL's collectives as kernel.")] : []));
   };
-  const panel = h("section", {class: "wide"}, h("h2", {}, "Step time by activity, from the trace"),
-    h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-      choice("in", [["step", "ms per step"], ["image", "µs per image"]], "step", (chosen) => {
-        unit = chosen;
-        draw();
-      })), container,
+  const panel = wideSection("Step time by activity, from the trace",
+    choices(choice("in", [["step", "ms per step"], ["image", "µs per image"]], unit, (chosen) => { unit = chosen; draw(); })), container,
     note("The profiler slows the program, its CPU side most: compare the proportions here, and read the speed from the windows above."));
   for (const row of rows.filter((candidate) => candidate.has_trace)) {
     site.digest(row.run).then((digest) => {
@@ -142,7 +122,7 @@ function breakdowns(site, {rows}) {
         digests.sort((one, other) => rows.indexOf(one[0]) - rows.indexOf(other[0]));
         draw();
       }
-    }).catch((error) => panel.append(h("p", {class: "bad"}, `${row.step}: ${error.message}`)));
+    }).catch((error) => panel.append(bad(`${row.step}: ${error.message}`)));
   }
   return panel;
 }
@@ -153,39 +133,34 @@ function ladderTable(site, {rows}) {
   const everywhere = notes.filter((text) => rows.every((row) => row.notes.includes(text)));
   const numbered = notes.filter((text) => !everywhere.includes(text));
   const marks = (row) => numbered.flatMap((text, at) => (row.notes.includes(text) ? [at + 1] : [])).join(", ");
-  const link = (row) => h("span", {class: "step"}, row.has_trace
-    ? h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: row.run})}, row.step) : row.step,
-  h("span", {class: "quiet"}, marks(row) ? ` [${marks(row)}]` : ""));
+  const step = (row) => h("span", {class: "step"}, row.has_trace ? link(row.step, () => site.go("step", {run: row.run})) : row.step,
+    h("span", {class: "quiet"}, marks(row) ? ` [${marks(row)}]` : ""));
   const predicted = rows.some((row) => row.gpu_bytes_predicted); // by `python -m walkthrough fit`, for the step on a GPU
   return h("div", {}, table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">range of windows", ">windows / rounds",
     ">peak memory", ...(predicted ? [">on a GPU, predicted"] : [])],
-  rows.map((row) => [link(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain) ?? row.needs, ratioText(row.relative),
+  rows.map((row) => [step(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain) ?? row.needs, ratioText(row.relative),
     `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.windows} / ${row.rounds}`, bytes(row.peak_memory_bytes.allocated),
     ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : [])])),
   ...everywhere.map((text) => note(`All: ${text}.`)), ...numbered.map((text, at) => note(`[${at + 1}] ${text}`)));
 }
 
-// The runs with their main figures, which come as the traces are read.
-function runsTable(site) {
-  const rows = withTraces(site).map((run) => {
-    const open = h("button", {class: "link", type: "button", onclick: () => site.go("step", {run: run.key})}, run.name);
-    open.className = "link run";
+// Runs with their main figures, which come as the traces are read.
+function runsTable(site, runs) {
+  const rows = runs.map((run) => {
     const cells = [0, 1, 2, 3, 4].map(() => h("span", {class: "quiet"}, "…"));
+    const fill = (texts) => cells.forEach((cell, at) => cell.replaceWith(texts[at] ?? ""));
     site.digest(run.key).then((digest) => {
       if (digest.steps) {
         const gpu = digest.gpus[0];
-        const count = digest.gpus.length > 1 ? `${digest.gpus.length} × ` : "";
-        const texts = [gpu ? `${count}${gpu.name ?? `GPU ${gpu.id}`}` : digest.has_gpu ? "GPU" : "CPU only", time(digest.typical.mean_us),
-          share(gpu?.utilization), share(gpu?.tensor_core_share),
-          h("span", {}, digest.verdict, ...digest.warnings.map((warning) => h("div", {class: "bad"}, warning)))];
-        cells.forEach((cell, at) => cell.replaceWith(texts[at]));
+        fill([deviceText(digest, "CPU only"), time(digest.typical.mean_us), share(gpu?.utilization), share(gpu?.tensor_core_share),
+          h("span", {}, digest.verdict, ...digest.warnings.map((warning) => h("div", {class: "bad"}, warning)))]);
         if (digest.matrix_units === "Matrix cores") {
-          runs.querySelectorAll("th")[4].textContent = "Tensor / Matrix cores";
+          whole.querySelectorAll("th")[4].textContent = "Tensor / Matrix cores";
         }
       }
-    }).catch((error) => cells.forEach((cell, at) => cell.replaceWith(at === 4 ? h("span", {class: "bad"}, error.message) : "")));
-    return [open, ...cells];
+    }).catch((error) => fill(["", "", "", "", h("span", {class: "bad"}, error.message)]));
+    return [link(run.name, () => site.go("step", {run: run.key}), {more: "run"}), ...cells];
   });
-  const runs = table(["run", "device", ">step time", ">GPU busy", ">Tensor Cores", "verdict"], rows);
-  return runs;
+  const whole = table(["run", "device", ">step time", ">GPU busy", ">Tensor Cores", "verdict"], rows);
+  return whole;
 }

@@ -1,7 +1,7 @@
 // The Walkthrough tab: which page is shown, where its data comes from, light or dark.
 // Names come out of strangers' traces: they reach the page as text only (see `h` in elements.js), never as HTML.
 import {compare} from "./compare.js";
-import {failure, h} from "./elements.js";
+import {failure, h, link} from "./elements.js";
 import {ladder} from "./ladder.js";
 import {ranks} from "./ranks.js";
 import {step} from "./step.js";
@@ -95,11 +95,8 @@ function progress(text) {
 async function show(again = false) {
   const current = ++shown;
   const {page, options} = place();
-  for (const link of document.querySelectorAll("#tabs a")) {
-    link.toggleAttribute("aria-current", link.dataset.page === page);
-    if (link.dataset.page === page) {
-      link.setAttribute("aria-current", "page");
-    }
+  for (const tab of document.querySelectorAll("#tabs a")) {
+    tab.ariaCurrent = tab.dataset.page === page ? "page" : null;
   }
   const view = document.getElementById("view");
   const site = {
@@ -118,29 +115,25 @@ async function show(again = false) {
   };
   watched = new Map();
   changed("");
+  let content;
   try {
     const {runs} = await fetchJson("runs");
     site.runs = runs;
     known = JSON.stringify(runs);
     offer(runs);
-    const content = await PAGES[page][1](site);
-    if (current === shown) {
-      leave.splice(0).forEach((action) => action());
-      const place = again ? scrollY : 0;
-      view.dataset.page = page;
-      view.replaceChildren(content);
-      remember();
-      scrollTo(0, place);
-      content.dispatchEvent(new Event("shown"));
-      progress("");
-    }
+    content = await PAGES[page][1](site);
   } catch (error) {
-    if (current === shown) {
-      leave.splice(0).forEach((action) => action());
-      view.dataset.page = page;
-      view.replaceChildren(...(error.form ? [error.form] : []), failure(error));
-      progress("");
-    }
+    content = h("div", {}, error.form, failure(error));
+  }
+  if (current === shown) {
+    leave.splice(0).forEach((action) => action());
+    const top = again ? scrollY : 0;
+    view.dataset.page = page;
+    view.replaceChildren(content);
+    remember();
+    scrollTo(0, top);
+    content.dispatchEvent(new Event("shown"));
+    progress("");
   }
 }
 
@@ -161,14 +154,7 @@ function changed(text) {
   }
   line.dataset.text = text;
   line.hidden = !text;
-  line.replaceChildren(text);
-  if (text) {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.textContent = "reload this page";
-    button.addEventListener("click", () => show(true));
-    line.append(" ", button);
-  }
+  line.replaceChildren(text, " ", h("button", {type: "button", onclick: () => show(true)}, "reload this page"));
 }
 
 // New runs appear without a reload: the ladder is redrawn when the list of runs has changed, and any page that has failed;
@@ -218,51 +204,37 @@ function difference(runs) {
   return "The list of runs has changed.";
 }
 
+// The body of TensorBoard's page around this one; null where there is none, or where it is another site's.
+function outerBody() {
+  try {
+    return window.parent === window ? null : window.parent.document.body;
+  } catch {
+    return null;
+  }
+}
+
 // TensorBoard marks its own body in the dark; where the page stands alone the system's setting counts.
-function isDark() {
-  try {
-    if (window.parent !== window) {
-      return window.parent.document.body.classList.contains("dark-mode");
-    }
-  } catch {
-    // a frame of another origin: not TensorBoard's
-  }
-  return matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
 function followTheme() {
-  const apply = () => {
-    if (document.documentElement.classList.toggle("dark", isDark()) !== apply.before) {
-      apply.before = isDark();
-      show();
-    }
-  };
-  document.documentElement.classList.toggle("dark", (apply.before = isDark()));
-  try {
-    if (window.parent !== window) {
-      const watch = new MutationObserver(apply);
-      watch.observe(window.parent.document.body, {attributes: true, attributeFilter: ["class"]});
-    }
-  } catch {
-    // as above
+  const system = matchMedia("(prefers-color-scheme: dark)"), outer = outerBody(), {classList} = document.documentElement;
+  const isDark = () => (outer ? outer.classList.contains("dark-mode") : system.matches);
+  const apply = () => classList.contains("dark") !== isDark() && [classList.toggle("dark"), show()];
+  classList.toggle("dark", isDark());
+  if (outer) {
+    new MutationObserver(apply).observe(outer, {attributes: true, attributeFilter: ["class"]});
   }
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+  system.addEventListener("change", apply);
 }
 
-for (const [page, [title]] of Object.entries(PAGES).filter(([, [title]]) => title)) {
-  const link = document.createElement("a");
-  link.href = `#${page}`;
-  link.textContent = title;
-  link.dataset.page = page;
-  // from a page of one run to another, the run stays chosen
-  link.addEventListener("click", (event) => {
-    const {options} = place();
+// A link to a page; from a page of one run to another, the run stays chosen.
+function tab(page, title) {
+  const open = (event) => {
+    const {options} = place(), run = options.run ?? options.after;
     event.preventDefault();
-    const run = options.run ?? options.after;
-    go(page, run ? {run} : {});
-  });
-  document.getElementById("tabs").append(link);
+    go(page, {run});
+  };
+  return h("a", {href: `#${page}`, "data-page": page, onclick: open}, title);
 }
+
 // A link to the page that is open, at its place.
 function copyLink() {
   const copied = h("span", {id: "copied", role: "status"});
@@ -275,10 +247,13 @@ function copyLink() {
     }
   };
   addEventListener("hashchange", () => copied.replaceChildren());
-  const button = h("button", {id: "link", class: "link", type: "button", title: "The address of this page at this place", onclick: copy},
-    "copy link");
+  const button = link("copy link", copy);
+  button.id = "link";
+  button.title = "The address of this page at this place";
   return [button, copied];
 }
+
+document.getElementById("tabs").append(...Object.entries(PAGES).filter(([, [title]]) => title).map(([page, [title]]) => tab(page, title)));
 document.querySelector("header").append(...copyLink());
 document.getElementById("view").addEventListener("again", () => show(true));
 if (!location.hash && sessionStorage.getItem("walkthrough")) {

@@ -1,5 +1,6 @@
 // The ranks of one training side by side: which one the others wait for.
-import {PARTS, chart, choice, goneText, h, note, partsOf, section, table, time, valueOrReason} from "./elements.js";
+import {PARTS, bad, barsLead, choice, choices, goneText, h, link, note, partsOf, stackedBars, table, time, valueOrReason,
+  wideSection} from "./elements.js";
 
 export async function ranks(site) {
   const runs = site.runs.filter((run) => run.has_ranks);
@@ -8,8 +9,8 @@ export async function ranks(site) {
   }
   const run = runs.find(({key}) => key === site.options.run) || runs[0];
   site.watch(run);
-  const page = h("div", {}, h("form", {class: "choose", onsubmit: (event) => event.preventDefault()},
-    choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go("ranks", {run: key}))), h("h1", {}, run.name));
+  const form = choices(choice("Run", runs.map(({key, name}) => [key, name]), run.key, (key) => site.go("ranks", {run: key})));
+  const page = h("div", {}, form, h("h1", {}, run.name));
   if (site.options.run && run.key !== site.options.run) {
     const other = site.runs.some(({key}) => key === site.options.run);
     page.append(h("p", {class: other ? "quiet" : "bad failed"}, other ? `The run ${site.options.run} has no traces of several ranks; this is another.`
@@ -19,13 +20,13 @@ export async function ranks(site) {
   if (!answer?.ranks) {
     return page;
   }
-  page.append(...answer.problems.map((problem) => h("p", {class: "bad"}, problem)));
+  page.append(...answer.problems.map(bad));
   if (!answer.ranks.length) {
     page.append(note("No trace of this run names its rank."));
     return page;
   }
-  page.append(verdict(answer), h("div", {class: "grid"}, h("section", {class: "wide"}, h("h2", {}, "Typical step of each rank"), bars(site, run, answer)),
-    h("section", {class: "wide"}, h("h2", {}, "The ranks, per typical step"), rows(site, run, answer),
+  page.append(verdict(answer), h("div", {class: "grid"}, wideSection("Typical step of each rank", bars(site, run, answer)),
+    wideSection("The ranks, per typical step", rows(site, run, answer),
       note(answer.no_waits ? `Waits for other ranks are not known: ${answer.no_waits}.`
         : "wait: how much longer its collectives last than those of the rank that comes to each of them last. By durations, since the "
           + "ranks' clocks differ; where groups of ranks overlap, as in tensor and data parallelism at once, it is an upper bound."))));
@@ -46,28 +47,20 @@ function parts({parts: breakdown_us, parts_us}) {
 }
 
 function bars(site, run, {ranks: all}) {
-  const shown = Object.entries(PARTS).map(([name, [colour]]) => ({
-    type: "bar", orientation: "h", name, marker: {color: colour}, y: all.map(({rank}) => `rank ${rank}`),
-    x: all.map((row) => parts(row)[name] / 1e3), hovertemplate: `%{y}<br>${name}: %{x:.2f} ms<extra></extra>`,
-  })).filter(({x}) => x.some((value) => value > 0));
-  const host = chart(site, shown, {label: "Step time of each rank by part", barmode: "stack", xaxis: {title: {text: "ms per step"}},
-    yaxis: {autorange: "reversed", type: "category"}});
+  const host = stackedBars(site, PARTS, all.map((row) => [`rank ${row.rank}`, parts(row)]), {label: "Step time of each rank by part",
+    xaxis: {title: {text: "ms per step"}}, yaxis: {autorange: "reversed", type: "category"}});
   host.style.height = `${Math.min(900, 110 + 34 * all.length)}px`;
-  host.drawn.then(() => host.on("plotly_click", (event) => site.go("step", {run: run.key, trace: all[event.points[0].pointNumber].trace})));
-  return host;
+  return barsLead(site, host, "step", (at) => ({run: run.key, trace: all[at].trace}));
 }
 
 function rows(site, run, {ranks: all, straggler}) {
   const trace = (row) => ({run: run.key, trace: row.trace});
-  const link = (text, label, page, options) => h("button", {class: "link", type: "button", "aria-label": label,
-    onclick: () => site.go(page, options)}, text);
   return table(["rank", ">step", ">compute", ">communication alone", ">overlapped", ">wait", ">DataLoader", "", "timeline"], all.map((row) => {
-    const times = parts(row);
-    const beside = row === all[0] ? trace(row) : {...trace(all[0]), beside: row.trace};
-    return [link(`rank ${row.rank}`, `Step of rank ${row.rank}`, "step", trace(row)), time(row.step_us),
+    const times = parts(row), beside = row === all[0] ? trace(row) : {...trace(all[0]), beside: row.trace};
+    return [link(`rank ${row.rank}`, () => site.go("step", trace(row)), {label: `Step of rank ${row.rank}`}), time(row.step_us),
       time(row.has_gpu ? times.compute : times.cpu_exec), row.communicates ? time(row.exposed_us) : "–",
       row.communicates ? time(row.hidden_us) : "–", time(row.wait_us), time(times.dataloader),
       row.rank === straggler ? h("span", {class: "tag gone"}, "the others wait for it") : "",
-      link(row === all[0] ? "timeline" : `beside rank ${all[0].rank}`, `Rank ${row.rank} in the timeline`, "timeline", beside)];
+      link(row === all[0] ? "timeline" : `beside rank ${all[0].rank}`, () => site.go("timeline", beside), {label: `Rank ${row.rank} in the timeline`})];
   }));
 }

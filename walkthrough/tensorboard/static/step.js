@@ -1,14 +1,14 @@
 // One step: where its time goes, why the GPU waits, what to do.
 import {batchNote, changes} from "./compare.js";
-import {CAUSES, PARTS, ROLES, bytes, card, chart, chosenRun, h, note, part, per, section, share, swatch, table, time, valueOrReason} from "./elements.js";
-import {copies, kernels, kinds, operators} from "./step_tables.js";
+import {CAUSES, NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, card, chart, chosenRun, division, h, link, named, note, numberColumn, parts, per,
+  section, share, stackedBars, table, time, timelineColumn, valueOrReason, wideSection} from "./elements.js";
 
 const MARGIN = 0.2; // of a gap's length, shown on both sides of it
 
 export async function step(site) {
   const {run, trace, form} = chosenRun(site, "step");
   if (run.has_ranks) {
-    form.append(h("button", {class: "link", type: "button", onclick: () => site.go("ranks", {run: run.key})}, "its ranks side by side"));
+    form.append(link("its ranks side by side", () => site.go("ranks", {run: run.key})));
   }
   const page = h("div", {}, form, h("h1", {}, run.name));
   const digest = await valueOrReason(page, site.digest(run.key, trace));
@@ -16,17 +16,12 @@ export async function step(site) {
     return page;
   }
   const place = {run: run.key, ...(trace && {trace})};
-  digest.warnings.forEach((warning) => page.append(h("p", {class: "bad"}, warning)));
-  digest.recorded.forEach((line) => page.append(note(line)));
-  page.append(part(() => cards(digest)), part(() => advice(site, digest, place)));
-  const mark = (item) => site.go("timeline", {...place, find: item.what});
-  const grid = h("div", {class: "grid"}, ...[() => findings(digest, mark), () => breakdown(site, digest),
-    ...digest.idle.map((idle) => () => idleCauses(digest, idle)), ...digest.memory.map((memory) => () => memoryCurve(site, memory)),
-    () => copies(digest), () => kinds(digest)].map(part).filter(Boolean));
-  const names = h("div", {class: "grid wide"}, ...[() => kernels(site, digest, place), () => operators(site, digest, place)].map(part).filter(Boolean));
-  grid.append(names);
+  const names = h("div", {class: "grid wide"}, ...parts(() => kernels(site, digest, place), () => operators(site, digest, place)));
+  page.append(...digest.warnings.map(bad), ...digest.recorded.map(note), ...parts(() => cards(digest), () => advice(site, digest, place)),
+    h("div", {class: "grid"}, ...parts(() => findings(site, digest, place), () => breakdown(site, digest),
+      ...digest.idle.map((idle) => () => idleCauses(digest, idle)), ...digest.memory.map((memory) => () => memoryCurve(site, memory)),
+      () => copies(digest), () => kinds(digest)), names));
   changeFromBefore(site, run, digest).then((change) => change && names.before(change));
-  page.append(grid);
   return page;
 }
 
@@ -47,11 +42,11 @@ function cards(digest) {
     return row;
   }
   for (const gpu of digest.gpus) {
-    const name = digest.gpus.length > 1 ? `GPU ${gpu.id}: ` : "";
+    const name = digest.gpus.length > 1 ? `GPU ${gpu.id}: ` : "", unsure = gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : "";
     row.append(card(share(gpu.utilization), `${name}busy: at least one kernel runs`),
       card(share(gpu.sm_efficiency), `${name}SMs at work, estimated`),
       card(gpu.occupancy_percent === null ? "–" : `${gpu.occupancy_percent.toFixed(1)} %`, `${name}occupancy, estimated`),
-      card(share(gpu.tensor_core_share), `${name}${digest.matrix_units}, of the kernel time${gpu.unsure >= 0.005 ? `; unknown: ${share(gpu.unsure)}` : ""}`));
+      card(share(gpu.tensor_core_share), `${name}${digest.matrix_units}, of the kernel time${unsure}`));
   }
   row.append(card(share(digest.eligible_share), "of the kernel time in operators that could use them"),
     card(first.name ?? `GPU ${first.id}`, digest.gpus.length > 1 ? `device, ${digest.gpus.length} of them` : "device"));
@@ -74,52 +69,44 @@ function advice(site, digest, place) {
 function longestGap(site, {title, gap}, place) {
   const margin = MARGIN * (gap.end - gap.start);
   const at = gap.device === null ? {} : {at: `idle ${gap.device}@${gap.start}`};
-  return h("button", {class: "link mark", type: "button", "aria-label": `${title}: show the longest gap in the timeline`,
-    onclick: () => site.go("timeline", {...place, from: gap.start - margin, to: gap.end + margin, ...at})},
-  `longest gap: ${time(gap.end - gap.start)}`);
+  return link(`longest gap: ${time(gap.end - gap.start)}`,
+    () => site.go("timeline", {...place, from: gap.start - margin, to: gap.end + margin, ...at}),
+    {more: "mark", label: `${title}: show the longest gap in the timeline`});
 }
 
-// What stands out, whether a step treats it or not. mark(finding): shows where it is.
-function findings(digest, mark) {
+// What stands out, whether a step treats it or not.
+function findings(site, digest, place) {
   const items = digest.findings.map((item) => h("li", {}, h("b", {}, item.what), `: ${time(item.us_per_step)} ${per(digest)}`,
     item.estimated_gain >= 1.01 && item.estimated_gain < 100 ? `; about ${item.estimated_gain.toFixed(2)}x as fast without` : "",
-    item.marked ? h("button", {class: "link mark", type: "button", onclick: () => mark(item)}, "show in the timeline") : null,
+    item.marked ? link("show in the timeline", () => site.go("timeline", {...place, find: item.what}), {more: "mark"}) : null,
     h("div", {class: "quiet"}, `${item.why}.`), h("div", {}, `${item.do}.`)));
-  return items.length ? h("section", {class: "wide"}, h("h2", {}, "What stands out"), h("ul", {}, ...items)) : null;
+  return items.length ? wideSection("What stands out", h("ul", {}, ...items)) : null;
 }
 
 // The step by part, with communication apart where there is any; then as the profiler plugin defines it.
-function breakdown(site, {steps, typical, communication, kernel_count: kernelCount}) {
-  const title = steps.outliers.length ? `Mean step, of the ${typical.count} typical of ${steps.count}` : "Mean step";
+function breakdown(site, digest) {
+  const {steps, typical, kernel_count: kernelCount} = digest;
   if (typical.undecided) {
     return section("Two steps of very different length", table(["role", ...steps.names.map((name) => `>step ${name}`)],
       Object.entries(steps.roles_us).filter(([, times]) => times.some((us) => us > 0))
-        .map(([role, times]) => [h("span", {}, swatch(ROLES[role][0]), role), ...times.map(time)])));
+        .map(([role, times]) => [named(ROLES, role), ...times.map(time)])));
   }
-  const apart = communication && Object.keys(typical.parts_us).length;
-  const [names, times] = apart ? [PARTS, typical.parts_us] : [ROLES, typical.breakdown_us];
-  const parts = Object.entries(names).filter(([name]) => times[name] > 0);
-  const bars = parts.map(([name, [colour]]) => ({
-    type: "bar", orientation: "h", name, y: [""], x: [times[name] / 1e3], marker: {color: colour},
-    hovertemplate: `${name}: %{x:.2f} ms<extra></extra>`,
-  }));
+  const {title, names, apart, times} = division([digest]), us = times(digest);
+  const rows = (heading, meanings, of, total) => table([heading, ">time", ">share", ""], Object.keys(meanings).filter((name) => of[name] > 0)
+    .map((name) => [named(meanings, name), time(of[name]), share(of[name] / total), meanings[name][1]]));
   const plugin = apart || steps.outliers.length ? [note("As the profiler plugin defines it: "
     + `the mean of all ${steps.count} steps${apart && kernelCount ? ", collectives' kernels counted as kernel" : ""}`),
-  roleTable(ROLES, steps.breakdown_us, steps.mean_us)] : [];
-  return section(title, chart(site, bars, {label: "Mean step", barmode: "stack", showlegend: false,
-    xaxis: {ticksuffix: " ms", range: [0, typical.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}, true),
-  roleTable(names, times, typical.mean_us), ...plugin);
-}
-
-function roleTable(names, times, total) {
-  return table([names === ROLES ? "role" : "part", ">time", ">share", ""], Object.entries(names).filter(([name]) => times[name] > 0)
-    .map(([name, [colour, meaning]]) => [h("span", {}, swatch(colour), name), time(times[name]), share(times[name] / total), meaning]));
+  rows("role", ROLES, steps.breakdown_us, steps.mean_us)] : [];
+  return section(steps.outliers.length ? `Mean step, of the ${typical.count} typical of ${steps.count}` : "Mean step",
+    stackedBars(site, names, [["", us]], {low: true, label: "Mean step", showlegend: false,
+      xaxis: {ticksuffix: " ms", range: [0, typical.mean_us / 1e3]}, yaxis: {showgrid: false}, bargap: 0}),
+    rows(title, names, us, typical.mean_us), ...plugin);
 }
 
 function idleCauses(digest, idle) {
   const rows = Object.entries(CAUSES).filter(([cause]) => idle.causes_us[cause] > 0.0005 * idle.us);
   return section(`GPU ${idle.device} runs no kernel for ${time(idle.us)} ${per(digest)}. Meanwhile:`,
-    table(["cause", ">time", ">share", ""], rows.map(([cause, [colour, meaning]]) => [h("span", {}, swatch(colour), cause),
+    table(["cause", ">time", ">share", ""], rows.map(([cause, [, meaning]]) => [named(CAUSES, cause),
       time(idle.causes_us[cause]), share(idle.causes_us[cause] / idle.us), meaning])),
     note(`${idle.gaps} gap${idle.gaps === 1 ? "" : "s"} in ${digest.of_steps}; the longest is ${time(idle.longest_us)}`));
 }
@@ -167,4 +154,57 @@ async function changeFromBefore(site, run, digest) {
   } catch {
     return null;
   }
+}
+
+// Tables of copies, of kernels by kind and by name, and of operators; all figures are per step.
+function copies(digest) {
+  const directions = [["h2d", "to the GPU"], ["d2h", "from the GPU"], ["d2d", "within the GPU"]];
+  const rows = directions.map(([key, text]) => [text, digest.copies[key]]).filter(([, copied]) => copied.count);
+  if (!rows.length) {
+    return null;
+  }
+  return section(`Copies ${per(digest)}`,
+    table(["", ">copies", ">size", ">time", ">GB/s", ">pinned", ">pageable"], rows.map(([text, copied]) => [text, amount(copied.count),
+      bytes(copied.bytes), time(copied.us), copied.gigabytes_per_second?.toFixed(1), share(copied.bytes ? copied.pinned_bytes / copied.bytes : null),
+      share(copied.bytes ? copied.pageable_bytes / copied.bytes : null)])));
+}
+
+// The time of the kernels by what they do.
+function kinds(digest) {
+  const rows = Object.entries(digest.kinds), total = rows.reduce((sum, [, us]) => sum + us, 0);
+  return rows.length ? section(`Kernels by kind, ${per(digest)}`, table(["kind", ">time", ">share"],
+    rows.map(([kind, us]) => [kind, time(us), share(us / total)]))) : null;
+}
+
+function kernels(site, digest, place) {
+  const answer = ({tensor_cores: uses}) => (uses === null ? "unknown" : uses ? "yes" : "no");
+  return digest.kernels.length ? wideSection(`Kernels ${per(digest)}: ${amount(digest.kernel_count)}, ${time(digest.kernel_us)}`, bigTable({
+    label: "kernels", rows: digest.kernels, columns: [
+      numberColumn("time", ({us}) => us, time),
+      numberColumn("share", ({us}) => us / digest.kernel_us, share),
+      numberColumn("count", ({count}) => count, amount),
+      numberColumn("mean", ({us, count}) => us / count, time),
+      {title: digest.matrix_units, value: answer, cell: answer},
+      NAME_COLUMN, timelineColumn(site, ({name}) => ({...place, find: name})),
+    ]}), left(digest.kernel_names, digest.kernels)) : null;
+}
+
+// By the innermost operator that launched a kernel; without a GPU the CPU's time alone.
+function operators(site, digest, place) {
+  const onGpu = digest.kernels.length > 0;
+  const title = onGpu ? `Operators ${per(digest)}: the kernels that each launched, and self time on the CPU, ${time(digest.operator_us)}`
+    : `Operators on the CPU, self time: ${time(digest.operator_us)} ${per(digest)}`;
+  return digest.operators.length ? wideSection(title, bigTable({
+    label: "operators", rows: digest.operators, columns: [
+      ...(onGpu ? [numberColumn("GPU time", ({device_us: us}) => us, time),
+        numberColumn("share", ({device_us: us}) => us / digest.kernel_us, share), numberColumn("CPU time", ({us}) => us, time)]
+        : [numberColumn("time", ({us}) => us, time), numberColumn("share", ({us}) => us / digest.operator_us, share)]),
+      numberColumn("count", ({count}) => count, amount),
+      numberColumn(onGpu ? "mean CPU time" : "mean", ({us, count}) => (count ? us / count : null), time),
+      NAME_COLUMN, timelineColumn(site, ({name, count}) => (count ? {...place, find: name} : null)),
+    ]}), left(digest.operator_names, digest.operators)) : null;
+}
+
+function left(names, rows) {
+  return names > rows.length ? note(`${names - rows.length} more names, each shorter than these, are left out.`) : null;
 }

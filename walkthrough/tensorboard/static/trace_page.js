@@ -1,5 +1,5 @@
 // The profiler's Trace view of one trace, at a place of the Timeline; and the file itself, for Perfetto.
-import {chosenRun, h, note, perfetto, traceQuery, valueOrReason} from "./elements.js";
+import {chosenRun, h, link, note, perfetto, traceQuery, valueOrReason} from "./elements.js";
 
 const VIEW = "../pytorch_profiler/trace_embedding.html";
 const MOST_BYTES = 500_000_000; // of a text: browsers hold about 2 ** 29 characters
@@ -53,7 +53,7 @@ export async function trace(site) {
   const left = Object.fromEntries(new URLSearchParams(site.options.back)); // the address that the Timeline had
   const back = {from: site.options.from, to: site.options.to, ...left, run: run.key, trace: file};
   const given = Object.fromEntries(Object.entries(back).filter(([, value]) => value));
-  form.append(h("button", {class: "link", type: "button", onclick: () => site.go("timeline", given)}, "back to the Timeline"));
+  form.append(link("back to the Timeline", () => site.go("timeline", given)));
   const waiting = note("reading the trace …");
   const page = h("div", {class: "trace-page"}, form, h("p", {class: "quiet"}, "In Perfetto: ", ...perfetto(run, file)), waiting);
   page.addEventListener("shown", async () => {

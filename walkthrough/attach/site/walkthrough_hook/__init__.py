@@ -1,5 +1,239 @@
-"""Runs inside the program that `walkthrough trace` or `walkthrough time` started, in the program's own Python.
+"""Attaches to torch, as soon as the program that `walkthrough trace` or `time` started imports it.
 
-Imports the standard library and the program's torch only. Whatever fails here leaves the program as it is: the reason
-goes into this process's report, which the command reads when the program has ended.
+Runs in the program's own Python, with the standard library and the program's torch only. Whatever fails here leaves the
+program as it is: the reason goes into this process's report, which the command reads when the program has ended.
 """
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.abc
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .tasks import Report, Timing, Tracing
+from .watch import CHECKPOINT, EVALUATION, Watch, marker_key
+
+
+class Attached:
+    """The watch of this process; a forked process begins its own."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        self.inside: set[tuple[int, int]] = set()  # (thread, optimizer): whose step runs
+        self.in_backward: Callable[[], bool] = lambda: False
+        self.start()
+
+    def start(self) -> None:
+        report = Report(self.settings["reports"])
+        task = Timing(self.settings, report) if self.settings["mode"] == "time" else Tracing(self.settings, report)
+        self.watch = Watch(self.settings["warmup"], task, report)
+        self.has_exit_hook = False
+
+    def in_child(self) -> None:
+        if self.watch.task.running:  # the profiler of the parent process is not this one's
+            self.settings = {**self.settings, "warmup": sys.maxsize}
+        self.start()
+
+    def stepped(self, optimizer: Any) -> None:
+        if not self.has_exit_hook:
+            self.has_exit_hook = True
+            atexit.register(self.end)
+            if "multiprocessing.util" in sys.modules:  # forked processes end without atexit
+                sys.modules["multiprocessing.util"].Finalize(None, self.end, exitpriority=100)
+        if not self.in_backward():  # an optimizer may step in a hook of the backward pass: no profiler starts there
+            self.guarded(self.watch.stepped, marker_key(optimizer), type(optimizer).__name__)
+
+    def guarded(self, call: Callable[..., object], *args: Any) -> None:
+        """Call something of ours. Its exceptions end our task, not the program; SystemExit is meant to."""
+        try:
+            call(*args)
+        except Exception as error:
+            self.watch.task.done = True
+            if self.watch.report.state != "done":
+                self.watch.report.update(state="failed", reason=f"{type(error).__name__}: {error}")
+
+    def end(self) -> None:
+        """The program ends."""
+        task = self.watch.task
+        if not task.done:
+            self.guarded(task.end, self.watch)
+
+
+def install() -> None:
+    """Attach to torch once it is imported; settings come from the environment."""
+    attached = Attached(json.loads(os.environ["WALKTHROUGH_HOOK"]))
+    attached.watch.report.update()
+    os.register_at_fork(after_in_child=attached.in_child)
+    after = {
+        "torch": lambda module: _attach_to_torch(module, attached),
+        "torch.utils.data.dataloader": lambda module: _attach_to_loaders(module, attached),
+    }
+    sys.meta_path.insert(0, _AfterImport(after))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function with a module once that is imported; {name of the module: function}."""
+
+    def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
+        self.then = dict(then)
+        self.looking: set[str] = set()
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
+        then = self.then.get(fullname)
+        if then is None or fullname in self.looking:
+            return None
+        self.looking.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)  # by the finders after this one
+        finally:
+            self.looking.discard(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        plain = spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:  # not before: others only ask whether torch is there
+            self.then.pop(fullname, None)
+            plain(module)
+            try:
+                then(module)
+            except Exception as error:
+                print(f"walkthrough: cannot attach to {fullname}: {error!r}", file=sys.stderr)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _attach_to_torch(torch: Any, attached: Attached) -> None:
+    attached.watch.report.update(state="torch", torch=str(torch.__version__))
+    compiling = torch.compiler.is_compiling if hasattr(torch, "compiler") else lambda: False
+    task_id = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+    attached.in_backward = lambda: task_id() != -1
+    _attach_to_optimizers(torch, attached, compiling)
+
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        result = plain_backward(*args, **kwargs)
+        if not compiling() and not attached.in_backward():  # one inside another: reentrant checkpointing
+            attached.guarded(attached.watch.backward)
+        return result
+
+    plain_backward = torch.autograd.backward
+    torch.autograd.backward = functools.wraps(plain_backward)(backward)
+
+    def happens(what: str) -> Callable[..., None]:
+        return lambda *_: None if compiling() else attached.guarded(attached.watch.happens, what)
+
+    def begins(profiler: Any, *_: Any) -> None:
+        attached.guarded(attached.watch.task.foreign_profiler, profiler)
+
+    def ends(profiler: Any, *_: Any) -> None:
+        attached.guarded(attached.watch.task.foreign_profiler_ends, profiler)
+
+    _before(torch.nn.Module, "eval", happens(EVALUATION))
+    for module in (torch, torch.serialization):
+        _before(module, "save", happens(CHECKPOINT))
+    for profiler_class in {torch.profiler.profile, *torch.profiler.profile.__bases__}:  # with a schedule, or without
+        if profiler_class is not object:
+            _before(profiler_class, "start", begins)
+            _before(profiler_class, "stop", ends)
+    _before(torch.autograd.profiler.profile, "__enter__", begins)
+    _before(torch.autograd.profiler.profile, "__exit__", ends)
+
+
+def _attach_to_optimizers(torch: Any, attached: Attached, compiling: Callable[[], bool]) -> None:
+    optimizer_class = torch.optim.Optimizer
+    name = next(
+        name for name in ("_patch_step_function", "_hook_for_profile") if name in vars(optimizer_class)
+    )  # called when an optimizer is constructed; the latter until torch 1.13
+    plain = getattr(optimizer_class, name)
+
+    def patch_step_function(self: Any) -> None:
+        plain(self)
+        attached.watch.constructed.add(self)
+        if not getattr(type(self).step, "walkthrough", False):
+            type(self).step = _marking(type(self).step, attached, compiling)
+
+    setattr(optimizer_class, name, functools.wraps(plain)(patch_step_function))
+    scaler_class = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler
+    plain_step = scaler_class.step
+
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        marker = attached.watch.markers.get(marker_key(optimizer))
+        count = marker.count if marker else 0
+        result = plain_step(self, optimizer, *args, **kwargs)
+        marker = attached.watch.markers.get(marker_key(optimizer))
+        if marker is not None and marker.count == count and self.is_enabled():  # skipped: infinite gradients
+            attached.watch.skipped += 1
+            attached.stepped(optimizer)
+        return result
+
+    scaler_class.step = functools.wraps(plain_step)(step)
+
+
+def _marking(step: Callable[..., Any], attached: Attached, compiling: Callable[[], bool]) -> Callable[..., Any]:
+    """An optimizer's `step` that marks the end of a training step.
+
+    Around the whole method, so that nothing of ours is inside the profiler's mark of the optimizer. Without
+    `__wrapped__`, by which torch.compile would remove it.
+    """
+
+    plain = getattr(step, "__wrapped__", step)  # without the profiler's mark: what torch.compile would put in its place
+
+    def marking(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return plain(self, *args, **kwargs)
+        key = (threading.get_ident(), id(self))
+        if key in attached.inside:  # a subclass's step calls its base class's
+            return step(self, *args, **kwargs)
+        attached.inside.add(key)
+        try:
+            result = step(self, *args, **kwargs)
+        finally:
+            attached.inside.discard(key)
+        attached.stepped(self)
+        return result
+
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(marking, name, getattr(step, name, None))
+    marking.__dict__.update(vars(step))
+    marking.__dict__.pop("__wrapped__", None)
+    marking.__signature__ = inspect.signature(step)  # type: ignore[attr-defined]
+    marking.walkthrough = marking.hooked = True  # type: ignore[attr-defined]
+    return marking
+
+
+def _attach_to_loaders(module: Any, attached: Attached) -> None:
+    _before(module.DataLoader, "__iter__", lambda loader, *_: attached.guarded(attached.watch.began, loader))
+    iterator_class = module._BaseDataLoaderIter
+    plain_init, plain_next = iterator_class.__init__, iterator_class.__next__
+
+    def init(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        self._walkthrough_loader = attached.watch.entry(loader)  # the DataLoader itself may be gone by the first batch
+        plain_init(self, loader, *args, **kwargs)
+
+    def next_batch(self: Any) -> Any:
+        batch = plain_next(self)
+        attached.guarded(attached.watch.batch, self._walkthrough_loader, batch)
+        return batch
+
+    iterator_class.__init__ = functools.wraps(plain_init)(init)
+    iterator_class.__next__ = functools.wraps(plain_next)(next_batch)
+
+
+def _before(owner: Any, name: str, call: Callable[..., object]) -> None:
+    """Call something before a function or method."""
+    plain = getattr(owner, name)
+
+    @functools.wraps(plain)
+    def first(*args: Any, **kwargs: Any) -> Any:
+        call(*args)
+        return plain(*args, **kwargs)
+
+    setattr(owner, name, first)

@@ -72,8 +72,8 @@ class Watch:
     another marker leads, `end(watch)` when the program ends before the task is done; `done`: it needs no more steps.
     """
 
-    def __init__(self, warmup: int, mark: str, task: Any, report: Any) -> None:
-        self.warmup, self.mark, self.task, self.report = warmup, mark, task, report
+    def __init__(self, warmup: int, task: Any, report: Any) -> None:
+        self.warmup, self.task, self.report = warmup, task, report
         self.markers: dict[Any, Marker] = {}
         self.constructed: Any = weakref.WeakSet()  # optimizers
         self.loaders: list[Loader] = []
@@ -108,8 +108,7 @@ class Watch:
         """A backward pass has ended."""
         self.backwards += 1
         optimizers = any(key != "backward" for key in self.markers)
-        late = self.backwards > BACKWARDS_WITHOUT_OPTIMIZER * self.warmup and not optimizers
-        if self.mark == "backward" or (self.mark == "auto" and late):
+        if not optimizers and self.backwards > BACKWARDS_WITHOUT_OPTIMIZER * self.warmup:
             self.stepped("backward", "backward")
 
     def began(self, loader: Any) -> None:

@@ -6,9 +6,10 @@ import types
 import pytest
 import torch
 
-from walkthrough.results import gpu_clocks
+from common.run import gpu_clocks
+from common.run.gpu_clocks import GpuWatch, clocks, slowed_down
 from walkthrough.results import result as record
-from walkthrough.results.gpu_clocks import GpuWatch, clocks, slowed_down
+from walkthrough.results.result import GpuClocks
 
 STEADY = "1980, 1980, 345.10, 700.00, 54, 0x0000000000000000\n"
 SLOWED = "1410, 1980, 699.80, 700.00, 83, 0x0000000000000004\n"
@@ -16,7 +17,7 @@ SLOWED = "1410, 1980, 699.80, 700.00, 83, 0x0000000000000004\n"
 
 def test_the_samples_are_summed_up():
     seen = clocks(STEADY * 2 + SLOWED)
-    assert seen == gpu_clocks.GpuClocks(3, 1980, 1410, 1980, 345.1, 700, 83, ["power limit"])
+    assert seen == GpuClocks(3, 1980, 1410, 1980, 345.1, 700, 83, ["power limit"])
     assert slowed_down(seen) == ["the GPU lowered its clock while it was timed (power limit): 1980 of 1980 MHz"]
 
 
@@ -170,22 +171,3 @@ def test_a_result_holds_them_where_somebody_looked(tmp_path):
     assert result.as_json()["gpu_clocks"]["slowed_by"] == ["power limit"]
     record.write_result(tmp_path / "result.json", result)
     assert record.read_result(tmp_path / "result.json") == result
-
-
-def test_runs_are_combined_by_medians_the_lowest_clock_and_the_highest_temperature():
-    runs = [
-        gpu_clocks.GpuClocks(3, 1980, 1900, 1980, 300, 700, 54, []),
-        gpu_clocks.GpuClocks(4, 1800, 1410, 1980, 690, 700, 83, ["power limit"]),
-        gpu_clocks.GpuClocks(5, 1950, 1930, 1995, 400, 650, 60, ["sync boost", "power limit"]),
-    ]
-    both = ["power limit", "sync boost"]
-    assert gpu_clocks.over_runs(runs) == gpu_clocks.GpuClocks(12, 1950, 1410, 1995, 400, 700, 83, both)
-    assert gpu_clocks.over_runs(runs[:1]) == runs[0]
-
-
-def test_what_one_run_does_not_tell_nobody_tells_of_all_of_them():
-    runs = [clocks(STEADY), clocks(SLOWED.replace("699.80", "[N/A]"))]
-    together = gpu_clocks.over_runs(runs)
-    assert (together.power_watts, together.sm_mhz, together.sm_mhz_lowest) == (None, 1695, 1410)
-    assert gpu_clocks.over_runs([*runs, None]) is None
-    assert gpu_clocks.over_runs([None]) is None

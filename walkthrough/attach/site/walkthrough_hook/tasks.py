@@ -1,7 +1,8 @@
-"""Records a few training steps with torch.profiler and writes one trace for this process."""
+"""What a process measures, by tracing or timing its steps, and its report to the command that started it."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import gzip
@@ -16,13 +17,206 @@ import threading
 import time
 from typing import Any
 
-from .task import Task, rank, usable_cores, world_size
-from .watch import Watch
+from .watch import CHECKPOINT, EVALUATION, Watch
 
+TRIES = 5  # a program that catches SystemExit so often goes on to its own end
+WINDOWS = 5
+REPEATS = 20  # windows measured again in one run; more would wait for an end that may not come
 MOVES = 3  # times that the traced window begins anew because something unusual is in it
 OWN_PROFILER = (
     "the program has a profiler of its own running: switch that off for this, or open what it records with explain"
 )
+
+
+class Report:
+    """The report of this process; `folder` is shared by all processes of a command.
+
+    state: "python" (has started), "torch" (has imported torch), "stepping" (a training step has ended), "measuring"
+    (being traced, or timed), "done", or "failed" (`reason` says why).
+    """
+
+    def __init__(self, folder: str) -> None:
+        host, pid = socket.gethostname(), os.getpid()
+        self.path = os.path.join(folder, f"{host}.{pid}.json")
+        self.values: dict[str, object] = {"host": host, "pid": pid, "state": "python", "python": sys.version.split()[0]}
+
+    def update(self, **values: object) -> None:
+        """Add values and write the file. A report that cannot be written is left out."""
+        self.values.update(values)
+        beside = f"{self.path}.partial"
+        try:
+            with open(beside, "w", encoding="utf-8") as file:
+                json.dump(self.values, file)
+            os.replace(beside, self.path)
+        except OSError:
+            pass
+
+    @property
+    def state(self) -> object:
+        return self.values["state"]
+
+
+class Task:
+    """Called by a `Watch` at the end of each training step after the warm-up.
+
+    running: whether steps are being measured. done: whether no further step matters.
+    """
+
+    def __init__(self, settings: dict[str, Any], report: Report) -> None:
+        self.settings, self.report = settings, report
+        self.running = self.done = self.finished = False
+        self._tries = 0
+
+    def end_program(self) -> None:
+        """End the program as `sys.exit()` in its own code would: `finally` blocks and exit handlers run.
+
+        Never by `os._exit`, which leaves loader workers and fork servers behind. From another thread than the main one
+        as Ctrl-C would, or SIGTERM where Ctrl-C is ignored.
+        """
+        self.finished = True
+        self._tries += 1
+        if self.settings["go_on"] or self._tries > TRIES:
+            self.done = True
+            return
+        self.report.update(ended_by_us=True)
+        with contextlib.suppress(Exception):  # it may be closed, or None
+            sys.stdout.flush()
+        if threading.current_thread() is threading.main_thread():
+            raise SystemExit(0)
+        self.done = True
+        heeds = callable(signal.getsignal(signal.SIGINT))
+        os.kill(os.getpid(), signal.SIGINT if heeds else signal.SIGTERM)
+        raise SystemExit(0)  # ends this thread
+
+    def fail(self, reason: str) -> None:
+        """Measure no more, for a reason that the user is told, and end the program."""
+        self.running = False
+        self.report.update(state="failed", reason=reason)
+        self.end_program()
+
+    def restart(self) -> None:
+        """Another marker marks the steps from now on."""
+
+    def foreign_profiler(self, profiler: Any) -> None:
+        """The program starts a profiler of its own."""
+
+    def foreign_profiler_ends(self, profiler: Any) -> None:
+        """That profiler ends."""
+
+
+def rank() -> int | None:
+    """The rank of this process: torch.distributed's, else what a launcher has set; None for a single process."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    text = os.environ.get("RANK", "")
+    return int(text) if text.isdecimal() else None
+
+
+def world_size() -> int:
+    """How many processes train together, as far as torch.distributed knows."""
+    import torch.distributed as dist
+
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use: its affinity mask, and its cgroup's quota rounded up where it has one."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        cores = os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max", encoding="utf-8") as file:
+            quota, period = file.read().split()
+        cores = min(cores, -(-int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return max(1, cores)
+
+
+class Timing(Task):
+    """Times `steps` steps of the leading marker after the warm-up, in `WINDOWS` windows that are as long as can be.
+
+    A window in which the program evaluates or saves is measured again, from there; not with several processes, which
+    must all end after the same step. An epoch that begins is part of the time, unless the program evaluates before it.
+
+    Reports `seconds` and `samples` of each window (samples None where batches have no known size), the `steps` of each,
+    and how often something else happened in them: a new epoch, an evaluation, a checkpoint.
+    """
+
+    def __init__(self, settings: dict[str, Any], report: Any) -> None:
+        super().__init__(settings, report)
+        steps, windows = settings["steps"], min(WINDOWS, settings["steps"])
+        edges = [steps * number // windows for number in range(windows + 1)]
+        self.lengths = [b - a for a, b in zip(edges, edges[1:])]  # of the windows, in steps
+        self.repeated = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self.windows: list[tuple[int, float, int | None]] = []  # steps, seconds, samples (None where not known)
+        self.happenings: dict[str, int] = {}
+        self.begun: tuple[float, int | None] | None = None  # of the current window: s, samples
+        self.count, self.in_window = 0, []  # steps of it, and what happened in them
+
+    def begin(self, watch: Watch) -> None:
+        self.running = True
+        self.report.update(state="measuring")
+        self._begin_window(watch)
+
+    def step(self, watch: Watch) -> None:
+        if self.finished:
+            self.end_program()
+            return
+        if self.begun is None:  # after a restart
+            self._begin_window(watch)
+            return
+        self.count += 1
+        unusual = watch.unusual()
+        if {EVALUATION, CHECKPOINT} & set(unusual) and self.repeated < REPEATS and world_size() == 1:
+            self.repeated += 1
+            self._begin_window(watch)
+            return
+        self.in_window += unusual
+        if self.count < self.lengths[len(self.windows)]:
+            return
+        now, samples = _now(watch)
+        begun, samples_before = self.begun
+        known = samples is not None and samples_before is not None and samples > samples_before
+        self.windows.append((self.count, now - begun, samples - samples_before if known else None))  # type: ignore
+        for what in self.in_window:
+            self.happenings[what] = self.happenings.get(what, 0) + 1
+        if len(self.windows) < len(self.lengths):
+            self._begin_window(watch)
+            return
+        self.running = False
+        steps, seconds, counts = map(list, zip(*self.windows))
+        self.report.update(
+            state="done",
+            rank=rank(),
+            steps=steps,
+            seconds=seconds,
+            samples=counts if all(counts) else None,
+            happenings=self.happenings,
+        )
+        self.end_program()
+
+    def end(self, watch: Watch) -> None:
+        if not self.finished:
+            self.report.update(steps=watch.lead.count if watch.lead else 0)
+
+    def _begin_window(self, watch: Watch) -> None:
+        self.begun, self.count, self.in_window = _now(watch), 0, []
+
+
+def _now(watch: Watch) -> tuple[float, int | None]:
+    """The time, s, once the GPU has done what was launched; and the samples that were trained on."""
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter(), watch.samples()
 
 
 class Tracing(Task):
@@ -39,9 +233,8 @@ class Tracing(Task):
         self.foreign: set[int] = set()
         self.moved = self.left = self.traced = 0
         self.happenings: list[dict[str, str]] = []
-        self.at_begin = self.at_end = _counts(None)
+        self.at_begin = self.at_end = (0, 0, 0)  # `_counts`, before the first traced step and after the last
         self._handler: Any = None
-        self._discard = False
 
     def begin(self, watch: Watch) -> None:
         """Start the profiler, at the end of a step."""
@@ -135,17 +328,16 @@ class Tracing(Task):
         self.foreign.discard(id(profiler))
 
     def _stop(self, discard: bool = False) -> None:
-        profiler, self.profiler, self.running = self.profiler, None, False
-        self._discard = discard
+        profiler, self.profiler, self.running = self.profiler, None, not discard
         try:
             profiler.stop()  # writes what there is, unless it is written
         finally:
-            self._discard = False
+            self.running = False
             self._restore_sigterm()
 
     def _write(self, profiler: Any) -> None:
         """Write the trace: whole, or not at all."""
-        if self._discard or self.report.state != "measuring":
+        if not self.running or self.report.state != "measuring":
             return
         worker = rank()
         host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()) or "host"
@@ -171,13 +363,10 @@ class Tracing(Task):
                 os.unlink(path)
 
     def _add_metadata(self, watch: Watch) -> None:
-        """Add to the trace what `_metadata` holds; the profiler takes it only while it records."""
-        self.profiler.add_metadata_json("walkthrough", json.dumps(self._metadata(watch)))
-
-    def _metadata(self, watch: Watch) -> dict[str, Any]:
+        """Add to the trace what its file does not hold otherwise; the profiler takes it only while it records."""
         steps = max(self.traced, 1)
         backwards, skipped, samples = (after - before for before, after in zip(self.at_begin, self.at_end))
-        return {
+        metadata = {
             "untraced_step_ms": [round(ms, 3) for ms in watch.untraced_ms()],
             "steps_per_epoch": watch.steps_per_epoch(),
             "epoch_step_ms": [round(ms, 3) for ms in watch.epoch_step_ms],
@@ -196,6 +385,7 @@ class Tracing(Task):
             "loaders": watch.loader_settings(),
             "happenings": self.happenings,
         }
+        self.profiler.add_metadata_json("walkthrough", json.dumps(metadata))
 
     def _catch_sigterm(self) -> None:
         """Let SIGTERM end the program by SystemExit while it is traced, so that what there is is written."""
@@ -211,9 +401,9 @@ class Tracing(Task):
         self._handler = None
 
 
-def _counts(watch: Watch | None) -> tuple[int, int, int]:
+def _counts(watch: Watch) -> tuple[int, int, int]:
     """Backward passes, skipped steps and samples so far; 0 samples where they are not known."""
-    return (watch.backwards, watch.skipped, watch.samples() or 0) if watch else (0, 0, 0)
+    return watch.backwards, watch.skipped, watch.samples() or 0
 
 
 def _is_whole(path: str) -> bool:

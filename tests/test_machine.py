@@ -1,15 +1,15 @@
-"""How OpenMP's threads wait: set before torch is imported, unless the user chose, and named in a run's notes."""
+"""How OpenMP's threads wait and whether glibc keeps freed memory: set unless the user chose, named in a run's notes."""
 
 import os
+import platform
 
 import pytest
 import torch
-from support import NAMES, STEPS, run_program
+from support import NAMES, ROOT, STEPS, run_program
 from test_session import options
 
-from common import session
-from walkthrough.results import environment as machine
-from walkthrough.results.environment import SHORT_SPIN
+from common import machine, session
+from common.machine import SHORT_SPIN
 
 # What OpenMP's library reads when it is loaded is seen in the environment at the moment at which torch is imported.
 AT_IMPORT = """
@@ -69,3 +69,30 @@ def test_a_run_on_a_cpu_notes_how_they_wait(nothing_chosen, monkeypatch, tmp_pat
     [first, *_] = session._notes("09_small", options(tmp_path), torch.device("cpu"), None)
     assert first == machine.openmp_waiting()
     assert machine.openmp_waiting() not in session._notes("09_small", options(tmp_path), torch.device("cuda"), None)
+
+
+KEPT = "import sys; from common.machine import keep_freed_memory as keep; "
+KEPT += "print(keep(), 'torch' in sys.modules)"
+
+
+def kept(**environment):
+    """What `keep_freed_memory` says in a new process, and whether torch is imported there."""
+    finished = run_program("-c", KEPT, cwd=ROOT, **environment)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
+
+
+def test_glibc_keeps_freed_memory_unless_the_user_chose(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("MALLOC_"):
+            monkeypatch.delenv(name)
+    assert kept() == [str(platform.libc_ver()[0] == "glibc"), "False"]
+    assert kept(MALLOC_ARENA_MAX=4) == ["False", "False"]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_run_on_a_cpu_notes_that_it_is_kept(monkeypatch, tmp_path, keeps):
+    monkeypatch.setattr(machine, "keep_freed_memory", lambda: keeps)
+    notes = {kind: session._notes("09_small", options(tmp_path), torch.device(kind), None) for kind in ("cpu", "cuda")}
+    assert (machine.KEEPS_FREED_MEMORY in notes["cpu"]) is keeps
+    assert machine.KEEPS_FREED_MEMORY not in notes["cuda"]

@@ -8,10 +8,10 @@ import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from walkthrough.results.errors import printable
+from walkthrough.results.result import GpuClocks
 
 if TYPE_CHECKING:  # what reads results starts without torch
     import torch
@@ -38,24 +38,6 @@ REASONS = {
     0x40: "temperature (hardware)",
     0x80: "power brake",
 }
-
-
-@dataclass(frozen=True)
-class GpuClocks:
-    """Medians over the samples, but the lowest clock and the highest temperature; None for what is not told.
-
-    samples: how many. sm_mhz, sm_mhz_lowest, sm_mhz_limit: the multiprocessors' clock, and the highest that this GPU
-    has. power_watts, power_limit_watts. temperature: degrees Celsius. slowed_by: values of `REASONS` that were given.
-    """
-
-    samples: int
-    sm_mhz: float | None
-    sm_mhz_lowest: float | None
-    sm_mhz_limit: float | None
-    power_watts: float | None
-    power_limit_watts: float | None
-    temperature: float | None
-    slowed_by: list[str]
 
 
 class GpuWatch:
@@ -189,31 +171,6 @@ def clocks(printed: str) -> GpuClocks | None:
         power_limit_watts=_over(statistics.median, power_limit),
         temperature=_over(max, temperature),
         slowed_by=[reason for bit, reason in REASONS.items() if bits & bit],
-    )
-
-
-def over_runs(runs: Sequence[GpuClocks | None]) -> GpuClocks | None:
-    """The `GpuClocks` of several runs: medians over the runs, of clocks the lowest and the limit's highest.
-
-    The highest temperature, every reason once, all samples. None where any run lacks them, and so for each value.
-    """
-    known = [clocks for clocks in runs if clocks]
-    if not known or len(known) < len(runs):
-        return None
-
-    def over(summary: Callable[[Sequence[float]], float], pick: Callable[[GpuClocks], float | None]) -> float | None:
-        values = [pick(clocks) for clocks in known]
-        return None if None in values else _over(summary, values)
-
-    return GpuClocks(
-        samples=sum(clocks.samples for clocks in known),
-        sm_mhz=over(statistics.median, lambda c: c.sm_mhz),
-        sm_mhz_lowest=over(min, lambda c: c.sm_mhz_lowest),
-        sm_mhz_limit=over(max, lambda c: c.sm_mhz_limit),
-        power_watts=over(statistics.median, lambda c: c.power_watts),
-        power_limit_watts=over(statistics.median, lambda c: c.power_limit_watts),
-        temperature=over(max, lambda c: c.temperature),
-        slowed_by=list(dict.fromkeys(reason for clocks in known for reason in clocks.slowed_by)),
     )
 
 

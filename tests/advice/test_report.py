@@ -1,8 +1,6 @@
 """A trace's report: numbers per step, of the steps that the advice is about, with the gaps in the timeline."""
 
-import io
 import json
-import os
 import re
 
 import pytest
@@ -10,7 +8,6 @@ from support import ROOT
 from support.trace_builder import TraceBuilder, two_steps
 
 from walkthrough.advice.comparison import waits
-from walkthrough.advice.digest import serve
 from walkthrough.advice.report import as_json, report, tables
 from walkthrough.trace import communication
 from walkthrough.trace.analysis import analyze
@@ -135,44 +132,6 @@ def test_what_was_recorded_beside_the_events_is_said(of):
     numbers = of(builder)
     assert numbers["recorded"][0].startswith("untraced: 500.0 µs in the one step before tracing")
     assert numbers["samples_per_step"] == 32
-
-
-@pytest.fixture
-def served(monkeypatch):
-    monkeypatch.setattr("walkthrough.advice.digest.has_taken_much_memory", lambda: False)  # other tests here have
-    return _served
-
-
-def _served(*questions):
-    """The answers of `serve`."""
-    answers = io.BytesIO()
-    serve(io.BytesIO(b"".join(json.dumps(words).encode() + b"\n" for words in questions)), answers)
-    return [json.loads(line) for line in answers.getvalue().splitlines()]
-
-
-def test_a_file_whose_name_is_not_utf8_is_read(tmp_path, served):
-    path = tmp_path / os.fsdecode(b"w\xff.pt.trace.json")
-    try:
-        two_steps().write(path)
-    except (OSError, UnicodeError):
-        pytest.skip("this file system takes no such name")
-    damaged = path.with_name(f"half{path.name}")
-    damaged.write_bytes(path.read_bytes()[:-50])
-    questions = ["--", str(path)], ["--lanes", "--", str(damaged)], ["--", str(damaged)], ["--", f"{path}x"]
-    *found, missing = served(*questions)
-    assert [answer["reason"] for answer in found] == [""] * 3
-    assert found[0]["content"]["file"] == "w?.pt.trace.json"
-    for answer in found[1:]:
-        assert "halfw?.pt.trace.json is cut off" in answer["content"]["warnings"][0]
-    assert "No such file" in missing["reason"]
-    assert missing["lasting"]
-
-
-def test_a_question_that_is_none_fails_for_good_and_the_next_is_answered(tmp_path, served):
-    path = str(two_steps().write(tmp_path / "made.json"))
-    none, answer = served(["--first", "one", "--", path], ["--", path])
-    assert (none["content"], none["lasting"]) == (None, True)
-    assert answer["content"]["kernel_count"] == 1
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)

@@ -21,7 +21,7 @@ def displayed(path):
     """The figures and views of one trace with our patches, parsed in this process (which they patch) once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
-        importlib.import_module("walkthrough.tensorboard.parser")  # which patches the plugin's parser
+        importlib.import_module("walkthrough.tensorboard.profiler_parser")  # which patches the plugin's parser
         return json.loads(json.dumps(_figures_and_views(path)))
 
 

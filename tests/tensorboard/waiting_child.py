@@ -1,6 +1,6 @@
-"""A child that reads nothing: `python tests/board/waiting_child.py FOLDER [NICE]`.
+"""A child that reads nothing: `python waiting_child.py FOLDER NICE`.
 
-It adds the path that each question names to FOLDER/asked[NICE], a line, and answers once FOLDER/go[NICE] exists.
+It adds the path that each job names to FOLDER/asked<NICE>, a line, and answers once FOLDER/go<NICE> exists.
 """
 
 import json
@@ -9,12 +9,10 @@ import time
 from pathlib import Path
 
 
-def main(folder, nice=""):
+def main(folder, nice):
     for line in sys.stdin:
-        question = json.loads(line)
-        path = question["path"] if isinstance(question, dict) else question[-1]
         with (Path(folder) / f"asked{nice}").open("a") as asked:
-            asked.write(f"{path}\n")
+            asked.write(f"{json.loads(line)['path']}\n")
         while not (Path(folder) / f"go{nice}").exists():
             time.sleep(0.01)
         print("{}", flush=True)

@@ -411,21 +411,6 @@ def test_what_holds_in_every_trace(path):
     assert [step["name"] for step in answer["steps"]] == plain["steps"]["names"]
 
 
-def test_the_command_line_takes_steps(tmp_path):
-    path = many_steps().write(tmp_path / "made.pt.trace.json")
-    command = [sys.executable, "-m", "walkthrough.advice.digest", "--lanes"]
-    run = subprocess.run(
-        [*command, "--first", "2", "--last", "3", str(path)], cwd=ROOT, capture_output=True, check=True
-    )
-    loaded = json.loads(run.stdout)["loaded"]
-    assert (loaded["first"], loaded["last"]) == (2, 3)
-    refused = subprocess.run(
-        [*command, "--first", "3", "--last", "2", str(path)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert refused.returncode == 2
-    assert len(refused.stderr.splitlines()) == 1
-
-
 ARGUMENTS = {
     "Input Dims": [[32, 64], [64, 8], []],
     "Input type": ["float", "float", ""],

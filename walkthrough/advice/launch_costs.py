@@ -20,8 +20,8 @@ MANY_KERNELS = 50  # of a step, or of an optimizer's: a fused one has a few
 # An optimizer that costs more than its kernels show: so many of all kernels, and so much of the step on the CPU.
 MANY, COSTLY = 0.2, 0.05
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
-_INFERENCE = "no backward pass and no optimizer ran: inference"
 CALLS_PER_LAUNCH = 3  # a compiled launch takes as long on the CPU as that many bare calls of the driver
+_INFERENCE = "no backward pass and no optimizer ran: inference"
 
 
 def bigger_batch(a: Analysis) -> Evidence:

@@ -7,11 +7,10 @@ import numpy as np
 from msgspec import to_builtins
 from msgspec.structs import asdict
 
-from walkthrough.advice import wording
+from walkthrough.advice import verdict
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.evidence import Finding
 from walkthrough.advice.gains import advise, longest_gap
-from walkthrough.advice.verdict import gain_text
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import sequences, ways_to_communicate_less
 from walkthrough.trace.idle import Idle
@@ -42,7 +41,7 @@ def report(analysis: Analysis, name_width: int = NAME_WIDTH) -> dict[str, Any]:
     `--json` shows. name_width: letters of the kernels' short names.
     """
     a, trace, steps, typical = analysis, analysis.trace, analysis.steps, analysis.typical
-    advised, divisor, recording = advise(a), wording.count(a), trace.recording
+    advised, divisor, recording = advise(a), verdict.divisor(a), trace.recording
     return _finite(
         {
             "file": str(trace.file),
@@ -50,7 +49,7 @@ def report(analysis: Analysis, name_width: int = NAME_WIDTH) -> dict[str, Any]:
             "warnings": list(trace.warnings),
             "partial": trace.partial,
             "sampled": typical.workload.recorded < 1,
-            "recorded": wording.recorded(a),
+            "recorded": verdict.recorded(a),
             "recording": None if recording is None else to_builtins(recording),
             "samples_per_step": recording.samples_per_step if recording else None,
             "rank": _rank(a),
@@ -75,9 +74,9 @@ def report(analysis: Analysis, name_width: int = NAME_WIDTH) -> dict[str, Any]:
                 "undecided": divisor < len(typical.steps.names),
             },
             "two_steps": _two_steps(typical) if divisor < len(typical.steps.names) else [],
-            "per": wording.per_step(a),
-            "of_steps": wording.steps(a),
-            "of_which_steps": wording.of_which_steps(a),
+            "per": verdict.per_step(a),
+            "of_steps": verdict.of_steps(a),
+            "of_which_steps": verdict.of_which_steps(a),
             "gpus": [asdict(gpu) | {"unsure": a.tensor_cores.unknown.get(gpu.id, 0.0)} for gpu in a.gpus],
             "has_gpu": bool(a.gpus or trace.properties or typical.workload.is_blind),
             "matrix_units": unit_name(trace),
@@ -91,11 +90,11 @@ def report(analysis: Analysis, name_width: int = NAME_WIDTH) -> dict[str, Any]:
             "predictions": {item.step: _gains(item) for item in advised.costs if item.step},
             "verdict": advised.verdict,
             "words": {
-                "device": wording.device(a),
-                "roles": wording.ROLES | ({} if a.gpus else wording.ROLES_WITHOUT_GPU),
-                "causes": wording.CAUSES_OF_IDLE,
-                "gaps": [wording.gaps(a, idle) for idle in typical.idle],
-                "gains": [wording.gain_without(finding) for finding in advised.findings],
+                "device": verdict.device(a),
+                "roles": verdict.ROLES | ({} if a.gpus else verdict.ROLES_WITHOUT_GPU),
+                "causes": verdict.CAUSES_OF_IDLE,
+                "gaps": [verdict.gaps(a, idle) for idle in typical.idle],
+                "gains": [verdict.gain_without(finding) for finding in advised.findings],
             },
             "all_steps": _all_steps(a),
         }
@@ -115,7 +114,7 @@ def tables(analysis: Analysis) -> dict[str, Any]:
         "us": steps.duration[:MAX_STEPS].tolist(),
         "roles_us": dict(zip(ROLES, steps.breakdown.tolist(), strict=True)) if few else {},
     }
-    result |= _names(a.typical, wording.count(a), ALL_NAMES, NAME_WIDTH) | {
+    result |= _names(a.typical, verdict.divisor(a), ALL_NAMES, NAME_WIDTH) | {
         "file": a.trace.file.name.encode(errors="replace").decode(),  # it need not be UTF-8
         "rank": None if a.trace.rank is None else result["rank"],
         "collectives": {} if a.trace.rank is None else sequences(a.trace, steps),
@@ -230,7 +229,7 @@ def _rank(a: Analysis) -> dict[str, Any]:
 
 
 def _outlier(outlier: Outlier) -> dict[str, Any]:
-    words = {"doing": outlier.doing, "remedy": outlier.remedy, "why": wording.why_outlier(outlier)}
+    words = {"doing": outlier.doing, "remedy": outlier.remedy, "why": verdict.why_outlier(outlier)}
     return outlier.as_json() | words
 
 
@@ -289,7 +288,7 @@ def _advice(a: Analysis, item: Advice) -> dict[str, Any]:
 
 def _gains(item: Advice) -> dict[str, Any]:
     return {
-        "gain": gain_text(item),
+        "gain": verdict.gain_text(item),
         "predicted_gain": item.predicted_gain,
         "estimated_gain": item.estimated_gain,
     }

@@ -1,39 +1,55 @@
 """The Walkthrough tab: what the server sends to the page in static/, all of it read-only."""
 
 import gzip
+import ipaddress
 import json
 import logging
-from collections.abc import Callable, Collection
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import msgspec
 from tensorboard.backend import http_util
 from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
+from werkzeug.wsgi import wrap_file
 
+from walkthrough.advice import comparison
 from walkthrough.compare import compare, gpu_memory, published, roofs, statistics
 from walkthrough.compare.statistics import Rounds
 from walkthrough.compare.summary import intervals, notes_of, prediction, summary
+from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
-from walkthrough.tensorboard import hosts, offline, ranks
-from walkthrough.tensorboard.download import download
-from walkthrough.tensorboard.runs import Run, Runs, roots_of
-from walkthrough.tensorboard.store import ANY_STEPS, Kind, Steps, Store
+from walkthrough.tensorboard import profiler_pages
+from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cache_folder
+from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
+from walkthrough.tensorboard.worker import Kind
+from walkthrough.trace.chrome_trace import of_training
+from walkthrough.trace.units import micro_sign
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
 
 log = logging.getLogger("walkthrough")
 PAGE = {  # the tab's own files: {route: content type}
-    f"/{file.name}": offline.CONTENT_TYPES[file.suffix]
-    for file in sorted(offline.STATIC.iterdir())
-    if file.name not in offline.OWN_FILES
+    f"/{file.name}": profiler_pages.CONTENT_TYPES[file.suffix]
+    for file in sorted(profiler_pages.STATIC.iterdir())
+    if file.name not in profiler_pages.OWN_FILES
 }
+WORKERS = min(4, usable_cores())  # children that read traces
+DISK_LIMIT = 256 * 2**20  # bytes of kept answers
 READ_AHEAD = 40  # runs whose traces are read before the page asks for them
 A_DAY = 24 * 3600  # s
+HOSTS_VARIABLE = "WALKTHROUGH_HOSTS"  # names that are answered besides, with commas; "*": every name
+MOST_RANKS = 64  # traces that are compared: each is read
 RESULT_FIELDS = (
     *("step", "device_type", "model", "batch_size", "samples_per_second", "step_ms"),
     *("peak_memory_bytes", "batch_bytes"),
@@ -41,7 +57,7 @@ RESULT_FIELDS = (
 
 ORIGINAL = {"device": published.DEVICE, "model": published.MODEL, "relative": published.RELATIVE}
 
-Answer = Callable[[wrappers.Request], "dict[str, Any] | wrappers.Response"]
+Route = Callable[[wrappers.Request], "dict[str, Any] | wrappers.Response"]
 
 
 class WalkthroughPlugin(base_plugin.TBPlugin):
@@ -50,7 +66,8 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
     plugin_name = "walkthrough"
 
     def __init__(self, context: base_plugin.TBContext) -> None:
-        self.runs, self.store, self.flags = Runs(roots_of(context)), Store(), context.flags
+        self.runs, self.flags = Runs(roots_of(context)), context.flags
+        self.answers = Answers(Kept(cache_folder(), DISK_LIMIT, ".json.gz"), WORKERS)
 
     def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
         """The WSGI app of each route."""
@@ -59,7 +76,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         apps = {route: _app(answer) for route, answer in data.items()}
         apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
         apps |= {"/plotly.min.js": _app(_plotly)}
-        return {route: hosts.guarded(app, self.flags) for route, app in apps.items()}
+        return {route: guarded(app, self.flags) for route, app in apps.items()}
 
     def is_active(self) -> bool:
         """True where there is a run to show."""
@@ -76,7 +93,8 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         """
         runs = self.runs.latest(newest=True)
         for run in [run for run in runs.values() if run.traces][:READ_AHEAD]:
-            self.store.get("digest", run.trace(), urgent=False)
+            with suppress(OSError):  # it vanishes meanwhile
+                self.answers.ask(Question.of("digest", run.trace()), urgent=False)
         rows = [
             {
                 "name": printable(run.name),
@@ -89,7 +107,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
             }
             for run in runs.values()
         ]
-        return {"runs": rows, "reading": self.store.reading}
+        return {"runs": rows, "reading": self.answers.reading}
 
     def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
         """{"ladders": [{title, baseline, rows, …}], "original": {device, model, relative}, "problems": [text]}.
@@ -149,28 +167,39 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return self._answer_of_trace(request, "digest")
 
     def _ranks(self, request: wrappers.Request) -> dict[str, Any]:
-        """Argument run. {"state": "ready", …}: see `ranks.compared`; "reading" while a rank's trace is read."""
-        return ranks.compared(self.runs.run(request.args.get("run", "")), self.store)
+        """Argument run. {"state": "ready", …}: see `compared`; "reading" while a rank's trace is read."""
+        return compared(self.runs.run(request.args.get("run", "")), self.answers)
 
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
         """The same for the timeline's lanes, see trace/timeline/lanes.py. Arguments first, last: steps."""
         first, last = (_index(request.args.get(name), name) for name in ("first", "last"))
         if last is not None and last < (first or 0):
             raise InputError(f"last: step {last} is before step {first}")
-        return self._answer_of_trace(request, "lanes", (first, last))
+        return self._answer_of_trace(request, "lanes", first, last)
 
     def _trace(self, request: wrappers.Request) -> wrappers.Response:
         """Arguments run, trace. The file itself."""
-        return download(request, self.runs.trace(request.args.get("run", ""), request.args.get("trace")))
+        return download(request, self._path(request))
+
+    def _path(self, request: wrappers.Request) -> Path:
+        """The trace that a request names. Raises InputError where there is none."""
+        return self.runs.run(request.args.get("run", "")).trace(request.args.get("trace"))
 
     def _answer_of_trace(
-        self, request: wrappers.Request, kind: Kind, steps: Steps = ANY_STEPS
+        self, request: wrappers.Request, kind: Kind, *steps: int | None
     ) -> "dict[str, Any] | wrappers.Response":
-        path = self.runs.trace(request.args.get("run", ""), request.args.get("trace"))
-        state, answer = self.store.get(kind, path, steps=steps)
+        path = self._path(request)
+        state, answer = _answer(self.answers, kind, path, steps)
         if state != "ready":
-            return {"state": state, "reason": answer, "reading": self.store.reading}
+            return {"state": state, "reason": answer, "reading": self.answers.reading}
         return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
+
+
+def _answer(answers: Answers, kind: Kind, path: Path, steps: tuple[int | None, ...] = ()) -> Answer:
+    try:
+        return answers.get(Question.of(kind, path, steps))
+    except OSError as error:
+        return "failed", f"cannot read {path.name}: {error.strerror}"
 
 
 def _index(text: str | None, name: str) -> int | None:
@@ -225,7 +254,7 @@ def _ratio(ratio: statistics.Ratio) -> dict[str, Any]:
     return asdict(ratio) | {"resolved": ratio.resolved, "text": str(ratio)}
 
 
-def _app(answer: Answer) -> "WSGIApplication":
+def _app(answer: Route) -> "WSGIApplication":
     """A WSGI app of `answer(request)`: a dict is sent as JSON. Refuses POST, never sends a traceback."""
 
     @wrappers.Request.application
@@ -248,9 +277,9 @@ def _json(request: wrappers.Request, value: dict[str, Any], code: int = 200) -> 
     return http_util.Respond(request, json.dumps(value, allow_nan=False), "application/json", code=code)
 
 
-def _file(route: str, content_type: str) -> Answer:
+def _file(route: str, content_type: str) -> Route:
     def answer(request: wrappers.Request) -> wrappers.Response:
-        content = (offline.STATIC / route[1:]).read_bytes()
+        content = (profiler_pages.STATIC / route[1:]).read_bytes()
         return http_util.Respond(request, content, content_type)
 
     return answer
@@ -265,5 +294,133 @@ def _plotly(request: wrappers.Request) -> wrappers.Response:
 
 @cache
 def _gzipped_plotly() -> bytes | None:
-    script = offline.plotly_js()
+    script = profiler_pages.plotly_js()
     return script and gzip.compress(script, 6)
+
+
+def host_of(header: str) -> str:
+    """The host in a Host header, without port and brackets, in lower case."""
+    header = header.strip().lower()
+    host = header[1:].partition("]")[0] if header.startswith("[") else header.partition(":")[0]
+    return host.removesuffix(".")
+
+
+def is_local(host: str) -> bool:
+    """True for "localhost", 127.0.0.0/8 and ::1."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_allowed(header: str, served: str | None, bind_all: bool, allowed: Iterable[str] = ()) -> bool:
+    """True where a request with this Host header is answered.
+
+    served: the value of --host, None without it. bind_all: whether --bind_all was given. allowed: names besides.
+    Whoever has TensorBoard serve other machines has opened it deliberately: then every name is answered.
+    """
+    serves_others = bind_all or (bool(served) and not is_local(host_of(str(served))) and served != "::1")
+    host, names = host_of(header), {name.strip().lower() for name in allowed}
+    return serves_others or not host or is_local(host) or host in names or "*" in names
+
+
+def guarded(app: "WSGIApplication", flags: Any) -> "WSGIApplication":
+    """The same WSGI app; 403 and one line for other Host headers than `is_allowed`. flags: TensorBoard's, or None."""
+    served, bind_all = getattr(flags, "host", None), bool(getattr(flags, "bind_all", False))
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Any:
+        header = environ.get("HTTP_HOST", "")
+        if is_allowed(header, served, bind_all, os.environ.get(HOSTS_VARIABLE, "").split(",")):
+            return app(environ, start_response)
+        return _refused(host_of(header), start_response)
+
+    return answer
+
+
+def _refused(host: str, start_response: Callable[..., Any]) -> list[bytes]:
+    name = "".join(letter for letter in host if letter.isascii() and (letter.isalnum() or letter in ".-_"))[:100]
+    text = (
+        f"TensorBoard serves this machine alone and was asked as {name!r}: open it as localhost, or, where that name "
+        f"is yours (a proxy of Jupyter or Colab), set {HOSTS_VARIABLE}={name} before you start TensorBoard.\n"
+    ).encode()
+    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text)))]
+    start_response("403 Forbidden", [*headers, ("X-Content-Type-Options", "nosniff")])
+    return [text]
+
+
+def download(request: wrappers.Request, path: Path) -> wrappers.Response:
+    """The file, chunk by chunk. Raises InputError where it cannot be read, or is a link by now."""
+    try:
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        file = os.fdopen(os.open(path, flags), "rb")  # the server closes it
+    except OSError as error:
+        raise InputError(f"cannot read {path.name}: {error.strerror}") from error
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise InputError(f"cannot read {path.name}: no plain file")
+    gzipped = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    return wrappers.Response(
+        wrap_file(request.environ, file),
+        content_type="application/gzip" if gzipped else "application/json",
+        headers={
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.name, errors='replace')}",
+            "Content-Length": str(status.st_size),
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-cache, must-revalidate",
+        },
+        direct_passthrough=True,
+    )
+
+
+class _Report(msgspec.Struct):
+    """What is used of a trace's numbers; see `report.tables`."""
+
+    rank: dict[str, Any] | None
+    collectives: dict[str, dict[str, list[float]]]
+    partial: bool
+    sampled: bool
+    typical: dict[str, Any]
+    verdict: str
+
+
+_decode = msgspec.json.Decoder(_Report).decode
+
+
+def compared(run: Run, answers: Answers) -> dict[str, Any]:
+    """{"state": "reading", "reading": n} until all traces are read, then the comparison.
+
+    ranks: [{rank, trace, step_us, parts_us, …, wait_us or null}]; difference, advice: texts, as `explain` prints them;
+    straggler: its rank or null; verdict: of that rank, else of the slowest; problems: which traces are left out, and
+    why; no_waits: why the ranks' waits are not known, "" where they are.
+    """
+    paths = of_training(list(run.traces.values()))
+    digests = [(path, *_answer(answers, "digest", path)) for path in paths[:MOST_RANKS]]
+    if any(state == "reading" for _, state, _ in digests):
+        return {"state": "reading", "reading": answers.reading}
+    problems = [f"only the newest {MOST_RANKS} of {len(paths)} traces are compared"] if len(paths) > MOST_RANKS else []
+    newest: dict[int, tuple[str, _Report]] = {}
+    for path, state, answer in digests:
+        name = printable(path.name)
+        if state != "ready" or not isinstance(answer, bytes):
+            problems.append(f"{name} is left out: {answer}")
+            continue
+        report = _decode(gzip.decompress(answer))
+        if report.rank is None:
+            problems.append(f"{name} is left out: it names no rank")
+        elif report.partial:
+            problems.append(f"{name} is left out: a part of it is missing")
+        elif report.rank["rank"] not in newest:  # the newest first
+            newest[report.rank["rank"]] = path.name, report
+    return {"state": "ready", "problems": problems} | _compared(dict(sorted(newest.items())))
+
+
+def _compared(newest: dict[int, tuple[str, _Report]]) -> dict[str, Any]:
+    """newest: {rank: (file, its numbers)}."""
+    if not newest:
+        return {"ranks": [], "difference": "", "advice": "", "straggler": None, "verdict": "", "no_waits": ""}
+    complete = not any(report.sampled for _, report in newest.values())
+    both = comparison.ranks({rank: msgspec.structs.asdict(report) for rank, (_, report) in newest.items()}, complete)
+    rows = [row | {"trace": newest[row["rank"]][0]} for row in both["ranks"]]
+    return both | {"ranks": rows, "advice": micro_sign(both["advice"])}

@@ -8,7 +8,7 @@ import stat
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,7 +29,70 @@ SCAN_SECONDS = 0.5  # that a question for the newest waits for a search: most fo
 HEADER_BYTES = 2**18  # of a trace, in which its header names its rank
 MAX_RESULT_BYTES = 2**22  # of a result.json
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,1000}?"rank"\s*:\s*(\d+)')
-REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9.+-]+://")  # s3://, gs://: these are not read
+REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9.+-]+://")  # s3://, gs://: the Walkthrough tab does not read these
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder with traces or a result. name: its path below the log folder, with "/". files: those, by name."""
+
+    name: str
+    path: Path
+    files: dict[str, os.stat_result]
+
+    @property
+    def traces(self) -> dict[str, os.stat_result]:
+        """The traces among the files."""
+        return {file: status for file, status in self.files.items() if file != record.FILE}
+
+
+def folders_below(roots: Iterable[tuple[str, str]]) -> Iterator[Folder]:
+    """The folders below some log folders, but no hidden ones. roots: [(the begin of their names, path)].
+
+    Links are not followed: no file outside the log folders is ever read, but a log folder itself may be a link.
+    """
+    for prefix, path in roots:
+        root = Path(path).resolve()
+        for number, (folder, subfolders, names) in enumerate(os.walk(root)):
+            if number == MAX_FOLDERS:
+                break
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+            if files := _plain_files(folder, names):
+                below = Path(folder).relative_to(root).parts
+                name = "/".join([*filter(None, [prefix]), *below]) or root.name or str(root)
+                yield Folder(name, Path(folder), files)
+
+
+def _plain_files(folder: str, names: Iterable[str]) -> dict[str, os.stat_result]:
+    """Those that are traces or a result: no hidden ones, no links, no pipes that would block the reader."""
+    files = {}
+    for name in names:
+        if name == record.FILE or (name.endswith((".trace.json", ".trace.json.gz")) and not name.startswith(".")):
+            with suppress(OSError):  # it vanishes meanwhile, or the folder may not be read
+                status = os.lstat(os.path.join(folder, name))
+                if stat.S_ISREG(status.st_mode):
+                    files[name] = status
+    return files
+
+
+def roots_of(context: TBContext) -> list[tuple[str, str]]:
+    """[(name, path)] of the local log folders that TensorBoard was started with, read as TensorBoard reads them."""
+    spec = getattr(context.flags, "logdir_spec", "") if context.flags else ""
+    if not spec:  # an empty logdir is no folder: as a path it would be TensorBoard's working directory
+        return [("", context.logdir)] if context.logdir and not REMOTE.match(context.logdir) else []
+    roots = []
+    for number, part in enumerate(filter(None, spec.split(",")), start=1):
+        named = ":" in part and not REMOTE.match(part) and part[0] != "/" and not os.path.splitdrive(part)[0]
+        name, _, path = part.partition(":") if named else (str(number), "", part)
+        if path and not REMOTE.match(path):
+            roots.append((name, os.path.expanduser(path)))
+    return roots
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names with the numbers in them as numbers: run2 before run10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part), part) if at % 2 else (1, 0, part) for at, part in enumerate(parts) if part]
 
 
 @dataclass(frozen=True)
@@ -64,20 +127,22 @@ class Run:
             return {}
         files = record.run_files(self.folder)
         with suppress(OSError, InputError):
-            if all(_is_file(file, MAX_RESULT_BYTES) for file in files):
-                return compare.rounds_in(files)
+            for file in files:
+                status = file.lstat()
+                if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_RESULT_BYTES:
+                    return {}
+            return compare.rounds_in(files)
         return {}
 
 
 class Runs:
     """The runs below some log folders, searched again every few seconds, in a thread. Thread-safe.
 
-    roots: [(name, path)]; with more than one, a run's name begins with its root's. Links are not followed: no file
-    outside the folders is ever read.
+    roots: [(name, path)]; with more than one, a run's name begins with its root's.
     """
 
     def __init__(self, roots: list[tuple[str, str]]) -> None:
-        self.roots = [(name, Path(path).resolve()) for name, path in roots]
+        self.roots = roots if len(roots) > 1 else [("", path) for _, path in roots]
         self._lock, self._scanning, self._scanned_at = threading.Lock(), False, -math.inf
         self._runs: dict[str, Run] = {}
         self._first_scan, self._scan_ended = threading.Event(), threading.Event()
@@ -99,7 +164,8 @@ class Runs:
 
     def _rescan(self) -> None:
         try:
-            self._runs = dict(sorted(self._scan(), key=lambda named: natural(named[0])))
+            runs = sorted(filter(None, map(_run, folders_below(self.roots))), key=lambda run: natural(run.name))
+            self._runs = {run.name: run for run in runs}
         finally:
             self._scanned_at, self._scanning = time.monotonic(), False
             self._first_scan.set()
@@ -112,76 +178,28 @@ class Runs:
             raise InputError(f"no run {name!r} here")
         return run
 
-    def trace(self, name: str, file: str | None = None) -> Path:
-        """The path of a run's trace: `file`, else that of its result, else the newest.
 
-        Raises InputError where there is no such run or trace.
-        """
-        return self.run(name).trace(file)
-
-    def _scan(self) -> Iterator[tuple[str, Run]]:
-        for prefix, root in self.roots:
-            for number, (folder, subfolders, files) in enumerate(os.walk(root)):
-                subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-                if number == MAX_FOLDERS:
-                    break
-                name = _name(prefix, root, Path(folder), len(self.roots) > 1)
-                with suppress(OSError):  # a folder that may not be read, or that vanishes meanwhile
-                    if run := _run(Path(folder), files, name):
-                        yield run.name, run
-
-
-def roots_of(context: TBContext) -> list[tuple[str, str]]:
-    """[(name, path)] of the local log folders that TensorBoard was started with, read as TensorBoard reads them."""
-    spec = getattr(context.flags, "logdir_spec", "") if context.flags else ""
-    if not spec:  # an empty logdir is no folder: as a path it would be TensorBoard's working directory
-        return [("", context.logdir)] if context.logdir and not REMOTE.match(context.logdir) else []
-    roots = []
-    for number, part in enumerate(filter(None, spec.split(",")), start=1):
-        named = ":" in part and not REMOTE.match(part) and part[0] != "/" and not os.path.splitdrive(part)[0]
-        name, _, path = part.partition(":") if named else (str(number), "", part)
-        if path and not REMOTE.match(path):
-            roots.append((name, os.path.expanduser(path)))
-    return roots
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """A key that sorts names with the numbers in them as numbers: run2 before run10."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(0, int(part), part) if at % 2 else (1, 0, part) for at, part in enumerate(parts) if part]
-
-
-def _name(prefix: str, root: Path, folder: Path, several_roots: bool) -> str:
-    below = folder.relative_to(root).as_posix()
-    parts = [prefix] if several_roots and prefix else []
-    parts += [below] if below != "." else []
-    return "/".join(parts) or root.name or str(root)
-
-
-def _run(folder: Path, files: list[str], name: str) -> Run | None:
+def _run(folder: Folder) -> Run | None:
     """The run in a folder; None where the folder holds none."""
-    traces = [file for file in files if file.endswith((".trace.json", ".trace.json.gz")) and not file.startswith(".")]
-    traces = [file for file in traces if _is_file(folder / file)]
     result = problem = None
-    if record.FILE in files and _is_file(folder / record.FILE, MAX_RESULT_BYTES):
+    if record.FILE in folder.files and folder.files[record.FILE].st_size <= MAX_RESULT_BYTES:
         try:
-            result = record.read_result(folder / record.FILE)
+            result = record.read_result(folder.path / record.FILE)
         except InputError as error:
             problem = str(error)
-    if not traces and result is None and problem is None:
+    versions: dict[Path, str] = {}
+    if statuses := folder.traces:
+        with suppress(OSError):  # the folder may vanish meanwhile
+            newest_first = [path for path in traces_in(folder.path) if path.name in statuses]
+            versions = {
+                path: f"{statuses[path.name].st_size} {statuses[path.name].st_mtime_ns}" for path in newest_first
+            }
+    if not versions and result is None and problem is None:
         return None
-    newest_first = [path.name for path in traces_in(folder) if path.name in traces] if traces else []
-    known: dict[Path, str] = {}
-    for file in newest_first:
-        with suppress(OSError):  # it vanishes meanwhile
-            status = (folder / file).stat()
-            known[folder / file] = f"{status.st_size} {status.st_mtime_ns}"
-    if not known and result is None and problem is None:
-        return None
-    training = of_training(list(known)) if len(known) > 1 else []
-    ranks = {_rank(path, known[path]) for path in training} - {None}
-    paths = {path.name: path for path in known}
-    return Run(name, folder, paths, result, problem, list(known.values()), len(ranks) > 1)
+    training = of_training(list(versions)) if len(versions) > 1 else []
+    ranks = {_rank(path, versions[path]) for path in training} - {None}
+    traces = {path.name: path for path in versions}
+    return Run(folder.name, folder.path, traces, result, problem, list(versions.values()), len(ranks) > 1)
 
 
 @lru_cache(10_000)
@@ -194,12 +212,3 @@ def _rank(path: Path, version: str) -> int | None:
         found = _RANK.search(begin)
         return int(found[1]) if found else None
     return None
-
-
-def _is_file(path: Path, max_bytes: float = math.inf) -> bool:
-    """True for a plain file: no link, no pipe that would block the reader. False where it vanishes meanwhile."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_size <= max_bytes

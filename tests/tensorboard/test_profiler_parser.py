@@ -8,11 +8,12 @@ from support import ROOT
 from support.by_tensorboard import displayed, displayed_unpatched
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.tensorboard.translation import COLLECTIVE, translated
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.steps import ROLES
 
 pytest.importorskip("torch_tb_profiler")
+from walkthrough.tensorboard.profiler_parser import COLLECTIVE, translated
+
 RECORDED = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))
 OTHERS = sorted((ROOT.parent / "shared" / "traces").glob("*.json.gz"))
 OF_2021 = [path for path in OTHERS if "resnet50" in path.name]

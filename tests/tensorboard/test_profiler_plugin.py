@@ -6,16 +6,14 @@ import shutil
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.board import PATIENCE, only_kernels
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.results import folder as results_folder
-from walkthrough.results.folder import traces_in as traces_in_of_trace
-
 pytest.importorskip("torch_tb_profiler")
-DYING = (str(Path(__file__).with_name("dying_reader.py")),)
+DYING = (str(Path(__file__).with_name("dying_worker.py")),)
 WAITING = str(Path(__file__).with_name("waiting_child.py"))
 BEHIND = 15  # how "nice" the children are that read what nobody waits for
 LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
@@ -34,14 +32,16 @@ def load(tmp_path, monkeypatch):
     """load(**options): the `Loading` of the runs in tmp_path/logs, searched once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
-        from walkthrough.tensorboard.loading import Loading
-        from walkthrough.tensorboard.traces import folders_below
+        from walkthrough.tensorboard.log_folders import folders_below
+        from walkthrough.tensorboard.profiler_plugin import Loading
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     opened = []
 
     def start(**options):
         logs = str(tmp_path / "logs")
-        found = lambda: [(os.path.basename(folder.path), folder) for folder in folders_below(logs, "0.4.3")]  # noqa: E731
+        found = lambda: [  # noqa: E731
+            (folder.name, str(folder.path), folder.traces) for folder in folders_below([("", logs)])
+        ]
         opened.append(Loading(found, cache=options.pop("cache", tmp_path / "cache"), **options))
         opened[-1].search()
         return opened[-1]
@@ -73,7 +73,7 @@ def test_a_child_that_dies_is_not_waited_for_and_the_others_are_loaded(tmp_path,
 
 
 def test_a_run_without_one_readable_trace_is_not_offered(tmp_path, load):
-    from walkthrough.tensorboard.loading import NotReadable, Unknown
+    from walkthrough.tensorboard.profiler_plugin import NotReadable, Unknown
 
     trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
     loading = loaded(load(program=DYING))
@@ -138,7 +138,7 @@ def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp
 
 
 def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monkeypatch):
-    monkeypatch.setattr("walkthrough.tensorboard.loading.DISK_LIMIT", 1)  # byte
+    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.DISK_LIMIT", 1)  # byte
     for name in ("one", "two"):
         for worker in "abc":
             trace(tmp_path / "logs" / name / f"{worker}.pt.trace.json")
@@ -184,11 +184,11 @@ def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_rea
     loading.search()
     (failure,) = loaded(loading).failures()
     assert f"cannot be written to {tmp_path / 'nowhere'}: No such file or directory" in failure["reason"]
-    assert [until for _, until in loading._outcomes.values()] == [float("inf")]
+    assert [until for _, until in loading.answers._outcomes.values()] == [float("inf")]
 
 
 def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load, monkeypatch):
-    from walkthrough.tensorboard.loading import NotYet
+    from walkthrough.tensorboard.profiler_plugin import NotYet
 
     def asked(child, count):
         file = tmp_path / f"asked{child}"
@@ -202,7 +202,7 @@ def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natura
         with pytest.raises(NotYet):
             loading.run(name, 0)
 
-    monkeypatch.setattr("walkthrough.tensorboard.loading.READERS", 1)
+    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.READERS", 1)
     for number in (1, 2, 10, 11):
         for worker in "ab":
             trace(tmp_path / "logs" / f"run{number}" / f"{worker}.pt.trace.json")
@@ -218,12 +218,12 @@ def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natura
 
 
 def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog, monkeypatch):
-    monkeypatch.setattr("walkthrough.tensorboard.loading.RETRY_SECONDS", 0)
+    monkeypatch.setattr("walkthrough.tensorboard.answers.RETRY_SECONDS", 0)
     trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
     loading = load(program=DYING)
     for tries in (1, 2, 2):
         assert "exit code 9" in loaded(loading).failures()[0]["reason"]
-        assert loading._died
+        assert loading.answers._died
         ends = time.monotonic() + PATIENCE
         while caplog.text.count("is left out") < tries:  # it is logged after the answer
             assert time.monotonic() < ends
@@ -232,21 +232,8 @@ def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog
     assert caplog.text.count("is left out") == 2
 
 
-def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path, load):
-    from walkthrough.tensorboard.traces import folders_below
-
-    secret = trace(tmp_path / "elsewhere" / "secret.pt.trace.json")
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
-    (tmp_path / "logs" / "run" / "link.pt.trace.json").symlink_to(secret)
-    (tmp_path / "logs" / "linked").symlink_to(secret.parent)
-    (tmp_path / "also").symlink_to(tmp_path / "logs")
-    for root in ("logs", "also"):
-        (folder,) = folders_below(str(tmp_path / root), "0.4.3")
-        assert [trace.file for trace in folder.traces] == ["a.pt.trace.json"]
-
-
 def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
-    from walkthrough.tensorboard.runs import Runs
+    from walkthrough.tensorboard.log_folders import Runs
 
     for name in ("run/a", "run/.a", "run/.hidden/a", ".ipynb_checkpoints/a"):
         trace(tmp_path / "logs" / f"{name}.pt.trace.json")
@@ -255,24 +242,17 @@ def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
     assert list(run.traces) == ["a.pt.trace.json"]
 
 
-def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
-    from walkthrough.tensorboard import runs
+def test_remote_folders_are_listed_by_the_plugins_own_file_systems(monkeypatch):
+    from walkthrough.tensorboard import profiler_plugin
 
-    for name in ("a", "b"):
-        trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
-    found, traces_in = [], traces_in_of_trace
-
-    def then_vanishes(folder):
-        found.extend(traces_in(folder))
-        (folder / "b.pt.trace.json").unlink()
-        return found
-
-    monkeypatch.setattr(results_folder, "traces_in", then_vanishes)
-    (run,) = runs.Runs([("", str(tmp_path / "logs"))]).latest().values()
-    assert (len(found), list(run.traces), len(run.versions)) == (2, ["a.pt.trace.json"], 1)
-    names = ["a.pt.trace.json", "b.pt.trace.json"]  # as listed before it vanished
-    monkeypatch.setattr(results_folder, "traces_in", traces_in)
-    assert list(runs._run(tmp_path / "logs" / "run", names, "run").traces) == ["a.pt.trace.json"]
+    files = ["a.pt.trace.json", "result.json"]
+    monkeypatch.setattr(profiler_plugin.io, "walk", lambda root: [(root, [], []), (f"{root}/run", [], files)])
+    monkeypatch.setattr(profiler_plugin.io, "join", lambda *parts: "/".join(parts))
+    plugin = SimpleNamespace(logdir="s3://bucket/logs", _get_run_name=os.path.basename)
+    (_, _, nothing), (name, path, found) = profiler_plugin._folders(plugin)
+    assert (name, path, list(found), dict(nothing)) == ("run", "s3://bucket/logs/run", files, {})
+    (question,), writing = profiler_plugin._profiles_of(path, found)
+    assert (question.path, question.size, writing) == ("s3://bucket/logs/run/a.pt.trace.json", -1, set())
 
 
 def profiles(*builders, folder):
@@ -283,7 +263,7 @@ def profiles(*builders, folder):
         from torch_tb_profiler.profiler.data import RunProfileData
         from torch_tb_profiler.profiler.run_generator import RunGenerator
 
-        import walkthrough.tensorboard.parser  # noqa: F401  # it patches the plugin
+        import walkthrough.tensorboard.profiler_parser  # noqa: F401  # it patches the plugin
 
         data = [RunProfileData.parse("w", None, str(path), str(folder)) for path in paths]
         return [RunGenerator("w", None, parsed).generate_run_profile() for parsed in data]

@@ -1,8 +1,10 @@
-"""Which Host headers are answered."""
+"""The plugin by itself: which Host headers are answered; what is not said of ranks whose traces are samples."""
 
 import pytest
 
-from walkthrough.tensorboard.hosts import guarded, host_of, is_allowed
+from walkthrough.tensorboard import plugin
+from walkthrough.tensorboard.plugin import guarded, host_of, is_allowed
+from walkthrough.trace.steps import ROLES
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,23 @@ def test_a_refusal_holds_no_more_of_the_name_than_a_name_may_have(monkeypatch):
     assert text.count(b"\n") == 1
     monkeypatch.setenv("WALKTHROUGH_HOSTS", "hub.example,proxy")
     assert app({"HTTP_HOST": "proxy:80"}, None) == [b"secret"]
+
+
+def _of(rank, exposed_us, sampled):
+    parts = dict.fromkeys(ROLES, 100.0)
+    row = {"rank": rank, "step_us": 1000.0, "parts": parts, "has_gpu": True, "communicates": True}
+    row |= {"collectives_us": 500.0, "exposed_us": exposed_us, "hidden_us": 500.0 - exposed_us, "ways": "fewer bytes"}
+    collectives = {"1": {"ncclDevKernel_AllReduce": [exposed_us]}}
+    return f"rank{rank}.json", plugin._Report(row, collectives, False, sampled, {"parts_us": {}}, "a verdict")
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_who_waits_is_not_said_of_samples(sampled):
+    compared = plugin._compared({0: _of(0, 100.0, sampled), 1: _of(1, 400.0, False)})
+    waits = [row["wait_us"] for row in compared["ranks"]]
+    if sampled:
+        assert (waits, compared["straggler"], compared["advice"]) == ([None, None], None, "")
+        assert "missing" in compared["no_waits"]
+    else:
+        assert (compared["straggler"], compared["no_waits"]) == (0, "")
+        assert waits[1] > waits[0] and "rank 0" in compared["advice"]

@@ -1,0 +1,190 @@
+"""Answers about traces: the order in which they are computed, children that die, and what is kept across starts."""
+
+import gzip
+import os
+import time
+from pathlib import Path
+
+import pytest
+from support.board import PATIENCE
+
+from walkthrough.tensorboard import answers
+from walkthrough.tensorboard.answers import Answers, Kept, Question
+from walkthrough.tensorboard.worker import write_private
+
+WAITING = str(Path(__file__).with_name("waiting_child.py"))
+
+
+def until(ready):
+    """Wait until `ready()` is true; returns it."""
+    ends = time.monotonic() + PATIENCE
+    while not (answer := ready()):
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    return answer
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return Kept(tmp_path / "kept", 1000, ".json.gz")
+
+
+@pytest.fixture
+def answers_of(kept, monkeypatch):
+    """answers_of(*program): `Answers` of one child."""
+    monkeypatch.setattr(answers, "SETTLE_SECONDS", 0)
+    opened = []
+
+    def start(*program):
+        opened.append(Answers(kept, 1, program=program))
+        return opened[-1]
+
+    yield start
+    for store in opened:
+        store.close()
+
+
+def test_what_was_asked_for_last_is_read_first_and_what_nobody_waits_for_last(tmp_path, answers_of):
+    paths = {name: tmp_path / name for name in ("first", "a", "b", "c", "ahead1", "ahead2")}
+    for path in paths.values():
+        path.write_text("{}")
+    questions = {name: Question.of("digest", path) for name, path in paths.items()}
+    store = answers_of(WAITING, str(tmp_path))
+    asked = lambda: [Path(line).name for line in (tmp_path / "asked0").read_text().splitlines()]  # noqa: E731
+    store.get(questions["first"])
+    until((tmp_path / "asked0").exists)  # it is being read
+    for name in ("ahead1", "a", "b", "ahead2", "c", "first", "a", "a", "ahead1"):
+        if "ahead" in name:
+            store.ask(questions[name], urgent=False)
+        else:
+            assert store.get(questions[name]) == ("reading", None)
+    assert store.reading == 6
+    (tmp_path / "go0").touch()
+    until(lambda: store.reading == 0)
+    assert asked() == ["first", "a", "c", "b", "ahead1", "ahead2"]  # each once
+
+
+def test_what_is_read_ahead_is_what_was_named_last(tmp_path, answers_of):
+    questions = {name: Question("digest", name, 1, 1) for name in "abcde"}
+    store = answers_of(WAITING, str(tmp_path))
+    store.read_ahead([questions["a"], questions["b"]])
+    until((tmp_path / "asked0").exists)  # a is being read
+    store.ask(questions["c"])
+    store.read_ahead([questions["d"], questions["e"]])
+    (tmp_path / "go0").touch()
+    until(lambda: store.reading == 0)
+    assert (tmp_path / "asked0").read_text().split() == ["a", "c", "d", "e"]
+
+
+def test_a_trace_that_is_being_written_waits_until_it_is_complete(tmp_path, answers_of, monkeypatch):
+    store = answers_of(WAITING, str(tmp_path))
+    monkeypatch.setattr(answers, "SETTLE_SECONDS", 1e6)
+    store.get(Question("digest", "late", 1, time.time_ns()))
+    store.get(Question("digest", "early", 1, 1))
+    until((tmp_path / "asked0").exists)
+    monkeypatch.setattr(answers, "SETTLE_SECONDS", 0)
+    (tmp_path / "go0").touch()
+    until(lambda: store.reading == 0)
+    assert (tmp_path / "asked0").read_text().split() == ["early", "late"]
+
+
+def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monkeypatch):
+    monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
+    path, log = tmp_path / "trace", tmp_path / "log"
+    path.write_text("{}")
+    store = answers_of("-c", f"input(); open({str(log)!r}, 'a').write('.'); exit(9)")
+    question = Question.of("digest", path)
+
+    def lasting():
+        state, reason = store.get(question)
+        return log.exists() and len(log.read_text()) == 2 and state == "failed" and reason
+
+    assert "ended with exit code 9" in until(lasting)
+    assert store.get(question)[0] == "failed"
+    assert log.read_text() == ".."
+
+
+def test_an_answer_comes_back_packed_and_unpacked(kept):
+    packed = gzip.compress(b"{}")
+    write_private(kept.path("key"), packed)
+    assert kept.read("key") == (packed, b"{}")
+    assert kept.read("another") is None
+    assert kept.path("key").stat().st_mode & 0o077 == 0
+    assert kept.folder.stat().st_mode & 0o077 == 0
+    assert [file.name for file in kept.folder.iterdir()] == ["key.json.gz"]
+
+
+def test_a_damaged_answer_is_none_and_is_deleted(kept):
+    whole = gzip.compress(b"{}")
+    for damaged in (b"", b"text", whole[:-3], whole[:-8] + bytes(8)):
+        write_private(kept.path("key"), damaged)
+        assert not kept.read("key")
+        assert not kept.path("key").exists()
+
+
+def test_an_answer_that_is_not_kept_any_more_is_computed_again(tmp_path, kept, answers_of):
+    store = answers_of(WAITING, str(tmp_path))
+    question = Question("digest", "trace", 1, 1)
+    for _ in range(2):
+        write_private(kept.path(question.key), gzip.compress(b"{}"))
+        store.ask(question)
+        assert store.is_settled(question)
+        store.kept.delete(question.key)
+        assert store.get(question) == ("reading", None)
+        (tmp_path / "go0").touch()
+        until(lambda: store.reading == 0)
+
+
+def test_the_oldest_answers_are_deleted(kept):
+    (kept.folder / "another").mkdir()  # of somebody else
+    for number in range(4):
+        write_private(kept.path(f"key{number}"), bytes(400))
+        os.utime(kept.path(f"key{number}"), (number, number))
+    kept.prune()
+    assert sorted(file.name for file in kept.folder.iterdir()) == ["another", "key2.json.gz", "key3.json.gz"]
+
+
+def test_what_is_spared_and_what_is_being_written_are_not_deleted(kept):
+    for number in range(4):
+        write_private(kept.path(f"key{number}"), bytes(250))
+        os.utime(kept.path(f"key{number}"), (number, number))
+    kept.limit = 300
+    (kept.folder / ".key4.json.gz.1").write_bytes(bytes(250))
+    kept.prune({"key0", "key1"})
+    assert sorted(file.name for file in kept.folder.iterdir()) == [".key4.json.gz.1", "key0.json.gz", "key1.json.gz"]
+
+
+def test_an_answer_that_others_could_have_written_is_not_read(kept):
+    write_private(kept.path("key"), gzip.compress(b"{}"))
+    kept.path("key").chmod(0o620)
+    assert kept.read("key") is None
+
+
+def test_nothing_is_kept_where_others_can_write(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    elsewhere = Kept(tmp_path / "open", 1000, ".json.gz")
+    write_private(elsewhere.path("key"), gzip.compress(b"{}"))
+    assert elsewhere.read("key")
+    assert elsewhere.folder.stat().st_mode & 0o077 == 0
+    assert list((tmp_path / "open").iterdir()) == []
+
+
+def test_a_key_changes_with_the_file_and_the_question(tmp_path):
+    path = tmp_path / "trace"
+    keys = set()
+    for when, content in ((1, "a"), (2, "a"), (2, "ab")):
+        path.write_text(content)
+        os.utime(path, (when, when))
+        keys |= {Question.of(kind, path, options).key for kind, options in (("digest", ()), ("lanes", (0, None)))}
+    assert len(keys) == 6
+
+
+def test_a_key_changes_with_all_code_that_reads_traces(tmp_path):
+    (tmp_path / "findings").mkdir()
+    rule = tmp_path / "findings" / "rule.py"
+    hashes = set()
+    for code in ("1", "2"):
+        rule.write_text(code)
+        hashes.add(answers.hash_of_code.__wrapped__((tmp_path,)))
+    assert len(hashes) == 2

@@ -1,0 +1,423 @@
+"""torch-tb-profiler's plugin, patched in TensorBoard's process: runs as they become ready, pages without the internet.
+
+The plugin reads each trace in one call that blocks; here the children of `answers` do, the run that a page asks for
+first, and again what has changed.
+"""
+
+import gc
+import json
+import logging
+import os
+import pickle
+import threading
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensorboard.plugins.base_plugin import TBContext
+from torch_tb_profiler import consts, io
+from torch_tb_profiler import plugin as profiler
+from torch_tb_profiler.profiler.loader import RunLoader
+from torch_tb_profiler.run import Run
+from werkzeug import exceptions, wrappers
+
+import walkthrough.tensorboard.profiler_parser  # noqa: F401  # it patches the parser, for the Diff view
+from walkthrough.results.environment import usable_cores
+from walkthrough.results.errors import printable
+from walkthrough.tensorboard import profiler_pages
+from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, Question, cache_folder, is_being_written
+from walkthrough.tensorboard.log_folders import REMOTE, folders_below, natural, roots_of
+from walkthrough.tensorboard.plugin import guarded
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+log = logging.getLogger("walkthrough")
+SEARCH_SECONDS = 3.0  # until the log folders are searched again
+SEARCH_SECONDS_WRITING = 0.5  # the same, while a trace is being written
+DISK_LIMIT = 2**30  # bytes of kept profiles
+MEMORY_LIMIT = 256 * 2**20  # bytes of pickled profiles, which take several times as much as objects
+COMPARED_RUNS = 2  # runs in memory, and on disk beyond the limit: the Diff view compares two
+PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
+READERS = min(8, usable_cores())
+BEHIND = 15  # how "nice" children are that read what nobody waits for
+
+Files = Mapping[str, os.stat_result | None]  # those of a folder; no status of a remote one
+
+
+def patch() -> None:
+    """Replace the faulty parts of torch-tb-profiler."""
+    io.Cache.__init__ = _cache_init
+    _load_in_order(profiler.TorchProfilerPlugin)
+    _serve_without_internet(profiler.TorchProfilerPlugin, Path(profiler.__file__).parent / "static")
+
+
+def _cache_init(self: Any, cache_dir: str | None = None) -> None:
+    """As the plugin's own, without the process that would share it with children."""
+    self._lock, self._manager = threading.Lock(), nullcontext()
+    self._cache_dict, self._cache_dir = {}, cache_dir
+
+
+def _serve_without_internet(plugin: Any, folder: Path) -> None:
+    plugin_apps = plugin.get_plugin_apps
+
+    def get_plugin_apps(self: Any) -> dict[str, "WSGIApplication"]:
+        apps = plugin_apps(self) | {f"/{name}": self.static_file_route for name in profiler_pages.OWN_FILES}
+        apps["/failures"] = self.failures_route
+        return {route: guarded(_read_only(app), self.walkthrough_flags) for route, app in apps.items()}
+
+    plugin.static_file_route, plugin.get_plugin_apps = profiler_pages.static_file_route(folder), get_plugin_apps
+
+
+def _read_only(app: "WSGIApplication") -> "WSGIApplication":
+    """The same WSGI app, restricted to GET and HEAD."""
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Any:
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start_response("405 Method Not Allowed", [("Content-Type", "text/plain"), ("Content-Length", "0")])
+            return []
+        return app(environ, start_response)
+
+    return answer
+
+
+def _load_in_order(plugin: Any) -> None:
+    """Let `Loading` read the runs, those of --logdir_spec too: unpatched, the plugin searches its working directory."""
+    plugin_init = plugin.__init__
+
+    def __init__(self: Any, context: TBContext) -> None:
+        self.walkthrough_roots = roots_of(context)
+        self.walkthrough_flags = context.flags
+        self.walkthrough_loading = Loading(
+            search=lambda: _folders(self),
+            local=lambda path: self._cache.get_remote_cache(path) if REMOTE.match(path) else path,
+            dropped=lambda: _forget(self),
+        )
+        plugin_init(self, context)
+
+    def _monitor_runs(self: Any) -> None:
+        while True:
+            begun, writing = time.monotonic(), False
+            try:
+                writing = self.walkthrough_loading.search()
+            except Exception:
+                log.exception("the log folders cannot be searched")
+            took = time.monotonic() - begun
+            time.sleep(max(SEARCH_SECONDS_WRITING if writing else SEARCH_SECONDS, 5 * took))
+
+    def _get_run(self: Any, name: str) -> Run:
+        try:
+            return self.walkthrough_loading.run(name)
+        except Unknown as error:
+            raise exceptions.NotFound(f"could not find the run {name}") from error
+        except (NotYet, NotReadable) as error:  # the page's fetch in static/profiler_page.js knows this answer
+            state = {"state": "reading" if isinstance(error, NotYet) else "failed"}
+            response = wrappers.Response(json.dumps(state), 202, content_type="application/json")
+            raise exceptions.HTTPException(response=response) from error
+
+    def runs_route(self: Any, request: wrappers.Request) -> wrappers.Response:
+        loading = self.walkthrough_loading
+        return self.respond_as_json({"runs": loading.names(), "loading": loading.loading})
+
+    def failures_route(self: Any, request: wrappers.Request) -> wrappers.Response:
+        """{"failures": [{run, file, reason}]}: the traces that cannot be read."""
+        return self.respond_as_json({"failures": self.walkthrough_loading.failures()})
+
+    def is_active(self: Any) -> bool:
+        return bool(self.walkthrough_loading.names() or self.walkthrough_loading.failures())
+
+    plugin_trace_route = plugin.trace_route
+
+    def trace_route(self: Any, request: wrappers.Request) -> Any:
+        path = self._get_profile_for_request(request).trace_file_path
+        if not REMOTE.match(path) and (os.path.islink(path) or not os.path.isfile(path)):
+            raise exceptions.NotFound("the trace is not there any more")
+        return partial(plugin_trace_route, self)
+
+    plugin.__init__, plugin._monitor_runs, plugin._receive_runs = __init__, _monitor_runs, lambda self: None
+    plugin._get_run, plugin.is_active = _get_run, is_active
+    plugin.runs_route = wrappers.Request.application(runs_route)  # pyright: ignore[reportArgumentType]
+    plugin.trace_route = wrappers.Request.application(trace_route)  # pyright: ignore[reportArgumentType]
+    plugin.failures_route = wrappers.Request.application(failures_route)  # pyright: ignore[reportArgumentType]
+
+
+def _folders(plugin: Any) -> Iterator[tuple[str, str, Files]]:
+    """(name of the run, path, files) of each folder in the log folders."""
+    if REMOTE.match(plugin.logdir):
+        for folder, _, files in io.walk(plugin.logdir):
+            yield plugin._get_run_name(folder), folder, dict.fromkeys(files)
+        return
+    for folder in folders_below(plugin.walkthrough_roots):
+        yield folder.name, str(folder.path), folder.traces
+
+
+def _forget(plugin: Any) -> None:
+    """Drop what the plugin keeps of runs that were replaced, and would keep for good."""
+    plugin.diff_run_cache.clear()
+    plugin.diff_run_flatten_cache.clear()
+    files, plugin._gpu_metrics_file_dict = list(plugin._gpu_metrics_file_dict.values()), {}
+    for file in files:
+        with suppress(OSError):
+            os.unlink(file)
+
+
+class Unknown(Exception):
+    """There is no such run."""
+
+
+class NotYet(Exception):
+    """The traces of a run are still being read."""
+
+
+class NotReadable(Exception):
+    """No trace of a run can be read."""
+
+
+class Missing(Exception):
+    """The profile of a trace is not kept any more, or damaged: it has to be read again."""
+
+
+@dataclass
+class _Run:
+    """shown: the traces whose profiles are shown; None before those of `wanted` have been read for the first time."""
+
+    folder: str
+    wanted: tuple[Question, ...] = ()
+    shown: tuple[Question, ...] | None = None
+    shown_folder: str = ""
+
+
+class Loading:
+    """The runs of some log folders, read by child processes, and read again when their files change. Thread-safe.
+
+    search: yields (name, path, files) of each folder. local: gives the path of a remote file's copy. dropped: see
+    `Profiles`. cache: the folder for profiles, None for the user's.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[], Iterable[tuple[str, str, Files]]],
+        local: Callable[[str], str] = str,
+        dropped: Callable[[], None] = lambda: None,
+        cache: Path | None = None,
+        program: tuple[str, ...] = PROGRAM,
+    ) -> None:
+        self._search, self._searched = search, False
+        self._runs: dict[str, _Run] = {}
+        self._asked: list[str] = []  # the runs that were asked for, the last first
+        kept = Kept(cache or cache_folder() / "profiles", DISK_LIMIT, ".profile.gz")
+        self.answers = Answers(kept, READERS, BEHIND, local, self._spare, program)
+        self._changed, self._profiles = self.answers.changed, Profiles(kept, dropped)
+
+    def search(self) -> bool:
+        """Look which traces there are now, and have those read that are new or have changed.
+
+        True where one is being written: it is left out until that has ended.
+        """
+        found = {name: (path, *_profiles_of(path, files)) for name, path, files in self._search()}
+        found = {name: folder for name, folder in found.items() if folder[1] or folder[2]}
+        with self._changed:
+            self._settle()
+            for name in self._runs.keys() - found.keys():
+                del self._runs[name]
+            for name, (path, wanted, writing) in found.items():
+                run = self._runs.get(name, _Run(path))
+                before = [question for question in run.wanted if question.file in writing]
+                run.folder, run.wanted = path, (*wanted, *before)
+                if run.wanted:
+                    self._runs[name] = run
+            self.answers.read_ahead(question for _, run in self._in_order() for question in run.wanted)
+            self._searched = True
+            self._changed.notify_all()
+            names = set(self._runs)
+        self._profiles.keep_only(names)
+        return any(writing for _, _, writing in found.values())
+
+    def names(self) -> list[str]:
+        """The runs that can be asked for, numbers in order: not those of which no trace can be read."""
+        with self._changed:
+            self._settle()
+            return [name for name, run in self._in_order() if run.shown or not self._is_settled(run)]
+
+    @property
+    def loading(self) -> bool:
+        """True while a trace is being read, or waits for that."""
+        with self._changed:
+            return not self._searched or not all(map(self._is_settled, self._runs.values()))
+
+    def failures(self) -> list[dict[str, str]]:
+        """[{run, file, reason}] of the traces that cannot be read."""
+        with self._changed:
+            return [
+                {"run": printable(name), "file": printable(question.file), "reason": reason}
+                for name, run in self._in_order()
+                for question in run.wanted
+                if (reason := self.answers.failure(question))
+            ]
+
+    def run(self, name: str, patience: float = PATIENCE_SECONDS) -> Run:
+        """A run, which is read before the others if it is not there yet.
+
+        Raises Unknown, NotReadable, or NotYet after `patience` seconds.
+        """
+        until = time.monotonic() + patience
+        while True:
+            run, shown = self._wait_for(name, until)
+            try:
+                return self._profiles.run(name, run.shown_folder, shown)
+            except Missing:
+                with self._changed:
+                    self.answers.forget_missing((*run.wanted, *shown))
+                    run.shown = None
+
+    def close(self) -> None:
+        """Kill the children and start no more."""
+        self.answers.close()
+
+    def _wait_for(self, name: str, until: float) -> tuple[_Run, tuple[Question, ...]]:
+        """The run and what is shown of it."""
+        asked = False
+        with self._changed:
+            while True:
+                self._settle()
+                run = self._runs.get(name)
+                if run is None and self._searched:
+                    raise Unknown(name)
+                if run and not asked:
+                    self._asked = [name, *(other for other in self._asked if other != name)]
+                    for question in reversed(run.wanted):  # the last one asked for is read first
+                        self.answers.ask(question)
+                    asked = True
+                if run and run.shown:
+                    return run, run.shown
+                if run and self._is_settled(run):
+                    raise NotReadable(name)
+                if (left := until - time.monotonic()) <= 0:
+                    raise NotYet(name)
+                self._changed.wait(left)
+
+    def _in_order(self) -> list[tuple[str, _Run]]:
+        return sorted(self._runs.items(), key=lambda named: natural(named[0]))
+
+    def _is_settled(self, run: _Run) -> bool:
+        return all(map(self.answers.is_settled, run.wanted))
+
+    def _settle(self) -> None:
+        """Show the runs whose traces have all been read; the caller holds the lock."""
+        for run in self._runs.values():
+            if self._is_settled(run):
+                run.shown = tuple(question for question in run.wanted if not self.answers.failure(question))
+                run.shown_folder = run.folder
+
+    def _spare(self) -> set[str]:
+        """The keys of the runs that were asked for last."""
+        with self._changed:
+            runs = [self._runs[name] for name in self._asked if name in self._runs][:COMPARED_RUNS]
+            return {question.key for run in runs for question in (*run.wanted, *(run.shown or ()))}
+
+
+def _profiles_of(folder: str, files: Files) -> tuple[tuple[Question, ...], set[str]]:
+    """(a question about each trace in a folder, the names of those that are being written).
+
+    Of a worker with several traces each has a number, in the order of their names: torch-tb-profiler's spans.
+    """
+    matches = {file: match.groups() for file in sorted(files) if (match := consts.WORKER_PATTERN.match(file))}
+    writing = {file for file in matches if (status := files[file]) and is_being_written(status.st_mtime_ns)}
+    settled = {file: parts for file, parts in matches.items() if file not in writing}
+    spans: defaultdict[str, list[str]] = defaultdict(list)
+    for worker, span in settled.values():
+        if span is not None:
+            spans[worker].append(span)
+    questions = []
+    for file, (worker, span) in settled.items():
+        number = None if span is None else sorted(spans[worker]).index(span) + 1
+        size, mtime_ns = (status.st_size, status.st_mtime_ns) if (status := files[file]) else (-1, -1)
+        questions.append(Question("profile", io.join(folder, file), size, mtime_ns, (worker, number)))
+    return tuple(questions), writing
+
+
+class Profiles:
+    """The runs that were asked for last, from the profiles in `kept`. Thread-safe.
+
+    dropped: called after a run was replaced or has left the memory.
+    """
+
+    def __init__(self, kept: Kept, dropped: Callable[[], None]) -> None:
+        self._kept, self._dropped = kept, dropped
+        self._lock = threading.Lock()
+        self._runs: OrderedDict[str, tuple[tuple[Question, ...], Run, int]] = OrderedDict()
+
+    def run(self, name: str, folder: str, traces: tuple[Question, ...]) -> Run:
+        """The run of that name with the profiles of these traces. Raises Missing."""
+        with self._lock:
+            if name in self._runs and self._runs[name][0] == traces:
+                self._runs.move_to_end(name)
+                return self._runs[name][1]
+            replaced = self._runs.pop(name, None) is not None
+            run, size = self._put_together(name, folder, traces)
+            self._runs[name] = traces, run, size
+            while len(self._runs) > COMPARED_RUNS and sum(size for _, _, size in self._runs.values()) > MEMORY_LIMIT:
+                self._runs.popitem(last=False)
+                replaced = True
+        if replaced:
+            self._dropped()
+        return run
+
+    def keep_only(self, names: set[str]) -> None:
+        """Drop the other runs from the memory."""
+        with self._lock:
+            gone = [name for name in self._runs if name not in names]
+            for name in gone:
+                del self._runs[name]
+        if gone:
+            self._dropped()
+
+    def _put_together(self, name: str, folder: str, traces: tuple[Question, ...]) -> tuple[Run, int]:
+        """(run, bytes of its pickled profiles)."""
+        run, distributed, total = Run(name, folder), Run(name, folder), 0
+        for trace in traces:
+            profile, of_distributed, size = self._profile(trace)
+            run.add_profile(profile)
+            distributed.add_profile(of_distributed)
+            total += size
+        try:
+            for profile in _Distributed(name)._process_spans(distributed):
+                if profile is not None:
+                    run.add_profile(profile)
+        except Exception:
+            log.warning("run %s: no Distributed view", name, exc_info=True)
+        return run, total
+
+    def _profile(self, trace: Question) -> tuple[Any, Any, int]:
+        """(RunProfile, DistributedRunProfileData, bytes of the two pickled)."""
+        found = self._kept.read(trace.key)
+        if not found:
+            raise Missing
+        collecting = gc.isenabled()
+        gc.disable()  # it would look again and again at the objects that appear here, and take most of the time
+        try:
+            profile, distributed = pickle.loads(found[1])  # from a file that only this user can write
+        except Exception as error:
+            self._kept.delete(trace.key)
+            raise Missing from error
+        finally:
+            if collecting:
+                gc.enable()
+        if profile.trace_file_path != trace.path and not os.path.exists(profile.trace_file_path):
+            self._kept.delete(trace.key)
+            raise Missing
+        with suppress(OSError):
+            os.utime(self._kept.path(trace.key))  # the oldest go first
+        return profile, distributed, len(found[1])
+
+
+class _Distributed(RunLoader):
+    """The plugin's own loader, for what it computes from several traces."""
+
+    def __init__(self, run_name: str) -> None:  # the plugin's opens a queue
+        self.run_name = run_name

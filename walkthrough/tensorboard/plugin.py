@@ -26,12 +26,12 @@ from walkthrough.compare.statistics import Rounds
 from walkthrough.compare.summary import intervals, notes_of, prediction, summary
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
+from walkthrough.results.folder import of_training
 from walkthrough.results.result import Result
 from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cache_folder
 from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
 from walkthrough.tensorboard.worker import Kind
-from walkthrough.trace.chrome_trace import of_training
 from walkthrough.trace.units import micro_sign
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """ONE dictionary of a trace: what `explain` prints, `--json` selects and the pages of the Walkthrough tab show."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from walkthrough.trace.idle import Idle
 from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.kernels import unit_name
 from walkthrough.trace.memory import CPU, Copies, Memory, thinned
+from walkthrough.trace.operators import Operator
 from walkthrough.trace.outliers import Outlier
 from walkthrough.trace.steps import ROLES
 from walkthrough.trace.units import micro_sign
@@ -36,9 +37,9 @@ def report(analysis: Analysis, name_width: int = NAME_WIDTH) -> dict[str, Any]:
 
     All but the GPUs' shares, the memory, "steps" and "all_steps" are of the typical steps. kernels, operators, copies,
     kinds, idle and communication are of one step ("per" says so in words), of both where "undecided": of two steps of
-    very different length nobody can tell which is the usual one. "rank": what `comparison.ranks` compares. "words":
-    texts for a terminal: "gaps" of each GPU in "idle". "all_steps": with the outliers, and of the whole trace; what
-    `--json` shows. name_width: letters of the kernels' short names.
+    very different length nobody can tell which is the usual one. operators: where no kernel ran; `tables` has all.
+    "rank": what `comparison.ranks` compares. "words": texts for a terminal: "gaps" of each GPU in "idle". "all_steps":
+    with the outliers, and of the whole trace; what `--json` shows. name_width: letters of the kernels' short names.
     """
     a, trace, steps, typical = analysis, analysis.trace, analysis.steps, analysis.typical
     advised, divisor, recording = advise(a), verdict.divisor(a), trace.recording
@@ -82,7 +83,7 @@ def report(analysis: Analysis, name_width: int = NAME_WIDTH) -> dict[str, Any]:
             "matrix_units": unit_name(trace),
             "eligible_share": a.tensor_cores.eligible_share,
             **_of_a_step(typical, divisor),
-            **_names(typical, divisor, TOP_NAMES, name_width),
+            **_names(typical, divisor, [] if len(trace.kernels) else typical.operators, TOP_NAMES, name_width),
             "memory": [_memory(memory) for memory in a.memory],
             "advice": [_advice(a, item) for item in advised.advice],
             "combined": [asdict(combination) for combination in advised.together],
@@ -114,7 +115,7 @@ def tables(analysis: Analysis) -> dict[str, Any]:
         "us": steps.duration[:MAX_STEPS].tolist(),
         "roles_us": dict(zip(ROLES, steps.breakdown.tolist(), strict=True)) if few else {},
     }
-    result |= _names(a.typical, verdict.divisor(a), ALL_NAMES, NAME_WIDTH) | {
+    result |= _names(a.typical, verdict.divisor(a), a.typical.operators, ALL_NAMES, NAME_WIDTH) | {
         "file": a.trace.file.name.encode(errors="replace").decode(),  # it need not be UTF-8
         "rank": None if a.trace.rank is None else result["rank"],
         "collectives": {} if a.trace.rank is None else sequences(a.trace, steps),
@@ -155,15 +156,13 @@ def as_json(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_a_step(a: Analysis, divisor: int) -> dict[str, Any]:
     """What the steps of an analysis do, over `divisor` of them."""
-    kernels, operators, communication = a.tables.kernels, a.operators, a.communication
+    kernels, communication = a.tables.kernels, a.communication
     scale = len(a.steps.names) / divisor  # of what is per step already
     return {
         "kernel_count": sum(kernel.count for kernel in kernels) / divisor,
         "kernel_us": sum(kernel.us for kernel in kernels) / divisor,
         "kernel_names": len(kernels),
         "kinds": {kind: us * scale for kind, us in a.kinds_us.items()},
-        "operator_us": sum((operator.us / divisor for operator in operators), 0.0),
-        "operator_names": len(operators),
         "copies": {name: _copies(copies, divisor) for name, copies in a.tables.copies.items()},
         "step_bytes": a.step_bytes * scale,
         "idle": [_idle(idle, divisor) for idle in a.idle],
@@ -177,7 +176,7 @@ def _of_a_step(a: Analysis, divisor: int) -> dict[str, Any]:
     }
 
 
-def _names(a: Analysis, divisor: int, most: int, width: int) -> dict[str, Any]:
+def _names(a: Analysis, divisor: int, operators: Sequence[Operator], most: int, width: int) -> dict[str, Any]:
     """The kernels and operators that take the longest, by name."""
     return {
         "kernels": [
@@ -186,8 +185,10 @@ def _names(a: Analysis, divisor: int, most: int, width: int) -> dict[str, Any]:
         ],
         "operators": [
             {key: value if key == "name" else value / divisor for key, value in asdict(row).items()}
-            for row in a.operators[:most]
+            for row in operators[:most]
         ],
+        "operator_us": sum((row.us / divisor for row in operators), 0.0),
+        "operator_names": len(operators),
     }
 
 

@@ -8,9 +8,9 @@ import pytest
 from support.board import WALKTHROUGH
 from support.browser import BOTH
 from support.trace_builder import TraceBuilder, two_steps
-from walkthrough.tensorboard.offline import STATIC
 
 from walkthrough.advice.summary import summarize
+from walkthrough.tensorboard.profiler_pages import STATIC
 from walkthrough.trace.timeline import lanes
 
 WIDTHS = [("light", 900), ("light", 1280), ("dark", 2560)]

@@ -8,9 +8,9 @@ import pytest
 from support.board import WALKTHROUGH
 from support.browser import BOTH
 from support.trace_builder import TraceBuilder, two_steps
-from walkthrough.tensorboard.offline import STATIC
 
 from walkthrough.advice.gains import advise
+from walkthrough.tensorboard.profiler_pages import STATIC
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.timeline import lanes
 

@@ -22,7 +22,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import big_trace  # noqa: E402
 from tool_speed import measured  # noqa: E402
 
-from walkthrough.advice import gains, summary  # noqa: E402
+from walkthrough.advice import gains  # noqa: E402
+from walkthrough.trace.analysis import analyze  # noqa: E402
 
 EXPLAIN = [sys.executable, "-m", "walkthrough", "explain", "--json"]
 DECODER = "import gzip, json, sys; json.loads(gzip.open(sys.argv[1]).read())"
@@ -88,7 +89,7 @@ def added_by_findings(path, rounds):
     shares = []
     for _ in range(rounds):
         spent, begin = 0.0, time.process_time()
-        summary.summarize(path)
+        gains.advise(analyze(path))
         shares.append(spent / (time.process_time() - begin - spent))
     return min(shares)
 

@@ -92,3 +92,8 @@ def size_text(size: float) -> str:
         if size >= scale:
             return f"{size / scale:.2f} {unit}" if scale == 1e9 else f"{size / scale:.1f} {unit}"
     return f"{size:.0f} B"
+
+
+def time_text(us: float) -> str:
+    """µs in a suitable unit, with a tenth of a microsecond."""
+    return f"{us:.1f} us" if us < 1e3 else f"{us / 1e3:.1f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"

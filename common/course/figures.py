@@ -89,9 +89,7 @@ def idle(recorded: Recorded) -> Drawing | None:
 
 def memory(recorded: Recorded) -> Drawing | None:
     """Memory allocated over the traced steps, one panel per step, all on one scale. None without memory events."""
-    curves = {
-        step: summary.analysis.memory[0] for step, summary in recorded.summaries.items() if summary.analysis.memory
-    }
+    curves = {step: analysis.memory[0] for step, analysis in recorded.analyses.items() if analysis.memory}
     if not curves:
         return None
     columns = min(3, len(curves))
@@ -194,9 +192,9 @@ def per_image_ms(recorded: Recorded) -> Parts:
     return {
         step: {
             role: us / recorded.row(step).result.batch_size / 1e3
-            for role, us in summary.analysis.steps.mean_breakdown_us.items()
+            for role, us in analysis.steps.mean_breakdown_us.items()
         }
-        for step, summary in recorded.summaries.items()
+        for step, analysis in recorded.analyses.items()
     }
 
 
@@ -204,11 +202,11 @@ def idle_per_image_ms(recorded: Recorded) -> Parts:
     """{step: {cause: ms of a mean traced step without a kernel, over its batch size}}, for steps with a GPU."""
     return {
         step: {
-            cause: us / len(summary.analysis.steps.names) / recorded.row(step).result.batch_size / 1e3
-            for cause, us in summary.analysis.idle[0].causes_us.items()
+            cause: us / len(analysis.steps.names) / recorded.row(step).result.batch_size / 1e3
+            for cause, us in analysis.idle[0].causes_us.items()
         }
-        for step, summary in recorded.summaries.items()
-        if summary.analysis.idle
+        for step, analysis in recorded.analyses.items()
+        if analysis.idle
     }
 
 

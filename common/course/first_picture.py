@@ -16,11 +16,11 @@ from common.course.real_gpu import CHAPTERS, has_traced_gpu
 from common.course.recorded import Course
 from common.course.strips import area
 from common.course.traced import BINS, CPU, LOADING, Brief, TracedStep
-from walkthrough.advice.summary import Summary
 from walkthrough.compare.compare import Ladder
 from walkthrough.compare.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
 from walkthrough.compare.statistics import Ratio
 from walkthrough.results.errors import printable
+from walkthrough.trace.analysis import Analysis
 
 FILE = "first_picture.svg"
 WIDTH = 900.0
@@ -57,9 +57,9 @@ class Trace:
         return {row: np.array([*parts, [0] * BINS]).sum(axis=0) for row, parts in groups.items()}
 
 
-def of_summary(summary: Summary) -> Trace:
+def of_analysis(analysis: Analysis) -> Trace:
     """The `Trace` to show of a recorded one."""
-    return Trace(traced.traced_step(summary), traced.brief(summary))
+    return Trace(traced.traced_step(analysis), traced.brief(analysis))
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def example(course: Course) -> Example | None:
     first, last = CHAPTERS["04_loading"]  # the same batch before and after
     if recorded.device_type != "cuda" or not all(has_traced_gpu(recorded, step) for step in (first, last)):
         return _published()
-    before, after = (of_summary(recorded.summaries[step]) for step in (first, last))
+    before, after = (of_analysis(recorded.analyses[step]) for step in (first, last))
     base = recorded.ladder.baseline
     return Example(
         title=f"recorded with this project, {base.model} on {base.device}",

@@ -77,9 +77,9 @@ def idle(recorded: Recorded) -> go.Figure | None:
 def memory(recorded: Recorded) -> go.Figure:
     """plotly's `figures.memory`: what was allocated over the traced steps, all steps on one time axis."""
     figure = go.Figure().update_layout(title="memory allocated over the traced steps, MB", xaxis_title="ms")
-    for step, summary in recorded.summaries.items():
-        if summary.analysis.memory:
-            time, allocated = figures.memory_curve(summary.analysis.memory[0])
+    for step, analysis in recorded.analyses.items():
+        if analysis.memory:
+            time, allocated = figures.memory_curve(analysis.memory[0])
             figure.add_scatter(x=time.tolist(), y=allocated.tolist(), name=step_label(step), line={"width": 1})
     return figure
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from common.course.recorded import RECORDS
 from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.summary import Summary, summarize
+from walkthrough.advice.gains import advise
 from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.predictions import Prediction, cells
 from walkthrough.compare.statistics import Ratio, of_windows
@@ -23,6 +23,7 @@ from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
 from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.trace.analysis import Analysis, analyze
 
 FILE = "others.json"
 
@@ -84,13 +85,13 @@ def computed(pair: Pair, traces: Mapping[str, Path]) -> Pair:
     missing = [traced.address for traced in (pair.before, pair.after) if traced.sha256 not in traces]
     if missing:
         raise InputError(f"the folder lacks the trace of {missing[0]}")
-    before, after = (summarize(traces[traced.sha256]) for traced in (pair.before, pair.after))
+    before, after = (analyze(traces[traced.sha256]) for traced in (pair.before, pair.after))
     return replace(
         pair,
         before=_traced(pair.before, before),
         after=_traced(pair.after, after),
         gpu=before.gpus[0].name if before.gpus else None,
-        advice=next((advice for advice in before.bottlenecks if advice.step == pair.step), None),
+        advice=next((advice for advice in advise(before).costs if advice.step == pair.step), None),
     )
 
 
@@ -123,9 +124,9 @@ def section(others: Others) -> list[str]:
     ]
 
 
-def _traced(traced: Traced, summary: Summary) -> Traced:
-    lengths = dict(zip(summary.analysis.steps.names, summary.analysis.steps.duration.tolist(), strict=True))
-    return replace(traced, steps_us=lengths, outlying=[step.name for step in summary.analysis.outliers])
+def _traced(traced: Traced, analysis: Analysis) -> Traced:
+    lengths = dict(zip(analysis.steps.names, analysis.steps.duration.tolist(), strict=True))
+    return replace(traced, steps_us=lengths, outlying=[step.name for step in analysis.outliers])
 
 
 def gain(before_us: Iterable[float], after_us: Iterable[float]) -> Ratio:

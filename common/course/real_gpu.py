@@ -42,15 +42,15 @@ def drawings(course: Course) -> dict[str, Callable[[], Drawn]]:
 
 def has_traced_gpu(recorded: Recorded, step: str) -> bool:
     """Whether a step's trace was recorded, can be read, and holds a GPU's work."""
-    summary = recorded.summaries.get(step)
-    return summary is not None and len(summary.analysis.trace.kernels) > 0
+    analysis = recorded.analyses.get(step)
+    return analysis is not None and len(analysis.trace.kernels) > 0
 
 
 def of_record(recorded: Recorded, before: str, after: str) -> Drawn:
     """Two steps of a ladder recorded here."""
     strips = []
     for when, step in (("before", before), ("after", after)):
-        shown, batch = traced_step(recorded.summaries[step]), recorded.row(step).result.batch_size
+        shown, batch = traced_step(recorded.analyses[step]), recorded.row(step).result.batch_size
         title = (
             f"{when}: {step_label(step)}, batch {batch}, {ms(shown.us)} per step, {shown.us / batch:.0f} us per image"
         )

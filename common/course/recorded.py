@@ -11,12 +11,13 @@ from common.studies.lab import LabStudy
 from common.studies.lab import read as read_lab
 from common.studies.limit.record import Limit
 from common.studies.study import Study, read_study
-from walkthrough.advice.summary import Summary, summarize
+from walkthrough.advice.gains import Advised, advise
 from walkthrough.compare import compare, gpu_memory, predictions
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
+from walkthrough.trace.analysis import Analysis, analyze
 
 RECORDS = ROOT / "logs" / "reference"
 
@@ -60,15 +61,20 @@ class Recorded:
         return runs[0] if runs else self.row(step).result
 
     @cached_property
-    def summaries(self) -> dict[str, Summary]:
-        """{step: the `Summary` of its trace}; a trace that cannot be read is left out, with a line on stderr."""
-        summaries = {}
+    def analyses(self) -> dict[str, Analysis]:
+        """{step: the `Analysis` of its trace}; a trace that cannot be read is left out, with a line on stderr."""
+        analyses = {}
         for row in self.ladder.rows:
             try:
-                summaries[row.result.step] = summarize(self.folder / row.result.step / row.result.trace)
+                analyses[row.result.step] = analyze(self.folder / row.result.step / row.result.trace)
             except InputError as error:
                 print(error, file=sys.stderr)
-        return summaries
+        return analyses
+
+    @cached_property
+    def advised(self) -> dict[str, Advised]:
+        """{step: what to do about its trace}."""
+        return {step: advise(analysis) for step, analysis in self.analyses.items()}
 
     def study(self, name: str) -> Study | None:
         """The result of the study of that name, one of `studies.study.STUDIES`; None where it was not recorded."""
@@ -85,7 +91,7 @@ class Recorded:
     @cached_property
     def predictions(self) -> list[predictions.Prediction]:
         """What each step was predicted to gain, in order."""
-        return predictions.of_ladder(self.ladder, self.summaries)
+        return predictions.of_ladder(self.ladder, {step: advised.costs for step, advised in self.advised.items()})
 
 
 @dataclass(frozen=True)

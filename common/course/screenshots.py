@@ -19,12 +19,12 @@ from typing import Any
 from common.course.photograph import PROFILER, WALKTHROUGH, Shot, browser, photograph, save, tensorboard
 from common.course.recorded import RECORDS, Recorded, records
 from common.course.traced import PAIR, PUBLISHER
-from walkthrough.advice.summary import summarize
 from walkthrough.compare.markdown import escaped
 from walkthrough.records import samples as reference_samples
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.trace.analysis import analyze
 
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
@@ -205,7 +205,7 @@ def take(pictures: Sequence[Picture], recorded: Recorded, samples: Path) -> None
 
 def two_steps(files: Sequence[Path]) -> list[tuple[float, float]]:
     """From the second step of each trace on, as long as two mean steps of the first trace take: µs from its begin."""
-    steps = [summarize(file).steps for file in files]
+    steps = [analyze(file).steps for file in files]
     length = 2 * steps[0].mean_us
     begins = [float(one.start[min(1, len(one.start) - 1)] - one.start[0]) for one in steps]
     return [(begin - 0.02 * length, begin + length) for begin in begins]

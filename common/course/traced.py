@@ -18,13 +18,14 @@ from msgspec import Struct
 from common.course.others import traces_in
 from common.course.recorded import RECORDS
 from walkthrough.advice.catalogue import COSTS
-from walkthrough.advice.gains import Gains
+from walkthrough.advice.gains import Gains, advise
 from walkthrough.advice.replay import Change
-from walkthrough.advice.summary import Summary, summarize
-from walkthrough.explain.view import print_summary
+from walkthrough.advice.report import report
+from walkthrough.explain.text import name_width, print_report
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.trace.analysis import Analysis, analyze
 from walkthrough.trace.intervals import Cover, shares
 from walkthrough.trace.kernel_names import ATTENTION, COLLECTIVE, CONVOLUTION, KINDS, MATRIX, uses_tensor_cores
 from walkthrough.trace.kernels import kind_numbers
@@ -125,12 +126,12 @@ def read() -> Sampled | None:
     return msgspec.json.decode(path.read_bytes(), type=Sampled) if path.exists() else None
 
 
-def traced_step(summary: Summary, change: str | None = None, around_copy: bool = False, count: int = 1) -> TracedStep:
+def traced_step(analysis: Analysis, change: str | None = None, around_copy: bool = False, count: int = 1) -> TracedStep:
     """The typical step of median length, as traced or replayed with a change.
 
     around_copy: only what is around its largest copy to the device. count: so many steps from that one on.
     """
-    trace, steps = summary.analysis.trace, summary.analysis.steps
+    trace, steps = analysis.trace, analysis.steps
     usual = ~is_outlier(steps)
     by_length = np.argsort(np.where(usual, steps.duration, np.inf), kind="stable")
     index = min(int(by_length[usual.sum() // 2]), len(steps.names) - count)
@@ -139,7 +140,7 @@ def traced_step(summary: Summary, change: str | None = None, around_copy: bool =
     start, end = (np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end"))
     replayed = Change()
     if change:
-        gains = Gains(summary.analysis.typical)
+        gains = Gains(analysis.typical)
         replay = gains.replay
         replayed = next(gains.change(cost) for cost in COSTS if cost.step == change)
         begins, start, end = replay.timeline(replayed)
@@ -151,11 +152,11 @@ def traced_step(summary: Summary, change: str | None = None, around_copy: bool =
         inside = direction(trace, "h2d") & (trace.copies.start >= steps.start[index]) & (size > LARGE)
         copy = int(np.argmax(np.where(inside & (trace.copies.start < steps.end[index]), size, -1)))
         first, us = float(start[len(trace.kernels) + copy]) - BEFORE_COPY, BEFORE_COPY + AFTER_COPY
-    covers = _device_lanes(summary, start, end)
+    covers = _device_lanes(analysis, start, end)
     if not change:
-        covers = {CPU: _cpu_lane(summary)} | covers
+        covers = {CPU: _cpu_lane(analysis)} | covers
     return TracedStep(
-        gpu=summary.analysis.gpus[0].name if summary.analysis.gpus and summary.analysis.gpus[0].name else "a GPU",
+        gpu=analysis.gpus[0].name if analysis.gpus and analysis.gpus[0].name else "a GPU",
         step=steps.names[index],
         us=round(us, 1),
         step_us=round(length, 1),
@@ -165,16 +166,16 @@ def traced_step(summary: Summary, change: str | None = None, around_copy: bool =
             for groups in covers.values()
             for group, part in zip(groups, shares(groups.values(), first, first + us), strict=True)
         },
-        mean=_means(summary, replayed),
+        mean=_means(analysis, replayed),
         what=change or "",
     )
 
 
-def _device_lanes(summary: Summary, start: np.ndarray, end: np.ndarray) -> dict[str, dict[str, Cover]]:
+def _device_lanes(analysis: Analysis, start: np.ndarray, end: np.ndarray) -> dict[str, dict[str, Cover]]:
     """Of kernels and copies, in turn, that begin and end then (NaN: not at all): the covers by lane and group."""
-    trace, count = summary.analysis.trace, len(summary.analysis.trace.kernels)
+    trace, count = analysis.trace, len(analysis.trace.kernels)
     start, end = np.nan_to_num(start, nan=0.0), np.nan_to_num(end, nan=0.0)
-    group = kernel_groups(summary)
+    group = kernel_groups(analysis)
     to_gpu = direction(trace, "h2d")
 
     def cover(mask: np.ndarray, offset: int) -> Cover:
@@ -187,9 +188,9 @@ def _device_lanes(summary: Summary, start: np.ndarray, end: np.ndarray) -> dict[
     }
 
 
-def kernel_groups(summary: Summary) -> np.ndarray:
+def kernel_groups(analysis: Analysis) -> np.ndarray:
     """The group of each kernel: matrix work with Tensor Cores or without, collectives, others."""
-    trace = summary.analysis.trace
+    trace = analysis.trace
     number = kind_numbers(trace)
     matrix = np.isin(number, [KINDS.index(name) for name in (MATRIX, CONVOLUTION, ATTENTION)])
     cores = trace.named(trace.kernels, uses_tensor_cores)
@@ -200,9 +201,9 @@ def kernel_groups(summary: Summary) -> np.ndarray:
     return group
 
 
-def _cpu_lane(summary: Summary) -> dict[str, Cover]:
-    trace, operators, runtime = summary.analysis.trace, summary.analysis.trace.operators, summary.analysis.trace.runtime
-    parts = phases(trace, summary.analysis.steps)
+def _cpu_lane(analysis: Analysis) -> dict[str, Cover]:
+    trace, operators, runtime = analysis.trace, analysis.trace.operators, analysis.trace.runtime
+    parts = phases(trace, analysis.steps)
     own = operators.thread == stepping_thread(trace)
     marks = trace.named(operators, is_mark)
     waits = (trace.calls.waits | trace.calls.copies) & (runtime.duration > LONG_WAIT)
@@ -222,62 +223,57 @@ def _binned(groups: Mapping[str, Cover], first: float, us: float) -> dict[str, l
     return {name: np.rint(row).astype(int).tolist() for name, row in zip(groups, parts, strict=True) if row.any()}
 
 
-def _means(summary: Summary, change: Change) -> dict[str, float]:
+def _means(analysis: Analysis, change: Change) -> dict[str, float]:
     """Of the mean traced step: µs, by role, by cause of an idle GPU, by group of kernels (of the typical steps)."""
-    steps, count = summary.analysis.steps, len(summary.analysis.steps.names)
-    kernels, usual = summary.analysis.trace.kernels, summary.analysis.typical.steps
+    steps, count = analysis.steps, len(analysis.steps.names)
+    kernels, usual = analysis.trace.kernels, analysis.typical.steps
     factor = np.ones(len(kernels)) if change.kernels is None else change.kernels
     us = Cover(usual.start, usual.end).within(kernels.start, kernels.end) * factor / len(usual.names)
-    group = kernel_groups(summary)
+    group = kernel_groups(analysis)
     values = {
         "step": steps.mean_us,
         "typical step": usual.mean_us,
-        "h2d bytes": summary.analysis.typical.step_bytes,
-        "utilization": summary.analysis.gpus[0].utilization if summary.analysis.gpus else 0.0,
+        "h2d bytes": analysis.typical.step_bytes,
+        "utilization": analysis.gpus[0].utilization if analysis.gpus else 0.0,
         **{f"role {name}": value for name, value in steps.mean_breakdown_us.items()},
+        **{f"idle {name}": value / count for idle in analysis.idle[:1] for name, value in idle.causes_us.items()},
         **{
-            f"idle {name}": value / count
-            for idle in summary.analysis.idle[:1]
-            for name, value in idle.causes_us.items()
-        },
-        **{
-            f"usual idle {name}": value / len(usual.names)
-            for name, value in summary.analysis.typical.idle[0].causes_us.items()
+            f"usual idle {name}": value / len(usual.names) for name, value in analysis.typical.idle[0].causes_us.items()
         },
         **{name: float(us[group == name].sum()) for name in (MATRIX_CORES, MATRIX_PLAIN, OTHER_KERNELS, COLLECTIVES)},
     }
     return {name: round(float(value), 5) for name, value in values.items()}
 
 
-def brief(summary: Summary) -> Brief:
+def brief(analysis: Analysis) -> Brief:
     """A trace in few words."""
-    typical_us = summary.analysis.typical.steps.duration.tolist()
-    if not summary.advice:
-        return Brief(typical_us, summary.verdict)
-    first = summary.advice[0]
+    typical_us = analysis.typical.steps.duration.tolist()
+    advised = advise(analysis)
+    if not advised.advice:
+        return Brief(typical_us, advised.verdict)
+    first = advised.advice[0]
     expected = first.estimated_gain or first.predicted_gain
-    return Brief(typical_us, summary.verdict, first.title, first.why, expected)
+    return Brief(typical_us, advised.verdict, first.title, first.why, expected)
 
 
-def longest_matrix_work(summary: Summary, count: int = 3) -> list[str]:
+def longest_matrix_work(analysis: Analysis, count: int = 3) -> list[str]:
     """The names of the kernels that take most of the time of matrix work."""
-    group = kernel_groups(summary)
-    kernels = summary.analysis.trace.kernels
+    group = kernel_groups(analysis)
+    kernels = analysis.trace.kernels
     total: dict[str, float] = {}
     for number, us in zip(kernels.name.tolist(), np.where(group == OTHER_KERNELS, 0, kernels.duration), strict=True):
-        total[summary.analysis.trace.names[number]] = total.get(summary.analysis.trace.names[number], 0.0) + float(us)
-    names = {
-        summary.analysis.trace.names[number] for number in kernels.name[np.isin(group, [MATRIX_CORES, MATRIX_PLAIN])]
-    }
+        total[analysis.trace.names[number]] = total.get(analysis.trace.names[number], 0.0) + float(us)
+    names = {analysis.trace.names[number] for number in kernels.name[np.isin(group, [MATRIX_CORES, MATRIX_PLAIN])]}
     return sorted(names, key=lambda name: (-total[name], name))[:count]
 
 
-def explained(summary: Summary) -> str:
+def explained(analysis: Analysis) -> str:
     """What `explain` prints of a trace, `WIDTH` columns wide, without the parts named in `LEFT_OUT`."""
     from rich.console import Console
 
     text = io.StringIO()
-    print_summary(summary, Console(file=text, width=WIDTH, color_system=None, legacy_windows=False))
+    to = Console(file=text, width=WIDTH, color_system=None, legacy_windows=False)
+    print_report(report(analysis, name_width(to)), to)
     parts = [part for part in text.getvalue().split("\n\n") if not part.strip().startswith(LEFT_OUT)]
     return "\n\n".join("\n".join(line.rstrip() for line in part.splitlines()) for part in parts).strip("\n") + "\n"
 
@@ -289,16 +285,16 @@ def compute(traces: Mapping[str, Path]) -> Sampled:
     missing = [name for name in names if listed[name].sha256 not in traces]
     if missing:
         raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
-    summaries = {name: summarize(traces[listed[name].sha256]) for name in names}
+    analyses = {name: analyze(traces[listed[name].sha256]) for name in names}
     return Sampled(
         sha256={name: listed[name].sha256 for name in names},
         steps={
-            key: traced_step(summaries[one.sample], one.change, one.around_copy, one.count)
+            key: traced_step(analyses[one.sample], one.change, one.around_copy, one.count)
             for key, one in WANTED.items()
         },
-        briefs={name: brief(summaries[name]) for name in PAIR},
-        explain={name: explained(summaries[name]) for name in EXPLAINED},
-        kernels={name: longest_matrix_work(summaries[name]) for name in ("resnet50_v100_ddp", "resnet50_a100_ddp")},
+        briefs={name: brief(analyses[name]) for name in PAIR},
+        explain={name: explained(analyses[name]) for name in EXPLAINED},
+        kernels={name: longest_matrix_work(analyses[name]) for name in ("resnet50_v100_ddp", "resnet50_a100_ddp")},
     )
 
 

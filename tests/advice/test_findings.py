@@ -7,8 +7,9 @@ import pytest
 from support import ROOT
 from support.trace_builder import TraceBuilder
 
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.gains import advise
 from walkthrough.cli import main
+from walkthrough.trace.analysis import analyze
 
 IDS = {
     "unfused_attention", "misaligned_matmul", "fusable_elementwise", "layout_conversions", "unfused_optimizer",
@@ -60,11 +61,11 @@ def found(tmp_path):
 
     def find(builder):
         builder = getattr(builder, "builder", builder)
-        summary = summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
-        assert len({finding.id for finding in summary.findings}) == len(summary.findings)
-        assert {finding.id for finding in summary.findings if not len(finding.when.start)} <= {"graph_capture"}
-        find.origin = summary.analysis.trace.origin
-        return {finding.id: finding for finding in summary.findings}
+        analysis = analyze(builder.write(tmp_path / "made.pt.trace.json.gz"))
+        assert len({finding.id for finding in advise(analysis).findings}) == len(advise(analysis).findings)
+        assert {finding.id for finding in advise(analysis).findings if not len(finding.when.start)} <= {"graph_capture"}
+        find.origin = analysis.trace.origin
+        return {finding.id: finding for finding in advise(analysis).findings}
 
     return find
 
@@ -584,9 +585,9 @@ def loading(builder, begin):
     ],
 )
 def test_a_finding_gains_what_the_advice_to_do_the_same_gains(tmp_path, name, advice, builder, gain):
-    summary = summarize(getattr(builder, "builder", builder).write(tmp_path / "made.pt.trace.json"))
-    [finding] = [finding for finding in summary.findings if finding.id == name]
-    [same] = [item for item in summary.bottlenecks if advice in (item.step, item.title)]
+    analysis = analyze(getattr(builder, "builder", builder).write(tmp_path / "made.pt.trace.json"))
+    [finding] = [finding for finding in advise(analysis).findings if finding.id == name]
+    [same] = [item for item in advise(analysis).costs if advice in (item.step, item.title)]
     assert finding.estimated_gain == same.estimated_gain == pytest.approx(gain, rel=0.05)
 
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
+from walkthrough.advice.gains import advise
 from walkthrough.advice.replay import MAX_ERROR, Change, Replay, _last_at_most
-from walkthrough.advice.summary import summarize
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.outliers import is_outlier
 from walkthrough.trace.reader import read
@@ -339,5 +340,5 @@ def test_a_stall_in_an_outlying_step_takes_no_estimate_from_the_others(tmp_path)
     assert again.error < MAX_ERROR
     faster = np.full(len(trace.kernels), 0.1)
     assert again.gain(Change(kernels=faster)) == pytest.approx(1, abs=0.1)  # the CPU bounds it
-    amp = next(cost for cost in summarize(path).bottlenecks if cost.step == "01_amp")
+    amp = next(cost for cost in advise(analyze(path)).costs if cost.step == "01_amp")
     assert amp.estimated_gain == pytest.approx(1, abs=0.1)

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from walkthrough.advice.summary import summarize
 from walkthrough.attach.callbacks import StepProfiler, lightning_callback, trainer_callback
 from walkthrough.results.errors import InputError
-from walkthrough.trace.chrome_trace import traces_in
+from walkthrough.results.folder import traces_in
+from walkthrough.trace.analysis import analyze
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def framework_warnings():
 
 def steps_of(folder):
     (path,) = traces_in(folder)
-    summary = summarize(path)
-    optimizer = [row.count for row in summary.analysis.operators if row.name.startswith("Optimizer.step")]
-    return summary.analysis.steps.names, sum(optimizer)
+    analysis = analyze(path)
+    optimizer = [row.count for row in analysis.operators if row.name.startswith("Optimizer.step")]
+    return analysis.steps.names, sum(optimizer)
 
 
 def test_lightning_traces_optimizer_steps_where_gradients_are_accumulated(tmp_path):
@@ -56,7 +56,7 @@ def test_lightning_traces_optimizer_steps_where_gradients_are_accumulated(tmp_pa
     trainer.fit(Module(), DataLoader(data, batch_size=4))
     names, _ = steps_of(tmp_path / "trace")
     assert names == ["3", "4", "5"]
-    loads = [row for row in summarize(traces_in(tmp_path / "trace")[0]).analysis.operators if row.name == "aten::stack"]
+    loads = [row for row in analyze(traces_in(tmp_path / "trace")[0]).operators if row.name == "aten::stack"]
     assert sum(row.count for row in loads) == 12  # two batches per step, images and labels each stacked
 
 

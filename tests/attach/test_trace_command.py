@@ -13,7 +13,7 @@ from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_t
 
 from walkthrough.attach import launch
 from walkthrough.attach.launch import Outcome, run_attached, why_nothing
-from walkthrough.trace.chrome_trace import traces_in
+from walkthrough.results.folder import traces_in
 
 pytestmark = pytest.mark.xdist_group("trace")  # the programs of every style run once
 PROGRAMS = Path(__file__).parent / "programs"

@@ -91,8 +91,8 @@ def test_a_cpus_record_is_labelled_as_one(course):
 
 def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(course):
     of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
-    shown = next(step for step, summary in of_cpu.shown.summaries.items() if len(summary.advice) > 3)
-    advice = of_cpu.shown.summaries[shown].advice
+    shown = next(step for step, advised in of_cpu.shown.advised.items() if len(advised.advice) > 3)
+    advice = of_cpu.shown.advised[shown].advice
     text = BLOCKS["profile"](of_cpu, shown)
     lines = [line for line in text.splitlines() if line.startswith("- ")]
     assert [line.removeprefix("- ").partition(" (")[0] for line in lines] == [piece.title for piece in advice[:3]]

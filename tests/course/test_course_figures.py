@@ -39,9 +39,9 @@ def test_every_figure_is_the_same_text_each_time_and_has_alternative_text(course
 def test_the_parts_of_an_image_add_up_to_its_share_of_the_step(course):
     [cpu] = [shown for shown in course.records if shown.folder.name == CPU_RECORD]
     parts = figures.per_image_ms(cpu)
-    for step, summary in cpu.summaries.items():
+    for step, analysis in cpu.analyses.items():
         batch_size = cpu.row(step).result.batch_size
-        assert sum(parts[step].values()) == pytest.approx(summary.analysis.steps.mean_us / 1e3 / batch_size)
+        assert sum(parts[step].values()) == pytest.approx(analysis.steps.mean_us / 1e3 / batch_size)
 
 
 def test_the_specimens_parts_are_known(gpu_course):

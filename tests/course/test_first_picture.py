@@ -11,8 +11,8 @@ from common.course import first_picture, others, traced
 from common.course.blocks import BLOCKS
 from common.course.drawing import POINT
 from common.course.recorded import Course
-from walkthrough.advice.summary import summarize
 from walkthrough.compare.published import PUBLISHED
+from walkthrough.trace.analysis import analyze
 
 pytestmark = pytest.mark.xdist_group("course")
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
@@ -25,7 +25,7 @@ def of_cpu(course):
 
 
 def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with():
-    shown = first_picture.of_summary(summarize(SPECIMEN))  # of 1000 us the loader takes 300 and kernels 400
+    shown = first_picture.of_analysis(analyze(SPECIMEN))  # of 1000 us the loader takes 300 and kernels 400
     assert shown.step_ms == pytest.approx(1.0)
     assert all(len(percents) == traced.BINS for percents in shown.rows.values())
     share = {row: sum(percents) / traced.BINS for row, percents in shown.rows.items()}

@@ -12,9 +12,9 @@ from support import ROOT, assert_refused, run_program
 from common.course import mysteries
 from common.course.blocks import BLOCKS
 from common.course.blocks.mysteries import EVIDENCE
-from walkthrough.advice.summary import summarize
 from walkthrough.results import privacy
 from walkthrough.results.errors import InputError
+from walkthrough.trace.analysis import analyze
 
 each = pytest.mark.parametrize("name", mysteries.NAMES)
 GIVEAWAYS = re.compile(r"augment|cache|sync|fixed|mystery|slow", re.IGNORECASE)
@@ -22,15 +22,14 @@ GIVEAWAYS = re.compile(r"augment|cache|sync|fixed|mystery|slow", re.IGNORECASE)
 
 @pytest.fixture(scope="module")
 def shown():
-    return {name: summarize(mysteries.trace_of(name)) for name in mysteries.NAMES}
+    return {name: analyze(mysteries.trace_of(name)) for name in mysteries.NAMES}
 
 
 @pytest.fixture(scope="module")
 def counts(shown):
     """{mystery: {operator: how many per step}}"""
     return {
-        name: {item.name: item.count / len(one.steps.names) for item in one.analysis.operators}
-        for name, one in shown.items()
+        name: {item.name: item.count / len(one.steps.names) for item in one.operators} for name, one in shown.items()
     }
 
 
@@ -186,7 +185,7 @@ def test_a_recorded_trace_is_without_paths_hosts_and_what_nothing_reads():
 @pytest.mark.thorough
 def test_a_trace_is_recorded_anew(monkeypatch, tmp_path):
     monkeypatch.setattr(mysteries, "FOLDER", tmp_path)
-    assert summarize(mysteries.record_trace("e")).steps.names == ["1", "2", "3"]
+    assert analyze(mysteries.record_trace("e")).steps.names == ["1", "2", "3"]
 
 
 def test_a_program_that_fails_is_named(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from support import ROOT
 
 from common.course.screenshots import AFTER, BEFORE, PUBLISHED
-from walkthrough.advice.summary import summarize
+from walkthrough.trace.analysis import analyze
 
 FOLDER = Path(os.environ.get("WALKTHROUGH_SAMPLES", ROOT / "logs" / "samples"))
 FILES = {run: FOLDER / run / sample.file for run, sample in PUBLISHED.items()}
@@ -22,12 +22,12 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def before():
-    return summarize(FILES[BEFORE])
+    return analyze(FILES[BEFORE])
 
 
 @pytest.fixture(scope="module")
 def after():
-    return summarize(FILES[AFTER])
+    return analyze(FILES[AFTER])
 
 
 def words_of(page):
@@ -38,7 +38,7 @@ def test_the_trace_views_copy_is_the_samples(before):
     text = words_of("trace_view.md")
     copies = before.trace.copies
     assert 1940 in copies.duration
-    assert before.copies["h2d"].bytes // 6 - 256 == 32 * 3 * 224 * 224 * 4 == 19_267_584
+    assert before.all_tables.copies["h2d"].bytes // 6 - 256 == 32 * 3 * 224 * 224 * 4 == 19_267_584
     assert "19,267,584 bytes in 1.940 ms" in text
     assert f"{19_267_584 / 1940 / 1e3:.1f} GB/s" in text
     assert before.steps.mean_breakdown_us["dataloader"] / before.steps.mean_us == pytest.approx(1 / 3, abs=0.01)

@@ -100,7 +100,7 @@ def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tm
     assert "Recording takes time on the CPU too, which is not taken out" in " ".join(out.split())
 
 
-def test_kernels_are_grouped_by_kind_and_their_names_are_whole_on_demand(run, tmp_path):
+def test_kernels_are_grouped_by_kind_and_long_names_are_shortened(run, tmp_path):
     name = "Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_" + "_".join(f"P{number}" for number in range(100))
     builder = TraceBuilder(devices=[{"id": 0, "name": "AMD Instinct MI210"}])
     builder.step(1, 0, 1000)
@@ -113,8 +113,6 @@ def test_kernels_are_grouped_by_kind_and_their_names_are_whole_on_demand(run, tm
     assert "matrix product 300.0 us (75.0%), copy-like 100.0 us (25.0%)" in out
     assert "Matrix cores" in out and "Tensor Cores: of the time" not in out
     assert name not in out
-    code, out, _ = run(path, "--full-names")
-    assert name in "".join(out.split())
 
 
 def test_a_cpu_trace_shows_its_operators_and_no_gpu(run):
@@ -234,10 +232,10 @@ def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(run, tm
     assert [(row["estimated_gain"], row["estimate"]) for row in result] == [
         (pytest.approx(1.25, rel=0.01), "above"), (pytest.approx(1 / 0.95, rel=0.01), "below")
     ]  # fmt: skip
-    table = run(ladder, "--markdown")[1].splitlines()
+    ladders, _ = predicted.predictions(ladder, record.read_results(ladder)[0])
     loading = "| 04_multiprocess_loading | 1.25x | 1.25x | 1.20x (1.20-1.20) | within; estimate above |"
-    assert any(line.startswith(loading) for line in table)
-    assert run(tmp_path, "--markdown")[1].splitlines() == table  # a folder of ladders, here of one
+    assert any(line.startswith(loading) for line in predicted.markdown(ladders).splitlines())
+    assert run(tmp_path)[1] == out  # a folder of ladders, here of one
 
 
 def test_a_step_that_is_far_longer_is_named_and_tables_count_the_steps(run, tmp_path):
@@ -277,15 +275,6 @@ def test_a_gpu_that_waits_for_itself_is_told_before_any_advice(run, tmp_path):
 def test_one_step_alone_has_no_predictions(refused, tmp_path):
     write_run(tmp_path, make_result())
     refused(tmp_path, message="one step only")
-
-
-def test_the_table_in_the_docs_is_that_of_the_recorded_ladders(run):
-    code, out, err = run(ROOT / "logs" / "reference", "--markdown")
-    assert (code, err) == (0, "")
-    ladders, made_by = out.rsplit("\n", 2)[:2]  # the page also has the pairs that others measured, before that line
-    page = (ROOT / "docs" / "predicted.md").read_text(encoding="utf-8")
-    assert page.startswith(ladders), "run `make docs-figures`"
-    assert page.endswith(f"\n{made_by}\n")
 
 
 def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(run, tmp_path):
@@ -529,7 +518,6 @@ def test_what_cannot_be_read_ends_with_one_line_and_exit_code_2(refused, tmp_pat
         ([tmp_path / "empty"], "holds no trace"),
         ([broken, broken, broken], "3 paths"),
         ([bulky, "--max-size", "1MB"], "--max-size"),
-        ([RECORDED, "--markdown"], "--markdown"),
         ([RECORDED, broken], "not JSON"),
         ([tmp_path / "\x1b[31m.json"], "does not exist"),
         (["a" * 300], "File name too long"),
@@ -575,15 +563,12 @@ def test_explain_imports_only_what_it_needs(tmp_path):
     assert modules_after("--help") & (SLOW | {"numpy", "msgspec", "rich"}) == set()
     for trace in (RECORDED, on_gpu):
         as_json = modules_after("--json", trace)
-        assert "walkthrough.advice.summary" in as_json
-        assert as_json & (SLOW | {"rich"}) == set()
-        own = {name for name in as_json if name.startswith("common.")} - {
-            "walkthrough.results.errors",
-            "walkthrough.results.environment",
-        }
-        assert all(name.startswith(("walkthrough.trace", "walkthrough.explain", "common.options")) for name in own)
+        assert "walkthrough.advice.report" in as_json
+        assert as_json & (SLOW | {"rich", "common", "walkthrough.explain.text"}) == set()
+        own = {name.split(".")[1] for name in as_json if name.startswith("walkthrough.")}
+        assert own == {"cli", "explain", "advice", "trace", "results"}
         as_text = modules_after(trace)
-        assert "rich" in as_text
+        assert {"rich", "walkthrough.explain.text"} <= as_text
         assert as_text & SLOW == set()
 
 

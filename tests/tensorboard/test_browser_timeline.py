@@ -9,9 +9,10 @@ from support.board import WALKTHROUGH
 from support.browser import BOTH
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.gains import advise
 from walkthrough.results.errors import InputError
 from walkthrough.tensorboard.profiler_pages import STATIC
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.reader import event
 from walkthrough.trace.timeline import lanes
 
@@ -57,9 +58,9 @@ def answer_of(tmp_path):
 
     def read(builder):
         path = builder.write(tmp_path / "w.pt.trace.json")
-        summary = summarize(path)
-        findings = [(finding.what, finding.when) for finding in summary.findings]
-        return json.loads(json.dumps(lanes(summary.analysis, findings)))
+        analysis = analyze(path)
+        findings = [(finding.what, finding.when) for finding in advise(analysis).findings]
+        return json.loads(json.dumps(lanes(analysis, findings)))
 
     return read
 

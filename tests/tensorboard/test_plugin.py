@@ -2,7 +2,6 @@
 
 import pytest
 
-from walkthrough.advice.ranks import Rank
 from walkthrough.tensorboard import plugin
 from walkthrough.tensorboard.plugin import guarded, host_of, is_allowed
 from walkthrough.trace.steps import ROLES
@@ -62,9 +61,10 @@ def test_a_refusal_holds_no_more_of_the_name_than_a_name_may_have(monkeypatch):
 
 def _of(rank, exposed_us, sampled):
     parts = dict.fromkeys(ROLES, 100.0)
-    row = Rank(rank, 1000.0, parts, True, True, 500.0, exposed_us, 500.0 - exposed_us, "fewer bytes")
+    row = {"rank": rank, "step_us": 1000.0, "parts": parts, "has_gpu": True, "communicates": True}
+    row |= {"collectives_us": 500.0, "exposed_us": exposed_us, "hidden_us": 500.0 - exposed_us, "ways": "fewer bytes"}
     collectives = {"1": {"ncclDevKernel_AllReduce": [exposed_us]}}
-    return f"rank{rank}.json", plugin._Digest(row, collectives, False, sampled, {"parts_us": {}}, "a verdict")
+    return f"rank{rank}.json", plugin._Report(row, collectives, False, sampled, {"parts_us": {}}, "a verdict")
 
 
 @pytest.mark.parametrize("sampled", [False, True])

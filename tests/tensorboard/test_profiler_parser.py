@@ -8,7 +8,7 @@ from support import ROOT
 from support.by_tensorboard import displayed, displayed_unpatched
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.advice.summary import summarize
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.steps import ROLES
 
 pytest.importorskip("torch_tb_profiler")
@@ -63,7 +63,7 @@ def unpatched(built):
 
 def assert_agrees(path):
     """The plugin shows what `explain` prints."""
-    shown, ours = displayed(path), summarize(path)
+    shown, ours = displayed(path), analyze(path)
     total = shown["costs"][-1]
     assert shown["steps"] == ours.steps.names
     assert ours.steps.mean_us == pytest.approx(total)

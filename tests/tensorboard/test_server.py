@@ -14,12 +14,12 @@ from support import ROOT, make_limit, make_result
 from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tensorboard
 from support.trace_builder import two_steps
 
-from walkthrough.advice.summary import summarize
 from walkthrough.compare import gpu_memory, roofs
 from walkthrough.compare.compare import ladders
 from walkthrough.compare.roofs import StepBytes
 from walkthrough.results import result
 from walkthrough.tensorboard import plugin
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.steps import ROLES
 
@@ -67,13 +67,13 @@ def test_every_run_is_listed_the_broken_one_too(board):
 def test_the_tab_the_profiler_and_explain_have_the_same_numbers(board, logdir, run):
     board.runs_loaded()
     trace = next((logdir / run).glob("*.trace.json*"))
-    ours = summarize(trace)
+    ours = analyze(trace)
     digest = board.digest(run)
     assert digest["steps"]["breakdown_us"] == pytest.approx(ours.steps.mean_breakdown_us)
     assert digest["gpus"][0]["utilization"] == pytest.approx(ours.gpus[0].utilization)
     assert digest["gpus"][0]["tensor_core_share"] == ours.gpus[0].tensor_core_share
-    assert (digest["kinds"], digest["matrix_units"]) == (ours.kinds, "Tensor Cores")
-    assert digest["kernels"][0]["short"] == short_name(ours.kernels[0].name, 100)
+    assert (digest["kinds"], digest["matrix_units"]) == (ours.kinds_us, "Tensor Cores")
+    assert digest["kernels"][0]["short"] == short_name(ours.all_tables.kernels[0].name, 100)
     worker = trace.name.split(".")[0]
     spans = board.json(f"{PROFILER}/spans?{urllib.parse.urlencode({'run': run, 'worker': worker})}")
     query = urllib.parse.urlencode({"run": run, "worker": worker, "span": (spans or ["default"])[0]})

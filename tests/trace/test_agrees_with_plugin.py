@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.report import as_json, report
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.kernel_names import ELIGIBLE
 from walkthrough.trace.kernels import tensor_cores
 from walkthrough.trace.reader import read
@@ -65,7 +66,7 @@ def by_the_plugin(trace, monkeypatch):
 
 def assert_same(path, theirs):
     """Every number of ours is the plugin's; Tensor Cores by the plugin's lists, since ours know more."""
-    ours = summarize(path)
+    ours = analyze(path)
     assert ours.steps.names == theirs.steps_names
     total = theirs.avg_costs.costs[-1]
     assert ours.steps.mean_us == pytest.approx(total)
@@ -85,8 +86,8 @@ def assert_same(path, theirs):
     if ours.gpus and old.eligible_share is not None:
         assert old.eligible_share == pytest.approx(theirs.tc_eligible_ops_kernel_ratio, abs=1e-4)
     if theirs.kernel_stat is not None:
-        assert sum(kernel.count for kernel in ours.kernels) == theirs.kernel_stat["count"].sum()
-        assert sum(kernel.us for kernel in ours.kernels) == pytest.approx(theirs.kernel_stat["sum"].sum())
+        assert sum(kernel.count for kernel in ours.all_tables.kernels) == theirs.kernel_stat["count"].sum()
+        assert sum(kernel.us for kernel in ours.all_tables.kernels) == pytest.approx(theirs.kernel_stat["sum"].sum())
     if theirs.memory_snapshot:
         peaks = {
             (int(kind) if kind == 0 else 1, number): peak
@@ -123,7 +124,7 @@ def test_traces_recorded_by_others_against_their_expected_figures(path):
         pytest.skip("no ../shared/traces here")
     expected = [json.loads(line) for line in (SHARED / "expected.jsonl").read_text(encoding="utf-8").splitlines()]
     [figures] = [figures for figures in expected if figures["trace"] == path.name]
-    result = summarize(path).as_json()
+    result = as_json(report(analyze(path)))
     assert result["steps"]["names"] == figures["steps"]
     assert result["steps"]["mean_us"] == pytest.approx(figures["step_us"].pop("total"), rel=0.01)
     assert result["steps"]["breakdown_us"] == pytest.approx(figures["step_us"], rel=0.01, abs=0.1)
@@ -211,7 +212,7 @@ def test_where_a_step_is_used_up_early_the_plugin_counts_the_rest_twice_and_we_d
     path = builder.write(tmp_path / "made.json")
     *parts, total = by_the_plugin(builder.json, monkeypatch).avg_costs.costs
     assert (sum(parts), total) == (10, 5)
-    breakdown = summarize(path).steps.mean_breakdown_us
+    breakdown = analyze(path).steps.mean_breakdown_us
     assert {role: us for role, us in breakdown.items() if us} == {"memcpy": 4, "communication": 1}
 
 
@@ -222,4 +223,4 @@ def test_where_the_cpu_runs_ahead_the_plugin_counts_earlier_kernels_for_the_firs
     builder = run_ahead("2021")
     *_, total = by_the_plugin(builder.json, monkeypatch).avg_costs.costs
     assert total == pytest.approx((3000 + 1000 + 1000) / 3)
-    assert summarize(builder.write(tmp_path / "made.json")).steps.mean_us == 1000
+    assert analyze(builder.write(tmp_path / "made.json")).steps.mean_us == 1000

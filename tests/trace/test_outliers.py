@@ -6,15 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.trace_builder import TraceBuilder
 
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.gains import advise
+from walkthrough.advice.report import as_json, report
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.outliers import is_outlier, typical
 from walkthrough.trace.steps import ROLES, Steps
 
 
 @pytest.fixture
-def summary(tmp_path):
-    """summary(builder): the `Summary` of the trace that a builder holds."""
-    return lambda builder: summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
+def analysis(tmp_path):
+    """analysis(builder): the `Analysis` of the trace that a builder holds."""
+    return lambda builder: analyze(builder.write(tmp_path / "made.pt.trace.json.gz"))
 
 
 def made(durations, role="other"):
@@ -69,51 +71,51 @@ def steps_with_a_gap(gap=800):
     return builder
 
 
-def test_a_step_with_a_gap_is_named_and_kept_out_of_the_advice(summary):
-    result = summary(steps_with_a_gap())
+def test_a_step_with_a_gap_is_named_and_kept_out_of_the_advice(analysis):
+    result = analysis(steps_with_a_gap())
     [outlier] = result.outliers
     assert (outlier.name, outlier.us, outlier.excess_us) == ("2", 1000, 800)
     assert (outlier.role, outlier.role_us) == ("other", 800)
     assert (outlier.gap_us, outlier.cause) == (800, "other")
     assert result.steps.mean_us == 400  # over all steps, as the plugin has it
-    assert result.as_json()["steps"]["mean_us"] == 400
-    assert result.typical.names == ["0", "1", "3"]
-    assert result.advice[0].share_of_step == pytest.approx(50 / 200)  # waiting for launches, in a typical step
-    assert "find the Python between operators" not in [advice.title for advice in result.advice]
+    assert as_json(report(result))["steps"]["mean_us"] == 400
+    assert result.typical.steps.names == ["0", "1", "3"]
+    assert advise(result).advice[0].share_of_step == pytest.approx(50 / 200)  # waiting for launches, in a typical step
+    assert "find the Python between operators" not in [advice.title for advice in advise(result).advice]
 
 
-def test_without_outliers_the_advice_is_of_all_steps(summary):
-    result = summary(steps_with_a_gap(gap=0))
-    assert (result.outliers, result.typical) == ([], result.steps)
-    assert result.advice[0].share_of_step == pytest.approx(50 / 200)
+def test_without_outliers_the_advice_is_of_all_steps(analysis):
+    result = analysis(steps_with_a_gap(gap=0))
+    assert (result.outliers, result.typical) == ([], result)
+    assert advise(result).advice[0].share_of_step == pytest.approx(50 / 200)
 
 
-def test_on_a_cpu_too_what_the_model_takes_is_that_of_typical_steps(summary):
+def test_on_a_cpu_too_what_the_model_takes_is_that_of_typical_steps(analysis):
     builder, begin = TraceBuilder(devices=()), 0
     for length in (1000, 1000, 5000):
         builder.step(begin, begin, length)
         builder.op("aten::conv2d", begin, 400)
         builder.op("ReluBackward0", begin + 400, length - 400)
         begin += length
-    result = summary(builder)
+    result = analysis(builder)
     assert [outlier.us for outlier in result.outliers] == [5000]
-    compiling = next(advice for advice in result.bottlenecks if advice.step == "13_compile")
+    compiling = next(advice for advice in advise(result).costs if advice.step == "13_compile")
     assert compiling.share_of_step == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
     ("operator", "products"), [("aten::mm", "model's matrix products"), ("aten::conv1d", "convolutions and matrix")]
 )
-def test_the_products_of_a_model_without_convolutions_are_named_so(summary, operator, products):
+def test_the_products_of_a_model_without_convolutions_are_named_so(analysis, operator, products):
     builder = TraceBuilder(devices=())
     for begin in (0, 1000):
         builder.step(begin, begin, 1000)
         builder.op(operator, begin, 400)
-    compiling = next(advice for advice in summary(builder).bottlenecks if advice.step == "13_compile")
+    compiling = next(advice for advice in advise(analysis(builder)).costs if advice.step == "13_compile")
     assert products in compiling.why
 
 
-def test_what_stands_out_is_of_typical_steps(summary):
+def test_what_stands_out_is_of_typical_steps(analysis):
     """Five steps of many launches, and one in which 8 ms go into allocating memory and the CPU launches nothing."""
     builder, begin = TraceBuilder(), 0
     for number in range(6):
@@ -125,10 +127,10 @@ def test_what_stands_out_is_of_typical_steps(summary):
             op = builder.op("aten::mm", begin + setup + at - 5, 9)
             builder.launch("k", begin + setup + at, 2, begin + setup + at + 3, 3, op=op)
         begin += 1000 + setup
-    result = summary(builder)
+    result = analysis(builder)
     assert [outlier.name for outlier in result.outliers] == ["3"]
-    found = {finding.id: finding.us_per_step for finding in result.findings}
+    found = {finding.id: finding.us_per_step for finding in advise(result).findings}
     assert "startup" not in found
-    waits = next(advice for advice in result.bottlenecks if advice.step == "15_cuda_graphs")
-    assert found["many_small_launches"] == pytest.approx(waits.share_of_step * result.typical.mean_us)
+    waits = next(advice for advice in advise(result).costs if advice.step == "15_cuda_graphs")
+    assert found["many_small_launches"] == pytest.approx(waits.share_of_step * result.typical.steps.mean_us)
     assert found["outlier_steps"] == pytest.approx(8000 / 6)

@@ -3,7 +3,9 @@
 import pytest
 from support.trace_builder import TraceBuilder
 
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.gains import advise
+from walkthrough.advice.report import as_json, report
+from walkthrough.trace.analysis import analyze
 
 WORKERS = "_MultiProcessingDataLoaderIter"
 
@@ -55,9 +57,9 @@ class Loop(TraceBuilder):
 
 
 @pytest.fixture
-def summary(tmp_path):
-    """summary(builder): the `Summary` of the trace that a builder holds."""
-    return lambda builder: summarize(builder.write(tmp_path / "made.pt.trace.json.gz"))
+def analysis(tmp_path):
+    """analysis(builder): the `Analysis` of the trace that a builder holds."""
+    return lambda builder: analyze(builder.write(tmp_path / "made.pt.trace.json.gz"))
 
 
 def recording(**fields):
@@ -68,56 +70,56 @@ def happening(step, what):
     return recording(happenings=[{"step": str(step), "what": what}])
 
 
-def test_a_step_that_begins_an_epoch_waits_from_the_last_ones_end_to_its_first_batch(summary):
+def test_a_step_that_begins_an_epoch_waits_from_the_last_ones_end_to_its_first_batch(analysis):
     loop = Loop().train(2)
     loop.train(before=loop.end_epoch, load=5000).train(3, load=110)
-    result = summary(loop)
+    result = analysis(loop)
     [epoch] = result.outliers
     assert (epoch.name, epoch.reasons, epoch.doing) == ("2", ("new epoch",), "begins a new epoch")
     assert (epoch.wait_us, epoch.usual_wait_us) == (50 + 20_000 + 5000, 110)
     assert "persistent_workers=True" in epoch.remedy and "anew" in epoch.remedy
-    assert result.typical.names == ["0", "1", "3", "4", "5"]
-    assert result.as_json()["outliers"][0]["reasons"] == ["new epoch"]
+    assert result.typical.steps.names == ["0", "1", "3", "4", "5"]
+    assert as_json(report(result))["outliers"][0]["reasons"] == ["new epoch"]
 
 
-def test_it_is_an_outlier_although_it_waits_for_the_dataloader_alone(summary):
+def test_it_is_an_outlier_although_it_waits_for_the_dataloader_alone(analysis):
     loop = Loop().train(3)
     loop.train(before=lambda: loop.end_epoch(0), load=5000).train(3)
-    [epoch] = summary(loop).outliers
+    [epoch] = analysis(loop).outliers
     assert (epoch.role, epoch.reasons) == ("dataloader", ("new epoch",))
     waiting = Loop().train(3).train(1, load=5000).train(3)
-    assert summary(waiting).outliers == []  # with workers one step in so many waits for all
+    assert analysis(waiting).outliers == []  # with workers one step in so many waits for all
 
 
 @pytest.mark.parametrize(("persistent", "workers"), [(True, "kept"), (False, "anew")])
-def test_the_recording_tells_whether_workers_are_kept(summary, persistent, workers):
+def test_the_recording_tells_whether_workers_are_kept(analysis, persistent, workers):
     loaders = [{"num_workers": 2, "persistent_workers": persistent}, {"num_workers": 0}]
     loop = Loop(recording=recording(loaders=loaders)).train(3)
     loop.train(before=loop.end_epoch).train(2)
-    [epoch] = summary(loop).outliers
+    [epoch] = analysis(loop).outliers
     assert epoch.workers == workers
     assert ("filled anew" in epoch.remedy) == persistent
 
 
-def test_where_no_processes_load_no_workers_are_named(summary):
+def test_where_no_processes_load_no_workers_are_named(analysis):
     loop = Loop("_SingleProcessDataLoaderIter").train(3)
     loop.train(before=lambda: loop.end_epoch(0), load=5000).train(2)
-    [epoch] = summary(loop).outliers
+    [epoch] = analysis(loop).outliers
     assert (epoch.wait_us, epoch.workers, epoch.remedy) == (5050, "", "")
 
 
-def test_a_new_epoch_is_not_to_blame_for_what_happens_elsewhere_in_its_step(summary):
+def test_a_new_epoch_is_not_to_blame_for_what_happens_elsewhere_in_its_step(analysis):
     loop = Loop("_SingleProcessDataLoaderIter").train(3)
 
     def pause():
         loop.now += 9000
 
     loop.train(before=lambda: loop.end_epoch(0), after=pause).train(2)
-    [outlier] = summary(loop).outliers
+    [outlier] = analysis(loop).outliers
     assert (outlier.reasons, outlier.role) == ((), "other")
 
 
-def test_where_gradients_are_accumulated_an_epochs_step_has_one_call_more_than_usual(summary):
+def test_where_gradients_are_accumulated_an_epochs_step_has_one_call_more_than_usual(analysis):
     loop = Loop()
 
     def micro_batches():
@@ -131,29 +133,29 @@ def test_where_gradients_are_accumulated_an_epochs_step_has_one_call_more_than_u
         loop.end_epoch()
 
     loop.train(2, before=micro_batches).train(before=with_an_epochs_end).train(2, before=micro_batches)
-    [epoch] = summary(loop).outliers
+    [epoch] = analysis(loop).outliers
     assert (epoch.reasons, epoch.wait_us) == (("new epoch",), 50 + 20_000 + 100)
 
 
-def test_an_evaluation_is_forward_passes_without_backward_ones(summary):
+def test_an_evaluation_is_forward_passes_without_backward_ones(analysis):
     loop = Loop().train(2)
     loop.train(after=loop.evaluate).train(2)
-    result = summary(loop)
+    result = analysis(loop)
     [outlier] = result.outliers
     assert (outlier.name, outlier.reasons, outlier.doing) == ("2", ("evaluation",), "holds an evaluation")
-    assert result.typical.mean_us == 700
+    assert result.typical.steps.mean_us == 700
 
 
-def test_an_evaluation_of_compiled_code_is_told_by_its_batches(summary):
+def test_an_evaluation_of_compiled_code_is_told_by_its_batches(analysis):
     loop = Loop().train(2)
     loop.train(after=loop.evaluate).train(2)
     for event in loop.events:
         event["name"] = event["name"].replace("aten::addmm", "Torch-Compiled Region")
-    [outlier] = summary(loop).outliers
+    [outlier] = analysis(loop).outliers
     assert outlier.reasons == ("evaluation",)
 
 
-def test_a_longer_batch_is_no_evaluation(summary):
+def test_a_longer_batch_is_no_evaluation(analysis):
     loop = Loop().train(2)
 
     def more():
@@ -162,30 +164,30 @@ def test_a_longer_batch_is_no_evaluation(summary):
             loop.compute("autograd::engine::evaluate_function: AddmmBackward0", 300)
 
     loop.train(after=more).train(2)
-    [outlier] = summary(loop).outliers
+    [outlier] = analysis(loop).outliers
     assert outlier.reasons == ()
 
 
-def test_with_stacks_a_checkpoint_is_told(summary):
+def test_with_stacks_a_checkpoint_is_told(analysis):
     loop = Loop().train(2)
     loop.train(after=loop.save).train(2)
-    [outlier] = summary(loop).outliers
+    [outlier] = analysis(loop).outliers
     assert (outlier.reasons, outlier.doing) == (("checkpoint",), "writes a checkpoint")
 
 
-def test_what_the_recording_names_needs_no_sign_in_the_trace(summary):
+def test_what_the_recording_names_needs_no_sign_in_the_trace(analysis):
     loop = Loop(recording=happening(2, "checkpoint")).train(2)
 
     def pause():
         loop.now += 9000
 
     loop.train(after=pause).train(2)
-    assert [outlier.reasons for outlier in summary(loop).outliers] == [("checkpoint",)]
+    assert [outlier.reasons for outlier in analysis(loop).outliers] == [("checkpoint",)]
     loop.header["walkthrough"] = happening(2, "a \x1b[31mword of another version")
-    assert [outlier.reasons for outlier in summary(loop).outliers] == [()]
+    assert [outlier.reasons for outlier in analysis(loop).outliers] == [()]
 
 
-def test_most_of_three_steps_may_be_left_out_where_their_reasons_are_known(summary):
+def test_most_of_three_steps_may_be_left_out_where_their_reasons_are_known(analysis):
     loop = Loop().train()
     loop.header["walkthrough"] = recording(
         happenings=[{"step": "1", "what": "checkpoint"}, {"step": "2", "what": "evaluation"}]
@@ -195,39 +197,39 @@ def test_most_of_three_steps_may_be_left_out_where_their_reasons_are_known(summa
         loop.now += 9000
 
     loop.train(2, after=pause)
-    result = summary(loop)
+    result = analysis(loop)
     assert [outlier.name for outlier in result.outliers] == ["1", "2"]
-    assert result.typical.names == ["0"]
+    assert result.typical.steps.names == ["0"]
     assert [outlier.excess_us for outlier in result.outliers] == [9000, 9000]
 
 
-def test_of_two_steps_the_one_with_a_reason_is_the_odd_one(summary):
+def test_of_two_steps_the_one_with_a_reason_is_the_odd_one(analysis):
     loop = Loop().train()
     loop.train(before=loop.end_epoch)
-    result = summary(loop)
+    result = analysis(loop)
     assert [outlier.name for outlier in result.outliers] == ["1"]
-    assert not result.nature.unusable
-    assert result.advice != []
+    assert not result.typical.workload.unusable
+    assert advise(result).advice != []
 
 
-def test_a_short_evaluation_in_one_of_three_steps_is_kept_apart(summary):
+def test_a_short_evaluation_in_one_of_three_steps_is_kept_apart(analysis):
     loop = Loop().train()
     loop.train(after=lambda: loop.evaluate(batches=1)).train()
-    result = summary(loop)
+    result = analysis(loop)
     assert [outlier.us for outlier in result.outliers] == [1005]
-    assert result.typical.mean_us == 700
+    assert result.typical.steps.mean_us == 700
 
 
-def test_of_two_steps_that_differ_manifold_without_a_reason_nothing_is_advised(summary):
+def test_of_two_steps_that_differ_manifold_without_a_reason_nothing_is_advised(analysis):
     loop = Loop().train()
 
     def pause():
         loop.now += 1500
 
     loop.train(after=pause)
-    result = summary(loop)
-    assert (result.outliers, result.advice, result.bottlenecks, result.findings) == ([], [], [], [])
-    assert "700 us and 2.2 ms, and nothing in the trace tells which is the usual one" in result.verdict
+    result = analysis(loop)
+    assert (result.outliers, advise(result).advice, advise(result).costs, advise(result).findings) == ([], [], [], [])
+    assert "700 us and 2.2 ms, and nothing in the trace tells which is the usual one" in advise(result).verdict
     alike = Loop().train()
     alike.train(after=lambda: alike.compute("aten::mul", 1300))
-    assert not summary(alike).nature.unusable  # 2.9 times as long
+    assert not analysis(alike).typical.workload.unusable  # 2.9 times as long

@@ -12,7 +12,8 @@ import sys
 import pytest
 from support import ROOT
 
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.gains import advise
+from walkthrough.trace.analysis import analyze
 
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
 MIB = 2**20
@@ -34,8 +35,8 @@ def trace():
 
 
 @pytest.fixture(scope="module")
-def summary():
-    return summarize(SPECIMEN)
+def analysis():
+    return analyze(SPECIMEN)
 
 
 def kernels_of(trace):
@@ -51,15 +52,15 @@ def test_it_is_marked_as_made_up_and_readable_in_an_editor(trace):
     assert all(line.count('"ph": ') <= 1 for line in lines)
 
 
-def test_step_breakdown(summary):
-    assert summary.analysis.steps.names == ["1", "2", "3"]
-    assert summary.analysis.steps.duration.tolist() == [1000, 1000, 1000]
-    assert summary.analysis.steps.mean_breakdown_us == BREAKDOWN
+def test_step_breakdown(analysis):
+    assert analysis.steps.names == ["1", "2", "3"]
+    assert analysis.steps.duration.tolist() == [1000, 1000, 1000]
+    assert analysis.steps.mean_breakdown_us == BREAKDOWN
     assert sum(BREAKDOWN.values()) == 1000
 
 
-def test_how_busy_the_gpu_is(summary):
-    [gpu] = summary.analysis.gpus
+def test_how_busy_the_gpu_is(analysis):
+    [gpu] = analysis.gpus
     assert gpu.utilization == pytest.approx(400 / 1000)
     # blocks per SM are 4, 128, 4 and 0.5; at most 1 counts: 100 us each at 1, 1, 1 and 0.5, in a step of 1000 us
     assert gpu.sm_efficiency == pytest.approx((100 + 100 + 100 + 50) / 1000)
@@ -80,32 +81,30 @@ def test_blocks_and_occupancy_of_each_kernel_follow_from_its_launch(trace):
         assert launch["est. achieved occupancy %"] == 100 * min(blocks * threads, fitting * threads, most) / most
 
 
-def test_tensor_cores_and_the_planted_fault(summary):
-    assert summary.analysis.gpus[0].tensor_core_share == pytest.approx(
-        100 / 400
-    )  # turing_fp16_s1688gemm of four kernels
-    assert summary.analysis.tensor_cores.eligible_share == pytest.approx(200 / 400)  # aten::mm, forward and backward
-    assert {kernel.name.split("<")[0]: kernel.tensor_cores for kernel in summary.analysis.all_tables.kernels} == {
+def test_tensor_cores_and_the_planted_fault(analysis):
+    assert analysis.gpus[0].tensor_core_share == pytest.approx(100 / 400)  # turing_fp16_s1688gemm of four kernels
+    assert analysis.tensor_cores.eligible_share == pytest.approx(200 / 400)  # aten::mm, forward and backward
+    assert {kernel.name.split("<")[0]: kernel.tensor_cores for kernel in analysis.all_tables.kernels} == {
         "turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn": True,
         "void at::native::vectorized_elementwise_kernel": False,
         "volta_sgemm_128x64_nt": False,  # the backward product, in float32: the fault
         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel": False,
     }
-    [amp] = [advice for advice in summary.advice if advice.step == "01_amp"]
+    [amp] = [advice for advice in advise(analysis).advice if advice.step == "01_amp"]
     assert amp.share_of_step == pytest.approx(0.1)
     assert amp.predicted_gain == pytest.approx(1 / (1 - 0.1))  # the optimizer's kernel stays in float32
 
 
-def test_copies(summary):
-    to_the_gpu = summary.analysis.all_tables.copies["h2d"]
+def test_copies(analysis):
+    to_the_gpu = analysis.all_tables.copies["h2d"]
     assert (to_the_gpu.count, to_the_gpu.bytes, to_the_gpu.us) == (3, 3 * MIB, 300)
     assert to_the_gpu.pageable_bytes == 3 * MIB  # 1024 rows of 512 halves a step
     assert to_the_gpu.gigabytes_per_second == pytest.approx(1_048_576 / 100e-6 / 1e9)
-    assert summary.analysis.all_tables.copies["d2h"].count == summary.analysis.all_tables.copies["d2d"].count == 0
+    assert analysis.all_tables.copies["d2h"].count == analysis.all_tables.copies["d2d"].count == 0
 
 
-def test_memory_at_its_peak(summary):
-    [gpu] = summary.analysis.memory
+def test_memory_at_its_peak(analysis):
+    [gpu] = analysis.memory
     before, batch, product, rectified, gradient = 8, 1, 4, 4, 4  # MiB; "before": weights and momentum, 4 each
     assert gpu.peak_allocated == (before + batch + product + rectified + gradient) * MIB == 21 * MIB
     assert gpu.growth == (21 - before) * MIB
@@ -114,8 +113,8 @@ def test_memory_at_its_peak(summary):
     assert gpu.allocated[-1] == before * MIB
 
 
-def test_why_the_gpu_waits(summary):
-    [idle] = summary.analysis.idle
+def test_why_the_gpu_waits(analysis):
+    [idle] = analysis.idle
     assert idle.total_us == 3 * 600
     assert {cause: us / 3 for cause, us in idle.causes_us.items()} == {
         "copy": 30 + 100,  # the call 320-350, the copy 350-450
@@ -128,9 +127,9 @@ def test_why_the_gpu_waits(summary):
     }
 
 
-def test_the_best_advice_is_to_load_in_processes(summary):
-    assert summary.advice[0].step == "04_multiprocess_loading"
-    assert summary.advice[0].predicted_gain == pytest.approx(1 / 0.7)
+def test_the_best_advice_is_to_load_in_processes(analysis):
+    assert advise(analysis).advice[0].step == "04_multiprocess_loading"
+    assert advise(analysis).advice[0].predicted_gain == pytest.approx(1 / 0.7)
 
 
 @pytest.fixture(scope="module")

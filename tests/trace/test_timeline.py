@@ -7,8 +7,8 @@ import pytest
 from support import ROOT
 from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
-from walkthrough.advice.digest import digest
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.gains import advise
+from walkthrough.advice.report import tables
 from walkthrough.results.errors import InputError
 from walkthrough.trace import timeline as module
 from walkthrough.trace.analysis import analyze
@@ -22,8 +22,8 @@ TRACES = [
 ]
 
 
-def lanes_of(summary, *steps):
-    return lanes(summary.analysis, [(finding.what, finding.when) for finding in summary.findings], *steps)
+def lanes_of(analysis, *steps):
+    return lanes(analysis, [(finding.what, finding.when) for finding in advise(analysis).findings], *steps)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def timeline(tmp_path):
     """timeline(builder, first, last): the answer for the trace that a builder holds."""
 
     def answer(builder, *steps, text=None):
-        return lanes_of(summarize(builder.write(tmp_path / "made.pt.trace.json", text)), *steps)
+        return lanes_of(analyze(builder.write(tmp_path / "made.pt.trace.json", text)), *steps)
 
     return answer
 
@@ -311,8 +311,8 @@ def test_the_rows_of_a_lane_do_not_overlap():
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name[:30])
 def test_what_holds_in_every_trace(path):
-    summary = summarize(path)
-    answer = lanes_of(summary)
+    analysis = analyze(path)
+    answer = lanes_of(analysis)
     numbered = events(answer)
     assert len({row["id"] for row in answer["lanes"]}) == len(answer["lanes"])
     for row in answer["lanes"]:
@@ -327,8 +327,8 @@ def test_what_holds_in_every_trace(path):
         for operator in row.get("operator", []):
             assert operator < 0 or numbered[operator][0]["kind"] in ("cpu", "mark", "loader", "collective")
     shown = sum(len(row["start"]) for row in answer["lanes"] if row["kind"] == "kernel")
-    assert shown == len(summary.analysis.trace.kernels)
-    plain = digest(summarize(path))
+    assert shown == len(analysis.trace.kernels)
+    plain = tables(analyze(path))
     assert (answer["warnings"], answer["partial"]) == (plain["warnings"], plain["partial"])
     assert [step["name"] for step in answer["steps"]] == plain["steps"]["names"]
 

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.report import as_json, report
 from walkthrough.results.errors import InputError
+from walkthrough.results.folder import traces_in
 from walkthrough.trace import chrome_trace
-from walkthrough.trace.chrome_trace import PARTIAL, Chunks, _decode_run, traces_in
+from walkthrough.trace.analysis import analyze
+from walkthrough.trace.chrome_trace import PARTIAL, Chunks, _decode_run
 from walkthrough.trace.reader import MAX_NAME, rank_of, read
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
@@ -29,10 +31,10 @@ def figures(tmp_path):
     def summarized(text, name="made.json"):
         path = tmp_path / name
         path.write_bytes(text)
-        summary = summarize(path)
-        result = summary.as_json()
+        analysis = analyze(path)
+        result = as_json(report(analysis))
         json.dumps(result, allow_nan=False)
-        return result | {"file": None, "warnings": None}, summary.analysis.trace.warnings
+        return result | {"file": None, "warnings": None}, analysis.trace.warnings
 
     return summarized
 
@@ -363,4 +365,4 @@ def test_a_trace_of_python_functions_alone_is_refused(tmp_path):
     builder = TraceBuilder()
     builder.add("python_function", "train.py(1): main", 100, 50)
     with pytest.raises(InputError, match="Python functions alone"):
-        summarize(builder.write(tmp_path / "made.pt.trace.json"))
+        analyze(builder.write(tmp_path / "made.pt.trace.json"))

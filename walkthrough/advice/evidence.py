@@ -5,7 +5,7 @@ Rules take the `Analysis` of the typical steps (`Analysis.typical`); `analysis.w
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -48,12 +48,6 @@ class Finding(Struct, frozen=True):
     advice: str | None = None
     estimated_gain: float | None = None
     when: Cover = Cover()
-
-    def as_json(self) -> dict[str, Any]:
-        """What `explain --json` and the page show: all but what the gain comes from, and the times."""
-        return {
-            name: getattr(self, name) for name in self.__struct_fields__ if name not in ("change", "advice", "when")
-        }
 
 
 def bounded(why: str, share: float, stays: float = 0.0) -> Evidence:

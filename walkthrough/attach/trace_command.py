@@ -11,7 +11,7 @@ from typing import Any
 from walkthrough.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, folder, printable, whole_number
-from walkthrough.trace.chrome_trace import MAX_SIZE, traces_in
+from walkthrough.results.folder import traces_in
 
 HELP = "Trace the training in any command, unchanged: walkthrough trace -- python train.py"
 
@@ -77,14 +77,13 @@ def _new_folder(words: list[str]) -> Path:
 
 def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
     """Print what `explain` says about these traces; what it cannot read is one line."""
-    from walkthrough.explain import command
+    from walkthrough.explain.command import print_traces
 
-    options = argparse.Namespace(json=False, full_names=False, markdown=False, max_size=MAX_SIZE)
     sys.stderr.flush()
     print(flush=True)
     try:
         shown = traced if is_one_training(traced) else traced[:1]
-        command.explain_traces(options, {report.get("rank"): out / report["trace"] for report in shown})
+        print_traces({report.get("rank"): out / report["trace"] for report in shown})
         sys.stdout.flush()
     except InputError as error:
         print(printable(error), file=sys.stderr)

@@ -168,20 +168,20 @@ def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Gp
     on_gpu = [result for result in results if result.device_type == "cuda"]
     if not on_gpu:
         return {}, []
-    from walkthrough.advice.summary import summarize
-    from walkthrough.trace.kernels import mean_of_known
+    from walkthrough.trace.analysis import analyze
+    from walkthrough.trace.kernels import mean_of_known, unit_name
 
     used, problems = {}, []
     for result in on_gpu:
         try:
-            summary = summarize(Path(logdir) / result.step / result.trace)
+            analysis = analyze(Path(logdir) / result.step / result.trace)
         except InputError as error:
             problems.append(str(error))
             continue
         used[result.step] = GpuUse(
-            mean_of_known(gpu.utilization for gpu in summary.analysis.gpus),
-            mean_of_known(gpu.tensor_core_share for gpu in summary.analysis.gpus),
-            summary.matrix_units,
+            mean_of_known(gpu.utilization for gpu in analysis.gpus),
+            mean_of_known(gpu.tensor_core_share for gpu in analysis.gpus),
+            unit_name(analysis.trace),
         )
     return used, problems
 

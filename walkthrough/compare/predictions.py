@@ -12,13 +12,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.summary import Summary, summarize
+from walkthrough.advice.gains import advise
 from walkthrough.compare import compare
 from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.statistics import Ratio
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
 from walkthrough.terminal import console, headed_table
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks
 
 LEGEND = (
@@ -84,7 +85,7 @@ LadderPredictions = tuple[compare.Ladder, list[Prediction]]
 
 
 def predictions(
-    logdir: str | Path, results: Iterable[Result], max_size: int = MAX_SIZE
+    logdir: str | Path, results: Iterable[Result], max_size: int | None = None
 ) -> tuple[list[LadderPredictions], list[str]]:
     """The `Prediction`s of each ladder among `results` (from `record.read_results`), and the problems met: messages.
 
@@ -93,27 +94,27 @@ def predictions(
     results, ladders = list(results), []
     runs, problems = compare.readable_rounds(logdir, results)
     for ladder in compare.ladders(results, runs):
-        summaries = {}
+        costs = {}
         for before in ladder.acting[:-1]:
             try:
                 trace = Path(logdir) / before.result.step / before.result.trace
-                summaries[before.result.step] = summarize(Chunks(trace, max_size))
-                problems += summaries[before.result.step].trace.warnings
+                analysis = analyze(Chunks(trace, max_size or MAX_SIZE))
+                costs[before.result.step] = advise(analysis).costs
+                problems += analysis.trace.warnings
             except InputError as error:
                 problems.append(str(error))
-        ladders.append((ladder, of_ladder(ladder, summaries)))
+        ladders.append((ladder, of_ladder(ladder, costs)))
     return ladders, problems
 
 
-def of_ladder(ladder: compare.Ladder, summaries: Mapping[str, Summary]) -> list[Prediction]:
-    """The `Prediction`s of one ladder. summaries: {step: the `Summary` of its trace}; steps may be missing."""
+def of_ladder(ladder: compare.Ladder, costs: Mapping[str, Sequence[Advice]]) -> list[Prediction]:
+    """The `Prediction`s of one ladder. costs: {step: the costs in its trace, see `Advised`}; steps may be missing."""
     rows = []
     for before, after in pairwise(ladder.acting):
         if after.gain is None:
             continue
-        summary, step = summaries.get(before.result.step), after.result.step
-        bottlenecks = summary.bottlenecks if summary else []
-        advice = next((advice for advice in bottlenecks if advice.step == step), None)
+        step = after.result.step
+        advice = next((advice for advice in costs.get(before.result.step, ()) if advice.step == step), None)
         notes = tuple(note for note in after.result.notes if note not in before.result.notes)
         rows.append(Prediction(before.result.step, step, advice, after.gain, notes))
     return rows
@@ -183,13 +184,12 @@ def explain_runs(
     recorded: Mapping[Path, Sequence[Result]],
     source: Path,
     as_json: bool = False,
-    as_markdown: bool = False,
-    max_size: int = MAX_SIZE,
-) -> int:
+    max_size: int | None = None,
+) -> None:
     """Print what `explain` shows of recorded runs: what each step was predicted to gain beside what it gained.
 
-    recorded: {folder: its results}. source: the path that was named, for an error. Returns the exit code. Raises
-    InputError where there are runs of one step only.
+    recorded: {folder: its results}. source: the path that was named, for an error. Raises InputError where there
+    are runs of one step only.
     """
     ladders = []
     for logdir, results in recorded.items():
@@ -215,8 +215,5 @@ def explain_runs(
             for row in rows
         ]
         print(json.dumps({"ladder": rows}, indent=2, allow_nan=False))
-    elif as_markdown:
-        print(markdown(ladders))
     else:
         print_predictions(ladders, console())
-    return 0

@@ -5,17 +5,19 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from walkthrough.advice import ranks_in, report_of
 from walkthrough.results.errors import InputError, printable, size
-from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks, of_training, traces_in
 
-if TYPE_CHECKING:  # numpy and msgspec: imported while the trace is being decompressed
-    from walkthrough.advice.summary import Summary
+if TYPE_CHECKING:
     from walkthrough.results.result import Result
 
 HELP = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
+
+Report = dict[str, Any]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -29,12 +31,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "two traces: before and after",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--full-names", action="store_true", help="for one trace: print its kernels' names whole")
-    parser.add_argument("--markdown", action="store_true", help="for a folder of runs: print the page of the docs")
     parser.add_argument(
         "--max-size",
         type=size,
-        default=MAX_SIZE,
         metavar="SIZE",
         help="refuse a trace of more JSON than this once decompressed, such as 8GB (default: 4GiB)",
     )
@@ -47,42 +46,22 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread per core, which nothing here needs
     gc.set_threshold(100_000)  # to import numpy makes many objects and no garbage
     try:
-        return _explain(args)
+        if len(args.path) == 2:
+            _print_change(args.path, args.json, args.max_size)
+        else:
+            _print_path(args.path[0], args.json, args.max_size)
     except PermissionError as error:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
+    return 0
 
 
-def _explain(args: argparse.Namespace) -> int:
-    path = args.path[0]
-    two_paths = len(args.path) == 2
-    runs = _recorded_runs(path) if path.is_dir() and not two_paths else {}
-    if args.markdown and not runs:
-        raise InputError("--markdown is for a folder of recorded runs: name one, such as logs")
-    if two_paths:
-        return _explain_change(args)
-    if runs:
-        from walkthrough.compare.predictions import explain_runs
-
-        return explain_runs(runs, path, args.json, args.markdown, args.max_size)
-    if path.is_dir():
-        traces = traces_in(path)
-        training = of_training(traces)
-        left_out = len(traces) - len(training)
-        if left_out:
-            count = f"{left_out} trace{'s' * (left_out > 1)}"
-            _warn(f"{path}: traces of training are shown, by their names; {count} of other stages are left out")
-        ranks = ranks_in(path)
-        if len(ranks) > 1:
-            return _explain_ranks(args, ranks)
-        if len(training) > 1:
-            _warn(f"{path} holds {len(training)} traces, which name no ranks: this is the newest")
-    return _explain_trace(args, trace_at(path))
-
-
-def explain_traces(args: argparse.Namespace, traces: dict[int | None, Path]) -> int:
+def print_traces(traces: Mapping[int | None, Path], as_json: bool = False, max_size: int | None = None) -> None:
     """Explain the traces of one training, by rank: one by itself, several as ranks. Raises InputError."""
     ranks = {rank: path for rank, path in traces.items() if rank is not None}
-    return _explain_ranks(args, ranks) if len(ranks) > 1 else _explain_trace(args, next(iter(traces.values())))
+    if len(ranks) > 1:
+        _print_ranks(ranks, as_json, max_size)
+    else:
+        _print_trace(next(iter(traces.values())), as_json, max_size)
 
 
 def trace_at(path: Path) -> Path:
@@ -91,6 +70,8 @@ def trace_at(path: Path) -> Path:
         if not path.exists():
             raise InputError(f"{path} does not exist: name a trace, or a folder with one; `make tour` fills logs/")
         return path
+    from walkthrough.results.folder import of_training, traces_in
+
     traces = traces_in(path)
     if not traces:
         below = sorted({trace.parent.name for trace in path.glob("*/*.trace.json*")})
@@ -99,27 +80,25 @@ def trace_at(path: Path) -> Path:
     return of_training(traces)[0]
 
 
-def ranks_in(folder: Path) -> dict[int, Path]:
-    """The newest trace of training of each rank in a folder, by rank; {} if the traces name no ranks."""
-    from walkthrough.trace import reader
+def _print_path(path: Path, as_json: bool, max_size: int | None) -> None:
+    """A trace, or what a folder holds: recorded runs, the ranks of one training, or traces, of which the newest."""
+    if not path.is_dir():
+        return print_traces({None: trace_at(path)}, as_json, max_size)
+    if runs := _recorded_runs(path):
+        from walkthrough.compare.predictions import explain_runs
 
-    traces = of_training(traces_in(folder))
-    ranks: dict[int, Path] = {}
-    if len(traces) > 1:
-        for path in traces:
-            rank = reader.rank_of(path)
-            if rank is not None:
-                ranks.setdefault(rank, path)
-    return dict(sorted(ranks.items()))
+        return explain_runs(runs, path, as_json, max_size)
+    from walkthrough.results.folder import of_training, traces_in
 
-
-def role_changes(before: "Summary", after: "Summary") -> list[tuple[str, float, float]]:
-    """(role, before, after) in µs of the mean typical step, the largest change first."""
-    from walkthrough.trace.steps import ROLES
-
-    old, new = before.typical.mean_breakdown_us, after.typical.mean_breakdown_us
-    changes = [(role, old[role], new[role]) for role in ROLES]
-    return sorted(changes, key=lambda change: -abs(change[2] - change[1]))
+    traces = traces_in(path)
+    training = of_training(traces)
+    if left_out := len(traces) - len(training):
+        count = f"{left_out} trace{'s' * (left_out > 1)}"
+        _warn(f"{path}: traces of training are shown, by their names; {count} of other stages are left out")
+    ranks: dict[int | None, Path] = {**ranks_in(path)}
+    if len(training) > 1 and len(ranks) < 2:
+        _warn(f"{path} holds {len(training)} traces, which name no ranks: this is the newest")
+    return print_traces(ranks if len(ranks) > 1 else {None: trace_at(path)}, as_json, max_size)
 
 
 def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
@@ -135,86 +114,87 @@ def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
     return {path: runs[path]} if runs[path] else {folder: results for folder, results in runs.items() if results}
 
 
-def _summary(args: argparse.Namespace, path: Path) -> "Summary":
-    chunks = Chunks(path, args.max_size)  # decompresses while numpy is imported
+def _print_trace(path: Path, as_json: bool, max_size: int | None) -> None:
+    if as_json:
+        return _print_json(_as_json(_report(path, max_size)))
+    from walkthrough.explain.text import name_width, print_report
+    from walkthrough.terminal import console
 
-    from walkthrough.advice.summary import summarize
+    to = console()
+    return print_report(_report(path, max_size, name_width(to)), to)
 
-    summary = summarize(chunks)
-    for line in summary.analysis.trace.warnings:
+
+def _print_change(paths: Sequence[Path], as_json: bool, max_size: int | None) -> None:
+    reports = before, after = [_report(trace_at(path), max_size) for path in paths]
+    from walkthrough.advice.comparison import change
+
+    for report in reports:
+        report["samples_per_step"] = report["samples_per_step"] or _batch_size(Path(report["file"]))
+    changed = change(before, after)
+    if as_json:
+        both = {"before": _as_json(before), "after": _as_json(after)}
+        return _print_json(both | {"moved": changed["moved"]})
+    from walkthrough.explain.text import print_change
+    from walkthrough.terminal import console
+
+    return print_change(before, after, changed, console())
+
+
+def _batch_size(trace: Path) -> int | None:
+    """Samples per step, by the result in the trace's folder; None where none is of that trace."""
+    from walkthrough.results import result as record
+
+    try:
+        result = record.read_result(trace.parent / record.FILE)
+    except InputError:
+        return None
+    return result.batch_size if result.trace == trace.name else None
+
+
+def _print_ranks(ranks: Mapping[int, Path], as_json: bool, max_size: int | None) -> None:
+    reports, problem = {}, ""
+    for rank, path in ranks.items():
+        try:
+            report = _report(path, max_size)
+        except InputError as error:
+            problem = f"rank {rank} is left out: {error}"
+        else:
+            if not report["partial"]:
+                reports[rank] = report
+                continue
+            problem = f"rank {rank} is left out: a part of its trace is missing"
+        _warn(problem)
+    if not reports:
+        raise InputError(problem)
+    if as_json:
+        step_us = [report["steps"]["mean_us"] for report in reports.values()]
+        spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
+        rows = [{"rank": rank, **_as_json(report)} for rank, report in reports.items()]
+        return _print_json({"ranks": rows, "mean_step_us": spread})
+    from walkthrough.advice import comparison
+    from walkthrough.explain.text import print_ranks
+    from walkthrough.terminal import console
+
+    return print_ranks(reports, comparison.ranks(reports), console())
+
+
+def _report(path: Path, max_size: int | None, name_width: int | None = None) -> Report:
+    """The report of a trace, its warnings on stderr."""
+    report = report_of(path, max_size, name_width)
+    for line in report["warnings"]:
         _warn(line)
-    return summary
+    return report
+
+
+def _as_json(report: Report) -> Report:
+    from walkthrough.advice.report import as_json
+
+    return as_json(report)
 
 
 def _warn(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def _explain_trace(args: argparse.Namespace, path: Path) -> int:
-    summary = _summary(args, path)
-    if args.json:
-        return _print_json(summary.as_json())
-    from walkthrough.explain.view import print_summary
-    from walkthrough.terminal import console
-
-    print_summary(summary, console(), args.full_names)
-    return 0
-
-
-def _explain_change(args: argparse.Namespace) -> int:
-    before, after = (_summary(args, trace_at(path)) for path in args.path)
-    changes = role_changes(before, after)
-    if args.json:
-        rows = [{"name": name, "before_us": old, "after_us": new} for name, old, new in changes]
-        return _print_json({"before": before.as_json(), "after": after.as_json(), "moved": rows})
-    from walkthrough.explain.side_by_side import print_change
-    from walkthrough.terminal import console
-
-    print_change(before, after, changes, console(), (_batch_size(before), _batch_size(after)))
-    return 0
-
-
-def _batch_size(summary: "Summary") -> float | None:
-    """Samples per step, as the trace says or the result in its folder; None where neither does."""
-    from walkthrough.results import result as record
-
-    trace = summary.analysis.trace
-    if trace.recording and trace.recording.samples_per_step:
-        return trace.recording.samples_per_step
-    try:
-        result = record.read_result(trace.file.parent / record.FILE)
-    except InputError:
-        return None
-    return result.batch_size if result.trace == trace.file.name else None
-
-
-def _explain_ranks(args: argparse.Namespace, ranks: dict[int, Path]) -> int:
-    summaries, problem = {}, ""
-    for rank, path in ranks.items():
-        try:
-            summary = _summary(args, path)
-        except InputError as error:
-            problem = f"rank {rank} is left out: {error}"
-        else:
-            if not summary.analysis.trace.partial:
-                summaries[rank] = summary
-                continue
-            problem = f"rank {rank} is left out: a part of its trace is missing"
-        _warn(problem)
-    if not summaries:
-        raise InputError(problem)
-    if args.json:
-        step_us = [summary.analysis.steps.mean_us for summary in summaries.values()]
-        spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
-        rows = [{"rank": rank, **summary.as_json()} for rank, summary in summaries.items()]
-        return _print_json({"ranks": rows, "mean_step_us": spread})
-    from walkthrough.explain.side_by_side import print_ranks
-    from walkthrough.terminal import console
-
-    print_ranks(summaries, console())
-    return 0
-
-
-def _print_json(value: object) -> int:
+def _print_json(value: object) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
-    return 0

@@ -252,10 +252,10 @@ def _traced(path: Path, result: record.Result, problems: list[str], fully: bool)
         problems.append(f"{path} holds call stacks: no record does")
     if not fully:
         return "a trace that was not compared with them"
-    from walkthrough.advice.summary import summarize
     from walkthrough.records.plausibility import contradictions  # msgspec and numpy
+    from walkthrough.trace.analysis import analyze
 
-    summary = summarize(path)
-    problems += [f"{path}: {problem}" for problem in contradictions(trace, summary, result)]
-    where = " and ".join(sorted({gpu.name or "?" for gpu in summary.analysis.gpus})) or "CPU"
-    return f"a trace of {len(summary.analysis.steps.names)} steps on {printable(where, 80)}"
+    analysis = analyze(path)
+    problems += [f"{path}: {problem}" for problem in contradictions(trace, analysis, result)]
+    where = " and ".join(sorted({gpu.name or "?" for gpu in analysis.gpus})) or "CPU"
+    return f"a trace of {len(analysis.steps.names)} steps on {printable(where, 80)}"

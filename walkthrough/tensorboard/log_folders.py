@@ -20,7 +20,7 @@ from walkthrough.compare import compare
 from walkthrough.compare.statistics import Rounds
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
-from walkthrough.trace.chrome_trace import of_training, traces_in
+from walkthrough.results.folder import of_training, traces_in
 
 MAX_FOLDERS = 20_000  # that are searched below a log folder
 RESCAN_SECONDS = 3.0  # until the folders are searched again

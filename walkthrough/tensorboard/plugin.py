@@ -21,18 +21,18 @@ from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 from werkzeug.wsgi import wrap_file
 
-from walkthrough.advice import ranks
+from walkthrough.advice import comparison
 from walkthrough.compare import compare, gpu_memory, published, roofs, statistics
 from walkthrough.compare.statistics import Rounds
 from walkthrough.compare.summary import intervals, notes_of, prediction, summary
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
+from walkthrough.results.folder import of_training
 from walkthrough.results.result import Result
 from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cache_folder
 from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
 from walkthrough.tensorboard.worker import Kind
-from walkthrough.trace.chrome_trace import of_training
 from walkthrough.trace.reader import as_number
 from walkthrough.trace.units import micro_sign
 
@@ -165,7 +165,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return answer | {"ratio": _ratio(statistics.ratio(faster, slower))}
 
     def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
-        """Arguments run, trace. {"state": "ready", …}: see walkthrough/advice/digest.py; or "reading" or "failed"."""
+        """Arguments run, trace. {"state": "ready", …}: see `report.tables`; or "reading" or "failed"."""
         return self._answer_of_trace(request, "digest")
 
     def _ranks(self, request: wrappers.Request) -> dict[str, Any]:
@@ -399,10 +399,10 @@ def download(request: wrappers.Request, path: Path) -> wrappers.Response:
     )
 
 
-class _Digest(msgspec.Struct):
-    """What is used of a trace's digest; see walkthrough/advice/digest.py."""
+class _Report(msgspec.Struct):
+    """What is used of a trace's numbers; see `report.tables`."""
 
-    rank: ranks.Rank | None
+    rank: dict[str, Any] | None
     collectives: dict[str, dict[str, list[float]]]
     partial: bool
     sampled: bool
@@ -410,7 +410,7 @@ class _Digest(msgspec.Struct):
     verdict: str
 
 
-_decode = msgspec.json.Decoder(_Digest).decode
+_decode = msgspec.json.Decoder(_Report).decode
 
 
 def compared(run: Run, answers: Answers) -> dict[str, Any]:
@@ -425,45 +425,27 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
     if any(state == "reading" for _, state, _ in digests):
         return {"state": "reading", "reading": answers.reading}
     problems = [f"only the newest {MOST_RANKS} of {len(paths)} traces are compared"] if len(paths) > MOST_RANKS else []
-    newest: dict[int, tuple[str, _Digest]] = {}
+    newest: dict[int, tuple[str, _Report]] = {}
     for path, state, answer in digests:
         name = printable(path.name)
         if state != "ready" or not isinstance(answer, bytes):
             problems.append(f"{name} is left out: {answer}")
             continue
-        digest = _decode(gzip.decompress(answer))
-        if digest.rank is None:
+        report = _decode(gzip.decompress(answer))
+        if report.rank is None:
             problems.append(f"{name} is left out: it names no rank")
-        elif digest.partial:
+        elif report.partial:
             problems.append(f"{name} is left out: a part of it is missing")
-        elif digest.rank.rank not in newest:  # the newest first
-            newest[digest.rank.rank] = path.name, digest
+        elif report.rank["rank"] not in newest:  # the newest first
+            newest[report.rank["rank"]] = path.name, report
     return {"state": "ready", "problems": problems} | _compared(dict(sorted(newest.items())))
 
 
-def _compared(newest: dict[int, tuple[str, _Digest]]) -> dict[str, Any]:
-    """newest: {rank: (file, digest)}. Where a trace is a sample of its events, nobody can tell who waits for whom."""
-    rows = [digest.rank for _, digest in newest.values() if digest.rank]
-    if not rows:
+def _compared(newest: dict[int, tuple[str, _Report]]) -> dict[str, Any]:
+    """newest: {rank: (file, its numbers)}."""
+    if not newest:
         return {"ranks": [], "difference": "", "advice": "", "straggler": None, "verdict": "", "no_waits": ""}
-    sampled = any(digest.sampled for _, digest in newest.values())
-    waits = ranks.waits({rank: digest.collectives for rank, (_, digest) in newest.items()})
-    if sampled:
-        waits = ranks.Waits({}, "events are missing in the traces")
-    last = None if sampled else ranks.straggler(rows)
-    first = last or max(rows, key=lambda row: row.step_us)
-    table = [
-        msgspec.structs.asdict(row)
-        | {"trace": newest[row.rank][0], "parts_us": newest[row.rank][1].typical["parts_us"]}
-        | {"wait_us": waits.us.get(row.rank)}
-        for row in rows
-    ]
-    return {
-        "ranks": table,
-        "difference": ranks.difference(rows),
-        "advice": "" if sampled else micro_sign(ranks.advice(rows)),
-        "straggler": last and last.rank,
-        "first": first.rank,
-        "verdict": newest[first.rank][1].verdict,
-        "no_waits": waits.why,
-    }
+    complete = not any(report.sampled for _, report in newest.values())
+    both = comparison.ranks({rank: msgspec.structs.asdict(report) for rank, (_, report) in newest.items()}, complete)
+    rows = [row | {"trace": newest[row["rank"]][0]} for row in both["ranks"]]
+    return both | {"ranks": rows, "advice": micro_sign(both["advice"])}

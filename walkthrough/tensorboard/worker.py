@@ -87,8 +87,9 @@ def write_private(path: Path, content: bytes) -> None:
 
 def _json(job: Job) -> bytes:
     """The numbers of the Walkthrough tab's pages ("digest"), its timeline's events ("lanes"), or one's arguments."""
-    from walkthrough.advice.digest import digest
-    from walkthrough.advice.summary import summarize
+    from walkthrough.advice.gains import advise
+    from walkthrough.advice.report import tables
+    from walkthrough.trace.analysis import analyze
     from walkthrough.trace.chrome_trace import Chunks
     from walkthrough.trace.reader import event
     from walkthrough.trace.timeline import lanes
@@ -98,12 +99,12 @@ def _json(job: Job) -> bytes:
         facts = event(job.path, name, (pid, tid), at_us, duration_us)
         return gzip.compress(msgspec.json.encode({"arguments": facts}), 5)
     with Chunks(job.path) as chunks:
-        summary = summarize(chunks)
+        analysis = analyze(chunks)
     if job.kind == "lanes":
-        findings = [(finding.what, finding.when) for finding in summary.findings]
-        content: dict[str, Any] = lanes(summary.analysis, findings, *job.options)
+        findings = [(finding.what, finding.when) for finding in advise(analysis).findings]
+        content: dict[str, Any] = lanes(analysis, findings, *job.options)
     else:
-        content = digest(summary)
+        content = tables(analysis)
     # a file's name, which warnings hold, need not be UTF-8
     content["warnings"] = [line.encode(errors="replace").decode() for line in content["warnings"]]
     text = msgspec.json.encode(content, enc_hook=lambda value: value.item())  # numpy's numbers

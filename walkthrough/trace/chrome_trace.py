@@ -11,8 +11,7 @@ import re
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice
 from os import PathLike
@@ -33,44 +32,6 @@ MAX_SIZE = 4 * 2**30  # bytes of JSON: four times the largest trace worth openin
 CHUNK_SIZE = 2 * 2**20  # bytes of JSON yielded at a time
 PARTIAL = "what is whole is used, the rest is missing"  # the end of a warning about missing events
 CHUNKS_AHEAD = 4  # chunks decompressed before they are needed
-TRAINING = {"fit", "train", "training"}  # words in a trace's name
-NOT_TRAINING = {"validate", "validation", "val", "test", "predict", "eval", "evaluate", "evaluation", "inference"}
-SUFFIXES = (".json", ".json.gz")
-
-
-def traces_in(folder: str | Path) -> list[Path]:
-    """The trace files of a folder, newest first: by the time in their names, else by modification time.
-
-    Those named *.trace.json or *.trace.json.gz; without any, all other JSON files that may be traces.
-    """
-
-    def age(path: Path) -> tuple[int, str]:
-        stamp = re.search(r"\.(\d{10,})\.", path.name)
-        digits = int(stamp[1]) if stamp else 0
-        while digits > 10**13:  # torch names some traces in ms and some in ns
-            digits //= 1000
-        if not digits:
-            with suppress(OSError):  # it vanishes meanwhile
-                digits = int(path.stat().st_mtime * 1000)
-        return digits, path.name
-
-    files = [path for path in Path(folder).iterdir() if path.name.endswith(SUFFIXES) and not path.name.startswith(".")]
-    files = [path for path in files if path.exists()]  # a link may lead nowhere
-    named = [path for path in files if path.name.endswith(tuple(f".trace{suffix}" for suffix in SUFFIXES))]
-    others = [path for path in files if path.name not in ("result.json", "record.json")]  # a run's own files
-    return sorted(named or others, key=age, reverse=True)
-
-
-def of_training(traces: Sequence[Path]) -> list[Path]:
-    """Those whose names say that they are of training, where others are of a validation, a test or a prediction.
-
-    Lightning's profiler writes `fit-….pt.trace.json`, `test-….pt.trace.json` and so on into one folder. All traces
-    where no name says either.
-    """
-    words = {path: set(re.split(r"[^a-z]+", path.name.lower())) for path in traces}
-    training = [path for path in traces if words[path] & TRAINING]
-    others = any(words[path] & NOT_TRAINING for path in traces if path not in training)
-    return training if training and others else list(traces)
 
 
 class Chunks:

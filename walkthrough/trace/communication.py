@@ -5,6 +5,7 @@ as ordinary kernels (see `steps.roles`). Between CPUs: gloo's marks, on threads 
 """
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -14,6 +15,7 @@ from walkthrough.trace.intervals import Cover, shares
 from walkthrough.trace.kernel_names import is_collective, is_exchange, is_gloo
 from walkthrough.trace.steps import ROLES, Steps, is_mark, of_steps, roles
 
+MOST_COLLECTIVES = 10_000  # of a trace, whose lengths are compared with those of other ranks: of its first steps
 _EXCHANGE_ON_CPU = re.compile("gloo:(send|recv|all_to_all)")
 # What runs around collectives and waits for them: it computes nothing itself, and hides nothing.
 _AROUND = re.compile(
@@ -135,3 +137,47 @@ def parts_us(trace: Trace, steps: Steps) -> dict[str, float]:
     mean = shares(covers.values(), steps.start, steps.end).mean(axis=1).tolist()
     us = dict(zip(covers, mean, strict=True))
     return {name: us[name] for name in (COMPUTE, OVERLAPPED, EXPOSED, *ROLES[1:])}
+
+
+def sequences(trace: Trace, steps: Steps) -> dict[str, dict[str, list[float]]]:
+    """{step: {collective: µs of each, in order}}: a collective is named by its kernel and its stream.
+
+    The streams are counted, not named: the ranks need not number them alike. On a CPU: gloo's marks. {} where the first
+    step alone has more than `MOST_COLLECTIVES`.
+    """
+    result: dict[str, dict[str, list[float]]] = {name: {} for name in steps.names}
+    seen = 0
+    for spans, index in _collectives(trace, steps):
+        streams = {thread: number for number, thread in enumerate(sorted(set(spans.thread.tolist())))}
+        rows = zip(index.tolist(), spans.name.tolist(), spans.thread.tolist(), spans.duration.tolist(), strict=True)
+        for step, name, thread, us in rows:
+            if step >= 0:
+                stream = streams[thread] if len(trace.kernels) else 0  # gloo's threads share the work
+                key = f"{trace.names[name][:200]} {stream}"
+                result[steps.names[step]].setdefault(key, []).append(round(us, 3))
+    whole = {}
+    for name, collectives in result.items():
+        seen += sum(map(len, collectives.values()))
+        if seen > MOST_COLLECTIVES:
+            break
+        whole[name] = collectives
+    return whole
+
+
+def _collectives(trace: Trace, steps: Steps) -> Iterable[tuple[Spans, np.ndarray]]:
+    """The spans of collectives, sorted by start, and the index of the step of each, -1 for none."""
+    kernels = trace.kernels
+    if not len(kernels):
+        for spans in (trace.operators, trace.annotations):
+            marks = spans.where(trace.named(spans, is_gloo))
+            yield marks, _index(marks.start, steps.cpu_start, steps.cpu_end)
+        return
+    collective = kernels.where(trace.named(kernels, is_collective))
+    called = np.append(trace.runtime.start, np.nan)[collective.call]
+    launched = _index(called, steps.cpu_start, steps.cpu_end)
+    yield collective, np.where(collective.call >= 0, launched, _index(collective.start, steps.start, steps.end))
+
+
+def _index(time: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    at = np.searchsorted(start, time, "right") - 1
+    return np.where((at >= 0) & (time < end[at]), at, -1)

@@ -26,10 +26,10 @@ def transfers(course: Course) -> str:
     """What a batch of each step holds, and what its trace shows being copied to the device, if it shows any copy."""
     rows, any_copy = [], False
     for row in course.shown.ladder.rows:
-        result, summary = row.result, course.shown.summaries.get(row.result.step)
-        h2d = summary.analysis.tables.copies["h2d"] if summary else None
+        result, analysis = row.result, course.shown.analyses.get(row.result.step)
+        h2d = analysis.tables.copies["h2d"] if analysis else None
         any_copy = any_copy or bool(h2d and h2d.count)
-        copied = size_text(summary.analysis.step_bytes) if summary and h2d and h2d.count else "no copy"
+        copied = size_text(analysis.step_bytes) if analysis and h2d and h2d.count else "no copy"
         bandwidth = f"{h2d.gigabytes_per_second:.1f} GB/s" if h2d and h2d.gigabytes_per_second else "-"
         per_image = size_text(result.batch_bytes / result.batch_size)
         per_batch = size_text(result.batch_bytes)

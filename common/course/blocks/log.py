@@ -28,11 +28,11 @@ def log_entry(course: Course, before: str, step: str, test: str) -> str:
     """
     shown = course.shown
     prediction = next((row for row in shown.predictions if (row.before, row.step) == (before, step)), None)
-    summary = shown.summaries.get(before)
-    if prediction is None or summary is None:
+    advised = shown.advised.get(before)
+    if prediction is None or advised is None:
         return f"*Not recorded on {escaped(shown.ladder.baseline.device)}: `{before}` and `{step}`.*"
     texts = (
-        f"`explain` of `{before}`: {escaped(summary.verdict)}. {_evidence(prediction)}",
+        f"`explain` of `{before}`: {escaped(advised.verdict)}. {_evidence(prediction)}",
         docstring_part(step, "Idea"),
         _bound(prediction),
         docstring_part(step, "Change"),

@@ -10,10 +10,11 @@ import numpy as np
 
 from common.course import mysteries
 from common.course.recorded import Course
-from walkthrough.advice.summary import Summary, summarize
+from walkthrough.advice.gains import advise
 from walkthrough.advice.verdict import gain_text
 from walkthrough.compare import markdown
 from walkthrough.compare.markdown import code, escaped
+from walkthrough.trace.analysis import Analysis, analyze
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.steps import ROLES
 from walkthrough.trace.units import fine_time_text
@@ -35,12 +36,13 @@ class Evidence:
 
 def mystery(course: Course, name: str) -> str:
     """What a mystery's trace shows of its cause, what `explain` lists first, the bound and the measured gain."""
-    shown, evidence = _summary(name), EVIDENCE[name](_summary(name))
+    shown = _analysis(name)
+    evidence = EVIDENCE[name](shown)
     measured = mysteries.read_measured()
     gain = measured.gains.get(name) if measured else None
     rows = [*evidence.figures, ("bound: the step without these", f"{evidence.bound:.2f}x")]
     rows.append(("**measured gain**", f"**{gain.as_ratio}**, {gain.rounds} rounds" if gain else "not measured"))
-    listed = [f"*{escaped(item.title)}* ({gain_text(item)})" for item in shown.advice[:2]]
+    listed = [f"*{escaped(item.title)}* ({gain_text(item)})" for item in advise(shown).advice[:2]]
     table = markdown.table([f"trace {name}", "figure"], rows)
     return f"{table}\n\n`explain` lists first: {'; then '.join(listed)}."
 
@@ -75,11 +77,11 @@ BLOCKS = (mystery, mystery_fix, mysteries_machine, mysteries_foot)
 
 
 @cache
-def _summary(name: str) -> Summary:
-    return summarize(mysteries.trace_of(name))
+def _analysis(name: str) -> Analysis:
+    return analyze(mysteries.trace_of(name))
 
 
-def rows_one_by_one(shown: Summary) -> Evidence:
+def rows_one_by_one(shown: Analysis) -> Evidence:
     """Of a loader that works with many small operators on each image."""
     steps, operators, images = shown.steps, shown.trace.operators, _samples(shown)
     bars = operators.cover(shown.trace.named(operators, lambda name: name.startswith("enumerate(DataLoader)")))
@@ -96,7 +98,7 @@ def rows_one_by_one(shown: Summary) -> Evidence:
     )
 
 
-def computed_again(shown: Summary) -> Evidence:
+def computed_again(shown: Analysis) -> Evidence:
     """Of a loader that computes what it has computed before."""
     known = shown.trace.recording
     return Evidence(
@@ -109,7 +111,7 @@ def computed_again(shown: Summary) -> Evidence:
     )
 
 
-def waits_in_turn(shown: Summary) -> Evidence:
+def waits_in_turn(shown: Analysis) -> Evidence:
     """Of worker processes that deliver together, every few steps."""
     waits = _waiting(shown)
     own = shown.steps.mean_us - float(waits.mean())
@@ -126,7 +128,7 @@ def waits_in_turn(shown: Summary) -> Evidence:
     )
 
 
-def read_one_by_one(shown: Summary) -> Evidence:
+def read_one_by_one(shown: Analysis) -> Evidence:
     """Of a value of each parameter that Python reads between the backward pass and the optimizer."""
     trace, steps, inside = shown.trace, shown.steps, ("aten::isfinite", "aten::all", "aten::is_nonzero")
     checks = trace.operators.where(trace.named(trace.operators, lambda name: name in inside))
@@ -145,9 +147,9 @@ def read_one_by_one(shown: Summary) -> Evidence:
     )
 
 
-def table_by_table(shown: Summary) -> Evidence:
+def table_by_table(shown: Analysis) -> Evidence:
     """Of a model that looks up each column in an embedding of its own."""
-    count, rows = len(shown.steps.names), shown.analysis.operators
+    count, rows = len(shown.steps.names), shown.operators
     lookups = _count(shown, "aten::embedding")
     often = [item for item in rows if item.count >= lookups * count]
     own = sum(item.us for item in often) / count
@@ -168,7 +170,7 @@ def table_by_table(shown: Summary) -> Evidence:
     )
 
 
-EVIDENCE: dict[str, Callable[[Summary], Evidence]] = {
+EVIDENCE: dict[str, Callable[[Analysis], Evidence]] = {
     "a": rows_one_by_one,
     "b": computed_again,
     "c": waits_in_turn,
@@ -177,26 +179,26 @@ EVIDENCE: dict[str, Callable[[Summary], Evidence]] = {
 }
 
 
-def _waiting(shown: Summary) -> np.ndarray:
+def _waiting(shown: Analysis) -> np.ndarray:
     """µs of each step in the DataLoader."""
     return shown.steps.breakdown[LOADER]
 
 
-def _samples(shown: Summary) -> float:
+def _samples(shown: Analysis) -> float:
     known = shown.trace.recording
     return (known and known.samples_per_step) or math.nan
 
 
-def _count(shown: Summary, name: str) -> float:
+def _count(shown: Analysis, name: str) -> float:
     """Operators of that name per step."""
-    count = sum(item.count for item in shown.analysis.operators if item.name == name)
+    count = sum(item.count for item in shown.operators if item.name == name)
     return count / len(shown.steps.names)
 
 
-def _of_step(shown: Summary, us: float) -> str:
+def _of_step(shown: Analysis, us: float) -> str:
     return f"{fine_time_text(us)} of {fine_time_text(shown.steps.mean_us)}"
 
 
-def _without(shown: Summary, us: float) -> float:
+def _without(shown: Analysis, us: float) -> float:
     """How many times as fast a mean step is without so many µs."""
     return shown.steps.mean_us / (shown.steps.mean_us - us)

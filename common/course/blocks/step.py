@@ -11,13 +11,14 @@ from common.course.blocks.page import measured
 from common.course.blocks.published import published
 from common.course.recorded import Course
 from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.summary import Summary
 from walkthrough.compare import markdown, runner
 from walkthrough.compare.compare import Row
 from walkthrough.compare.markdown import code, escaped
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 from walkthrough.terminal import size_text
+from walkthrough.trace.analysis import Analysis
+from walkthrough.trace.kernels import unit_name
 from walkthrough.trace.units import fine_time_text
 
 UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
@@ -81,35 +82,35 @@ def same_round(before: Row, row: Row) -> str:
 
 def profile(course: Course, step: str) -> str:
     """What a step's trace shows: where a mean step's time goes, and the advice."""
-    summary = course.shown.summaries.get(step)
-    if summary is None:
+    analysis = course.shown.analyses.get(step)
+    if analysis is None:
         return f"The trace of `{step}` cannot be read."
-    parts, total = summary.analysis.steps.mean_breakdown_us, summary.analysis.steps.mean_us
+    parts, total = analysis.steps.mean_breakdown_us, analysis.steps.mean_us
     rows = [
         [role, fine_time_text(us), f"{us / total:.1%}"]
         for role, us in sorted(parts.items(), key=lambda part: -part[1])
         if us > 0
     ]
     lines = [
-        f"`python -m walkthrough explain {_path(course, step)}` shows, for "
-        f"{len(summary.analysis.steps.names)} traced steps:",
+        f"`python -m walkthrough explain {_path(course, step)}` shows, for {len(analysis.steps.names)} traced steps:",
         "",
         markdown.table(["part of a mean step", ">time", ">share"], rows),
         "",
         measured(course),
         "",
-        _traced_and_timed(course, step, summary),
+        _traced_and_timed(course, step, analysis),
         "",
     ]
-    for gpu in summary.analysis.gpus:
+    for gpu in analysis.gpus:
         shares = {
             "busy": gpu.utilization,
             "SMs at work": gpu.sm_efficiency,
-            summary.matrix_units: gpu.tensor_core_share,
+            unit_name(analysis.trace): gpu.tensor_core_share,
         }
         known = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
         lines += [f"GPU {gpu.id}: {known}.", ""]
-    return "\n".join([*lines, f"**{escaped(summary.verdict)}.**", "", *_advice_lines(summary.advice)])
+    advised = course.shown.advised[step]
+    return "\n".join([*lines, f"**{escaped(advised.verdict)}.**", "", *_advice_lines(advised.advice)])
 
 
 def _advice_lines(advice: Sequence[Advice]) -> list[str]:
@@ -126,9 +127,9 @@ def _advice_lines(advice: Sequence[Advice]) -> list[str]:
     return lines
 
 
-def _traced_and_timed(course: Course, step: str, summary: Summary) -> str:
+def _traced_and_timed(course: Course, step: str, analysis: Analysis) -> str:
     """What the traced steps took, what those took that were timed without a profiler, and whether they were alike."""
-    traced, timed = summary.analysis.steps, course.shown.row(step).result.step_ms
+    traced, timed = analysis.steps, course.shown.row(step).result.step_ms
     shortest, longest = traced.duration.min(), traced.duration.max()
     text = (
         f"Traced, a step took {fine_time_text(traced.mean_us)} "
@@ -154,12 +155,12 @@ def change(course: Course, before: str, after: str) -> str:
 
 def busiest(course: Course, step: str) -> str:
     """What ran longest in a step's trace: kernels, or on a CPU operators."""
-    summary = course.shown.summaries.get(step)
-    if summary is None:
+    analysis = course.shown.analyses.get(step)
+    if analysis is None:
         return f"The trace of `{step}` cannot be read."
-    kernels = summary.analysis.tables.kernels
-    longest, what = (kernels, "kernel") if kernels else (summary.analysis.operators, "operator on the CPU")
-    count = len(summary.analysis.steps.names)
+    kernels = analysis.tables.kernels
+    longest, what = (kernels, "kernel") if kernels else (analysis.operators, "operator on the CPU")
+    count = len(analysis.steps.names)
     total = sum(item.us for item in longest)
     rows = [
         [code(item.name, 70), str(item.count), fine_time_text(item.us), f"{item.us / total:.1%}"]
@@ -171,10 +172,10 @@ def busiest(course: Course, step: str) -> str:
 
 def top_allocations(course: Course, step: str) -> str:
     """The operators that allocated most of the memory in use at the peak of a step's trace."""
-    summary = course.shown.summaries.get(step)
-    if summary is None or not summary.analysis.memory:
+    analysis = course.shown.analyses.get(step)
+    if analysis is None or not analysis.memory:
         return f"The trace of `{step}` has no memory events."
-    at_peak = summary.analysis.memory[0].at_peak
+    at_peak = analysis.memory[0].at_peak
     total = sum(at_peak.values())
     rows = [[code(name, 60), size_text(size), f"{size / total:.1%}"] for name, size in at_peak.items()][:SHOWN]
     table = markdown.table(["allocated while tracing, in use at the peak", ">bytes", ">share"], rows)

@@ -76,7 +76,7 @@ export function arrowsOf(model, event, {launch, work}) {
 
 // ---------------------------------------------------------------------------------------------------- the panel
 
-/** What the panel says of an event: elements. `go(event)` selects another; `ask(trace, question)` promises its arguments. */
+/** What the panel says of an event: elements. `go(event)` selects another; `ask(trace, question)` fetches its arguments. */
 export function eventPanel(model, event, relations, go, ask) {
   const {lane} = event.track;
   const stack = stackParts(model, relations, go);

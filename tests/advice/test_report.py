@@ -1,4 +1,4 @@
-"""The numbers of the board's pages: per step, of the steps that the advice is about, with places in the timeline."""
+"""A trace's report: numbers per step, of the steps that the advice is about, with the gaps in the timeline."""
 
 import json
 import re
@@ -7,16 +7,19 @@ import pytest
 from support import ROOT
 from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.advice import ranks
-from walkthrough.advice.digest import digest
-from walkthrough.advice.summary import summarize
+from walkthrough.advice.comparison import waits
+from walkthrough.advice.report import as_json, report, tables
+from walkthrough.trace import communication
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.operators import OUTSIDE
+
+TRACES = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))
 
 
 @pytest.fixture
 def of(tmp_path):
-    """of(builder): the digest of a trace made by hand."""
-    return lambda builder: digest(summarize(builder.write(tmp_path / "made.json")))
+    """of(builder): the tables of a trace made by hand."""
+    return lambda builder: tables(analyze(builder.write(tmp_path / "made.json")))
 
 
 def communicating(rank=None, collective_us=300):
@@ -53,6 +56,19 @@ def test_operators_have_the_time_of_the_kernels_that_they_launched(of):
     }  # fmt: skip
     assert rows["ConvolutionBackward0"]["device_us"] == 0
     assert rows[OUTSIDE]["device_us"] == 25
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
+def test_a_report_is_of_plain_types_and_the_tables_add_to_it(path):
+    analysis = analyze(path)
+    whole = report(analysis)
+    assert json.loads(json.dumps(whole, allow_nan=False)).keys() == whole.keys()
+    pages = tables(analysis)
+    assert pages.keys() - whole.keys() == {"collectives"}
+    assert whole.keys() - pages.keys() == {"all_steps", "recording", "two_steps", "words"}
+    assert pages["kernels"][: len(whole["kernels"])] == whole["kernels"]
+    assert str(path.parent) not in json.dumps(pages)
+    assert as_json(whole)["steps"]["mean_us"] == pages["steps"]["mean_us"]
 
 
 def test_what_is_far_longer_is_left_out_of_all_figures_and_named(of):
@@ -118,15 +134,15 @@ def test_what_was_recorded_beside_the_events_is_said(of):
     assert numbers["samples_per_step"] == 32
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "data").glob("*.trace.json.gz")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
 def test_microseconds_have_their_sign(path):
-    assert not re.search(r"\d us\b", json.dumps(digest(summarize(path)), ensure_ascii=False))
+    assert not re.search(r"\d us\b", json.dumps(tables(analyze(path)), ensure_ascii=False))
 
 
 def test_a_rank_waits_as_much_longer_as_its_collectives_last():
     early = {"1": {"reduce 0": [10, 20]}, "2": {"reduce 0": [10, 10]}}
     late = {"1": {"reduce 0": [30, 5]}, "2": {"reduce 0": [10, 10]}, "3": {"reduce 0": [99]}}
-    assert ranks.waits({0: early, 1: late}).us == {0: 7.5, 1: 10}  # over the two steps that both have
+    assert waits({0: early, 1: late}) == ({0: 7.5, 1: 10}, "")  # over the two steps that both have
 
 
 @pytest.mark.parametrize(
@@ -138,19 +154,19 @@ def test_a_rank_waits_as_much_longer_as_its_collectives_last():
     ],
 )
 def test_ranks_that_do_not_match_have_no_wait(other, why):
-    waits = ranks.waits({0: {"1": {"reduce 0": [10, 20]}}, 1: other})
-    assert waits.us == {}
-    assert why in waits.why
+    us, reason = waits({0: {"1": {"reduce 0": [10, 20]}}, 1: other})
+    assert us == {}
+    assert why in reason
 
 
 def test_steps_of_too_many_collectives_are_not_compared_and_the_reason_is_named(of, monkeypatch):
-    monkeypatch.setattr(ranks, "MOST_COLLECTIVES", 1)
+    monkeypatch.setattr(communication, "MOST_COLLECTIVES", 1)
     both = {rank: of(communicating(rank))["collectives"] for rank in (0, 1)}
     assert [list(steps) for steps in both.values()] == [["1"], ["1"]]  # each step has one
-    assert ranks.waits(both).us == {0: 0, 1: 0}
-    monkeypatch.setattr(ranks, "MOST_COLLECTIVES", 0)
+    assert waits(both) == ({0: 0, 1: 0}, "")
+    monkeypatch.setattr(communication, "MOST_COLLECTIVES", 0)
     both = {rank: of(communicating(rank))["collectives"] for rank in (0, 1)}
-    assert ranks.waits(both) == ranks.Waits({}, "a step has more than 0 collectives, too many to compare")
+    assert waits(both) == ({}, "a step has more than 0 collectives, too many to compare")
 
 
 def test_the_collectives_of_a_rank_are_sent_step_by_step(of):

@@ -1,0 +1,200 @@
+"""What joins several traces: before and after a change, and the ranks of one training. From their reports alone."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from walkthrough.trace import communication
+from walkthrough.trace.kernels import mean_of_known
+from walkthrough.trace.units import fine_time_text
+
+WAITING = 0.05  # of the step: ranks that wait for another so long are worth a line
+ALIKE = 0.005  # of the step: step times that differ by less are the same
+
+Report = Mapping[str, Any]  # see `report.report`
+Rank = Mapping[str, Any]  # a report's "rank"
+Sequences = Mapping[str, Mapping[str, Sequence[float]]]  # {step: {collective: µs of each, in order}}
+
+
+def change(before: Report, after: Report) -> dict[str, Any]:
+    """Two traces side by side.
+
+    moved: [{name, before_us, after_us}], the mean typical step by role, the largest change first. figures: [{name,
+    unit, before, after}], other numbers; unit: "share", "count" or "bytes". speed: how many times as fast, a text.
+    caution: why they should not be compared, "" for no reason.
+    """
+    old, new = before["typical"]["breakdown_us"], after["typical"]["breakdown_us"]
+    moved = [{"name": role, "before_us": us, "after_us": new[role]} for role, us in old.items()]
+    partial = before["partial"] or after["partial"]
+    units = sorted({report["matrix_units"] for report in (before, after) if report["gpus"]}, reverse=True)
+    rows = [_figures(report, " / ".join(units)) for report in (before, after)]
+    return {
+        "moved": sorted(moved, key=lambda row: -abs(row["after_us"] - row["before_us"])),
+        "figures": [
+            {"name": name, "unit": unit, "before": was, "after": now}
+            for (name, unit, was), (_, _, now) in zip(*rows, strict=True)
+            if was is not None or now is not None
+        ],
+        "speed": "" if partial else _speed(before, after),
+        "caution": "a part of a file is missing: what is left cannot be compared"
+        if partial
+        else _caution(before, after),
+    }
+
+
+def _caution(before: Report, after: Report) -> str:
+    if bool(before["gpus"]) != bool(after["gpus"]):
+        return "one of them ran on a GPU, the other on a CPU: two machines, not a change"
+    names = [{gpu["name"] for gpu in report["gpus"]} for report in (before, after)]
+    if names[0] != names[1] and None not in names[0] | names[1]:
+        return "two different GPUs: the difference is not only a change of the program"
+    return ""
+
+
+def _speed(before: Report, after: Report) -> str:
+    """How many times faster: in samples/s if the batch sizes are known, else in steps/s."""
+    old, new = before["typical"]["mean_us"], after["typical"]["mean_us"]
+    if old <= 0 or new <= 0:
+        return "no time to compare"
+    old_batch, new_batch = before["samples_per_step"], after["samples_per_step"]
+    if old_batch and new_batch:
+        sizes = f", with {old_batch:.4g} per step before and {new_batch:.4g} after" if old_batch != new_batch else ""
+        return f"{old / new * new_batch / old_batch:.2f}x the samples/s{sizes}"
+    return f"{old / new:.2f}x the steps/s"
+
+
+def _figures(report: Report, units: str) -> list[tuple[str, str, float | None]]:
+    """(name, unit, number or None)."""
+    gpus, of_all = report["gpus"], report["all_steps"]
+    return [
+        ("GPU busy", "share", mean_of_known(gpu["utilization"] for gpu in gpus)),
+        ("SMs at work", "share", mean_of_known(gpu["sm_efficiency"] for gpu in gpus)),
+        (units, "share", mean_of_known(gpu["tensor_core_share"] for gpu in gpus)),
+        ("kernels per step", "count", of_all["kernel_count"] or None),
+        ("bytes to the GPU", "bytes", of_all["step_bytes"] or None),
+        ("peak memory", "bytes", report["memory"][0]["peak_allocated"] if report["memory"] else None),
+    ]
+
+
+def ranks(reports: Mapping[int, Report], complete: bool = True) -> dict[str, Any]:
+    """The ranks of one training side by side, by their numbers.
+
+    ranks: each report's "rank" with its parts_us and wait_us, µs per step that it waits in collectives for others, None
+    where that is not known; no_waits: why not, "" where it is. difference, advice: texts. straggler: the rank that the
+    others wait for, or None. first: that one, else the slowest; verdict: its. Waits are known from reports with
+    "collectives", as `report.tables` has them. complete: False where a trace is a sample of its events, from which
+    nobody can tell who waits for whom.
+    """
+    rows = [report["rank"] | {"rank": rank} for rank, report in reports.items()]
+    wait_us, no_waits = {}, "the reports hold no collectives" if complete else "events are missing in the traces"
+    if complete and all("collectives" in report for report in reports.values()):
+        wait_us, no_waits = waits({rank: report["collectives"] for rank, report in reports.items()})
+    last = straggler(rows) if complete else None
+    first = last or max(rows, key=lambda row: row["step_us"])
+    return {
+        "ranks": [
+            row | {"parts_us": reports[row["rank"]]["typical"]["parts_us"], "wait_us": wait_us.get(row["rank"])}
+            for row in rows
+        ],
+        "difference": difference(rows),
+        "advice": advice(rows) if complete else "",
+        "straggler": last and last["rank"],
+        "first": first["rank"],
+        "verdict": reports[first["rank"]]["verdict"],
+        "no_waits": no_waits,
+    }
+
+
+def difference(ranks: Iterable[Rank]) -> str:
+    """How much longer the slowest rank's step takes than the fastest one's, in words."""
+    times = {rank["rank"]: rank["step_us"] for rank in ranks}
+    slowest, fastest = max(times, key=lambda rank: times[rank]), min(times, key=lambda rank: times[rank])
+    spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
+    if spread < ALIKE:
+        return "their steps take the same time to within 0.5 %"
+    return f"rank {slowest} takes {spread:.1%} longer per step than rank {fastest}"
+
+
+def straggler(ranks: Sequence[Rank]) -> Rank | None:
+    """The rank that the others wait for in collectives; None if there is none.
+
+    It is less in collectives than any other, and what others wait longer than it is `WAITING` of a step or more.
+    """
+    communicating = [rank for rank in ranks if rank["communicates"]]
+    if len(communicating) < 2:
+        return None
+    least = min(communicating, key=lambda rank: rank["collectives_us"])
+    return least if waiting_us(ranks, least) >= WAITING * least["step_us"] else None
+
+
+def waiting_us(ranks: Iterable[Rank], straggler: Rank) -> float:
+    """µs of a step that the other ranks, on average, spend more in exposed collectives than that one."""
+    waits = [rank["exposed_us"] for rank in ranks if rank["rank"] != straggler["rank"]]
+    return sum(waits) / len(waits) - straggler["exposed_us"]
+
+
+def advice(ranks: Sequence[Rank]) -> str:
+    """What to do about the ranks' exposed collectives: of the rank that others wait for, then of all; "" if little."""
+    sentences, last = [], straggler(ranks)
+    if last is not None:
+        waiting = waiting_us(ranks, last)
+        share = waiting / max(last["step_us"], 1e-9)
+        longer = _longer_role(last, [rank for rank in ranks if rank["rank"] != last["rank"]])
+        text = f"the others wait {fine_time_text(waiting)} of a step ({share:.0%}) for rank {last['rank']}{longer}"
+        sentences.append(text)
+    plain = min(ranks, key=lambda rank: rank["exposed_us"])
+    share = plain["exposed_us"] / max(plain["step_us"], 1e-9)
+    if share >= WAITING:
+        exposed = (
+            f"on every rank collectives run at least {fine_time_text(plain['exposed_us'])} of a step ({share:.0%})"
+        )
+        sentences.append(f"{exposed} with nothing beside them: {plain['ways']}")
+    return "; ".join(sentences)
+
+
+def _longer_role(rank: Rank, others: Sequence[Rank]) -> str:
+    """The role that takes longest beyond what it takes on the other ranks, in words; "" if none does."""
+    work, other_work = _work_us(rank), [_work_us(other) for other in others]
+    excess = {role: us - sum(other[role] for other in other_work) / len(others) for role, us in work.items()}
+    role = max(excess, key=lambda name: excess[name])
+    return f', which has {fine_time_text(excess[role])} more of "{role}"' if excess[role] > 0 else ""
+
+
+def _work_us(rank: Rank) -> dict[str, float]:
+    """µs of the mean step by role, without what only communicates, with what runs while collectives do."""
+    parts = dict(rank["parts"])
+    del parts["communication"]
+    if rank["has_gpu"]:
+        parts["kernel"] -= rank["exposed_us"]  # NCCL's kernels are of that role
+    elif rank["communicates"]:
+        parts["cpu_exec"] += rank["hidden_us"]
+    return parts
+
+
+def waits(ranks: Mapping[int, Sequences]) -> tuple[dict[int, float], str]:
+    """{rank: µs per step that it waits in collectives for others}, {} where that is not known, and why not.
+
+    A rank's k-th collective lasts longer than on the rank that comes to it last. By durations, since the ranks' clocks
+    differ. Of the steps that all have; of collectives that all ranks join.
+    """
+    if len(ranks) < 2:
+        return {}, "there is one rank only"
+    if not all(ranks.values()):
+        return {}, f"a step has more than {communication.MOST_COLLECTIVES} collectives, too many to compare"
+    common = set.intersection(*(set(steps) for steps in ranks.values()))
+    if not common:
+        return {}, "the traces have no step in common"
+    total, compared = dict.fromkeys(ranks, 0.0), 0
+    for step in common:
+        counts = [{name: len(us) for name, us in steps[step].items()} for steps in ranks.values()]
+        if any(count != counts[0] for count in counts[1:]):
+            return {}, f"the ranks' collectives do not match: they ran others, or more of them, in step {step}"
+        for name in counts[0]:
+            us = np.array([steps[step][name] for steps in ranks.values()])
+            compared += us.shape[1]
+            for rank, wait in zip(ranks, (us - us.min(axis=0)).sum(axis=1).tolist(), strict=True):
+                total[rank] += wait
+    if not compared:
+        return {}, "no collective is in the steps that all ranks have"
+    return {rank: us / len(common) for rank, us in total.items()}, ""

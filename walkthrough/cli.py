@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else list(argv)
     if words and words[0] in NEED_CLONE and not in_clone():
         raise InputError(f"{words[0]} runs the course's programs: clone the project and run `make setup` there")
+    if in_clone():
+        sys.path.insert(0, str(ROOT))  # the project's own `common`, whatever lies in the current folder
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
     try:

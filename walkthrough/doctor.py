@@ -43,7 +43,7 @@ class Finding:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `doctor`: those of a step that say what a run would need."""
-    logs, data = environment.ROOT / "logs", environment.ROOT / "data"
+    logs, data = environment.project_folder("logs"), environment.project_folder("data")
     parser.add_argument("--logdir", type=folder, default=logs, metavar="DIR", help="where runs would go")
     parser.add_argument("--data", type=folder, default=data, metavar="DIR", help="where CIFAR-10 would be")
     parser.add_argument(

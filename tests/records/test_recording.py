@@ -530,7 +530,7 @@ def test_another_device_environment_or_code_is_not_mixed_into_a_record(fake_runs
     for change, message in (
         ({"settings": value["settings"] | {"device": "Other"}}, "device was 'Other'"),
         ({"environment": value["environment"] | {"torch": "1.0"}}, "torch was '1.0'"),
-        ({"code": "0" * 64}, "the code of steps/ or common/ has changed"),
+        ({"code": "0" * 64}, "the code of steps/, common/ or walkthrough/ has changed"),
     ):
         path.write_text(json.dumps(value | change))
         assert record_runs(tmp_path, "--runs", "2") == 2
@@ -593,7 +593,14 @@ def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeyp
     (tmp_path / "logs" / "file").write_text("2")
     (tmp_path / "common" / "course").mkdir()
     (tmp_path / "common" / "course" / "file").write_text("1")
+    for reads in ("explain", "tensorboard"):
+        (tmp_path / "walkthrough" / reads).mkdir(parents=True)
+        (tmp_path / "walkthrough" / reads / "file").write_text("1")
     assert not machine.git_revision().endswith("-dirty")
+    (tmp_path / "walkthrough" / "records").mkdir()
+    (tmp_path / "walkthrough" / "records" / "file").write_text("1")
+    assert machine.git_revision().endswith("-dirty")
+    (tmp_path / "walkthrough" / "records" / "file").unlink()
     (tmp_path / "steps" / "file").write_text("2")
     assert machine.git_revision().endswith("-dirty")
 

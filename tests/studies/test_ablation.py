@@ -471,7 +471,8 @@ def test_another_ablation_is_not_touched(fake, tmp_path, capsys, monkeypatch):
         assert "seed 0, not 3" in refused(tmp_path, capsys, "--resume", "--runs", 1, "--seed", 3)
     with monkeypatch.context() as patch:
         patch.setattr(measure, "code_hash", lambda *_: "other")
-        assert "the code of steps/ or common/ has changed" in refused(tmp_path, capsys, "--resume", "--runs", 2)
+        line = refused(tmp_path, capsys, "--resume", "--runs", 2)
+        assert "the code of steps/, common/ or walkthrough/ has changed" in line
     with FileLock(tmp_path / ".ablation.lock"):
         assert "another `ablate`" in refused(tmp_path, capsys, "--resume")
     assert (tmp_path / FILE).read_bytes() == before

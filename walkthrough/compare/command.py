@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from walkthrough.compare import gpu_memory, roofs
 from walkthrough.compare.compare import Ladder, comparison, gpu_use, ladders, readable_rounds
 from walkthrough.compare.summary import short_name
-from walkthrough.results.environment import ROOT, in_clone
+from walkthrough.results.environment import ROOT, in_clone, project_folder
 from walkthrough.results.errors import InputError, folder, printable
 from walkthrough.results.result import FILE, Result, read_results, steps_not_run
 
@@ -26,7 +26,7 @@ HELP = "Show the runs of a folder side by side."
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `compare`."""
-    logs = ROOT / "logs"
+    logs = project_folder("logs")
     parser.add_argument(
         "logdir", nargs="?", type=folder, default=logs, metavar="LOGDIR", help="default: logs/ of this project"
     )

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from walkthrough.results import result as record
 from walkthrough.results.environment import Environment
 from walkthrough.results.errors import InputError
-from walkthrough.results.result import PositiveInt, Result
+from walkthrough.results.result import PositiveInt, Result, read_json, typed
 
 FILE = "fit.json"
 SCHEMA = 1
@@ -86,10 +85,10 @@ def read(logdir: str | Path) -> Fit | None:
     path = Path(logdir) / FILE
     if not path.exists():
         return None
-    value = record.read_json(path)
+    value = read_json(path)
     if value.get("schema") != SCHEMA:
         raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads {SCHEMA}")
-    fit = record.typed(Fit, value, path)
+    fit = typed(Fit, value, path)
     for one in fit.predictions:
         if sorted(one.by_kind) != sorted(KINDS) or sum(one.by_kind.values()) != one.peak_bytes:
             raise InputError(f"{path} is broken: the kinds of {one.program} do not sum up to its peak")

@@ -87,7 +87,7 @@ LadderPredictions = tuple[compare.Ladder, list[Prediction]]
 def predictions(
     logdir: str | Path, results: Iterable[Result], max_size: int | None = None
 ) -> tuple[list[LadderPredictions], list[str]]:
-    """The `Prediction`s of each ladder among `results` (from `record.read_results`), and the problems met: messages.
+    """The `Prediction`s of each ladder among `results` (from `result.read_results`), and the problems met: messages.
 
     max_size: refuse traces of more bytes of JSON.
     """

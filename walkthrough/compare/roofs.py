@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from walkthrough.results import result as record
-from walkthrough.results.result import Meta, Positive, Result, Setup
+from walkthrough.results.result import Meta, Positive, Result, Setup, read_json, typed
 
 FILE = "limit.json"
 SCHEMA = 4  # the first that counts the least bytes of a step
@@ -97,5 +96,5 @@ def read(logdir: str | Path) -> Roofs | None:
     path = Path(logdir) / FILE
     if not path.exists():
         return None
-    value = record.read_json(path)
-    return record.typed(Roofs, value, path) if value.get("schema") == SCHEMA else None
+    value = read_json(path)
+    return typed(Roofs, value, path) if value.get("schema") == SCHEMA else None

@@ -19,8 +19,9 @@ from walkthrough.compare import statistics
 from walkthrough.compare.merging import merged, traced
 from walkthrough.compare.pace import Pace, duration
 from walkthrough.compare.runner import Outcome
-from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, whole_number
+from walkthrough.results.result import FILE as RESULT_FILE
+from walkthrough.results.result import NOT_RUN_FILE, Result, read_runs, write_result, writing
 
 RECORDED = 5  # rounds of a record, where nothing else is said
 LIMIT = 20  # rounds at most, where `--until` is given and no number of rounds
@@ -70,7 +71,7 @@ class Schedule:
     limit: int
     until: float | None = None
     pace: Pace = field(default_factory=Pace)
-    runs: dict[str, dict[int, record.Result]] = field(default_factory=dict)
+    runs: dict[str, dict[int, Result]] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
     without_effect: Collection[str] = ()
 
@@ -164,11 +165,11 @@ class Schedule:
         """How a line about a run begins."""
         return f"round {number}/{self.limit}  {step:<26}"
 
-    def add(self, number: int, result: record.Result) -> None:
+    def add(self, number: int, result: Result) -> None:
         """Note a run that succeeded."""
         self.runs.setdefault(result.step, {})[number] = result
 
-    def is_traced(self, number: int, result: record.Result) -> bool:
+    def is_traced(self, number: int, result: Result) -> bool:
         """Whether it is this run, not added yet, whose trace is kept of its step; see `merging.traced`."""
         runs = self.runs.get(result.step, {}) | {number: result}
         return traced([runs[round_] for round_ in sorted(runs)]) is result
@@ -196,12 +197,12 @@ class Schedule:
         return number >= FEWEST and 100 * reach <= goal
 
 
-def acts(results: Iterable[record.Result]) -> bool:
+def acts(results: Iterable[Result]) -> bool:
     """Whether a step's change has an effect on this device, by its runs."""
     return all(result.acts for result in results)
 
 
-def ran_enough(runs: Mapping[int, record.Result]) -> bool:
+def ran_enough(runs: Mapping[int, Result]) -> bool:
     """Whether these runs of a step are all that it needs: its change has no effect here, and a trace is there."""
     return not acts(runs.values()) and not all(result.lacks_kernels for result in runs.values())
 
@@ -220,19 +221,19 @@ def widest(speeds: Mapping[str, statistics.Rounds]) -> tuple[float, str]:
     return max(reaches)
 
 
-def keep(folder: Path, number: int, result: record.Result) -> None:
+def keep(folder: Path, number: int, result: Result) -> None:
     """Add a round's run to its step's folder, which holds a trace already, and sum the step up. Raises InputError."""
     trace = next(folder.glob("*.pt.trace.json.gz"), None)
     if trace is None:
         raise InputError(f"{folder} holds no trace: move it away and run this again")
-    with record.writing(folder):
+    with writing(folder):
         (folder / "runs").mkdir(exist_ok=True)
-    record.write_result(folder / "runs" / f"{number}.json", replace(result, trace=trace.name))
+    write_result(folder / "runs" / f"{number}.json", replace(result, trace=trace.name))
     sum_up(folder)
 
 
 def sum_up(folder: Path) -> None:
     """Write a step's `result.json` anew from the runs of its rounds, if there are any."""
-    if results := record.read_runs(folder):
-        (folder / record.NOT_RUN_FILE).unlink(missing_ok=True)  # an earlier call could not run it
-        record.write_result(folder / record.FILE, merged(results))
+    if results := read_runs(folder):
+        (folder / NOT_RUN_FILE).unlink(missing_ok=True)  # an earlier call could not run it
+        write_result(folder / RESULT_FILE, merged(results))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkthrough.compare import forked, rounds, runner
-from walkthrough.results import result as record
 from walkthrough.results.folder import drop_runs, locked, own_folder, publish
-from walkthrough.results.result import NotRun
+from walkthrough.results.result import FILE as RESULT_FILE
+from walkthrough.results.result import NotRun, Result, read_result, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,7 +63,7 @@ def _run_all(args: argparse.Namespace, schedule: rounds.Schedule, staging: Mappi
             words = command_line(args, logdir=logdir, download=False)
             outcome = runner.run(script, words, advance, show, is_forked)
         if outcome.code == 0:
-            result = record.read_result(logdir / step / record.FILE)
+            result = read_result(logdir / step / RESULT_FILE)
             if staging:
                 is_first, is_traced = step not in schedule.runs, schedule.is_traced(number, result)
                 _keep(logdir / step, folder, number, result, is_first, is_traced)
@@ -78,7 +78,7 @@ def _run_all(args: argparse.Namespace, schedule: rounds.Schedule, staging: Mappi
         if staging and step not in schedule.runs:
             drop_runs(folder)
         out.print(Text.assemble((f"{what} ", "red" if what == "failed" else "yellow"), f"{label}{outcome.reason}"))
-    results = [record.read_result(args.logdir / step / record.FILE) for step in sorted(schedule.runs)]
+    results = [read_result(args.logdir / step / RESULT_FILE) for step in sorted(schedule.runs)]
     missing = [NotRun(step, reason) for step, reason in schedule.not_run.items()]
     if results:
         _print_comparison(args.logdir, results, missing, out)
@@ -87,7 +87,7 @@ def _run_all(args: argparse.Namespace, schedule: rounds.Schedule, staging: Mappi
     return runner.exit_code(outcome.code for _, _, outcome in failures)
 
 
-def _keep(source: Path, folder: Path, number: int, result: record.Result, is_first: bool, is_traced: bool) -> None:
+def _keep(source: Path, folder: Path, number: int, result: Result, is_first: bool, is_traced: bool) -> None:
     """Move a round's run into the log folder: the first as a run by itself, replacing what was there.
 
     is_traced: whether this run's trace and events are kept, under the names of the first's.
@@ -95,14 +95,14 @@ def _keep(source: Path, folder: Path, number: int, result: record.Result, is_fir
     if is_first:
         publish(folder, source, result.trace, next(source.glob("events.out.tfevents.*")).name, result)
     elif is_traced:
-        with record.writing(folder):
+        with writing(folder):
             for kind in ("*.pt.trace.json.gz", "events.out.tfevents.*"):
                 os.replace(next(source.glob(kind)), next(folder.glob(kind)))
     rounds.keep(folder, number, result)
     shutil.rmtree(source)  # TensorBoard would show it
 
 
-def _print_comparison(logdir: Path, results: list[record.Result], missing: list[NotRun], out: "Console") -> None:
+def _print_comparison(logdir: Path, results: list[Result], missing: list[NotRun], out: "Console") -> None:
     from walkthrough.compare import gpu_memory
     from walkthrough.compare.compare import gpu_use, ladders, readable_rounds
     from walkthrough.compare.table import print_ladders

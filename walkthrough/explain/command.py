@@ -103,12 +103,12 @@ def _print_path(path: Path, as_json: bool, max_size: int | None) -> None:
 
 def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
     """Results by folder: those in `path` itself, else those in each of its folders."""
-    from walkthrough.results import result as record
+    from walkthrough.results.result import read_results
 
     folders = [path, *sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith("."))]
     runs = {}
     for folder in folders:
-        runs[folder], problems = record.read_results(folder)
+        runs[folder], problems = read_results(folder)
         for problem in problems:
             _warn(problem)
     return {path: runs[path]} if runs[path] else {folder: results for folder, results in runs.items() if results}
@@ -142,10 +142,11 @@ def _print_change(paths: Sequence[Path], as_json: bool, max_size: int | None) ->
 
 def _batch_size(trace: Path) -> int | None:
     """Samples per step, by the result in the trace's folder; None where none is of that trace."""
-    from walkthrough.results import result as record
+    from walkthrough.results.result import FILE as RESULT_FILE
+    from walkthrough.results.result import read_result
 
     try:
-        result = record.read_result(trace.parent / record.FILE)
+        result = read_result(trace.parent / RESULT_FILE)
     except InputError:
         return None
     return result.batch_size if result.trace == trace.name else None

@@ -1,4 +1,4 @@
-"""What `fit` is asked for and prints; the file of its predictions is `ladder.gpu_memory`'s. Starts without torch."""
+"""What `fit` is asked for and prints; the file of its predictions is `compare.gpu_memory`'s. Starts without torch."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -19,9 +19,10 @@ from walkthrough.records.header import Header, read_header
 from walkthrough.records.layout import NO_PAGE, record_files
 from walkthrough.records.written import compact, indented, parsed, read_json, unpacked
 from walkthrough.results import privacy
-from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.events import scalars
+from walkthrough.results.result import FILE as RESULT_FILE
+from walkthrough.results.result import NOT_RUN_FILE, Result, Setup, read_not_run, read_result, run_files
 
 WINDOWS = 5  # of a run, at least
 FIX = "leave it as `walkthrough record` wrote it, or record it anew"
@@ -78,14 +79,14 @@ def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
     counts: set[int] = set()  # of runs, of steps whose change has an effect: the others run once
     for step in steps:
         with _collected(problems):
-            if (step / record.NOT_RUN_FILE).exists():
+            if (step / NOT_RUN_FILE).exists():
                 lines.append(_of_missing(step))
             else:
                 result, line = _of_step(step, shared, problems, fully)
                 results.append(result)
                 lines.append(line)
                 if result.acts:
-                    counts.add(len(record.run_files(step)))
+                    counts.add(len(run_files(step)))
     if len(counts) > 1:
         problems.insert(0, f"the steps have different numbers of runs ({', '.join(map(str, sorted(counts)))})")
     if results:
@@ -138,7 +139,7 @@ def _header(path: Path) -> Header:
     return shared
 
 
-def _of_study(path: Path, name: str, setup: record.Setup) -> str:
+def _of_study(path: Path, name: str, setup: Setup) -> str:
     """What was verified of a study's file. Raises InputError where it is broken, rough or of another setup."""
     from common.studies import study
 
@@ -151,12 +152,12 @@ def _of_study(path: Path, name: str, setup: record.Setup) -> str:
     return f"{path.name}: of the same device, model and image size"
 
 
-def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tuple[record.Result, str]:
+def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tuple[Result, str]:
     """Note what is wrong with a step's runs, their sum, trace and events; (a result of the step, what was verified)."""
     [path], [events] = step.glob("*.pt.trace.json.gz"), step.glob("events.*")
     results, wrong = [], []
-    for file in record.run_files(step):
-        value, result = read_json(file), record.read_result(file)
+    for file in run_files(step):
+        value, result = read_json(file), read_result(file)
         results.append(result)
         wrong += [f"{file}: {problem}" for problem in _of_run(result, step.name, path.name, shared)]
         if value != result.as_json():
@@ -169,8 +170,8 @@ def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tu
         problems += wrong
         return first, ""
     whole = merged(results)
-    if (step / record.FILE).read_bytes() != indented(whole.as_json()).encode():
-        problems.append(f"{step / record.FILE} is not what its runs give")
+    if (step / RESULT_FILE).read_bytes() != indented(whole.as_json()).encode():
+        problems.append(f"{step / RESULT_FILE} is not what its runs give")
     if not events.name.endswith(f".{path.name.removesuffix('.pt.trace.json.gz')}"):
         problems.append(f"{events} is not of the run that {path.name} is of")
     content = events.read_bytes()
@@ -193,19 +194,19 @@ def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tu
 
 def _of_missing(step: Path) -> str:
     """Why a step was not run. Raises InputError where its file is not as `record` writes it."""
-    read_json(step / record.NOT_RUN_FILE)
-    missing = record.read_not_run(step / record.NOT_RUN_FILE)
+    read_json(step / NOT_RUN_FILE)
+    missing = read_not_run(step / NOT_RUN_FILE)
     return f"{missing.step}: not run: {missing.reason}"
 
 
-def _of_run(result: record.Result, step: str, trace: str, shared: Header) -> Iterator[str]:
+def _of_run(result: Result, step: str, trace: str, shared: Header) -> Iterator[str]:
     """What is wrong with one run."""
     settings, speeds, times = shared.settings, result.samples_per_second, result.step_ms
     samples = result.batch_size * result.world_size
     for name, value in (("schema", shared.schema), ("step", step), ("trace", trace)):
         if getattr(result, name) != value:
             yield f"{name} is {getattr(result, name)!r}, not {value!r}"
-    setup = record.Setup(settings.device, result.setup.cores, settings.data, settings.model, settings.image_size)
+    setup = Setup(settings.device, result.setup.cores, settings.data, settings.model, settings.image_size)
     yield from result.setup.differences(setup)
     own = header.shared(result.environment)
     for name in own | shared.environment:
@@ -240,7 +241,7 @@ def _of_run(result: record.Result, step: str, trace: str, shared: Header) -> Ite
         yield f"{speeds.median:.6g} images/s and {times.median:.6g} ms per step of {samples} do not fit"
 
 
-def _traced(path: Path, result: record.Result, problems: list[str], fully: bool) -> str:
+def _traced(path: Path, result: Result, problems: list[str], fully: bool) -> str:
     """Compare a step's trace with its figures; note what does not fit, and return what was verified."""
     with _named(path):
         text = unpacked(path.read_bytes())

@@ -58,7 +58,8 @@ class Header:
             for name, value in new.items()
             if old.get(name) != value
         ]
-        return differences + (["the code of steps/ or common/ has changed"] if self.code != other.code else [])
+        changed = "the code of steps/, common/ or walkthrough/ has changed"
+        return differences + [changed] * (self.code != other.code)
 
 
 def shared(environment: Environment) -> dict[str, str | int | None]:

@@ -33,12 +33,22 @@ from walkthrough.compare.pace import Pace
 from walkthrough.records import page
 from walkthrough.records.header import FILE, Header, Settings, read_header, shared
 from walkthrough.records.written import compact
-from walkthrough.results import environment as machine
-from walkthrough.results import privacy
-from walkthrough.results import result as record
+from walkthrough.results import environment, privacy
 from walkthrough.results.environment import current_environment
 from walkthrough.results.errors import InputError
 from walkthrough.results.folder import locked
+from walkthrough.results.result import FILE as RESULT_FILE
+from walkthrough.results.result import (
+    SCHEMA,
+    Result,
+    read_result,
+    read_runs,
+    run_files,
+    write_json,
+    write_not_run,
+    write_whole,
+    writing,
+)
 
 # beside what every step runs
 CODE = (
@@ -96,19 +106,20 @@ def _header(args: argparse.Namespace) -> Header:
 
     if args.stacks:
         raise InputError("record keeps small traces without paths of this machine: run it without --stacks")
-    revision = machine.git_revision()
+    revision = environment.git_revision()
     if revision is None:
-        print(f"NOTE: git is not at hand, so the record names no commit: set {machine.COMMIT_VARIABLE}", flush=True)
+        print(f"NOTE: git is not at hand, so the record names no commit: set {environment.COMMIT_VARIABLE}", flush=True)
     elif revision.endswith("-dirty"):
         raise InputError(
-            "steps/ or common/ hold uncommitted changes: commit them first, so that the record names its code"
+            "steps/, common/ or walkthrough/ hold uncommitted changes: commit them first, so that the record names "
+            "its code"
         )
     runner.prepare(args)
     runner.check_input(args)
     device = checked_device(args.device)
     settings = Settings(
         device=device_name(device),
-        instructions=machine.cpu_bf16_hardware() if device == "cpu" else None,
+        instructions=environment.cpu_bf16_hardware() if device == "cpu" else None,
         data="cifar10" if holds_cifar10(args.data) else "stand-in",
         model=model_for(args, device),
         image_size=image_size_for(args, device),
@@ -118,8 +129,8 @@ def _header(args: argparse.Namespace) -> Header:
         seed=args.seed,
         quick=args.quick,
     )
-    environment = shared(current_environment(torch.__version__, torch.version.cuda))
-    return Header(schema=record.SCHEMA, settings=settings, environment=environment, code=machine.code_hash(*CODE))
+    own = shared(current_environment(torch.__version__, torch.version.cuda))
+    return Header(schema=SCHEMA, settings=settings, environment=own, code=environment.code_hash(*CODE))
 
 
 def without_effect(args: argparse.Namespace, steps: Sequence[Path]) -> set[str]:
@@ -139,14 +150,14 @@ def interleaved(folder: str | Path) -> bool:
     """Whether every step's run 1 was started before any step's run 2, and so on."""
     rounds: dict[int, list[datetime]] = {}
     for path in Path(folder).glob("*/runs/*.json"):
-        rounds.setdefault(int(path.stem), []).append(datetime.fromisoformat(record.read_result(path).started))
+        rounds.setdefault(int(path.stem), []).append(datetime.fromisoformat(read_result(path).started))
     ordered = [rounds[number] for number in sorted(rounds)]
     return all(max(before) <= min(after) for before, after in pairwise(ordered))
 
 
 def _same_record(path: Path, header: Header) -> None:
     if not any(path.parent.glob("*/runs/*.json")):  # nothing is recorded yet, so this call may differ from an earlier
-        record.write_json(path, header.as_json())
+        write_json(path, header.as_json())
         return
     try:
         before = read_header(path)
@@ -165,22 +176,22 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     running = folder / ".running"
     words = command_line(args, logdir=running, download=False)
     for step in (script.stem for script in schedule.scripts):
-        for path in record.run_files(folder / step):
-            schedule.add(int(path.stem), record.read_result(path))
+        for path in run_files(folder / step):
+            schedule.add(int(path.stem), read_result(path))
         rounds.sum_up(folder / step)  # again: an earlier call may have been stopped between a run and its sum
     for number, script in schedule:
         step, kept, label = script.stem, folder / script.stem, schedule.label(number, script.stem)
-        if machine.code_hash(*CODE) != header.code:
-            raise InputError("steps/ or common/ changed while recording: put the code back, and run this again")
+        if environment.code_hash(*CODE) != header.code:
+            raise InputError("the code changed while recording: put it back, and run this again")
         outcome = runner.run(script, words, lambda event: None, show)
         codes.append(outcome.code)
         if outcome.code:
             what = schedule.add_failure(step, outcome)
             if step in schedule.not_run:
-                record.write_not_run(kept, step, outcome.reason)
+                write_not_run(kept, step, outcome.reason)
             print(f"{label}{what}: {outcome.reason}", file=sys.stderr, flush=True)
             continue
-        result = record.read_result(running / step / record.FILE)
+        result = read_result(running / step / RESULT_FILE)
         if schedule.is_traced(number, result):
             _publish_small(running / step, kept, result)
         (folder / page.FILE).unlink(missing_ok=True)  # it is of fewer runs, if this call is cut off
@@ -198,19 +209,19 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     return runner.exit_code(codes)
 
 
-def _publish_small(source: Path, kept: Path, result: record.Result) -> None:
+def _publish_small(source: Path, kept: Path, result: Result) -> None:
     """Copy a run's trace and events into the record, under its step's name in place of the host's.
 
     In place of those of an earlier run under their trace's name, which the runs there hold.
     """
-    runs = record.read_runs(kept)
+    runs = read_runs(kept)
     name = runs[0].trace if runs else result.step + result.trace[result.trace.index(".") :]
-    with record.writing(kept):
+    with writing(kept):
         kept.mkdir(parents=True, exist_ok=True)
         written = {name}
         for events in source.glob("events.out.tfevents.*"):
             target = ".".join(events.name.split(".")[:4]) + f".{name.removesuffix('.pt.trace.json.gz')}"
-            record.write_whole(kept / target, events.read_bytes())
+            write_whole(kept / target, events.read_bytes())
             written.add(target)
         _write_small(source / result.trace, kept / name)
         for old in [*kept.glob("*.pt.trace.json.gz"), *kept.glob("events.out.tfevents.*")]:
@@ -232,7 +243,7 @@ def _write_small(source: Path, target: Path) -> None:
             packed = _packed(trace | {"traceEvents": first_steps(trace["traceEvents"], steps)})
     if len(packed) > TRACE_LIMIT:
         print(f"{target.name} is over {TRACE_LIMIT / 1e6} MB with one step only: `--check` will refuse it", flush=True)
-    record.write_whole(target, packed)
+    write_whole(target, packed)
 
 
 def _packed(trace: dict[str, Any]) -> bytes:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from walkthrough.records import samples
 from walkthrough.records.samples import Sample, Samples
-from walkthrough.results.environment import ROOT
+from walkthrough.results.environment import project_folder
 from walkthrough.results.errors import InputError, folder
 
 HELP = "Fetch traces of real GPUs that others published (13 MB), by commit and checksum, into DIR."
-IN_CHECKOUT = (ROOT / "pyproject.toml").exists()
-FOLDER = ROOT / "logs" / "samples" if IN_CHECKOUT else Path("logs") / "samples"
+FOLDER = project_folder("logs") / "samples"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

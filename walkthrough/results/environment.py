@@ -45,7 +45,12 @@ def current_environment(torch: str, cuda: str | None) -> Environment:
 
 def in_clone() -> bool:
     """Whether the tool runs from a clone of the project, with its programs beside it; False where it was installed."""
-    return (ROOT / "steps").is_dir()
+    return any((ROOT / "steps").glob("[0-9][0-9]_*.py"))
+
+
+def project_folder(name: str) -> Path:
+    """A folder of the project, such as "logs"; where the tool was installed without the project, of the current one."""
+    return ROOT / name if in_clone() else Path(name)
 
 
 def now() -> str:
@@ -93,9 +98,9 @@ def driver_version() -> str | None:
     return version[0] if version else None
 
 
-# The code that measures, and in it the room that only reads what was recorded.
-MEASURES = ("steps", "labs", "common", "walkthrough/results", "walkthrough/compare", ":(exclude)common/course")
-
+# The code that measures: all but the rooms that only read what was recorded.
+ONLY_READ = ("common/course", "walkthrough/tensorboard", "walkthrough/explain")
+MEASURES = ("steps", "labs", "common", "walkthrough", *(f":(exclude){folder}" for folder in ONLY_READ))
 
 COMMIT_VARIABLE = "WALKTHROUGH_COMMIT"
 

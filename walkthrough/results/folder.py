@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
+from walkthrough.results.result import FILE as RESULT_FILE
+from walkthrough.results.result import Result, check_writable, write_result, writing
 
 TRACES = (".json", ".json.gz")  # ends of their names
 TRAINING = {"fit", "train", "training"}  # words in a trace's name
@@ -23,7 +24,7 @@ def locked(path: str | Path, busy: str) -> Iterator[None]:
     from filelock import FileLock, Timeout  # torch installs it; who only reads runs does not need it
 
     path = Path(path)
-    with record.writing(path.parent):
+    with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
         try:
@@ -43,11 +44,11 @@ def own_folder(logdir: Path, step: str) -> Iterator[tuple[Path, Path]]:
     busy = f"another run of {step} is writing to {logdir}: wait for it, or use another --logdir"
     with locked(logdir / f".{step}.lock", busy):
         try:
-            with record.writing(logdir):
+            with writing(logdir):
                 shutil.rmtree(staging, ignore_errors=True)  # left by a run that was killed
                 staging.mkdir()
             if folder.exists():
-                record.check_writable(folder)  # better refused now than once all is measured
+                check_writable(folder)  # better refused now than once all is measured
             yield folder, staging
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -65,12 +66,12 @@ def stamp(suffix: str = "") -> str:
 
 def add_trace(folder: Path, packed: Path, name: str) -> None:
     """Move a whole trace into a run that is published: another rank's, which has no result of its own."""
-    with record.writing(folder):
+    with writing(folder):
         folder.mkdir(exist_ok=True)
         os.replace(packed, folder / name)
 
 
-def publish(folder: Path, staging: Path, trace: str, events: str, result: record.Result) -> None:
+def publish(folder: Path, staging: Path, trace: str, events: str, result: Result) -> None:
     """Make a run the content of `folder`, from the whole files `trace` (gzipped) and `events` in the staging folder.
 
     `result.json` comes last: until it is replaced, the earlier run stands, its own files untouched; of several rounds
@@ -78,13 +79,13 @@ def publish(folder: Path, staging: Path, trace: str, events: str, result: record
     """
     name = result.trace.removesuffix(".pt.trace.json.gz")
     events_name = f"events.out.tfevents.{int(time.time())}.{name}"
-    with record.writing(folder):
+    with writing(folder):
         folder.mkdir(exist_ok=True)
-        record.write_result(staging / record.FILE, result)
+        write_result(staging / RESULT_FILE, result)
         os.replace(staging / trace, folder / result.trace)
         os.replace(staging / events, folder / events_name)
         drop_runs(folder)  # no round of an earlier tour beside a newer result
-        os.replace(staging / record.FILE, folder / record.FILE)
+        os.replace(staging / RESULT_FILE, folder / RESULT_FILE)
         for old in [*folder.glob("*.pt.trace.json.gz"), *folder.glob("events.out.tfevents.*")]:
             if old.name not in (result.trace, events_name):
                 old.unlink()
@@ -95,7 +96,7 @@ def drop_runs(folder: Path) -> None:
 
     Their sum, `result.json`, stays.
     """
-    with record.writing(folder):
+    with writing(folder):
         if (folder / "runs").exists():
             shutil.rmtree(folder / "runs")
 

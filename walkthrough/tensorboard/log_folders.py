@@ -18,9 +18,10 @@ from tensorboard.plugins.base_plugin import TBContext
 
 from walkthrough.compare import compare
 from walkthrough.compare.statistics import Rounds
-from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 from walkthrough.results.folder import of_training, traces_in
+from walkthrough.results.result import FILE as RESULT_FILE
+from walkthrough.results.result import Result, read_result, run_files
 
 MAX_FOLDERS = 20_000  # that are searched below a log folder
 RESCAN_SECONDS = 3.0  # until the folders are searched again
@@ -43,7 +44,7 @@ class Folder:
     @property
     def traces(self) -> dict[str, os.stat_result]:
         """The traces among the files."""
-        return {file: status for file, status in self.files.items() if file != record.FILE}
+        return {file: status for file, status in self.files.items() if file != RESULT_FILE}
 
 
 def folders_below(roots: Iterable[tuple[str, str]]) -> Iterator[Folder]:
@@ -67,7 +68,7 @@ def _plain_files(folder: str, names: Iterable[str]) -> dict[str, os.stat_result]
     """Those that are traces or a result: no hidden ones, no links, no pipes that would block the reader."""
     files = {}
     for name in names:
-        if name == record.FILE or (name.endswith((".trace.json", ".trace.json.gz")) and not name.startswith(".")):
+        if name == RESULT_FILE or (name.endswith((".trace.json", ".trace.json.gz")) and not name.startswith(".")):
             with suppress(OSError):  # it vanishes meanwhile, or the folder may not be read
                 status = os.lstat(os.path.join(folder, name))
                 if stat.S_ISREG(status.st_mode):
@@ -106,7 +107,7 @@ class Run:
     name: str
     folder: Path
     traces: dict[str, Path]
-    result: record.Result | None
+    result: Result | None
     problem: str | None  # why its result cannot be read
     versions: list[str]
     has_ranks: bool
@@ -125,7 +126,7 @@ class Run:
         """The windows that the folder keeps round by round; {} where it keeps none, or none that can be read."""
         if (self.folder / "runs").is_symlink():
             return {}
-        files = record.run_files(self.folder)
+        files = run_files(self.folder)
         with suppress(OSError, InputError):
             for file in files:
                 status = file.lstat()
@@ -182,9 +183,9 @@ class Runs:
 def _run(folder: Folder) -> Run | None:
     """The run in a folder; None where the folder holds none."""
     result = problem = None
-    if record.FILE in folder.files and folder.files[record.FILE].st_size <= MAX_RESULT_BYTES:
+    if RESULT_FILE in folder.files and folder.files[RESULT_FILE].st_size <= MAX_RESULT_BYTES:
         try:
-            result = record.read_result(folder.path / record.FILE)
+            result = read_result(folder.path / RESULT_FILE)
         except InputError as error:
             problem = str(error)
     versions: dict[Path, str] = {}

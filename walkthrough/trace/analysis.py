@@ -70,12 +70,12 @@ class Analysis:
 
     @of_trace
     def all_tables(self) -> kernels.Tables:
-        """Kernels, operators and copies of the whole trace, outside of its steps too."""
+        """Kernels and copies of the whole trace, outside of its steps too."""
         return kernels.tables(self.trace)
 
     @cached_property
     def tables(self) -> kernels.Tables:
-        """Kernels, operators and copies of the steps; of the whole trace where it marks no steps."""
+        """Kernels and copies of the steps; of the whole trace where it marks no steps."""
         return kernels.tables(self.trace, self.steps) if self.steps.marked else self.all_tables
 
     @cached_property

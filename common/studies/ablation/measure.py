@@ -96,7 +96,7 @@ def differences(there: Ablation, new: Ablation, to_measure: bool) -> list[str]:
         f"{name.replace('_', ' ')} {value!r}, not {now[name]!r}" for name, value in old.items() if value != now[name]
     ]
     if to_measure and there.code != new.code:
-        lines.append("the code of steps/ or common/ has changed")
+        lines.append("the code of steps/, common/ or walkthrough/ has changed")
     return list(dict.fromkeys(lines))  # a CPU's cores are in its setup too
 
 
@@ -138,7 +138,7 @@ def _measure_all(options: StepOptions, ablation: Ablation, only: Collection[str]
     seconds: dict[bool, list[float]] = {False: [], True: []}
     while todo := [(run, variant) for run, variant in ablation.to_measure(only) if (run, variant.name) not in failed]:
         if code_hash(*CODE) != ablation.code:
-            raise InputError("steps/ or common/ changed while measuring: restore the code, and go on with --resume")
+            raise InputError("the code changed while measuring: restore it, and go on with --resume")
         run, variant = todo[0]
         name, begin, started = f"run {run}/{ablation.runs}  {variant.name:<44}", time.monotonic(), environment.now()
         in_bf16 = "amp" in variant.on and "amp" in ablation.alone_only

@@ -2,7 +2,7 @@
 //
 //     new Timeline(element, data, {onView({start, end}) {}, onSelect(address) {}, onLoad(step) {}, keys: {}, dark: false})
 //
-// `data` is the answer of the server's route /lanes (see walkthrough/trace/timeline/lanes.py); times are in µs. onView is
+// `data` is the answer of the server's route /lanes (see walkthrough/trace/timeline.py); times are in µs. onView is
 // called whenever the view moves; onSelect with what `selectAt` takes, or null; onLoad with a step that is not loaded and
 // was clicked; keys: further keys, {key: action(event)}.
 import {duration, grouped, h, quantity} from "./elements.js";

@@ -328,7 +328,7 @@ def test_what_holds_in_every_trace(path):
             assert operator < 0 or numbered[operator][0]["kind"] in ("cpu", "mark", "loader", "collective")
     shown = sum(len(row["start"]) for row in answer["lanes"] if row["kind"] == "kernel")
     assert shown == len(analysis.trace.kernels)
-    plain = tables(analyze(path))
+    plain = tables(analysis)
     assert (answer["warnings"], answer["partial"]) == (plain["warnings"], plain["partial"])
     assert [step["name"] for step in answer["steps"]] == plain["steps"]["names"]
 

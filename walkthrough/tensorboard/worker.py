@@ -90,7 +90,6 @@ def _json(job: Job) -> bytes:
     from walkthrough.advice.gains import advise
     from walkthrough.advice.report import tables
     from walkthrough.trace.analysis import analyze
-    from walkthrough.trace.chrome_trace import Chunks
     from walkthrough.trace.reader import event
     from walkthrough.trace.timeline import lanes
 
@@ -98,8 +97,7 @@ def _json(job: Job) -> bytes:
         name, pid, tid, at_us, duration_us = job.options
         facts = event(job.path, name, (pid, tid), at_us, duration_us)
         return gzip.compress(msgspec.json.encode({"arguments": facts}), 5)
-    with Chunks(job.path) as chunks:
-        analysis = analyze(chunks)
+    analysis = analyze(job.path)
     if job.kind == "lanes":
         findings = [(finding.what, finding.when) for finding in advise(analysis).findings]
         content: dict[str, Any] = lanes(analysis, findings, *job.options)

@@ -18,7 +18,6 @@ from walkthrough.trace.operators import stepping_thread
 from walkthrough.trace.steps import Steps, is_loading, is_step
 from walkthrough.trace.units import counted
 
-Facts = dict[str, str | float]
 MAX_EVENTS = 500_000  # the page says how many are left out
 MAX_FACTS = 30_000  # stretches without a kernel whose causes are sent
 MAX_POINTS = 20_000  # of a counter
@@ -72,7 +71,7 @@ class Lane(Struct):
     thread: int
     events: Events
     level: np.ndarray
-    facts: Sequence[Facts] = ()
+    facts: Sequence[dict[str, str | float]] = ()
 
 
 class Window(Struct, frozen=True):
@@ -451,22 +450,21 @@ def _sent(trace: Trace, rows: Sequence[Lane], names: Sequence[str], begin: float
     numbers = {
         table: np.full(len(getattr(trace, table)) + 1, -1) for table in ("runtime", "operators")
     }  # the last: none
-    count, used = 0, [row.events.spans.name for row in rows]
+    count = 0
     for row in rows:
         for table, of_row in numbers.items():
             mine = row.events.table == TABLES.index(table)
             of_row[row.events.row[mine]] = count + np.flatnonzero(mine)
         count += len(row.events)
-    name_of, index = np.unique(np.concatenate([np.empty(0, np.int64), *used]), return_inverse=True)
-    name_numbers = np.split(index.reshape(-1), np.cumsum([len(column) for column in used])[:-1]) if used else []
+    used = np.unique(np.concatenate([np.empty(0, np.int64), *(row.events.spans.name for row in rows)]))
     return {
-        "names": [names[number] for number in name_of.tolist()],
-        "lanes": [_as_json(trace, row, begin, name, numbers) for row, name in zip(rows, name_numbers, strict=True)],
+        "names": [names[number] for number in used.tolist()],
+        "lanes": [_as_json(trace, row, begin, used, numbers) for row in rows],
     }
 
 
 def _as_json(
-    trace: Trace, lane: Lane, begin: float, name: np.ndarray, numbers: dict[str, np.ndarray]
+    trace: Trace, lane: Lane, begin: float, used: np.ndarray, numbers: dict[str, np.ndarray]
 ) -> dict[str, Any]:
     pid, tid = trace.threads[lane.thread] if lane.thread >= 0 else ("", "")
     kind, spans = lane.events.kind, lane.events.spans
@@ -482,7 +480,7 @@ def _as_json(
         "levels": int(lane.level.max(initial=0)) + 1,
         "start": (spans.start - begin).round(3).tolist(),
         "duration": (spans.end - spans.start).round(3).tolist(),
-        "name": name.tolist(),
+        "name": np.searchsorted(used, spans.name).tolist(),
         "level": lane.level.tolist(),
     }
     if kind == "idle":

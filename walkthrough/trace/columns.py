@@ -37,7 +37,7 @@ MAX_GPUS = 64  # of one machine, as in the plugin
 
 if TYPE_CHECKING:  # their modules import this one
     from walkthrough.trace.details import Details
-    from walkthrough.trace.recording import Recording
+    from walkthrough.trace.reader import Recording
 
 
 class Spans(Struct):

@@ -76,19 +76,6 @@ def exposed_on_cpu(trace: Trace) -> Cover:
     return operators.cover(~around).gaps(collectives.start, collectives.end)
 
 
-def ways_to_communicate_less(communication: Communication | None, training: bool | None) -> str:
-    """What to do about collectives that nothing hides, after a look at the ranks."""
-    if communication and communication.exchanges:
-        return "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
-    if training is False:
-        return "products fused with their collectives, or fewer ranks for each answer"
-    return (
-        "fewer collectives per sample (DDP's no_sync() while gradients are accumulated, or a bigger batch per rank), "
-        "fewer bytes (bf16_compress_hook), or another size of bucket (bucket_cap_mb: larger if they are many, smaller "
-        "if they begin late)"
-    )
-
-
 def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
     marks = [spans.where(_of_gloo(trace, spans)) for spans in (trace.operators, trace.annotations)]
     if not any(len(spans) for spans in marks):

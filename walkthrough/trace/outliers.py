@@ -5,7 +5,6 @@ One step with a gap of its own (a checkpoint, a garbage collection, another prog
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.recording import CHECKPOINT, EVALUATION, NEW_EPOCH
+from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import ROLES, Steps, is_loading
 
 FEWEST = 3  # steps: of two, neither is the odd one
@@ -30,7 +29,6 @@ REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)
 _PRODUCT = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_convolution|\w*convolution_overrideable|_scaled_dot_product_\w+)")
 _BACKWARD = re.compile(r"autograd::engine|Backward\d*$")
 _SAVING = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|torch[/\\]distributed[/\\]checkpoint[/\\].*: \w*save$")
-_DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
 
 
 class Outlier(Struct, frozen=True):
@@ -54,25 +52,6 @@ class Outlier(Struct, frozen=True):
     wait_us: float = 0.0
     usual_wait_us: float = 0.0
     workers: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """What `explain --json` shows: names, times in µs, and what the step does besides training."""
-        fields = ("name", "us", "excess_us", "role", "role_us", "gap_us", "cause", "wait_us", "usual_wait_us")
-        return {name: getattr(self, name) for name in fields} | {"reasons": list(self.reasons)}
-
-    @property
-    def doing(self) -> str:
-        """What the step does besides training, after "step 3"; "" where that is not known."""
-        return " and ".join(_DOING[reason] for reason in self.reasons if reason in _DOING)
-
-    @property
-    def remedy(self) -> str:
-        """What a new epoch does to worker processes, and what against it; "" for other steps."""
-        return {
-            "kept": "persistent_workers=True keeps the workers, but their queue is filled anew in each epoch",
-            "anew": "the worker processes start anew in each epoch; persistent_workers=True keeps them",
-            "yes": "the worker processes start anew in each epoch, unless persistent_workers=True keeps them",
-        }.get(self.workers, "")
 
 
 def is_outlier(steps: Steps) -> np.ndarray:

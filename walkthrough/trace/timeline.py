@@ -16,7 +16,6 @@ from walkthrough.trace.kernel_names import is_collective, is_collective_mark
 from walkthrough.trace.memory import CPU, Memory, thinned
 from walkthrough.trace.operators import stepping_thread
 from walkthrough.trace.steps import Steps, is_loading, is_step
-from walkthrough.trace.units import counted
 
 Facts = dict[str, str | float]
 MAX_EVENTS = 500_000  # the page says how many are left out
@@ -216,7 +215,7 @@ def window(
     begin = 0 if first is None else first
     stop = count - 1 if last is None else min(last, count - 1)
     if begin >= count:
-        raise InputError(f"{trace.file.name} has {counted(count, 'step', 'steps')}, so none with the index {begin}")
+        raise InputError(f"{trace.file.name} has {count} step{'s' * (count > 1)}, so none with the index {begin}")
     low, highs = np.minimum(steps.cpu_start, steps.start), np.maximum(steps.cpu_end, steps.end)
     if not steps.marked or (first is None and last is None):
         edges = whole(trace, parts, steps)

@@ -90,9 +90,7 @@ def host_python_on_cpu(a: Analysis) -> Evidence | None:
         return None
     inside = "neither an operator runs nor the loop waits for a DataLoader"
     why = f"for {step_time(a, share)} of a step {inside if len(a.phases.loading.start) else 'no operator runs'}"
-    functions = innermost_functions(a.trace, python, stepping_thread(a.trace))[:TOP_FUNCTIONS]
-    if functions:
-        named = "; ".join(f"{name} {rounded_time(us / a.step_count)}" for name, us in functions)
+    if named := _functions(a, python, stepping_thread(a.trace)):
         why += f"; the innermost functions: {named}"
     else:
         why += ": Python, most likely"
@@ -100,6 +98,12 @@ def host_python_on_cpu(a: Analysis) -> Evidence | None:
             why += ", mostly in long pauses, which may be your own loader or preprocessing"
         why += ". Record with stacks (walkthrough trace --stacks) to see its functions"
     return bounded(why, share)
+
+
+def _functions(a: Analysis, when: Cover, thread: int) -> str:
+    """The innermost Python functions of a thread meanwhile, with their time of a step; "" without stacks."""
+    functions = innermost_functions(a.trace, when, thread)[:TOP_FUNCTIONS]
+    return "; ".join(f"{name} {rounded_time(us / a.step_count)}" for name, us in functions)
 
 
 def without_python(a: Analysis) -> Change:
@@ -124,11 +128,10 @@ def functions_while_idle(a: Analysis) -> Finding | None:
         return None
     launching = trace.runtime.thread[trace.kernels.call[trace.kernels.call >= 0]]
     main = int(np.bincount(launching).argmax()) if len(launching) else stepping_thread(trace)
-    functions = innermost_functions(trace, free, main)[:TOP_FUNCTIONS]
-    named = [f"{name} {rounded_time(function_us / a.step_count)}" for name, function_us in functions]
+    named = _functions(a, free, main)
     if not named:
         return None
-    why = f"neither the GPU nor an operator works; the innermost functions: {'; '.join(named)}"
+    why = f"neither the GPU nor an operator works; the innermost functions: {named}"
     do = "move this work out of the loop, or to a loader's process; what is the model's own, compile"
     loading_us = (free & a.phases.loading).total / a.step_count
     if loading_us >= us / 2:
@@ -136,7 +139,7 @@ def functions_while_idle(a: Analysis) -> Finding | None:
         do = "worker processes (num_workers) prepare batches while the GPU computes"
         if a.phases.workers:
             do = "more worker processes, or less work for each batch"
-    elif any(_PREPARES_INPUT.search(name) for name in named):
+    elif _PREPARES_INPUT.search(named):
         do = f"preparing input is for a DataLoader's worker processes, while the GPU computes. Else {do}"
     return Finding(
         "host_python",

@@ -1,7 +1,7 @@
 """The columns of a trace's events, which operator lies in which, and which call launched what."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,15 @@ class Spans(Struct):
         return Spans(**{name: column[mask] if len(column) else column for name, column in asdict(self).items()})
 
 
+def joined(tables: Sequence[Spans]) -> Spans:
+    """The events of several tables, one after the other; a column that one of them lacks is empty."""
+    filled = [spans for spans in tables if len(spans)]
+    if len(filled) < 2:
+        return (filled or tables)[0]
+    columns = {name: [getattr(spans, name) for spans in filled] for name in Spans.__struct_fields__}
+    return Spans(**{name: np.concatenate(parts) for name, parts in columns.items() if all(map(len, parts))})
+
+
 class MemoryEvents(Struct):
     """The allocators' events, sorted by time (µs since `Trace.origin`, float64).
 
@@ -104,9 +113,6 @@ class MemoryEvents(Struct):
     allocation: np.ndarray
     allocated: np.ndarray
     reserved: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.time)
 
 
 _SETUP = re.compile(
@@ -179,9 +185,13 @@ class Trace(Struct, dict=True):
         return [self.properties.get(number, {}) for number in distinct(self.kernels.device).tolist()]
 
     @cached_property
+    def device_work(self) -> Spans:
+        """Kernels, copies and sets, in turn."""
+        return joined([self.kernels, self.copies, self.sets])
+
+    @cached_property
     def nesting(self) -> "Nesting":
         """The operators, nested; computed once."""
-
         return Nesting(self.operators)
 
     @cached_property

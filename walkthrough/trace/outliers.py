@@ -91,7 +91,8 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     if not outlying.any():
         return []
     excess, usual_us = _excess(steps), float(median(steps.duration[_usual(steps)]))
-    usual_wait_us = float(median(loading_us(trace, steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
+    loading = _loads(trace).cover()
+    usual_wait_us = float(median(loading.within(steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
     found = []
     for index in np.flatnonzero(outlying).tolist():
         role = int(excess[:, index].argmax())
@@ -101,9 +102,9 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
             steps.names[index], us, us - usual_us, ROLES[role], float(excess[role, index]), gap_us, cause, reasons
         )
         if NEW_EPOCH in reasons:
-            first = first_batch(trace, float(steps.cpu_start[index]), float(steps.cpu_end[index]))
-            workers = _workers(trace) if first.workers else ""
-            outlier = replace(outlier, wait_us=first.us, usual_wait_us=usual_wait_us, workers=workers)
+            us, by_workers = first_batch(trace, float(steps.cpu_start[index]), float(steps.cpu_end[index]))
+            workers = _workers(trace) if by_workers else ""
+            outlier = replace(outlier, wait_us=us, usual_wait_us=usual_wait_us, workers=workers)
         found.append(outlier)
     return found
 
@@ -167,22 +168,15 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
         if evaluates[index]:
             found[index].add(EVALUATION)
         if begins_epoch[index] and not found[index]:
-            first = first_batch(trace, float(start[index]), float(end[index]))
-            if first.workers or first.us >= EXPLAINED * excess:
+            us, by_workers = first_batch(trace, float(start[index]), float(end[index]))
+            if by_workers or us >= EXPLAINED * excess:
                 found[index].add(NEW_EPOCH)
     reasons = [tuple(reason for reason in REASONS if reason in step) for step in found]
     return replace(steps, reasons=reasons)
 
 
-class FirstBatch(Struct, frozen=True):
-    """How a step waits for its DataLoader. us: the longest wait, see `first_batch`. workers: whether processes load."""
-
-    us: float
-    workers: bool
-
-
-def first_batch(trace: Trace, start: float, end: float) -> FirstBatch:
-    """The longest wait for a batch in [start, end), µs.
+def first_batch(trace: Trace, start: float, end: float) -> tuple[float, bool]:
+    """The longest wait for a batch in [start, end), µs; and whether worker processes load.
 
     Two waits with nothing computed between them are one: a new epoch's is from the call that finds the last one's end
     to the end of the call that returns the first batch. The time between them starts the worker processes.
@@ -190,17 +184,12 @@ def first_batch(trace: Trace, start: float, end: float) -> FirstBatch:
     waits = _loads(trace)
     waits = waits.where((waits.start >= start) & (waits.start < end))
     if not len(waits):
-        return FirstBatch(0.0, False)
+        return 0.0, False
     workers = trace.has_name(lambda name: "MultiProcessing" in name, waits)
     computing = np.sort(trace.operators.start[trace.named(trace.operators, _computes)])
     between = np.searchsorted(computing, waits.start[1:]) > np.searchsorted(computing, waits.end[:-1])
     joined = np.where(between, 0.0, waits.end[1:] - waits.start[:-1])
-    return FirstBatch(float(max(waits.duration.max(), joined.max(initial=0.0))), workers)
-
-
-def loading_us(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """µs that the DataLoader's marks fill of each interval [start, end), float64."""
-    return _loads(trace).cover().within(start, end)
+    return float(max(waits.duration.max(), joined.max(initial=0.0))), workers
 
 
 def _loads(trace: Trace) -> Spans:
@@ -209,10 +198,6 @@ def _loads(trace: Trace) -> Spans:
 
 def _computes(name: str) -> bool:
     return bool(_PRODUCT.fullmatch(name) or _BACKWARD.search(name)) or name.startswith("Optimizer.")
-
-
-def _products(trace: Trace) -> np.ndarray:
-    return trace.named(trace.operators, _PRODUCT.fullmatch)
 
 
 def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -241,7 +226,7 @@ def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     usual_passes = _lower_median(passes)
     if not usual_passes:
         return np.zeros(len(start), bool)
-    outside = _products(trace) & ~operators.cover(backward).holds(operators.start)
+    outside = trace.named(operators, _PRODUCT.fullmatch) & ~operators.cover(backward).holds(operators.start)
     forward = _counts(operators.start[outside], start, end)
     more = np.maximum(passes / usual_passes, 1.0) * MORE
     if usual := _lower_median(forward):

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from walkthrough.trace.columns import Spans, Trace, distinct, median
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.steps import Steps
+from walkthrough.trace.steps import Steps, launching_step
 
 MAX_ERROR = 0.03  # of the steps' time: a replay that misses more explains nothing
 LATE = 20.0  # µs after launch and stream allow it: the work waited for something else
@@ -78,7 +78,7 @@ class Replay:
         )
         self._find_dependencies(np.nan_to_num(size))
         self._find_waits()
-        self._launched_in = self._steps_of_work()
+        self._launched_in = launching_step(trace, work, steps.cpu_start, steps.cpu_end)[self._order]
         self._prepare()
         self.same_us: np.ndarray = self.step_us(Change())
         measured = float(steps.duration[self.typical].sum())
@@ -217,13 +217,6 @@ class Replay:
             later = (end <= calls.end + TICK) & (end > ended)
             latest[later], ended[later] = work[last][later], end[later]
         return latest
-
-    def _steps_of_work(self) -> np.ndarray:
-        """The step whose mark holds the call of each device work, -1 for none."""
-        runtime, steps = self.trace.runtime, self.steps
-        step = np.searchsorted(steps.cpu_start, runtime.start, "right") - 1
-        step = np.where((step >= 0) & (runtime.end <= steps.cpu_end[step]), step, -1)
-        return np.append(step, -1)[self._call]
 
     def _prepare(self) -> None:
         """What every replay needs, whatever changes, as lists."""

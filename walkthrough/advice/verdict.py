@@ -11,7 +11,7 @@ from walkthrough.results.errors import printable
 from walkthrough.terminal import rounded_time, time_text
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import COMPUTE, EXPOSED, OVERLAPPED
-from walkthrough.trace.idle import CAUSES, Idle, longest_stall, stalls
+from walkthrough.trace.idle import CAUSES, Idle, longest_stall
 from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.outliers import Outlier, is_undecided
 from walkthrough.trace.reader import NEW_EPOCH, Loader, Recording
@@ -259,7 +259,8 @@ def gaps(a: Analysis, idle: Idle) -> list[str]:
     cause, us = CAUSES[int(np.argmax(idle.by_gap[:, longest]))], float(idle.end[longest] - idle.start[longest])
     number = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {of_steps(a)}"
     lines = [f"{number}; the longest is {time_text(us)}, mostly {cause}"]
-    for stall in stalls(a.trace, idle, 1) if idle.queued_share > 0.1 else ():
+    stall = longest_stall(a.trace, [idle])
+    if stall and idle.queued_share > 0.1:
         call = printable(stall.call or "a call that the trace lacks", 40)
         before = f"before {short_name(stall.work, 60)}, launched by {call}"
         lines.append(f"queued longest: {time_text(stall.us)} {before}")

@@ -13,7 +13,7 @@ import os
 import pickle
 import sys
 import zlib
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -93,7 +93,7 @@ def _json(job: Job) -> dict[Path, bytes]:
     from walkthrough.trace.chrome_trace import Chunks
     from walkthrough.trace.timeline import lanes
 
-    with Chunks(job.path) as chunks:
+    with closing(Chunks(job.path)) as chunks:
         analysis = analyze(chunks, details=job.kind == "lanes")
     if job.kind == "lanes":
         findings = [(finding.what, finding.when) for finding in advise(analysis).findings]

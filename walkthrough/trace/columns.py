@@ -273,25 +273,22 @@ class Nesting:
         self.operators = operators
         self.order: np.ndarray = np.lexsort([-operators.end, operators.start, operators.thread])
         self._first = np.searchsorted(operators.thread[self.order], np.arange(operators.thread.max(initial=-1) + 2))
-        self._parent: np.ndarray | None = None
 
-    @property
+    @cached_property
     def parent(self) -> np.ndarray:
         """Index of the operator around each operator, -1 for none; int64 [operators]."""
-        if self._parent is None:
-            parent = np.full(len(self.operators), -1)
-            thread, end = self.operators.thread.tolist(), self.operators.end.tolist()
-            start, stack, current = self.operators.start.tolist(), [], None
-            for index in self.order.tolist():
-                if thread[index] != current:
-                    current, stack = thread[index], []
-                while stack and end[stack[-1]] <= start[index]:
-                    stack.pop()
-                if stack:
-                    parent[index] = stack[-1]
-                stack.append(index)
-            self._parent = parent
-        return self._parent
+        parent = np.full(len(self.operators), -1)
+        thread, end = self.operators.thread.tolist(), self.operators.end.tolist()
+        start, stack, current = self.operators.start.tolist(), [], None
+        for index in self.order.tolist():
+            if thread[index] != current:
+                current, stack = thread[index], []
+            while stack and end[stack[-1]] <= start[index]:
+                stack.pop()
+            if stack:
+                parent[index] = stack[-1]
+            stack.append(index)
+        return parent
 
     def own_time(self) -> np.ndarray:
         """µs of each operator without the operators inside it, float64 [operators]."""

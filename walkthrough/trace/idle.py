@@ -94,34 +94,29 @@ def pending(trace: Trace, device: int) -> Cover:
     return Cover(trace.runtime.end[work.call] + LAUNCH_LATENCY, work.start)
 
 
-def stalls(trace: Trace, waits: Idle, most: int = 5) -> list[Stall]:
-    """The longest stretches of the cause `queued`, the longest first, each with the work that ended it."""
-    queued = waits.by_gap[CAUSES.index("queued")]
-    gaps = np.argsort(-queued, kind="stable")[:most]
-    gaps = gaps[queued[gaps] > 0]
-    kernels, work = trace.kernels.where(trace.kernels.device == waits.device), trace.device_work
-    result = []
-    for gap in gaps.tolist():
-        following = int(np.searchsorted(kernels.start, waits.end[gap]))
-        if following == len(kernels):
-            continue
-        launch = int(kernels.call[following])
-        earlier = work.start[work.thread == kernels.thread[following]]
-        result.append(
-            Stall(
-                us=float(queued[gap]),
-                work=trace.names[kernels.name[following]],
-                call=trace.names[trace.runtime.name[launch]] if launch >= 0 else "",
-                first=not (earlier < waits.start[gap]).any(),
-            )
-        )
-    return result
-
-
 def longest_stall(trace: Trace, idle: Sequence[Idle]) -> Stall | None:
-    """The longest of all `stalls`; None where none ends in a kernel."""
-    found = [stall for gpu in idle for stall in stalls(trace, gpu, 1)]
+    """The longest stretch of the cause `queued` on one of these GPUs; None where none ends in a kernel."""
+    found = [stall for gpu in idle if (stall := _longest_stall(trace, gpu))]
     return max(found, key=lambda stall: stall.us, default=None)
+
+
+def _longest_stall(trace: Trace, idle: Idle) -> Stall | None:
+    queued = idle.by_gap[CAUSES.index("queued")]
+    if not queued.any():
+        return None
+    gap = int(queued.argmax())
+    kernels, work = trace.kernels.where(trace.kernels.device == idle.device), trace.device_work
+    following = int(np.searchsorted(kernels.start, idle.end[gap]))
+    if following == len(kernels):
+        return None
+    launch = int(kernels.call[following])
+    earlier = work.start[work.thread == kernels.thread[following]]
+    return Stall(
+        us=float(queued[gap]),
+        work=trace.names[kernels.name[following]],
+        call=trace.names[trace.runtime.name[launch]] if launch >= 0 else "",
+        first=not (earlier < idle.start[gap]).any(),
+    )
 
 
 def _launched_before(trace: Trace, gaps: Cover, device: int) -> Cover:

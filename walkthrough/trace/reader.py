@@ -6,7 +6,7 @@ What it recorded (the steps before tracing, the optimizers, the loaders, the cor
 
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -86,7 +86,7 @@ def read(path: str | Path | Chunks, details: bool = False) -> Trace:
 def rank_of(path: str | Path) -> int | None:
     """The rank in a trace's header, or None. Reads no further than the first events."""
     header: dict[str, object] = {}
-    with Chunks(path) as chunks, suppress(InputError):
+    with closing(Chunks(path)) as chunks, suppress(InputError):
         next(events_of_trace(chunks, path, header, []), None)
     return _rank(header)
 
@@ -459,7 +459,7 @@ def event(
     read once more. Raises InputError if it cannot be read, or holds no such event.
     """
     nearest, found = NEAR, None
-    with Chunks(path) as chunks:
+    with closing(Chunks(path)) as chunks:
         for run in events_of_trace(chunks, path, {}, [], _EVENTS):
             for one in run:
                 if (one.name or "")[:MAX_NAME] == name and one.ph == "X" and (str(one.pid), str(one.tid)) == thread:

@@ -204,6 +204,14 @@ def of_steps(trace: Trace, steps: Steps, work: Spans) -> np.ndarray:
     return np.where(work.call >= 0, called, Cover(steps.start, steps.end).holds(work.start))
 
 
+def launching_step(trace: Trace, work: Spans, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Which of the intervals [start, end), a step's marks, holds the whole call of each device work; -1 for none."""
+    runtime = trace.runtime
+    step = np.searchsorted(start, runtime.start, "right") - 1
+    step = np.where((step >= 0) & (runtime.end <= end[step]), step, -1)
+    return np.append(step, -1)[work.call]
+
+
 def end_of_earlier_work(start: np.ndarray, end: np.ndarray, stream: np.ndarray, step: np.ndarray) -> float:
     """When the device has ended what was launched before the first step, µs; -inf if there is nothing of that.
 
@@ -254,9 +262,7 @@ def _with_device_work(
     work = trace.device_work
     if not len(work):
         return start, end, None
-    step = work.call
-    if len(trace.runtime):
-        step = np.where(work.call >= 0, _inside(trace.runtime, start, end)[work.call], -1)
+    step = launching_step(trace, work, start, end)
     launched = np.bincount(step[step >= 0], minlength=len(start))
     if not launched.any():
         return start, end, None
@@ -270,12 +276,6 @@ def _with_device_work(
         start[index] = max(before, start[index])
         end[index] = before = max(end[index], last[index], start[index])
     return start, end, launched
-
-
-def _inside(spans: Spans, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The step that contains each whole span, -1 for none."""
-    step = np.searchsorted(start, spans.start, "right") - 1
-    return np.where((step >= 0) & (spans.end <= end[step]), step, -1)
 
 
 def _complete(launched: np.ndarray | None) -> int | None:

@@ -48,9 +48,7 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
     collective = trace.named(trace.kernels, is_collective)
     if not collective.any():
         return None
-    communicating, computing = (
-        Cover(trace.kernels.start[mask], trace.kernels.end[mask]) for mask in (collective, ~collective)
-    )
+    communicating, computing = trace.kernels.cover(collective), trace.kernels.cover(~collective)
     either = (communicating | computing).within(steps.start, steps.end)
     total = communicating.within(steps.start, steps.end)
     hidden = total - (either - computing.within(steps.start, steps.end))

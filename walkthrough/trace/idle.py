@@ -68,9 +68,7 @@ def idle(trace: Trace, steps: Steps, device: int) -> Idle:
     causes = [
         trace.copies.cover(trace.copies.device == device)
         | trace.sets.cover(trace.sets.device == device)
-        | queued.gaps(
-            runtime.start[copying], runtime.end[copying]
-        ),  # where a kernel is queued, no call holds the GPU up
+        | queued.gaps(runtime.start[copying], runtime.end[copying]),  # no call holds up a GPU that has work queued
         queued,
         operators.cover(loading),
         runtime.cover(waiting),
@@ -102,7 +100,7 @@ def longest_stall(trace: Trace, idle: Sequence[Idle]) -> Stall | None:
 
 def _longest_stall(trace: Trace, idle: Idle) -> Stall | None:
     queued = idle.by_gap[CAUSES.index("queued")]
-    if not queued.any():
+    if not (queued > 0).any():
         return None
     gap = int(queued.argmax())
     kernels, work = trace.kernels.where(trace.kernels.device == idle.device), trace.device_work

@@ -231,7 +231,7 @@ def gpu_ids(trace: Trace) -> list[int]:
 
 def utilization(kernels: Spans, start: float, end: float) -> float:
     """Share of [start, end) in which at least one of the kernels ran."""
-    return float(Cover(kernels.start, kernels.end).within(start, end)) / (end - start) if end > start else 0.0
+    return float(kernels.cover().within(start, end)) / (end - start) if end > start else 0.0
 
 
 def sm_efficiency(kernels: Spans, start: float, end: float) -> float | None:

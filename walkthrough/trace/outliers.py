@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
-from walkthrough.trace.intervals import Cover
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import ROLES, Steps, is_loading
 
@@ -237,8 +236,4 @@ def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 def _saving_us(trace: Trace, start: float, end: float) -> float:
     """µs inside [start, end) in which torch saves a file; needs a trace with stacks."""
-    python = trace.python
-    if not len(python):
-        return 0.0
-    saving = trace.named(python, _SAVING.search)
-    return float(Cover(python.start[saving], python.end[saving]).within(start, end))
+    return float(trace.python.cover(trace.named(trace.python, _SAVING.search)).within(start, end))

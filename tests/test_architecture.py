@@ -16,13 +16,13 @@ BELOW = {  # which rooms of the tool a room may import, itself and `results` asi
     "terminal": set(),
     "doctor": set(),
     "trace": set(),
-    "advice": {"trace"},
+    "advice": {"trace", "terminal"},
     "compare": {"advice", "trace", "terminal"},
     "explain": {"compare", "advice", "terminal"},
     "attach": {"explain", "compare"},
     "memory": {"compare", "terminal"},
     "records": {"compare", "advice", "trace", "terminal"},
-    "tensorboard": {"compare", "advice", "trace"},
+    "tensorboard": {"compare", "advice", "trace", "terminal"},
 }
 PROGRAM = {  # what a program imports of `common`; the rest, its studies and the course's pages, uses the tool
     "data",

@@ -7,9 +7,9 @@ from support.trace_builder import TraceBuilder, two_steps
 from walkthrough.advice.catalogue import BY_ID, COSTS, Advice
 from walkthrough.advice.evidence import bounded
 from walkthrough.advice.gains import advise, despite_a_stall, ranked
+from walkthrough.terminal import counted
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.idle import CAUSES
-from walkthrough.trace.units import counted
 
 LADDER = [path.stem for path in STEPS[1:]]
 WORKERS = "_MultiProcessingDataLoaderIter"

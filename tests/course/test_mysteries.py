@@ -12,6 +12,7 @@ from support import ROOT, assert_refused, run_program
 from common.course import mysteries
 from common.course.blocks import BLOCKS
 from common.course.blocks.mysteries import EVIDENCE
+from walkthrough.advice.gains import advise
 from walkthrough.results import privacy
 from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import analyze
@@ -98,7 +99,7 @@ def test_what_explain_says_is_not_the_whole_answer(shown, name):
         "d": r"is_nonzero|\.item|synchronis|finite",
         "e": r"embedding|column",
     }
-    one = shown[name]
+    one = advise(shown[name])
     text = " ".join(
         [one.verdict, *(item.title + item.why for item in one.advice), *(item.what for item in one.findings)]
     )

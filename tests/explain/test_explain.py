@@ -566,7 +566,7 @@ def test_explain_imports_only_what_it_needs(tmp_path):
         assert "walkthrough.advice.report" in as_json
         assert as_json & (SLOW | {"rich", "common", "walkthrough.explain.text"}) == set()
         own = {name.split(".")[1] for name in as_json if name.startswith("walkthrough.")}
-        assert own == {"cli", "explain", "advice", "trace", "results"}
+        assert own == {"cli", "explain", "advice", "trace", "results", "terminal"}
         as_text = modules_after(trace)
         assert {"rich", "walkthrough.explain.text"} <= as_text
         assert as_text & SLOW == set()

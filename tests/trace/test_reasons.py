@@ -5,6 +5,7 @@ from support.trace_builder import TraceBuilder
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import as_json, report
+from walkthrough.advice.wait_costs import REMEDIES, doing
 from walkthrough.trace.analysis import analyze
 
 WORKERS = "_MultiProcessingDataLoaderIter"
@@ -75,9 +76,9 @@ def test_a_step_that_begins_an_epoch_waits_from_the_last_ones_end_to_its_first_b
     loop.train(before=loop.end_epoch, load=5000).train(3, load=110)
     result = analysis(loop)
     [epoch] = result.outliers
-    assert (epoch.name, epoch.reasons, epoch.doing) == ("2", ("new epoch",), "begins a new epoch")
+    assert (epoch.name, epoch.reasons, doing(epoch)) == ("2", ("new epoch",), "begins a new epoch")
     assert (epoch.wait_us, epoch.usual_wait_us) == (50 + 20_000 + 5000, 110)
-    assert "persistent_workers=True" in epoch.remedy and "anew" in epoch.remedy
+    assert "persistent_workers=True" in REMEDIES[epoch.workers] and "anew" in REMEDIES[epoch.workers]
     assert result.typical.steps.names == ["0", "1", "3", "4", "5"]
     assert as_json(report(result))["outliers"][0]["reasons"] == ["new epoch"]
 
@@ -98,14 +99,14 @@ def test_the_recording_tells_whether_workers_are_kept(analysis, persistent, work
     loop.train(before=loop.end_epoch).train(2)
     [epoch] = analysis(loop).outliers
     assert epoch.workers == workers
-    assert ("filled anew" in epoch.remedy) == persistent
+    assert ("filled anew" in REMEDIES[epoch.workers]) == persistent
 
 
 def test_where_no_processes_load_no_workers_are_named(analysis):
     loop = Loop("_SingleProcessDataLoaderIter").train(3)
     loop.train(before=lambda: loop.end_epoch(0), load=5000).train(2)
     [epoch] = analysis(loop).outliers
-    assert (epoch.wait_us, epoch.workers, epoch.remedy) == (5050, "", "")
+    assert (epoch.wait_us, epoch.workers) == (5050, "")
 
 
 def test_a_new_epoch_is_not_to_blame_for_what_happens_elsewhere_in_its_step(analysis):
@@ -142,7 +143,7 @@ def test_an_evaluation_is_forward_passes_without_backward_ones(analysis):
     loop.train(after=loop.evaluate).train(2)
     result = analysis(loop)
     [outlier] = result.outliers
-    assert (outlier.name, outlier.reasons, outlier.doing) == ("2", ("evaluation",), "holds an evaluation")
+    assert (outlier.name, outlier.reasons, doing(outlier)) == ("2", ("evaluation",), "holds an evaluation")
     assert result.typical.steps.mean_us == 700
 
 
@@ -172,7 +173,7 @@ def test_with_stacks_a_checkpoint_is_told(analysis):
     loop = Loop().train(2)
     loop.train(after=loop.save).train(2)
     [outlier] = analysis(loop).outliers
-    assert (outlier.reasons, outlier.doing) == (("checkpoint",), "writes a checkpoint")
+    assert (outlier.reasons, doing(outlier)) == (("checkpoint",), "writes a checkpoint")
 
 
 def test_what_the_recording_names_needs_no_sign_in_the_trace(analysis):

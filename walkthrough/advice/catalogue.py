@@ -61,7 +61,6 @@ class Cost(Struct, frozen=True, kw_only=True):
             evidence.why,
             evidence.share,
             evidence.gain,
-            us_per_step=evidence.share * a.steps.mean_us,
             id=self.id,
         )
 
@@ -70,7 +69,7 @@ class Advice(Struct, frozen=True):
     """What to do about a cost of a trace: plain values, which records keep too.
 
     step, title, id: of the cost. why: the evidence. share_of_step: the cost, or what it slows down, as a share of the
-    mean typical step, 0..1; us_per_step: the same in µs. predicted_gain: at most this many times faster; None where
+    mean typical step, 0..1. predicted_gain: at most this many times faster; None where
     there is no bound. estimated_gain: so many times faster by a replay of the trace; None where that cannot tell.
     """
 
@@ -80,7 +79,6 @@ class Advice(Struct, frozen=True):
     share_of_step: float
     predicted_gain: float | None
     estimated_gain: float | None = None
-    us_per_step: float = 0.0
     id: str = ""
 
     @property

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from walkthrough.terminal import time_text
 from walkthrough.trace import communication
 from walkthrough.trace.kernels import mean_of_known
-from walkthrough.trace.units import fine_time_text
 
 WAITING = 0.05  # of the step: ranks that wait for another so long are worth a line
 ALIKE = 0.005  # of the step: step times that differ by less are the same
@@ -141,14 +141,12 @@ def advice(ranks: Sequence[Rank]) -> str:
         waiting = waiting_us(ranks, last)
         share = waiting / max(last["step_us"], 1e-9)
         longer = _longer_role(last, [rank for rank in ranks if rank["rank"] != last["rank"]])
-        text = f"the others wait {fine_time_text(waiting)} of a step ({share:.0%}) for rank {last['rank']}{longer}"
+        text = f"the others wait {time_text(waiting)} of a step ({share:.0%}) for rank {last['rank']}{longer}"
         sentences.append(text)
     plain = min(ranks, key=lambda rank: rank["exposed_us"])
     share = plain["exposed_us"] / max(plain["step_us"], 1e-9)
     if share >= WAITING:
-        exposed = (
-            f"on every rank collectives run at least {fine_time_text(plain['exposed_us'])} of a step ({share:.0%})"
-        )
+        exposed = f"on every rank collectives run at least {time_text(plain['exposed_us'])} of a step ({share:.0%})"
         sentences.append(f"{exposed} with nothing beside them: {plain['ways']}")
     return "; ".join(sentences)
 
@@ -158,7 +156,7 @@ def _longer_role(rank: Rank, others: Sequence[Rank]) -> str:
     work, other_work = _work_us(rank), [_work_us(other) for other in others]
     excess = {role: us - sum(other[role] for other in other_work) / len(others) for role, us in work.items()}
     role = max(excess, key=lambda name: excess[name])
-    return f', which has {fine_time_text(excess[role])} more of "{role}"' if excess[role] > 0 else ""
+    return f', which has {time_text(excess[role])} more of "{role}"' if excess[role] > 0 else ""
 
 
 def _work_us(rank: Rank) -> dict[str, float]:

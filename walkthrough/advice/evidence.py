@@ -10,9 +10,9 @@ from typing import TypeVar
 from msgspec import Struct
 
 from walkthrough.advice.replay import Change
+from walkthrough.terminal import rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.units import time_text
 
 T = TypeVar("T")
 WORTHWHILE = 0.02  # of the step: less is not worth a change
@@ -77,7 +77,7 @@ def once(compute: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
 
 def step_time(a: Analysis, share: float) -> str:
     """That share of the mean step as text, such as "1.23 s", "4.5 ms", "678 us"."""
-    return time_text(share * a.steps.mean_us)
+    return rounded_time(share * a.steps.mean_us)
 
 
 def worthwhile(a: Analysis, us_per_step: float) -> bool:

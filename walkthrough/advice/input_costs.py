@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
 from walkthrough.advice.replay import Change
+from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct
 from walkthrough.trace.intervals import Cover
@@ -17,7 +18,6 @@ from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import innermost_functions, stepping_thread
 from walkthrough.trace.steps import of_steps
-from walkthrough.trace.units import counted, time_text
 
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
 SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in float32, and fewer bytes are no batch
@@ -111,9 +111,9 @@ def persistent_workers(a: Analysis) -> Evidence | None:
     longer = recording.epoch_begin_us
     share = longer / (longer + recording.steps_per_epoch * recording.untraced_us)
     why = (
-        f"an epoch has {recording.steps_per_epoch} steps, and its first takes {time_text(longer)} longer than another, "
-        f"{share:.0%} of the epoch: the worker processes start anew. persistent_workers=True keeps them; where little "
-        "is done for each batch, num_workers=0 needs none"
+        f"an epoch has {recording.steps_per_epoch} steps, and its first takes {rounded_time(longer)} longer than "
+        f"another, {share:.0%} of the epoch: the worker processes start anew. persistent_workers=True keeps them; "
+        "where little is done for each batch, num_workers=0 needs none"
     )
     return bounded(why, share)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
 from walkthrough.advice.replay import Change
+from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct, launching_operators, quantile
 from walkthrough.trace.intervals import Cover
@@ -26,7 +27,6 @@ from walkthrough.trace.kernel_names import (
 from walkthrough.trace.kernels import has_tf32, is_amd, unit_name
 from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import of_steps
-from walkthrough.trace.units import counted, time_text
 
 # How many times as many matrix operations per second in fp16 or bf16 with Tensor Cores, summed in fp32, as in fp32
 # without, by compute capability. Dense; NVIDIA's data sheets of V100, T4, A100, A10, L4, H100 (SXM), B200, RTX 5090.
@@ -179,7 +179,7 @@ def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: n
 def fused_attention(a: Analysis) -> Evidence:
     """Kernels between the products of attention in parts; they go, at least."""
     us = a.us_per_step(attention(a)[1])
-    why = f"{time_text(us)} of a step are softmax and elementwise kernels between the two products of attention"
+    why = f"{rounded_time(us)} of a step are softmax and elementwise kernels between the two products of attention"
     how = "scaled_dot_product_attention is one kernel, which does not store the matrix of scores"
     return bounded(f"{why}: {how}", a.share_of_steps(us))
 
@@ -192,12 +192,12 @@ def unfused_attention(a: Analysis) -> Finding | None:
         return None
     products = part & a.launched_by(*_BATCHED)
     unaligned = a.us_per_step(products & a.named(_UNALIGNED))
-    aligned = f"; {time_text(unaligned)} of it products of rows that are not aligned" if unaligned >= us / 10 else ""
+    aligned = f"; {rounded_time(unaligned)} of it products of rows that are not aligned" if unaligned >= us / 10 else ""
     return Finding(
         "unfused_attention",
         "attention in separate kernels",
         f"{count / a.step_count:.0f}x per step a batched product, softmax and another batched product, "
-        f"{time_text(a.us_per_step(between))} of it softmax and elementwise kernels between them"
+        f"{rounded_time(a.us_per_step(between))} of it softmax and elementwise kernels between them"
         f"{_shapes(a, products)}{aligned}; {a.share_of_kernels(part):.0%} of the kernels' time",
         us,
         "call torch.nn.functional.scaled_dot_product_attention, which never stores the matrix of scores",
@@ -407,7 +407,7 @@ def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
     trace, copies = a.trace, a.trace.copies
     count, size = within.sum() / a.step_count, np.nan_to_num(copies.bytes)[within].sum() / a.step_count
     size_text = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-    text = f"{counted(count, 'copy', 'copies')} within the GPU per step, {size_text}, {time_text(us)}"
+    text = f"{counted(count, 'copy', 'copies')} within the GPU per step, {size_text}, {rounded_time(us)}"
     text += " with no kernel beside them"
     callers = Counter[str]()
     operators = launching_operators(trace, copies.call[within])

@@ -5,6 +5,7 @@ import numpy as np
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
 from walkthrough.advice.kernel_costs import fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
+from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct, median
 from walkthrough.trace.communication import exposed_on_cpu
@@ -14,7 +15,6 @@ from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, is_collective, is
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import pauses
-from walkthrough.trace.units import counted, time_text
 
 MANY_KERNELS = 50  # of a step, or of an optimizer's: a fused one has a few
 # An optimizer that costs more than its kernels show: so many of all kernels, and so much of the step on the CPU.
@@ -128,7 +128,8 @@ def unfused_optimizer(a: Analysis) -> Finding | None:
         "unfused_optimizer",
         "an optimizer of many kernels",
         f"{count:.0f} kernels per step, {share:.0%} of all, are launched inside Optimizer.step, which takes the CPU "
-        f"{time_text(cpu_us)}: {time_text(us)} of kernels, and for {time_text(waiting)} no kernel runs meanwhile",
+        f"{rounded_time(cpu_us)}: {rounded_time(us)} of kernels, and for {rounded_time(waiting)} no kernel runs "
+        "meanwhile",
         us + waiting,
         "fused=True, or foreach=True where the optimizer has no fused form",
         advice="fused_optimizer",
@@ -192,7 +193,7 @@ def compile_model(a: Analysis) -> Evidence:
     waits, fused_us = bounded(why, a.idle_share("launch")), a.us_per_step(fused_away(a))
     if waits.gain == 1.0 or not worthwhile(a, fused_us):
         return waits
-    chains = f"{time_text(fused_us)} of a step are kernels that compiled code fuses with those beside them"
+    chains = f"{rounded_time(fused_us)} of a step are kernels that compiled code fuses with those beside them"
     why = f"{chains}, and {why}" if waits.share >= WORTHWHILE else chains
     return bounded(why, waits.share + a.share_of_steps(fused_us))
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from walkthrough.trace.columns import Spans, Trace, distinct, median
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.steps import Steps
+from walkthrough.trace.steps import Steps, launching_step
 
 MAX_ERROR = 0.03  # of the steps' time: a replay that misses more explains nothing
 LATE = 20.0  # µs after launch and stream allow it: the work waited for something else
@@ -69,21 +69,16 @@ class Replay:
     def __init__(self, trace: Trace, steps: Steps, typical: np.ndarray | None = None) -> None:
         self.trace, self.steps = trace, steps
         self.typical = np.ones(len(steps.names), bool) if typical is None else typical
-        tables = [trace.kernels, trace.copies, trace.sets]
-        start, end, stream, size = (
-            np.concatenate([getattr(spans, column) for spans in tables])
-            for column in ("start", "end", "thread", "bytes")
-        )
-        call = np.concatenate([spans.call for spans in tables])
-        copying = np.repeat([False, True, False], [len(spans) for spans in tables])
-        order = np.argsort(start, kind="stable")
-        self._order = order[start[order] < steps.end[-1]]
+        work = trace.device_work
+        copying = np.repeat([False, True, False], [len(trace.kernels), len(trace.copies), len(trace.sets)])
+        order = np.argsort(work.start, kind="stable")
+        self._order = order[work.start[order] < steps.end[-1]]
         self._start, self._end, self._stream, self._call, self._copying, size = (
-            column[self._order] for column in (start, end, stream, call, copying, size)
+            column[self._order] for column in (work.start, work.end, work.thread, work.call, copying, work.bytes)
         )
         self._find_dependencies(np.nan_to_num(size))
         self._find_waits()
-        self._launched_in = self._steps_of_work()
+        self._launched_in = launching_step(trace, work, steps.cpu_start, steps.cpu_end)[self._order]
         self._prepare()
         self.same_us: np.ndarray = self.step_us(Change())
         measured = float(steps.duration[self.typical].sum())
@@ -110,7 +105,7 @@ class Replay:
     def timeline(self, change: Change) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """µs, of the replay: when steps begin; when kernels, copies and sets, in turn, begin and end (or NaN)."""
         marks, end = self._replayed(change)
-        work = np.full((2, len(self.trace.kernels) + len(self.trace.copies) + len(self.trace.sets)), np.nan)
+        work = np.full((2, len(self.trace.device_work)), np.nan)
         work[:, self._order] = end - (self._end - self._start) * self._factors(change), end
         return self._steps(marks, end)[0], work[0], work[1]
 
@@ -222,13 +217,6 @@ class Replay:
             later = (end <= calls.end + TICK) & (end > ended)
             latest[later], ended[later] = work[last][later], end[later]
         return latest
-
-    def _steps_of_work(self) -> np.ndarray:
-        """The step whose mark holds the call of each device work, -1 for none."""
-        runtime, steps = self.trace.runtime, self.steps
-        step = np.searchsorted(steps.cpu_start, runtime.start, "right") - 1
-        step = np.where((step >= 0) & (runtime.end <= steps.cpu_end[step]), step, -1)
-        return np.append(step, -1)[self._call]
 
     def _prepare(self) -> None:
         """What every replay needs, whatever changes, as lists."""

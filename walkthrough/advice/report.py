@@ -11,8 +11,10 @@ from walkthrough.advice import verdict
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.evidence import Finding
 from walkthrough.advice.gains import advise, longest_gap
+from walkthrough.advice.wait_costs import REMEDIES, doing, ways_to_communicate_less
+from walkthrough.terminal import micro_sign
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.communication import sequences, ways_to_communicate_less
+from walkthrough.trace.communication import sequences
 from walkthrough.trace.idle import Idle
 from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.kernels import unit_name
@@ -20,7 +22,6 @@ from walkthrough.trace.memory import CPU, Copies, Memory, thinned
 from walkthrough.trace.operators import Operator
 from walkthrough.trace.outliers import Outlier
 from walkthrough.trace.steps import ROLES
-from walkthrough.trace.units import micro_sign
 
 NAME_WIDTH = 100  # letters of a kernel's short name; a page shows the whole one on demand
 TOP_NAMES, ALL_NAMES = 8, 500  # rows of kernels and operators: of a report, of its tables
@@ -230,8 +231,10 @@ def _rank(a: Analysis) -> dict[str, Any]:
 
 
 def _outlier(outlier: Outlier) -> dict[str, Any]:
-    words = {"doing": outlier.doing, "remedy": outlier.remedy, "why": verdict.why_outlier(outlier)}
-    return outlier.as_json() | words
+    words = {"doing": doing(outlier), "remedy": REMEDIES[outlier.workers], "why": verdict.why_outlier(outlier)}
+    fields = asdict(outlier) | {"reasons": list(outlier.reasons)} | words
+    del fields["workers"]
+    return fields
 
 
 def _two_steps(a: Analysis) -> list[dict[str, Any]]:

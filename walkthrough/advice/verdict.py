@@ -6,14 +6,15 @@ import numpy as np
 
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.evidence import Finding
+from walkthrough.advice.wait_costs import REMEDIES, doing
 from walkthrough.results.errors import printable
+from walkthrough.terminal import rounded_time, time_text
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import COMPUTE, EXPOSED, OVERLAPPED
-from walkthrough.trace.idle import CAUSES, Idle, longest_stall, stalls
+from walkthrough.trace.idle import CAUSES, Idle, longest_stall
 from walkthrough.trace.kernel_names import short_name
 from walkthrough.trace.outliers import Outlier, is_undecided
-from walkthrough.trace.recording import NEW_EPOCH, Loader, Recording
-from walkthrough.trace.units import fine_time_text
+from walkthrough.trace.reader import NEW_EPOCH, Loader, Recording
 
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
 MENTIONED = 0.01  # of the step: collectives' kernels that take less are counted as other kernels in the verdict
@@ -63,9 +64,57 @@ def verdict(a: Analysis, advice: Sequence[Advice]) -> str:
     if a.trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
     if not a.workload.has_steps:
-        return a.workload.why_no_steps
+        return why_no_steps(a)
     one_step = "a typical step" if a.outliers else "the step"
     return _of_gpu(a, advice, one_step) if len(a.trace.kernels) else _of_cpu(a, advice, one_step)
+
+
+def why_no_steps(a: Analysis) -> str:
+    """One sentence on why a trace allows no advice; of one that has no steps."""
+    workload = a.workload
+    if workload.is_capture:
+        return (
+            f"a CUDA graph is captured here, for {workload.capturing:.0%} of the time: its kernels run when it is "
+            "launched, so trace launches of it instead"
+        )
+    if workload.accelerator:
+        return (
+            f"the work runs on an accelerator ({workload.accelerator}) whose events are not read here: all times are "
+            "those of the CPU beside it"
+        )
+    if workload.is_blind:
+        return (
+            "the program works on a GPU, but no kernel is recorded, so the times are those of the CPU, of launches "
+            "and of waits: record with ProfilerActivity.CUDA, and with no other profiler on that GPU"
+        )
+    if not a.steps.whole:
+        return (
+            "the trace holds no whole step: what it marks was not over when the profiler stopped. Record again, and "
+            "stop the profiler only after profiler.step() has ended each step of its schedule"
+        )
+    if is_undecided(a.steps):
+        first, second = (rounded_time(us) for us in a.steps.duration.tolist())
+        return (
+            f"two steps of very different length, {first} and {second}, and nothing in the trace tells which is the "
+            "usual one: trace more steps"
+        )
+    if workload.is_startup:
+        return (
+            f"a start-up, not a step: {workload.setting_up:.0%} of the time goes into allocating GPU memory, loading "
+            "code and starting the GPU; trace after a warm-up"
+        )
+    if workload.is_fragment:
+        share = f"{workload.busy:.1%}" if workload.busy >= 0.001 else "less than 0.1%"
+        work = f"{workload.count} {workload.work}s fill {share} of the time"
+        if workload.count == 1:
+            work = f"one {workload.work} fills {share} of the time"
+        elif not workload.count:
+            work = f"no {workload.work} is recorded"
+        return f"{work}: too little to advise on; trace whole steps of a program"
+    return (
+        f"events are missing: by the numbers of its operators, about one of {1 / workload.recorded:.0f} is in this "
+        "trace. Kernels can be compared with one another; waits and gains cannot be told"
+    )
 
 
 def _first(advice: Sequence[Advice], at_best: str = "") -> str:
@@ -209,27 +258,28 @@ def gaps(a: Analysis, idle: Idle) -> list[str]:
     longest = int(np.argmax(idle.end - idle.start))
     cause, us = CAUSES[int(np.argmax(idle.by_gap[:, longest]))], float(idle.end[longest] - idle.start[longest])
     number = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {of_steps(a)}"
-    lines = [f"{number}; the longest is {fine_time_text(us)}, mostly {cause}"]
-    for stall in stalls(a.trace, idle, 1) if idle.queued_share > 0.1 else ():
+    lines = [f"{number}; the longest is {time_text(us)}, mostly {cause}"]
+    stall = longest_stall(a.trace, [idle])
+    if stall and idle.queued_share > 0.1:
         call = printable(stall.call or "a call that the trace lacks", 40)
         before = f"before {short_name(stall.work, 60)}, launched by {call}"
-        lines.append(f"queued longest: {fine_time_text(stall.us)} {before}")
+        lines.append(f"queued longest: {time_text(stall.us)} {before}")
     return lines
 
 
 def why_outlier(step: Outlier) -> str:
     """Why a step is far longer than the others."""
     name = f"step {printable(step.name, 20)}"
-    longer = f"takes {fine_time_text(step.us)}, {fine_time_text(step.excess_us)} more than the median"
+    longer = f"takes {time_text(step.us)}, {time_text(step.excess_us)} more than the median"
     if step.reasons == (NEW_EPOCH,) and step.wait_us > 0:
-        text = f"{name} {step.doing} and waits {fine_time_text(step.wait_us)} for its first batch; the other steps' "
-        text += f"median wait is {fine_time_text(step.usual_wait_us)}"
-        return f"{text}: {step.remedy}" if step.remedy else text
-    if step.doing:
-        return f"{name} {step.doing}: it {longer}"
+        text = f"{name} {doing(step)} and waits {time_text(step.wait_us)} for its first batch; the other steps' "
+        text += f"median wait is {time_text(step.usual_wait_us)}"
+        return f"{text}: {REMEDIES[step.workers]}" if step.workers else text
+    if step.reasons:
+        return f"{name} {doing(step)}: it {longer}"
     text = f"{name} {longer}, the largest part of it {step.role}"
     if step.gap_us > 0:
-        text += f"; its longest time without a kernel is {fine_time_text(step.gap_us)}, mostly {step.cause}"
+        text += f"; its longest time without a kernel is {time_text(step.gap_us)}, mostly {step.cause}"
     return text
 
 
@@ -246,9 +296,9 @@ def _untraced(a: Analysis, recording: Recording) -> str:
     untraced_us, before = recording.untraced_us, len(recording.untraced_step_ms)
     if untraced_us is None:
         return ""
-    text = f"untraced: median {fine_time_text(untraced_us)} per step over the {before} steps before tracing"
+    text = f"untraced: median {time_text(untraced_us)} per step over the {before} steps before tracing"
     if before == 1:
-        text = f"untraced: {fine_time_text(untraced_us)} in the one step before tracing"
+        text = f"untraced: {time_text(untraced_us)} in the one step before tracing"
     if untraced_us <= 0 or not a.steps.whole or is_undecided(a.typical.steps):
         return text
     longer = a.typical.steps.median_us / untraced_us
@@ -277,7 +327,7 @@ def _batches(recording: Recording) -> str:
     samples = recording.samples_per_step
     parts = [f"{samples:g} samples per step"] if samples else []
     if recording.steps_per_epoch and recording.epoch_begin_us > 0:
-        begin = fine_time_text(recording.epoch_begin_us)
+        begin = time_text(recording.epoch_begin_us)
         parts.append(f"{recording.steps_per_epoch} steps per epoch, the first of which takes {begin} longer")
     parts += map(_loader, recording.loaders[:MOST_LOADERS])
     if len(recording.loaders) > MOST_LOADERS:

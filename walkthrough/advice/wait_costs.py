@@ -11,18 +11,19 @@ import numpy as np
 from walkthrough.advice.evidence import Evidence, Finding, bounded, step_time, worthwhile
 from walkthrough.advice.input_costs import calls_of_copies
 from walkthrough.advice.replay import Change
+from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct
-from walkthrough.trace.communication import exposed_on_cpu, ways_to_communicate_less
+from walkthrough.trace.communication import Communication, exposed_on_cpu
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import innermost_functions, pauses, stepping_thread
-from walkthrough.trace.outliers import is_outlier
+from walkthrough.trace.outliers import Outlier, is_outlier
+from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import is_mark, is_step
-from walkthrough.trace.units import counted, time_text
 
 MUCH_PYTHON = 0.1  # of the step: calling operators takes less in most programs
 TOP_FUNCTIONS = 3
@@ -30,6 +31,13 @@ LONG = 0.05  # of a step: shorter times without a kernel are many, and none of t
 PAUSE = 10.0  # µs: shorter times between two kernels are usual
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
+DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
+REMEDIES = {  # by `Outlier.workers`
+    "kept": "persistent_workers=True keeps the workers, but their queue is filled anew in each epoch",
+    "anew": "the worker processes start anew in each epoch; persistent_workers=True keeps them",
+    "yes": "the worker processes start anew in each epoch, unless persistent_workers=True keeps them",
+    "": "",
+}
 _WRAPPER = re.compile(r"(Distributed)?DataParallel\.forward|enumerate\(Data")  # around other operators
 _PREPARES_INPUT = re.compile(  # reading, decoding and transforming images, videos, sound and text
     r"image_transforms|image_processing|feature_extraction|video_processing|tokenization|torchvision/(transforms|io)"
@@ -82,9 +90,7 @@ def host_python_on_cpu(a: Analysis) -> Evidence | None:
         return None
     inside = "neither an operator runs nor the loop waits for a DataLoader"
     why = f"for {step_time(a, share)} of a step {inside if len(a.phases.loading.start) else 'no operator runs'}"
-    functions = innermost_functions(a.trace, python, stepping_thread(a.trace))[:TOP_FUNCTIONS]
-    if functions:
-        named = "; ".join(f"{name} {time_text(us / a.step_count)}" for name, us in functions)
+    if named := _functions(a, python, stepping_thread(a.trace)):
         why += f"; the innermost functions: {named}"
     else:
         why += ": Python, most likely"
@@ -92,6 +98,12 @@ def host_python_on_cpu(a: Analysis) -> Evidence | None:
             why += ", mostly in long pauses, which may be your own loader or preprocessing"
         why += ". Record with stacks (walkthrough trace --stacks) to see its functions"
     return bounded(why, share)
+
+
+def _functions(a: Analysis, when: Cover, thread: int) -> str:
+    """The innermost Python functions of a thread meanwhile, with their time of a step; "" without stacks."""
+    functions = innermost_functions(a.trace, when, thread)[:TOP_FUNCTIONS]
+    return "; ".join(f"{name} {rounded_time(us / a.step_count)}" for name, us in functions)
 
 
 def without_python(a: Analysis) -> Change:
@@ -116,19 +128,18 @@ def functions_while_idle(a: Analysis) -> Finding | None:
         return None
     launching = trace.runtime.thread[trace.kernels.call[trace.kernels.call >= 0]]
     main = int(np.bincount(launching).argmax()) if len(launching) else stepping_thread(trace)
-    functions = innermost_functions(trace, free, main)[:TOP_FUNCTIONS]
-    named = [f"{name} {time_text(function_us / a.step_count)}" for name, function_us in functions]
+    named = _functions(a, free, main)
     if not named:
         return None
-    why = f"neither the GPU nor an operator works; the innermost functions: {'; '.join(named)}"
+    why = f"neither the GPU nor an operator works; the innermost functions: {named}"
     do = "move this work out of the loop, or to a loader's process; what is the model's own, compile"
     loading_us = (free & a.phases.loading).total / a.step_count
     if loading_us >= us / 2:
-        why = f"for {time_text(loading_us)} of it the loop waits for the DataLoader; {why}"
+        why = f"for {rounded_time(loading_us)} of it the loop waits for the DataLoader; {why}"
         do = "worker processes (num_workers) prepare batches while the GPU computes"
         if a.phases.workers:
             do = "more worker processes, or less work for each batch"
-    elif any(_PREPARES_INPUT.search(name) for name in named):
+    elif _PREPARES_INPUT.search(named):
         do = f"preparing input is for a DataLoader's worker processes, while the GPU computes. Else {do}"
     return Finding(
         "host_python",
@@ -175,7 +186,7 @@ def long_host_wait(a: Analysis) -> Finding | None:
         return None
     order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS]
     named = [
-        f"{trace.names[n]} {time_text(float(times[n]) / a.step_count)}" for n in order if times[n] >= LONG * length
+        f"{trace.names[n]} {rounded_time(float(times[n]) / a.step_count)}" for n in order if times[n] >= LONG * length
     ]
     where = f", inside {inside.most_common(1)[0][0]}" if inside else ""
     do = "see whether each step needs these operators, or whether they can run before, or in another thread"
@@ -188,8 +199,8 @@ def long_host_wait(a: Analysis) -> Finding | None:
     return Finding(
         "host_python",
         "a long wait for the CPU in each step",
-        f"the longest time without a kernel is {time_text(us)} of a step; meanwhile the thread that launches the next "
-        f"one runs{where}: {'; '.join(named)}",
+        f"the longest time without a kernel is {rounded_time(us)} of a step; meanwhile the thread that launches the "
+        f"next one runs{where}: {'; '.join(named)}",
         us,
         do,
         when=Cover(begins, ends),
@@ -210,6 +221,19 @@ def _longest_gaps(a: Analysis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return gaps.astype(np.int64), begins, ends
 
 
+def ways_to_communicate_less(communication: Communication | None, training: bool | None) -> str:
+    """What to do about collectives that nothing hides, after a look at the ranks."""
+    if communication and communication.exchanges:
+        return "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
+    if training is False:
+        return "products fused with their collectives, or fewer ranks for each answer"
+    return (
+        "fewer collectives per sample (DDP's no_sync() while gradients are accumulated, or a bigger batch per rank), "
+        "fewer bytes (bf16_compress_hook), or another size of bucket (bucket_cap_mb: larger if they are many, smaller "
+        "if they begin late)"
+    )
+
+
 def exposed_communication(a: Analysis) -> Evidence:
     """Collectives with no kernel beside them."""
     share = a.communication.exposed_us / a.total_us if a.communication else 0.0
@@ -226,7 +250,7 @@ def exposed_communication_on_cpu(a: Analysis) -> Evidence | None:
     if a.communication is None:
         return None
     count, share = a.communication.count / a.step_count, a.communication.exposed_us / a.total_us
-    mean = time_text(a.communication.us / max(a.communication.count, 1))
+    mean = rounded_time(a.communication.us / max(a.communication.count, 1))
     why = (
         f"for {step_time(a, share)} of a step a collective runs and no operator does "
         f"({counted(count, 'collective', 'collectives')} per step, {mean} on average). Waiting for the slowest rank is "
@@ -252,15 +276,15 @@ def exposed_collectives(a: Analysis) -> Finding | None:
         do = "products fused with their collectives, or fewer GPUs for each answer"
     elif count >= MANY_COLLECTIVES and mean_us < SHORT_COLLECTIVE:
         do = (
-            f"join them in buckets, as DDP does with gradients: one takes {time_text(mean_us)}, of which a launch and "
-            "a wait for the other ranks are the same for any size"
+            f"join them in buckets, as DDP does with gradients: one takes {rounded_time(mean_us)}, of which a launch "
+            "and a wait for the other ranks are the same for any size"
         )
     communicating = a.while_running(a.of_kind(COLLECTIVE))
     return Finding(
         "exposed_collectives",
         "collectives that nothing hides",
         f"{counted(count, 'collective per step takes', 'collectives per step take')} "
-        f"{time_text(collectives.us / a.step_count)}, {time_text(us)} of it "
+        f"{rounded_time(collectives.us / a.step_count)}, {rounded_time(us)} of it "
         "with no other kernel beside them; waiting for the slowest rank is part of it",
         us,
         f"compare the ranks first; then {do}",
@@ -303,7 +327,7 @@ def device_queue_stall(a: Analysis) -> Finding | None:
     )
     why = f"no kernel runs although the next one was launched at least {LAUNCH_LATENCY} us before"
     if longest:
-        why += f"; the longest time is {time_text(longest.us)} before {short_name(longest.work, 50)}"
+        why += f"; the longest time is {rounded_time(longest.us)} before {short_name(longest.work, 50)}"
     if longest and longest.first:
         why += ", the first work of its stream in the trace"
         do = "most likely the GPU still ran what was launched before the trace began: look at the time after it"
@@ -356,13 +380,18 @@ def graph_capture(a: Analysis) -> Finding | None:
     )
 
 
+def doing(step: Outlier) -> str:
+    """What an outlier does besides training, after "step 3"; "" where that is not known."""
+    return " and ".join(DOING[reason] for reason in step.reasons)
+
+
 def outlier_steps(a: Analysis) -> Finding | None:
     """Steps that take far longer than the others."""
     if not a.outliers:
         return None
     worst = max(a.outliers, key=lambda step: step.excess_us)
     gap = (
-        f"; no kernel runs for {time_text(worst.gap_us)} of it in one stretch, mostly {worst.cause}"
+        f"; no kernel runs for {rounded_time(worst.gap_us)} of it in one stretch, mostly {worst.cause}"
         if worst.cause
         else ""
     )
@@ -370,17 +399,17 @@ def outlier_steps(a: Analysis) -> Finding | None:
     longest = f"step {worst.name}"
     if len(a.outliers) > 1:
         longest = f"steps {names}; the longest, {longest},"
-    doing = f", and {worst.doing}" if worst.doing else ""
+    besides = f", and {doing(worst)}" if worst.reasons else ""
     do = "see in the Trace view what happens there: a garbage collection, a larger batch, another program"
-    if doing:
-        do = worst.remedy or "see how often it does; to trace training alone, trace other steps"
+    if besides:
+        do = REMEDIES[worst.workers] or "see how often it does; to trace training alone, trace other steps"
     steps = a.whole.steps
     far = is_outlier(steps)
     return Finding(
         "outlier_steps",
         "steps that take far longer than the others",
-        f"{longest} takes {time_text(worst.excess_us)} more than the median step, {time_text(worst.role_us)} of it "
-        f"{worst.role}{gap}{doing}. Other findings and advice leave them out",
+        f"{longest} takes {rounded_time(worst.excess_us)} more than the median step, {rounded_time(worst.role_us)} of "
+        f"it {worst.role}{gap}{besides}. Other findings and advice leave them out",
         sum(step.excess_us for step in a.outliers) / len(steps.names),
         do,
         when=Cover(steps.start[far], steps.end[far]),

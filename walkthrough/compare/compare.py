@@ -21,7 +21,7 @@ Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
 class GpuUse:
     """What a run's trace shows of its GPUs, the mean over them, as shares 0..1; None where it does not show it.
 
-    utilization: see `trace.kernels.Gpu`. tensor_cores: of the kernel time. Both from the traced steps, which the profiler
+    utilization: see `kernels.Gpu`. tensor_cores: of the kernel time. Both from the traced steps, which the profiler
     slows: they show how the time is spent, not how much of it. matrix_units: what the GPU's maker calls Tensor Cores.
     """
 

@@ -33,8 +33,8 @@ from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cache_folder
 from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
 from walkthrough.tensorboard.worker import Kind
+from walkthrough.terminal import micro_sign
 from walkthrough.trace.reader import as_number
-from walkthrough.trace.units import micro_sign
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment

@@ -1,19 +1,96 @@
-"""Everything that is computed from one trace, each part once and only when it is asked for."""
+"""Everything that is computed from one trace, each part once and only when it is asked for; and what the trace is of.
+
+Advice asks the `Workload`, so that none is given for what the program does not do, or does already.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
-from walkthrough.trace import communication, idle, kernels, memory, operators, outliers, reader, steps, workload
+from walkthrough.trace import communication, idle, kernels, memory, operators, outliers, reader, steps
 from walkthrough.trace.chrome_trace import Chunks
-from walkthrough.trace.columns import Trace, launched_in, launching_operators
+from walkthrough.trace.columns import Trace, distinct, graph_launched, launched_in, launching_operators
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import KINDS
-from walkthrough.trace.steps import Steps
+from walkthrough.trace.operators import COMPILED
+from walkthrough.trace.outliers import is_undecided
+from walkthrough.trace.steps import Steps, is_step
+
+FEWEST = 10  # kernels, or operators: one training step of a single linear layer has more
+WORKING = 0.05  # of the time: those that fill so much are evidence, however few they are
+NEAR = 2  # to the next operator by its number: most are nearer in whole traces, few in a sample
+ENOUGH = 100  # operators, to tell that
+MOSTLY = 0.5  # of the steps' time: a trace with more capturing or setting up than that is of nothing else
+_TRAINING = re.compile(r"autograd::engine|Backward\d*$|_backward(?![a-z])|^Optimizer\.step|## backward ##")
+_COMPUTING = re.compile("aten::")
+_TRAINING_KERNELS = re.compile(r"backward|wgrad|flash_bwd|adam", re.IGNORECASE)  # dgrad: transposed, too
+_COMPILED_KERNELS = re.compile(r"^triton_[a-z]+_fused_|^triton__0d1d")  # Inductor's, by its names of today and of 2023
+_LAUNCH = re.compile(r"^(cuda|cu|hip)(Module|Ext)*LaunchKernel")
+# What only a program on a GPU does. record_stream keeps a block of GPU memory for another stream. Not the question
+# whether cuDNN can be used, which LSTMs ask on a CPU, too.
+_ON_GPU = re.compile(r"^nccl:|^aten::(cudnn|miopen)_(?!is_acceptable)|^aten::record_stream$")
+_IMAGES = re.compile(r"aten::(conv2d|upsample_\w*2d|_upsample_\w*2d|\w*(max|avg)_pool2d)")
+_LIKELY_IMAGES = re.compile(r"aten::(cudnn|miopen|mkldnn)_convolution")  # of one, two or three dimensions
+_NO_IMAGES = re.compile(r"aten::conv[13]d")
+
+
+class Workload(Struct, frozen=True):
+    """What a trace is of.
+
+    training: True where a backward pass or an optimizer ran, False where only other operators did, None where the trace
+    cannot tell. compiled: whether code of torch.compile runs. fused: whether Inductor's Triton kernels run, which other
+    backends of torch.compile do not have. graphed: the share of the kernels, by their count, that CUDA graphs launched.
+    capturing, setting_up: shares of the steps' time in which CUDA graphs were captured (from the first capture to the
+    last where none is launched), and in which a GPU waited for memory, code or its own start. images: whether operators
+    work on images. stacks: whether Python's functions are recorded. is_blind: whether the program works on a GPU (it
+    launches kernels, or runs operators that only a GPU has) and no kernel is recorded. accelerator: see `Trace`; ""
+    where kernels of a GPU are recorded. work: "kernel", or "operator" where no kernel is recorded; count: how many of
+    them. busy: the share of the steps' time that they fill. recorded: the share of the operators that the trace holds;
+    1.0 unless it is a sample of them. unusable: whether no step of the trace stands for the program's: none is
+    whole, or two of very different length are all there are.
+    """
+
+    training: bool | None
+    compiled: bool
+    fused: bool
+    graphed: float
+    capturing: float
+    setting_up: float
+    images: bool
+    stacks: bool
+    is_blind: bool
+    accelerator: str
+    work: str
+    count: int
+    busy: float
+    recorded: float
+    unusable: bool = False
+
+    @property
+    def is_capture(self) -> bool:
+        """True where most of the time CUDA graphs are captured, or half of that and none is launched."""
+        return self.capturing >= (MOSTLY if self.graphed else MOSTLY / 2)
+
+    @property
+    def is_startup(self) -> bool:
+        """True where most of the time the GPU is being set up: allocating, loading code, starting."""
+        return self.setting_up >= MOSTLY and not self.is_capture
+
+    @property
+    def is_fragment(self) -> bool:
+        """True for so little work that nobody can tell what the rest of the time is."""
+        return self.count < FEWEST and self.busy < WORKING
+
+    @property
+    def has_steps(self) -> bool:
+        """False where the trace says nothing about the steps of a program that has warmed up."""
+        no_step = self.is_capture or self.accelerator or self.is_blind or self.unusable or self.is_startup
+        return not no_step and not self.is_fragment and self.recorded == 1
 
 
 class of_trace(cached_property):  # used as a decorator
@@ -114,9 +191,9 @@ class Analysis:
         return memory.step_bytes(self.trace, self.steps)
 
     @cached_property
-    def workload(self) -> workload.Workload:
+    def workload(self) -> Workload:
         """What the trace is of: training, compiled code, a start-up, …"""
-        return workload.workload(self.trace, self.steps, self.idle)
+        return _workload(self.trace, self.steps, self.idle)
 
     @property
     def step_count(self) -> int:
@@ -220,3 +297,74 @@ class Analysis:
 def analyze(path: str | Path | Chunks) -> Analysis:
     """The `Analysis` of a trace: its path, or its `Chunks`. Raises InputError; see `reader.read`."""
     return Analysis(reader.read(path))
+
+
+def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload:
+    """The `Workload` of a trace. idle: the `Idle` of each of its GPUs."""
+    operators, kernels = trace.operators, trace.kernels
+    total = max(float(steps.duration.sum()), 1e-9)
+    own = operators.where(~trace.named(operators, is_step))
+    working = float(own.cover().within(steps.start, steps.end).sum()) / total
+    if idle:
+        working = 1 - float(np.mean([gpu.total_us for gpu in idle])) / total
+    setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
+    graphed = float(graph_launched(trace, kernels).mean()) if len(kernels) else 0.0
+    captured = _captures(trace)
+    fused = trace.has_name(_COMPILED_KERNELS.search, kernels)
+    if len(captured.start) and not graphed:  # what runs between captures prepares the next one
+        captured = Cover(captured.start[:1], captured.end[-1:])
+    return Workload(
+        training=_training(trace),
+        compiled=fused or trace.has_name(COMPILED.search, operators, trace.annotations),
+        fused=fused,
+        graphed=graphed,
+        capturing=float(captured.within(steps.start, steps.end).sum()) / total,
+        setting_up=float(setting_up),
+        images=trace.has_name(_IMAGES.search, operators)
+        or (trace.has_name(_LIKELY_IMAGES.search, operators) and not trace.has_name(_NO_IMAGES.search, operators)),
+        stacks=len(trace.python) > 0,
+        is_blind=not len(kernels)
+        and (
+            trace.has_name(_LAUNCH.search, trace.runtime)
+            or trace.has_name(_ON_GPU.search, operators, trace.annotations)
+        ),
+        accelerator="" if len(kernels) else trace.accelerator,
+        work="kernel" if len(kernels) else "operator",
+        count=len(kernels) or len(own),
+        busy=working,
+        recorded=_recorded(operators.external),
+        unusable=not steps.whole or is_undecided(steps),
+    )
+
+
+def _recorded(ids: np.ndarray) -> float:
+    """The share of the operators that a trace holds, by their ids, which the profiler counts up by one.
+
+    1.0 unless most operators are not followed by the next two: some are not in any trace, as other events have ids too.
+    """
+    apart = np.diff(distinct(ids[ids > 0]))
+    if len(apart) < ENOUGH or (apart <= NEAR).mean() >= 0.5:
+        return 1.0
+    return float(1 / apart.mean())
+
+
+def _captures(trace: Trace) -> Cover:
+    """When CUDA graphs were captured: from each call that begins a capture to the next one on its thread that ends."""
+    runtime = trace.runtime
+    begins = runtime.where(trace.named(runtime, lambda name: "BeginCapture" in name))
+    ends = runtime.where(trace.named(runtime, lambda name: "EndCapture" in name))
+    start, end = [], []
+    for thread in distinct(begins.thread).tolist():
+        opened, closed = begins.start[begins.thread == thread], ends.end[ends.thread == thread]
+        following = np.searchsorted(closed, opened)
+        start.append(opened[following < len(closed)])
+        end.append(closed[following[following < len(closed)]])
+    return Cover(np.concatenate(start), np.concatenate(end)) if start else Cover()
+
+
+def _training(trace: Trace) -> bool | None:
+    if trace.has_name(_TRAINING.search, trace.operators, trace.annotations) or trace.has_name(
+        _TRAINING_KERNELS.search, trace.kernels
+    ):
+        return True
+    return False if trace.has_name(_COMPUTING.search, trace.operators) else None

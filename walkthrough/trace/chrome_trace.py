@@ -16,7 +16,6 @@ from functools import cache
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
@@ -39,7 +38,7 @@ class Chunks:
 
     A thread starts decompressing at once and stays a few chunks ahead. A gzip file that is cut off or damaged yields
     what can be decompressed and adds a line to `warnings`. Iterating raises InputError if the file cannot be read, is
-    empty, or holds more than `max_size` bytes of JSON. `close` it, or use it as a context manager.
+    empty, or holds more than `max_size` bytes of JSON. `close` it.
     """
 
     def __init__(self, path: str | Path, max_size: int = MAX_SIZE) -> None:
@@ -55,14 +54,6 @@ class Chunks:
             if isinstance(chunk, BaseException):
                 raise chunk
             yield chunk
-
-    def __enter__(self) -> "Chunks":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let the thread end, whatever is left to decompress."""

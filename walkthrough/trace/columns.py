@@ -1,7 +1,7 @@
 """The columns of a trace's events, which operator lies in which, and which call launched what."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ def distinct(values: np.ndarray) -> np.ndarray:
 MAX_GPUS = 64  # of one machine, as in the plugin
 
 if TYPE_CHECKING:  # their modules import this one
-    from walkthrough.trace.recording import Recording
+    from walkthrough.trace.reader import Recording
 
 
 class Spans(Struct):
@@ -85,6 +85,15 @@ class Spans(Struct):
         return Spans(**{name: column[mask] if len(column) else column for name, column in asdict(self).items()})
 
 
+def joined(tables: Sequence[Spans]) -> Spans:
+    """The events of several tables, one after the other; a column that one of them lacks is empty."""
+    filled = [spans for spans in tables if len(spans)]
+    if len(filled) < 2:
+        return (filled or tables)[0]
+    columns = {name: [getattr(spans, name) for spans in filled] for name in Spans.__struct_fields__}
+    return Spans(**{name: np.concatenate(parts) for name, parts in columns.items() if all(map(len, parts))})
+
+
 class MemoryEvents(Struct):
     """The allocators' events, sorted by time (µs since `Trace.origin`, float64).
 
@@ -100,9 +109,6 @@ class MemoryEvents(Struct):
     allocation: np.ndarray
     allocated: np.ndarray
     reserved: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.time)
 
 
 _SETUP = re.compile(
@@ -174,9 +180,13 @@ class Trace(Struct, dict=True):
         return [self.properties.get(number, {}) for number in distinct(self.kernels.device).tolist()]
 
     @cached_property
+    def device_work(self) -> Spans:
+        """Kernels, copies and sets, in turn."""
+        return joined([self.kernels, self.copies, self.sets])
+
+    @cached_property
     def nesting(self) -> "Nesting":
         """The operators, nested; computed once."""
-
         return Nesting(self.operators)
 
     @cached_property
@@ -258,25 +268,22 @@ class Nesting:
         self.operators = operators
         self.order: np.ndarray = np.lexsort([-operators.end, operators.start, operators.thread])
         self._first = np.searchsorted(operators.thread[self.order], np.arange(operators.thread.max(initial=-1) + 2))
-        self._parent: np.ndarray | None = None
 
-    @property
+    @cached_property
     def parent(self) -> np.ndarray:
         """Index of the operator around each operator, -1 for none; int64 [operators]."""
-        if self._parent is None:
-            parent = np.full(len(self.operators), -1)
-            thread, end = self.operators.thread.tolist(), self.operators.end.tolist()
-            start, stack, current = self.operators.start.tolist(), [], None
-            for index in self.order.tolist():
-                if thread[index] != current:
-                    current, stack = thread[index], []
-                while stack and end[stack[-1]] <= start[index]:
-                    stack.pop()
-                if stack:
-                    parent[index] = stack[-1]
-                stack.append(index)
-            self._parent = parent
-        return self._parent
+        parent = np.full(len(self.operators), -1)
+        thread, end = self.operators.thread.tolist(), self.operators.end.tolist()
+        start, stack, current = self.operators.start.tolist(), [], None
+        for index in self.order.tolist():
+            if thread[index] != current:
+                current, stack = thread[index], []
+            while stack and end[stack[-1]] <= start[index]:
+                stack.pop()
+            if stack:
+                parent[index] = stack[-1]
+            stack.append(index)
+        return parent
 
     def own_time(self) -> np.ndarray:
         """µs of each operator without the operators inside it, float64 [operators]."""

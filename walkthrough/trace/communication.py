@@ -5,12 +5,11 @@ as ordinary kernels (see `steps.roles`). Between CPUs: gloo's marks, on threads 
 """
 
 import re
-from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace
+from walkthrough.trace.columns import Spans, Trace, joined
 from walkthrough.trace.intervals import Cover, shares
 from walkthrough.trace.kernel_names import is_collective, is_exchange, is_gloo
 from walkthrough.trace.steps import ROLES, Steps, is_mark, of_steps, roles
@@ -49,9 +48,7 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
     collective = trace.named(trace.kernels, is_collective)
     if not collective.any():
         return None
-    communicating, computing = (
-        Cover(trace.kernels.start[mask], trace.kernels.end[mask]) for mask in (collective, ~collective)
-    )
+    communicating, computing = trace.kernels.cover(collective), trace.kernels.cover(~collective)
     either = (communicating | computing).within(steps.start, steps.end)
     total = communicating.within(steps.start, steps.end)
     hidden = total - (either - computing.within(steps.start, steps.end))
@@ -64,9 +61,7 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
 
 def marked_collectives(trace: Trace) -> Cover:
     """When a collective of gloo runs, by its marks."""
-    return trace.operators.cover(_of_gloo(trace, trace.operators)) | trace.annotations.cover(
-        _of_gloo(trace, trace.annotations)
-    )
+    return _gloo_marks(trace).cover()
 
 
 def exposed_on_cpu(trace: Trace) -> Cover:
@@ -76,34 +71,19 @@ def exposed_on_cpu(trace: Trace) -> Cover:
     return operators.cover(~around).gaps(collectives.start, collectives.end)
 
 
-def ways_to_communicate_less(communication: Communication | None, training: bool | None) -> str:
-    """What to do about collectives that nothing hides, after a look at the ranks."""
-    if communication and communication.exchanges:
-        return "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
-    if training is False:
-        return "products fused with their collectives, or fewer ranks for each answer"
-    return (
-        "fewer collectives per sample (DDP's no_sync() while gradients are accumulated, or a bigger batch per rank), "
-        "fewer bytes (bf16_compress_hook), or another size of bucket (bucket_cap_mb: larger if they are many, smaller "
-        "if they begin late)"
-    )
-
-
 def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
-    marks = [spans.where(_of_gloo(trace, spans)) for spans in (trace.operators, trace.annotations)]
-    if not any(len(spans) for spans in marks):
+    marks = _gloo_marks(trace)
+    if not len(marks):
         return None
-    inside = Cover(steps.cpu_start, steps.cpu_end)
-    count = sum(int(inside.holds(spans.start).sum()) for spans in marks)
+    count = int(Cover(steps.cpu_start, steps.cpu_end).holds(marks.start).sum())
     total = float(marked_collectives(trace).within(steps.start, steps.end).sum())
     exposed = float(exposed_on_cpu(trace).within(steps.start, steps.end).sum())
-    time = sum(float(spans.duration.sum()) for spans in marks)
-    exchanging = [spans.duration[trace.named(spans, _EXCHANGE_ON_CPU.match)].sum() for spans in marks]
-    return Communication(count, total, total - exposed, bool(sum(exchanging) > time / 2))
+    exchanging_us = marks.duration[trace.named(marks, _EXCHANGE_ON_CPU.match)].sum()
+    return Communication(count, total, total - exposed, bool(exchanging_us > marks.duration.sum() / 2))
 
 
-def _of_gloo(trace: Trace, spans: Spans) -> np.ndarray:
-    return trace.named(spans, is_gloo)
+def _gloo_marks(trace: Trace) -> Spans:
+    return joined([spans.where(trace.named(spans, is_gloo)) for spans in (trace.operators, trace.annotations)])
 
 
 COMPUTE, OVERLAPPED, EXPOSED = "compute", "overlapped", "exposed"
@@ -146,16 +126,15 @@ def sequences(trace: Trace, steps: Steps) -> dict[str, dict[str, list[float]]]:
     step alone has more than `MOST_COLLECTIVES`.
     """
     result: dict[str, dict[str, list[float]]] = {name: {} for name in steps.names}
-    seen = 0
-    for spans, index in _collectives(trace, steps):
-        streams = {thread: number for number, thread in enumerate(sorted(set(spans.thread.tolist())))}
-        rows = zip(index.tolist(), spans.name.tolist(), spans.thread.tolist(), spans.duration.tolist(), strict=True)
-        for step, name, thread, us in rows:
-            if step >= 0:
-                stream = streams[thread] if len(trace.kernels) else 0  # gloo's threads share the work
-                key = f"{trace.names[name][:200]} {stream}"
-                result[steps.names[step]].setdefault(key, []).append(round(us, 3))
-    whole = {}
+    spans, index = _collectives(trace, steps)
+    streams = {thread: number for number, thread in enumerate(sorted(set(spans.thread.tolist())))}
+    rows = zip(index.tolist(), spans.name.tolist(), spans.thread.tolist(), spans.duration.tolist(), strict=True)
+    for step, name, thread, us in rows:
+        if step >= 0:
+            stream = streams[thread] if len(trace.kernels) else 0  # gloo's threads share the work
+            key = f"{trace.names[name][:200]} {stream}"
+            result[steps.names[step]].setdefault(key, []).append(round(us, 3))
+    whole, seen = {}, 0
     for name, collectives in result.items():
         seen += sum(map(len, collectives.values()))
         if seen > MOST_COLLECTIVES:
@@ -164,18 +143,16 @@ def sequences(trace: Trace, steps: Steps) -> dict[str, dict[str, list[float]]]:
     return whole
 
 
-def _collectives(trace: Trace, steps: Steps) -> Iterable[tuple[Spans, np.ndarray]]:
-    """The spans of collectives, sorted by start, and the index of the step of each, -1 for none."""
+def _collectives(trace: Trace, steps: Steps) -> tuple[Spans, np.ndarray]:
+    """The spans of collectives, those of one table sorted by start, and the index of the step of each, -1 for none."""
     kernels = trace.kernels
     if not len(kernels):
-        for spans in (trace.operators, trace.annotations):
-            marks = spans.where(trace.named(spans, is_gloo))
-            yield marks, _index(marks.start, steps.cpu_start, steps.cpu_end)
-        return
+        marks = _gloo_marks(trace)
+        return marks, _index(marks.start, steps.cpu_start, steps.cpu_end)
     collective = kernels.where(trace.named(kernels, is_collective))
     called = np.append(trace.runtime.start, np.nan)[collective.call]
     launched = _index(called, steps.cpu_start, steps.cpu_end)
-    yield collective, np.where(collective.call >= 0, launched, _index(collective.start, steps.start, steps.end))
+    return collective, np.where(collective.call >= 0, launched, _index(collective.start, steps.start, steps.end))
 
 
 def _index(time: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

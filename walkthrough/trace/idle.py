@@ -43,16 +43,14 @@ class Idle(Struct, frozen=True):
 
 
 class Stall(Struct, frozen=True):
-    """A stretch in which a GPU ran no kernel although work was launched already. start: µs since `Trace.origin`.
+    """A stretch in which a GPU ran no kernel although work was launched already. us: its length.
 
-    us: its length. waited_us: from the launch's end to the begin of the work that ended the stretch. work, call: the
-    names of that work and of the call that launched it; call is "" where it is not recorded. first: whether nothing ran
-    before it in the same stream, so that the trace may lack what it waited for.
+    work, call: the names of the work that ended it and of the call that launched that; call is "" where it is not
+    recorded. first: whether nothing ran before that work in the same stream, so that the trace may lack what it waited
+    for.
     """
 
-    start: float
     us: float
-    waited_us: float
     work: str
     call: str
     first: bool
@@ -70,9 +68,7 @@ def idle(trace: Trace, steps: Steps, device: int) -> Idle:
     causes = [
         trace.copies.cover(trace.copies.device == device)
         | trace.sets.cover(trace.sets.device == device)
-        | queued.gaps(
-            runtime.start[copying], runtime.end[copying]
-        ),  # where a kernel is queued, no call holds the GPU up
+        | queued.gaps(runtime.start[copying], runtime.end[copying]),  # no call holds up a GPU that has work queued
         queued,
         operators.cover(loading),
         runtime.cover(waiting),
@@ -91,47 +87,34 @@ def pending(trace: Trace, device: int) -> Cover:
     Whatever the GPU waits for then, it is not the CPU: an earlier part of the same CUDA graph (one call launches all of
     its kernels), another stream, another GPU, or work that the trace does not show.
     """
-    launched, begun = [], []
-    for spans in (trace.kernels, trace.copies, trace.sets):
-        here = spans.where(spans.device == device)
-        known = here.call >= 0
-        launched.append(trace.runtime.end[here.call[known]] + LAUNCH_LATENCY)
-        begun.append(here.start[known])
-    return Cover(np.concatenate(launched), np.concatenate(begun))
-
-
-def stalls(trace: Trace, waits: Idle, most: int = 5) -> list[Stall]:
-    """The longest stretches of the cause `queued`, the longest first, each with the work that ended it."""
-    queued = waits.by_gap[CAUSES.index("queued")]
-    gaps = np.argsort(-queued, kind="stable")[:most]
-    gaps = gaps[queued[gaps] > 0]
-    kernels = trace.kernels.where(trace.kernels.device == waits.device)
-    result = []
-    for gap in gaps.tolist():
-        following = int(np.searchsorted(kernels.start, waits.end[gap]))
-        if following == len(kernels):
-            continue
-        launch = int(kernels.call[following])
-        stream = kernels.thread[following]
-        earlier = [spans.start[spans.thread == stream] for spans in (trace.kernels, trace.copies, trace.sets)]
-        waited = kernels.start[following] - trace.runtime.end[launch] if launch >= 0 else np.nan
-        result.append(
-            Stall(
-                start=float(waits.start[gap]),
-                us=float(queued[gap]),
-                waited_us=float(waited),
-                work=trace.names[kernels.name[following]],
-                call=trace.names[trace.runtime.name[launch]] if launch >= 0 else "",
-                first=not any((start < waits.start[gap]).any() for start in earlier),
-            )
-        )
-    return result
+    work = trace.device_work
+    work = work.where((work.device == device) & (work.call >= 0))
+    return Cover(trace.runtime.end[work.call] + LAUNCH_LATENCY, work.start)
 
 
 def longest_stall(trace: Trace, idle: Sequence[Idle]) -> Stall | None:
-    """The longest of all `stalls`; None where none ends in a kernel."""
-    found = [stall for gpu in idle for stall in stalls(trace, gpu, 1)]
+    """The longest stretch of the cause `queued` on one of these GPUs; None where none ends in a kernel."""
+    found = [stall for gpu in idle if (stall := _longest_stall(trace, gpu))]
     return max(found, key=lambda stall: stall.us, default=None)
+
+
+def _longest_stall(trace: Trace, idle: Idle) -> Stall | None:
+    queued = idle.by_gap[CAUSES.index("queued")]
+    if not (queued > 0).any():
+        return None
+    gap = int(queued.argmax())
+    kernels, work = trace.kernels.where(trace.kernels.device == idle.device), trace.device_work
+    following = int(np.searchsorted(kernels.start, idle.end[gap]))
+    if following == len(kernels):
+        return None
+    launch = int(kernels.call[following])
+    earlier = work.start[work.thread == kernels.thread[following]]
+    return Stall(
+        us=float(queued[gap]),
+        work=trace.names[kernels.name[following]],
+        call=trace.names[trace.runtime.name[launch]] if launch >= 0 else "",
+        first=not (earlier < idle.start[gap]).any(),
+    )
 
 
 def _launched_before(trace: Trace, gaps: Cover, device: int) -> Cover:

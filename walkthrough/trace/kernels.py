@@ -231,7 +231,7 @@ def gpu_ids(trace: Trace) -> list[int]:
 
 def utilization(kernels: Spans, start: float, end: float) -> float:
     """Share of [start, end) in which at least one of the kernels ran."""
-    return float(Cover(kernels.start, kernels.end).within(start, end)) / (end - start) if end > start else 0.0
+    return float(kernels.cover().within(start, end)) / (end - start) if end > start else 0.0
 
 
 def sm_efficiency(kernels: Spans, start: float, end: float) -> float | None:
@@ -282,13 +282,9 @@ class Tables(Struct, frozen=True):
 
 
 def tables(trace: Trace, steps: Steps | None = None) -> Tables:
-    """The `Tables` of a whole trace, or of its steps.
-
-    To a step belongs the device work that it called. A trace that marks no steps is one step as a whole.
-    """
-    if steps is None or not steps.marked:
-        of_kernels, of_copies = np.ones(len(trace.kernels), bool), np.ones(len(trace.copies), bool)
-    else:
+    """The `Tables` of a whole trace, or of its steps: of the device work that they called."""
+    of_kernels, of_copies = np.ones(len(trace.kernels), bool), np.ones(len(trace.copies), bool)
+    if steps:
         of_kernels, of_copies = (of_steps(trace, steps, spans) for spans in (trace.kernels, trace.copies))
     return Tables(by_name(trace, trace.kernels.where(of_kernels)), copies(trace, of_copies))
 

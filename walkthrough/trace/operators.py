@@ -19,14 +19,12 @@ class OptimizerCalls(Struct, frozen=True):
 
     LBFGS needs a closure, and PyTorch Lightning passes one to every optimizer.
 
-    own: when `Optimizer.step` updates parameters. closures: from its begin to the end of its last backward pass.
-
-    Where a closure runs several times, as for LBFGS, what the optimizer does between its runs counts for `closures`.
+    own: when `Optimizer.step` updates parameters: after the end of its last backward pass. Where a closure runs several
+    times, as for LBFGS, what the optimizer does between its runs is not its own.
     per_step: `own`, and `Optimizer.zero_grad`. wrapping: a mask over `Trace.operators`, the marks that wrap a closure.
     """
 
     own: Cover
-    closures: Cover
     per_step: Cover
     wrapping: np.ndarray
 
@@ -40,14 +38,14 @@ def optimizer_calls(trace: Trace) -> OptimizerCalls:
     backward = operators.where(trace.named(operators, _BACKWARD.search))  # sorted by start, as all spans are
     if not len(backward) or not len(start):
         own = Cover(start, end)
-        return OptimizerCalls(own, Cover(), own | zeroing, wrapping)
+        return OptimizerCalls(own, own | zeroing, wrapping)
     last = np.searchsorted(backward.start, end) - 1
     wraps = (last >= 0) & (backward.start[last] >= start)
     begin = np.where(wraps, np.clip(np.maximum.accumulate(backward.end)[last], start, end), start)
     wrapping[steps] = wraps
     closures = Cover(start[wraps], begin[wraps])
     own = closures.gaps(begin, end)
-    return OptimizerCalls(own, closures, own | zeroing, wrapping)
+    return OptimizerCalls(own, own | zeroing, wrapping)
 
 
 COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
@@ -155,9 +153,7 @@ def between_operators(trace: Trace, steps: Steps) -> Cover:
     """
     operators = trace.operators
     working = operators.cover(~trace.named(operators, is_mark)) | trace.runtime.cover() | marked_collectives(trace)
-    for spans in (trace.kernels, trace.copies, trace.sets):
-        working = working | spans.cover()
-    return (working | optimizer_calls(trace).per_step).gaps(steps.start, steps.end)
+    return (working | trace.device_work.cover() | optimizer_calls(trace).per_step).gaps(steps.start, steps.end)
 
 
 def pauses(between: Cover) -> Cover:

@@ -5,7 +5,6 @@ One step with a gap of its own (a checkpoint, a garbage collection, another prog
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -13,8 +12,7 @@ from msgspec.structs import replace
 
 from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
-from walkthrough.trace.intervals import Cover
-from walkthrough.trace.recording import CHECKPOINT, EVALUATION, NEW_EPOCH
+from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import ROLES, Steps, is_loading
 
 FEWEST = 3  # steps: of two, neither is the odd one
@@ -30,7 +28,6 @@ REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)
 _PRODUCT = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_convolution|\w*convolution_overrideable|_scaled_dot_product_\w+)")
 _BACKWARD = re.compile(r"autograd::engine|Backward\d*$")
 _SAVING = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|torch[/\\]distributed[/\\]checkpoint[/\\].*: \w*save$")
-_DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
 
 
 class Outlier(Struct, frozen=True):
@@ -54,25 +51,6 @@ class Outlier(Struct, frozen=True):
     wait_us: float = 0.0
     usual_wait_us: float = 0.0
     workers: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """What `explain --json` shows: names, times in µs, and what the step does besides training."""
-        fields = ("name", "us", "excess_us", "role", "role_us", "gap_us", "cause", "wait_us", "usual_wait_us")
-        return {name: getattr(self, name) for name in fields} | {"reasons": list(self.reasons)}
-
-    @property
-    def doing(self) -> str:
-        """What the step does besides training, after "step 3"; "" where that is not known."""
-        return " and ".join(_DOING[reason] for reason in self.reasons if reason in _DOING)
-
-    @property
-    def remedy(self) -> str:
-        """What a new epoch does to worker processes, and what against it; "" for other steps."""
-        return {
-            "kept": "persistent_workers=True keeps the workers, but their queue is filled anew in each epoch",
-            "anew": "the worker processes start anew in each epoch; persistent_workers=True keeps them",
-            "yes": "the worker processes start anew in each epoch, unless persistent_workers=True keeps them",
-        }.get(self.workers, "")
 
 
 def is_outlier(steps: Steps) -> np.ndarray:
@@ -112,7 +90,8 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     if not outlying.any():
         return []
     excess, usual_us = _excess(steps), float(median(steps.duration[_usual(steps)]))
-    usual_wait_us = float(median(loading_us(trace, steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
+    loading = _loads(trace).cover()
+    usual_wait_us = float(median(loading.within(steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
     found = []
     for index in np.flatnonzero(outlying).tolist():
         role = int(excess[:, index].argmax())
@@ -122,9 +101,9 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
             steps.names[index], us, us - usual_us, ROLES[role], float(excess[role, index]), gap_us, cause, reasons
         )
         if NEW_EPOCH in reasons:
-            first = first_batch(trace, float(steps.cpu_start[index]), float(steps.cpu_end[index]))
-            workers = _workers(trace) if first.workers else ""
-            outlier = replace(outlier, wait_us=first.us, usual_wait_us=usual_wait_us, workers=workers)
+            us, by_workers = first_batch(trace, float(steps.cpu_start[index]), float(steps.cpu_end[index]))
+            workers = _workers(trace) if by_workers else ""
+            outlier = replace(outlier, wait_us=us, usual_wait_us=usual_wait_us, workers=workers)
         found.append(outlier)
     return found
 
@@ -188,22 +167,15 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
         if evaluates[index]:
             found[index].add(EVALUATION)
         if begins_epoch[index] and not found[index]:
-            first = first_batch(trace, float(start[index]), float(end[index]))
-            if first.workers or first.us >= EXPLAINED * excess:
+            us, by_workers = first_batch(trace, float(start[index]), float(end[index]))
+            if by_workers or us >= EXPLAINED * excess:
                 found[index].add(NEW_EPOCH)
     reasons = [tuple(reason for reason in REASONS if reason in step) for step in found]
     return replace(steps, reasons=reasons)
 
 
-class FirstBatch(Struct, frozen=True):
-    """How a step waits for its DataLoader. us: the longest wait, see `first_batch`. workers: whether processes load."""
-
-    us: float
-    workers: bool
-
-
-def first_batch(trace: Trace, start: float, end: float) -> FirstBatch:
-    """The longest wait for a batch in [start, end), µs.
+def first_batch(trace: Trace, start: float, end: float) -> tuple[float, bool]:
+    """The longest wait for a batch in [start, end), µs; and whether worker processes load.
 
     Two waits with nothing computed between them are one: a new epoch's is from the call that finds the last one's end
     to the end of the call that returns the first batch. The time between them starts the worker processes.
@@ -211,17 +183,12 @@ def first_batch(trace: Trace, start: float, end: float) -> FirstBatch:
     waits = _loads(trace)
     waits = waits.where((waits.start >= start) & (waits.start < end))
     if not len(waits):
-        return FirstBatch(0.0, False)
+        return 0.0, False
     workers = trace.has_name(lambda name: "MultiProcessing" in name, waits)
     computing = np.sort(trace.operators.start[trace.named(trace.operators, _computes)])
     between = np.searchsorted(computing, waits.start[1:]) > np.searchsorted(computing, waits.end[:-1])
     joined = np.where(between, 0.0, waits.end[1:] - waits.start[:-1])
-    return FirstBatch(float(max(waits.duration.max(), joined.max(initial=0.0))), workers)
-
-
-def loading_us(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """µs that the DataLoader's marks fill of each interval [start, end), float64."""
-    return _loads(trace).cover().within(start, end)
+    return float(max(waits.duration.max(), joined.max(initial=0.0))), workers
 
 
 def _loads(trace: Trace) -> Spans:
@@ -230,10 +197,6 @@ def _loads(trace: Trace) -> Spans:
 
 def _computes(name: str) -> bool:
     return bool(_PRODUCT.fullmatch(name) or _BACKWARD.search(name)) or name.startswith("Optimizer.")
-
-
-def _products(trace: Trace) -> np.ndarray:
-    return trace.named(trace.operators, _PRODUCT.fullmatch)
 
 
 def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -262,7 +225,7 @@ def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     usual_passes = _lower_median(passes)
     if not usual_passes:
         return np.zeros(len(start), bool)
-    outside = _products(trace) & ~operators.cover(backward).holds(operators.start)
+    outside = trace.named(operators, _PRODUCT.fullmatch) & ~operators.cover(backward).holds(operators.start)
     forward = _counts(operators.start[outside], start, end)
     more = np.maximum(passes / usual_passes, 1.0) * MORE
     if usual := _lower_median(forward):
@@ -273,8 +236,4 @@ def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
 
 def _saving_us(trace: Trace, start: float, end: float) -> float:
     """µs inside [start, end) in which torch saves a file; needs a trace with stacks."""
-    python = trace.python
-    if not len(python):
-        return 0.0
-    saving = trace.named(python, _SAVING.search)
-    return float(Cover(python.start[saving], python.end[saving]).within(start, end))
+    return float(trace.python.cover(trace.named(trace.python, _SAVING.search)).within(start, end))

@@ -1,20 +1,24 @@
-"""From a file to a `Trace`: the events that numbers are computed from, in columns; and one event's arguments."""
+"""From a file to a `Trace`: events in columns, and what `walkthrough trace` recorded; and one event's arguments.
+
+What it recorded (the steps before tracing, the optimizers, the loaders, the cores) stands in the trace's header under
+"walkthrough". A file from elsewhere may hold anything there: what is not of the right type is left out.
+"""
 
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from walkthrough.results.errors import InputError, printable
 from walkthrough.trace.chrome_trace import Args, Chunks, Event, Number
 from walkthrough.trace.chrome_trace import events as events_of_trace
-from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of
-from walkthrough.trace.recording import recording
+from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of, median
 
 OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
 MEMORY, PYTHON = "memory", "python"
@@ -73,7 +77,7 @@ def read(path: str | Path | Chunks) -> Trace:
 def rank_of(path: str | Path) -> int | None:
     """The rank in a trace's header, or None. Reads no further than the first events."""
     header: dict[str, object] = {}
-    with Chunks(path) as chunks, suppress(InputError):
+    with closing(Chunks(path)) as chunks, suppress(InputError):
         next(events_of_trace(chunks, path, header, [], Event), None)
     return _rank(header)
 
@@ -201,7 +205,7 @@ class _Columns:
             warnings=warnings,
             hip=header.get("hip_runtime_version") is not None,
             accelerator=self.accelerator,
-            recording=recording(header),
+            recording=_recording(header),
             base_us=as_number(header.get("baseTimeNanoseconds")) / 1e3,
         )
 
@@ -300,6 +304,96 @@ def _rank(header: dict[str, object]) -> int | None:
     return rank if isinstance(rank, int) and not isinstance(rank, bool) else None
 
 
+NEW_EPOCH, EVALUATION, CHECKPOINT = "new epoch", "evaluation", "checkpoint"
+
+
+class Optimizer(Struct, frozen=True):
+    """An optimizer of the program. name: its class. steps: how often it ran. lead: whether it marks steps."""
+
+    name: str
+    steps: int = 0
+    lead: bool = False
+
+
+class Loader(Struct, frozen=True):
+    """A DataLoader that the program trains on, as it was constructed."""
+
+    batch_size: int | None = None
+    num_workers: int = 0
+    persistent_workers: bool = False
+    pin_memory: bool = False
+    prefetch_factor: int | None = None
+
+
+class Happening(Struct, frozen=True):
+    """What a step does besides training. step: the text after "ProfilerStep#". what: `NEW_EPOCH`, …"""
+
+    step: str
+    what: str
+
+
+class Recording(Struct, frozen=True):
+    """What the program itself knew when the trace was recorded.
+
+    untraced_step_ms: of steps before tracing began, in order. steps_per_epoch: None where no second epoch began.
+    epoch_step_ms: of steps that began an epoch, traced or not, without an evaluation before it. cores: that the process
+    may use. processes: of the training, on the same machine. backwards_per_step: backward passes per traced step, more
+    than 1 where gradients are accumulated. skipped: traced steps whose optimizer GradScaler did not run.
+    samples_per_step: of the DataLoader's batches; None without one. moved: how often tracing began anew because of an
+    evaluation or a new epoch. happenings: of the traced steps.
+    """
+
+    untraced_step_ms: list[float] = []
+    steps_per_epoch: int | None = None
+    epoch_step_ms: list[float] = []
+    cores: int | None = None
+    processes: int = 1
+    mark: str = "optimizer"
+    backwards_per_step: float | None = None
+    skipped: int = 0
+    samples_per_step: float | None = None
+    moved: int = 0
+    optimizers: list[Optimizer] = []
+    loaders: list[Loader] = []
+    happenings: list[Happening] = []
+
+    @property
+    def untraced_us(self) -> float | None:
+        """The median step before tracing, µs; None where none was timed."""
+        return float(median(np.array(self.untraced_step_ms))) * 1e3 if self.untraced_step_ms else None
+
+    @property
+    def epoch_begin_us(self) -> float:
+        """µs that the median step that begins an epoch takes longer than the median step; 0.0 where that is unknown."""
+        if not self.epoch_step_ms or self.untraced_us is None:
+            return 0.0
+        return max(0.0, float(median(np.array(self.epoch_step_ms))) * 1e3 - self.untraced_us)
+
+    @property
+    def workers(self) -> int:
+        """The worker processes of the loader that has most of them."""
+        return max((loader.num_workers for loader in self.loaders), default=0)
+
+    @property
+    def has_cores_left(self) -> bool:
+        """False where the loader's workers and the training process use all cores, as far as that is known."""
+        return not self.cores or not self.workers or self.cores > (self.workers + 1) * self.processes
+
+
+def _recording(header: dict[str, Any]) -> Recording | None:
+    """The `Recording` in a trace's header; None for a trace that is not of `walkthrough trace`."""
+    value = header.get("walkthrough")
+    if not isinstance(value, dict):
+        return None
+    fields = {}
+    for field in msgspec.structs.fields(Recording):
+        try:
+            fields[field.name] = msgspec.convert(value[field.name], field.type)
+        except (KeyError, msgspec.ValidationError):
+            continue
+    return Recording(**fields)
+
+
 NEAR = 1.0  # µs: times of 2021 are whole µs since 1970, of which a float64 holds quarters
 MAX_VALUE, MAX_STACK = 400, 4_000  # letters that are shown of a value, and of a stack
 STACK, FORWARD = "Call stack", "Fwd thread id"
@@ -349,7 +443,7 @@ def event(
     read once more. Raises InputError if it cannot be read, or holds no such event.
     """
     nearest, found = NEAR, None
-    with Chunks(path) as chunks:
+    with closing(Chunks(path)) as chunks:
         for run in events_of_trace(chunks, path, {}, [], _Event):
             for one in run:
                 if (one.name or "")[:MAX_NAME] == name and one.ph == "X" and (str(one.pid), str(one.tid)) == thread:

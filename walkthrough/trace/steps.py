@@ -7,7 +7,7 @@ for the begin of the first step, see `end_of_earlier_work`.
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace, median
+from walkthrough.trace.columns import Spans, Trace, joined, median
 from walkthrough.trace.intervals import Cover, shares
 
 ROUNDING = 0.05  # of the shorter of two marks: they follow one another although they overlap by so much
@@ -50,14 +50,12 @@ def step_marks(trace: Trace) -> Marks:
     no other is marked. What is left out is said in `Trace.warnings`.
     """
     marks = [spans.where(trace.named(spans, is_step)) for spans in (trace.operators, trace.annotations)]
-    name, start, end, thread = (
-        np.concatenate([getattr(spans, column) for spans in marks]) for column in ("name", "start", "end", "thread")
-    )
-    if not len(start):
+    both = joined(marks)
+    name, start, end, thread = both.name, both.start, both.end, both.thread
+    if not len(both):
         return _whole_trace(trace)
     finished = np.concatenate([np.ones(len(marks[0]), bool), marks[1].finished])
-    device_threads = [spans.thread for spans in (trace.kernels, trace.copies, trace.sets)]
-    mask = ~np.isin(thread, np.concatenate(device_threads))  # marks in a device's row repeat the CPU's
+    mask = ~np.isin(thread, trace.device_work.thread)  # marks in a device's row repeat the CPU's
     if not mask.any():
         mask[:] = True
     threads, count = np.unique(thread[mask], return_counts=True)
@@ -81,12 +79,12 @@ def step_marks(trace: Trace) -> Marks:
 
 
 def _whole_trace(trace: Trace) -> Marks:
-    tables = (trace.runtime, trace.annotations, trace.kernels, trace.copies, trace.sets)
-    events = [trace.operators] if len(trace.operators) else [table for table in tables if len(table)]
-    if not events:  # memory events alone
+    events = trace.operators
+    if not len(events):
+        events = joined([trace.runtime, trace.annotations, trace.device_work])
+    if not len(events):  # memory events alone
         return Marks(["0"], trace.memory.time[:1], trace.memory.time[-1:], marked=False)
-    first, last = min(table.start.min() for table in events), max(table.end.max() for table in events)
-    return Marks(["0"], np.array([first]), np.array([last]), marked=False)
+    return Marks(["0"], np.array([events.start.min()]), np.array([events.end.max()]), marked=False)
 
 
 def _one_series(rows: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
@@ -206,6 +204,14 @@ def of_steps(trace: Trace, steps: Steps, work: Spans) -> np.ndarray:
     return np.where(work.call >= 0, called, Cover(steps.start, steps.end).holds(work.start))
 
 
+def launching_step(trace: Trace, work: Spans, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Which of the intervals [start, end), a step's marks, holds the whole call of each device work; -1 for none."""
+    runtime = trace.runtime
+    step = np.searchsorted(start, runtime.start, "right") - 1
+    step = np.where((step >= 0) & (runtime.end <= end[step]), step, -1)
+    return np.append(step, -1)[work.call]
+
+
 def end_of_earlier_work(start: np.ndarray, end: np.ndarray, stream: np.ndarray, step: np.ndarray) -> float:
     """When the device has ended what was launched before the first step, µs; -inf if there is nothing of that.
 
@@ -253,33 +259,23 @@ def _with_device_work(
     trace: Trace, start: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Steps' starts and ends with the device work that they launched, and how many events each launched (or None)."""
-    work = [spans for spans in (trace.kernels, trace.copies, trace.sets) if len(spans)]
-    if not work:
+    work = trace.device_work
+    if not len(work):
         return start, end, None
-    starts, ends, stream = (
-        np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end", "thread")
-    )
-    call = np.concatenate([spans.call for spans in work])
-    step = np.where(call >= 0, _inside(trace.runtime, start, end)[call], -1) if len(trace.runtime) else call
+    step = launching_step(trace, work, start, end)
     launched = np.bincount(step[step >= 0], minlength=len(start))
     if not launched.any():
         return start, end, None
     last = np.full(len(start), -np.inf)
-    np.maximum.at(last, step[step >= 0], ends[step >= 0])
+    np.maximum.at(last, step[step >= 0], work.end[step >= 0])
     before = start[0]
     if launched[0]:
-        before = max(before, end_of_earlier_work(starts, ends, stream, step))
+        before = max(before, end_of_earlier_work(work.start, work.end, work.thread, step))
     start, end = start.copy(), end.copy()
     for index in range(len(start)):
         start[index] = max(before, start[index])
         end[index] = before = max(end[index], last[index], start[index])
     return start, end, launched
-
-
-def _inside(spans: Spans, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The step that contains each whole span, -1 for none."""
-    step = np.searchsorted(start, spans.start, "right") - 1
-    return np.where((step >= 0) & (spans.end <= end[step]), step, -1)
 
 
 def _complete(launched: np.ndarray | None) -> int | None:

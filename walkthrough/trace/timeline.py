@@ -9,14 +9,13 @@ from msgspec import Struct
 
 from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import Spans, Trace, distinct, launching_operators
+from walkthrough.trace.columns import Spans, Trace, distinct, joined, launching_operators
 from walkthrough.trace.idle import CAUSES, gap_facts
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import is_collective, is_collective_mark
 from walkthrough.trace.memory import CPU, Memory, thinned
 from walkthrough.trace.operators import stepping_thread
 from walkthrough.trace.steps import Steps, is_loading, is_step
-from walkthrough.trace.units import counted
 
 MAX_EVENTS = 500_000  # the page says how many are left out
 MAX_FACTS = 30_000  # stretches without a kernel whose causes are sent
@@ -181,12 +180,7 @@ def _joined(parts: Sequence[Events]) -> Events:
     """The events of several tables of one kind, sorted."""
     if len(parts) == 1:
         return parts[0]
-    columns = {}
-    for name in Spans.__struct_fields__:
-        column = [getattr(part.spans, name) for part in parts]
-        if all(map(len, column)):  # a column that one table does not have, no lane shows
-            columns[name] = np.concatenate(column)
-    spans = Spans(**columns)
+    spans = joined([part.spans for part in parts])  # a column that one table does not have, no lane shows
     table, row = (np.concatenate([getattr(part, name) for part in parts]) for name in ("table", "row"))
     return Events(parts[0].kind, spans, table, row).where(np.lexsort([-spans.end, spans.start]))
 
@@ -217,7 +211,7 @@ def window(
     begin = 0 if first is None else first
     stop = count - 1 if last is None else min(last, count - 1)
     if begin >= count:
-        raise InputError(f"{trace.file.name} has {counted(count, 'step', 'steps')}, so none with the index {begin}")
+        raise InputError(f"{trace.file.name} has {count} step{'s' * (count > 1)}, so none with the index {begin}")
     low, highs = np.minimum(steps.cpu_start, steps.start), np.maximum(steps.cpu_end, steps.end)
     if not steps.marked or (first is None and last is None):
         edges = whole(trace, parts, steps)
@@ -372,7 +366,7 @@ ORDER = (MAIN, AUTOGRAD, "", "gloo", "DataLoader", "pin memory")  # "": threads 
 def thread_names(trace: Trace) -> dict[int, str]:
     """The name of each thread of the CPU (an index into `Trace.threads`), each once, in the order of `ORDER`."""
     spans = (trace.operators, trace.annotations, trace.python, trace.runtime)
-    devices = np.concatenate([table.thread for table in (trace.kernels, trace.copies, trace.sets)])
+    devices = trace.device_work.thread
     used = np.concatenate([table.thread for table in spans])
     threads = distinct(used[~np.isin(used, devices)] if len(devices) else used).tolist()
     main = _main_thread(trace)
@@ -397,7 +391,7 @@ def stream_names(trace: Trace) -> dict[int, str]:
     collective = trace.named(trace.kernels, is_collective)
     by_nccl = trace.named(trace.kernels, lambda name: "nccl" in name.lower())
     library = ("RCCL" if trace.hip else "NCCL") if (collective & by_nccl).any() else "collectives"
-    threads = distinct(np.concatenate([table.thread for table in (trace.kernels, trace.copies, trace.sets)])).tolist()
+    threads = distinct(trace.device_work.thread).tolist()
     numbers = {thread: re.search(r"\d+", trace.threads[thread][1]) for thread in threads}
     order = {thread: float(number[0]) if number else np.inf for thread, number in numbers.items()}
     names = {}

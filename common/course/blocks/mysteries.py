@@ -14,10 +14,10 @@ from walkthrough.advice.gains import advise
 from walkthrough.advice.verdict import gain_text
 from walkthrough.compare import markdown
 from walkthrough.compare.markdown import code, escaped
+from walkthrough.terminal import time_text
 from walkthrough.trace.analysis import Analysis, analyze
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.steps import ROLES
-from walkthrough.trace.units import fine_time_text
 
 FOOT = (
     "*Made by `make docs-figures` from `docs/mysteries/`, which `python -m common.course.mysteries` "
@@ -91,7 +91,7 @@ def rows_one_by_one(shown: Analysis) -> Evidence:
         [
             ("the loader's bar, of a step", _of_step(shown, _waiting(shown).mean())),
             ("operators inside the bar", f"{per_step:.0f} per step, {per_step / images:.0f} per image"),
-            ("half of them take at most", fine_time_text(float(np.median(operators.duration[inside])))),
+            ("half of them take at most", time_text(float(np.median(operators.duration[inside])))),
             (code("aten::roll"), f"{_count(shown, 'aten::roll') / images:.0f} per image"),
         ],
         _without(shown, _waiting(shown).mean()),
@@ -120,8 +120,8 @@ def waits_in_turn(shown: Analysis) -> Evidence:
     return Evidence(
         [
             ("waits for the loader, ms, step by step", ", ".join(f"{us / 1e3:.0f}" for us in waits)),
-            ("*L*: from one long wait to the next, so one batch in one worker", fine_time_text(loading)),
-            ("*S*: the rest of a step", fine_time_text(own)),
+            ("*L*: from one long wait to the next, so one batch in one worker", time_text(loading)),
+            ("*S*: the rest of a step", time_text(own)),
             ("workers that hide the loading, *L / S*", f"{loading / own:.1f}, so {math.ceil(loading / own)}"),
         ],
         shown.steps.mean_us / own,
@@ -164,7 +164,7 @@ def table_by_table(shown: Analysis) -> Evidence:
                 f"{sum(item.count for item in often) / count:.0f} per step",
             ),
             ("their own time, of a step", _of_step(shown, own)),
-            ("Python between operators; the optimizer's own", f"{fine_time_text(python)}; {fine_time_text(optimizer)}"),
+            ("Python between operators; the optimizer's own", f"{time_text(python)}; {time_text(optimizer)}"),
         ],
         _without(shown, own + python + optimizer),
     )
@@ -196,7 +196,7 @@ def _count(shown: Analysis, name: str) -> float:
 
 
 def _of_step(shown: Analysis, us: float) -> str:
-    return f"{fine_time_text(us)} of {fine_time_text(shown.steps.mean_us)}"
+    return f"{time_text(us)} of {time_text(shown.steps.mean_us)}"
 
 
 def _without(shown: Analysis, us: float) -> float:

@@ -16,10 +16,9 @@ from walkthrough.compare.compare import Row
 from walkthrough.compare.markdown import code, escaped
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
-from walkthrough.terminal import size_text
+from walkthrough.terminal import size_text, time_text
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.kernels import unit_name
-from walkthrough.trace.units import fine_time_text
 
 UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
 SHOWN = 5  # operators, kernels and allocations that a table lists
@@ -87,7 +86,7 @@ def profile(course: Course, step: str) -> str:
         return f"The trace of `{step}` cannot be read."
     parts, total = analysis.steps.mean_breakdown_us, analysis.steps.mean_us
     rows = [
-        [role, fine_time_text(us), f"{us / total:.1%}"]
+        [role, time_text(us), f"{us / total:.1%}"]
         for role, us in sorted(parts.items(), key=lambda part: -part[1])
         if us > 0
     ]
@@ -132,9 +131,9 @@ def _traced_and_timed(course: Course, step: str, analysis: Analysis) -> str:
     traced, timed = analysis.steps, course.shown.row(step).result.step_ms
     shortest, longest = traced.duration.min(), traced.duration.max()
     text = (
-        f"Traced, a step took {fine_time_text(traced.mean_us)} "
-        f"({fine_time_text(shortest)} to {fine_time_text(longest)}); "
-        f"timed, without the profiler, {fine_time_text(timed.median * 1e3)}."
+        f"Traced, a step took {time_text(traced.mean_us)} "
+        f"({time_text(shortest)} to {time_text(longest)}); "
+        f"timed, without the profiler, {time_text(timed.median * 1e3)}."
     )
     if longest > UNSTEADY * shortest:
         text += " The traced steps differ widely: take the time of a step from the timed ones."
@@ -163,8 +162,7 @@ def busiest(course: Course, step: str) -> str:
     count = len(analysis.steps.names)
     total = sum(item.us for item in longest)
     rows = [
-        [code(item.name, 70), str(item.count), fine_time_text(item.us), f"{item.us / total:.1%}"]
-        for item in longest[:SHOWN]
+        [code(item.name, 70), str(item.count), time_text(item.us), f"{item.us / total:.1%}"] for item in longest[:SHOWN]
     ]
     table = markdown.table([what, f">count, {count} steps", f">time, {count} steps", ">share"], rows)
     return f"{table}\n\n{measured(course)}"

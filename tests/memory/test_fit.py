@@ -9,6 +9,7 @@ import torch
 from support import NAMES, ROOT, STEPS, make_result, run_program, write_run
 
 from common import failures
+from common.studies import isolated
 from common.studies.fit import prediction, program
 from common.studies.published import MEMORY
 from walkthrough.cli import main
@@ -260,7 +261,7 @@ def test_the_command_prints_the_fixed_fields():
 def answers(monkeypatch, answer):
     """Let the process that predicts answer this; returns what it is asked."""
     asked = []
-    monkeypatch.setattr(measure.isolated, "answer", lambda _, settings, *__: asked.append(settings) or answer)
+    monkeypatch.setattr(isolated, "answer", lambda _, settings, *__: asked.append(settings) or answer)
     return asked
 
 
@@ -315,7 +316,7 @@ def test_what_was_predicted_before_a_process_was_ended_is_kept(monkeypatch, caps
             on_line(json.dumps({"predicted": asdict(make_prediction("00_baseline"))}), None)
         return "not done after 1800 s"
 
-    monkeypatch.setattr(measure.isolated, "answer", ended_after_one)
+    monkeypatch.setattr(isolated, "answer", ended_after_one)
     assert run("--logdir", tmp_path) == 0
     fit = gpu_memory.read(tmp_path)
     assert [one.program for one in fit.predictions] == ["00_baseline"]

@@ -8,7 +8,6 @@ import numpy as np
 
 from common.studies.limit.flops import CONVOLUTIONS, GROUPS, OperatorCounter, group_of
 from common.studies.limit.record import Group, Uncounted, WithoutFormula
-from walkthrough.trace.steps import is_step, steps
 
 if TYPE_CHECKING:  # needs msgspec, which what only counts operators does not
     from walkthrough.trace.columns import Nesting, Trace
@@ -30,6 +29,7 @@ def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]
     """
     from walkthrough.trace import reader
     from walkthrough.trace.columns import Nesting, launching_operators
+    from walkthrough.trace.steps import is_step, steps
 
     trace = reader.read(path)
     nest = Nesting(trace.operators)

@@ -145,8 +145,8 @@ def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOption
     return options
 
 
-def check_plot(name: str, path: Path | None) -> None:
-    """Raise InputError where the study of that name could not be drawn into `path`, if one is named: before measuring.
+def check_plot(figure: str, path: Path | None) -> None:
+    """Raise InputError where the module `figure` could not draw into `path`, if one is named: before measuring.
 
     The file name is wrong, there is no such folder, or a package is not installed.
     """
@@ -154,11 +154,11 @@ def check_plot(name: str, path: Path | None) -> None:
         return
     check_figure_file(path)
     try:
-        for module in ("matplotlib.figure", f"common.studies.{name}.figure"):
+        for module in ("matplotlib.figure", figure):
             import_module(module)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "common"):
+        if package in ("", "common", "walkthrough"):
             raise
         raise InputError(
             f"--plot {path} needs {package}, which is not installed: pip install {package}, or leave --plot out"

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from common.studies import study
     from common.studies.ablation.measure import measure
 
-    study.check_plot("ablation", args.plot)
+    study.check_plot("common.studies.ablation.figure", args.plot)
     options = study.ready(args)
     runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
     with study.progress_on_stderr(args.json):

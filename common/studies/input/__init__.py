@@ -18,6 +18,6 @@ def run(args: argparse.Namespace) -> int:
     from common.studies import study
     from common.studies.input.measure import measure
 
-    study.check_plot("input", args.plot)
+    study.check_plot("common.studies.input.figure", args.plot)
     options = study.ready(args)
     return study.report("input", args, lambda: measure(options))

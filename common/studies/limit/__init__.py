@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from common.studies import study
     from common.studies.limit.measure import measure
 
-    study.check_plot("limit", args.plot)
+    study.check_plot("common.studies.limit.figure", args.plot)
     options = study.ready(args)
     more = "; `compare` shows each step's share of the limit"
     return study.report("limit", args, lambda: measure(options, args.compile_limit), more)

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from common.studies import study
     from common.studies.overhead.measure import measure
 
-    study.check_plot("overhead", args.plot)
+    study.check_plot("common.studies.overhead.figure", args.plot)
     kind = checked_device(args.device).partition(":")[0]
     options = study.ready(args, batch_size=args.batch_size or BATCH_SIZE[kind])
     runs = args.runs or (QUICK_RUNS if args.quick else RUNS)

@@ -80,7 +80,7 @@ def test_a_record_is_compared_and_explained_but_for_what_a_clone_reads(alone):
 
 @pytest.mark.parametrize("command", NEED_CLONE)
 def test_a_command_that_runs_the_programs_says_that_it_needs_a_clone(alone, command):
-    assert_refused(alone(command, "--quick"), command, "clone the project")
+    assert_refused(alone(command, "--quick"), command, "a clone of the project")
 
 
 def test_the_commands_are_listed_and_the_machine_is_checked(alone):

@@ -40,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code: 0 done, 2 the input cannot be used (one line on stderr), 1 a defect."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words and words[0] in NEED_CLONE and not in_clone():
-        raise InputError(f"{words[0]} runs the course's programs: clone the project and run `make setup` there")
+        clone = "run `make setup` in a clone of the project, and its .venv/bin/walkthrough"
+        raise InputError(f"{words[0]} runs the course's programs: {clone}")
     if in_clone():
         sys.path.insert(0, str(ROOT))  # the project's own `common`, whatever lies in the current folder
     if threading.current_thread() is threading.main_thread():

@@ -106,12 +106,12 @@ def _torch() -> Iterator[Finding]:
         import torchvision
     except Exception as error:  # a broken installation fails in many ways: OSError, RuntimeError, ImportError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        yield Finding("torch", "fix", f"{reason}: run `make setup`, or pip install -r requirements.txt")
+        yield Finding("torch", "fix", f"{reason}: {_install('torch torchvision')}")
         return
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     text = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
     if version < (2, 11):
-        yield Finding("torch", "fix", f"{text}: 2.11 or later is needed, run `make setup`")
+        yield Finding("torch", "fix", f"{text}: 2.11 or later is needed, {_install('torch torchvision')}")
     else:
         yield Finding("torch", "ok", text)
 
@@ -269,7 +269,7 @@ def _cifar10(data: Path) -> Finding:
             raise InputError(f"--data {data} is a file: name the folder that holds {CIFAR10}")
         if data.name == CIFAR10:
             raise InputError(f"--data {data} is the data set's own folder: name the folder that it is in")
-        if not data.exists() and data != environment.ROOT / "data":
+        if not data.exists() and data != environment.project_folder("data"):
             raise InputError(f"--data {data} does not exist: leave it out to use the stand-in")
         if folder.exists():
             missing = [name for name in CIFAR10_FILES if name not in os.listdir(folder)]
@@ -286,9 +286,7 @@ def _cifar10(data: Path) -> Finding:
 
 def _package(name: str, wanted: str, title: str, without: str, effect: str) -> Finding:
     """wanted: the oldest version that works. without: the state where there is none. effect: of either."""
-    fix = f"pip install {name}"
-    if (environment.ROOT / "requirements.txt").exists():  # not where the code alone was unpacked
-        fix = "run `make setup`, or pip install -r requirements.txt"
+    fix = _install(name)
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -297,6 +295,12 @@ def _package(name: str, wanted: str, title: str, without: str, effect: str) -> F
     if _numbers(version) < _numbers(wanted):
         return Finding(title, "note", f"{name} {version} is older than {wanted}, so {effect}: {fix}")
     return Finding(title, "ok", f"{name} {version}")
+
+
+def _install(packages: str) -> str:
+    """What installs them: the project's own list, but for where the code alone was unpacked or installed."""
+    listed = (environment.ROOT / "requirements.txt").exists()
+    return "run `make setup`, or pip install -r requirements.txt" if listed else f"pip install {packages}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

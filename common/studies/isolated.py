@@ -34,8 +34,12 @@ class Isolated:
 
 
 def module(name: str) -> tuple[str, ...]:
-    """The command that runs a module of this project as a program."""
-    return sys.executable, "-m", name
+    """The command that runs a module of this project as a program, whatever the current folder holds.
+
+    `python -m` would look there first, and a folder `common/` of the user's may lie there.
+    """
+    code = f"import runpy, sys; sys.path[0] = {str(ROOT)!r}; runpy.run_module({name!r}, None, '__main__', True)"
+    return sys.executable, "-c", code
 
 
 def options_from(values: Mapping[str, Any]) -> StepOptions:

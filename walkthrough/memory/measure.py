@@ -15,7 +15,7 @@ from walkthrough.results import progress, result
 from walkthrough.results.environment import ROOT, current_environment, now
 from walkthrough.results.errors import InputError
 
-PROGRAM = (sys.executable, "-m", "common.studies.fit.program")
+PROGRAM = "common.studies.fit.program"
 LIMIT_SECONDS, LIMIT_EACH = 1800, 300  # beyond it, and so much for each further program, something hangs
 PREDICTED = '{"predicted": '  # how the lines of the process begin that hold a prediction
 DURATION = "seconds each; one that makes its data first takes as long as that as well"
@@ -41,7 +41,7 @@ def predictions(wanted: Sequence[Wanted]) -> list[Prediction | str]:
                 progress.say(f"fit: {len(kept)} of {len(wanted)}: {label(wanted[len(kept) - 1])}")
 
     limit = LIMIT_SECONDS + LIMIT_EACH * (len(wanted) - 1)
-    answer = isolated.answer(PROGRAM, {"wanted": [asdict(one) for one in wanted]}, limit, keep)
+    answer = isolated.answer(isolated.module(PROGRAM), {"wanted": [asdict(one) for one in wanted]}, limit, keep)
     if isinstance(answer, str):
         if not kept:
             raise InputError(f"the memory could not be predicted: {answer}")

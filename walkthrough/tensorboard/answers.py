@@ -24,12 +24,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import printable
 from walkthrough.tensorboard.worker import Job, Kind, Outcome
 
 log = logging.getLogger("walkthrough")
-ROOT = Path(__file__).parents[2]
-CODE = tuple(ROOT / "walkthrough" / room for room in ("trace", "advice", "tensorboard"))  # what answers depend on
+# What answers depend on: the rooms that compute them, and the texts of times and sizes in them.
+CODE = tuple(ROOT / "walkthrough" / name for name in ("trace", "advice", "tensorboard", "terminal.py"))
 # The warnings that are left out are torch-tb-profiler's: it was written for old pandas.
 PROGRAM = ("-W", "ignore", "-m", "walkthrough.tensorboard.worker")
 SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
@@ -406,7 +407,7 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 @cache
-def hash_of_code(folders: tuple[Path, ...]) -> str:
-    """A hash of the Python files in some folders: what is computed by other code has another key."""
-    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+def hash_of_code(paths: tuple[Path, ...]) -> str:
+    """A hash of Python files, and of those in some folders: what is computed by other code has another key."""
+    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

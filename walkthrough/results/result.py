@@ -26,6 +26,7 @@ except ImportError:  # a recording needs no more than torch, torchvision and ten
 from walkthrough.results import privacy
 from walkthrough.results.environment import Environment
 from walkthrough.results.errors import InputError, printable
+from walkthrough.results.files import open_new, open_plain
 
 SCHEMA = 2
 FILE = "result.json"
@@ -34,6 +35,8 @@ NO_KERNELS = (  # in the notes of a run on a GPU
     "the trace holds no kernels: CUPTI, which records them, recorded nothing. A record with it is refused: record a "
     "further round, or run again"
 )
+
+MAX_JSON = 2**24  # bytes of a JSON file that is read
 
 T = TypeVar("T")
 Positive = Annotated[float, Meta(gt=0)]
@@ -218,7 +221,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with writing(path):
         try:
-            with open(partial, "wb") as file:
+            with open_new(partial) as file:
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -265,7 +268,11 @@ def read_json(path: str | Path) -> dict[str, Any]:
         return number
 
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"), parse_float=finite, parse_constant=finite)
+        with open_plain(path) as file:
+            text = file.read(MAX_JSON + 1)
+        if len(text) > MAX_JSON:
+            raise InputError(f"{path} is larger than {MAX_JSON >> 20} MiB: nothing that this project writes is")
+        value = json.loads(text.decode(), parse_float=finite, parse_constant=finite)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,59 @@
+"""Files that others may have put there: links are not followed, pipes not waited for."""
+
+import os
+import socket
+
+import pytest
+
+from walkthrough.results.errors import InputError
+from walkthrough.results.files import open_new, open_plain
+from walkthrough.results.result import read_json, write_whole
+
+
+def test_a_plain_file_is_opened_and_a_link_only_where_the_user_has_typed_it(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    for name, follow in (("file", False), ("link", True)):
+        with open_plain(tmp_path / name, follow) as file:
+            assert file.read() == b"content"
+    with pytest.raises(OSError, match="no plain file"):
+        open_plain(tmp_path / "link")
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_pipe_a_socket_and_a_folder_are_refused_at_once(tmp_path, follow):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        for name in ("pipe", "folder", "socket"):
+            with pytest.raises(OSError, match="no plain file"):
+                open_plain(tmp_path / name, follow)
+
+
+def test_a_new_file_takes_the_place_of_a_planted_link_and_the_link_s_target_stays(tmp_path):
+    (tmp_path / "canary").write_text("untouched")
+    (tmp_path / "new").symlink_to(tmp_path / "canary")
+    with open_new(tmp_path / "new", 0o600) as file:
+        file.write(b"mine")
+    assert (tmp_path / "canary").read_text() == "untouched"
+    assert (tmp_path / "new").read_bytes() == b"mine" and not (tmp_path / "new").is_symlink()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_written_whole_goes_beside_no_planted_link(tmp_path):
+    (tmp_path / "canary").write_text("untouched")
+    (tmp_path / f".result.json.{os.getpid()}.partial").symlink_to(tmp_path / "canary")
+    write_whole(tmp_path / "result.json", "mine")
+    assert (tmp_path / "canary").read_text() == "untouched"
+    assert (tmp_path / "result.json").read_text() == "mine"
+
+
+def test_json_is_read_from_plain_files_of_a_bounded_size(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(InputError, match="no plain file"):
+        read_json(tmp_path / "pipe.json")
+    (tmp_path / "large.json").write_text('{"a": "' + "x" * 100 + '"}')
+    monkeypatch.setattr("walkthrough.results.result.MAX_JSON", 50)
+    with pytest.raises(InputError, match="larger than"):
+        read_json(tmp_path / "large.json")

@@ -1,0 +1,41 @@
+"""Open files that others may have put there, or may be about to: no link is followed, no pipe waited for."""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+NOT_PLAIN = "a link, a pipe or a folder, no plain file"
+
+
+def open_plain(path: str | Path, follow: bool = False) -> BinaryIO:
+    """A plain file, opened to be read; what is checked of it later is its descriptor's, not that of its name.
+
+    follow: links, as of a path that the user has typed. Raises OSError, also for a pipe, a socket or a folder.
+    """
+    flags = os.O_RDONLY | _flag("O_NONBLOCK") | _flag("O_CLOEXEC") | _flag("O_BINARY")
+    try:
+        descriptor = os.open(path, flags if follow else flags | _flag("O_NOFOLLOW"))
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link, and a socket
+            raise OSError(errno.EINVAL, NOT_PLAIN, str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, NOT_PLAIN, str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def open_new(path: str | Path, mode: int = 0o666) -> BinaryIO:
+    """A new file, opened to be written; whatever has that name, a planted link say, is removed. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _flag("O_NOFOLLOW") | _flag("O_CLOEXEC") | _flag("O_BINARY")
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    return os.fdopen(os.open(path, flags, mode), "wb")
+
+
+def _flag(name: str) -> int:
+    """A flag of os.open; 0 on a system without it."""
+    return getattr(os, name, 0)

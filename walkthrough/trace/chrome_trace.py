@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import msgspec
 
 from walkthrough.results.errors import InputError
+from walkthrough.results.files import open_plain
 
 try:  # decompresses gzip two to three times faster, where it is installed
     from isal import isal_zlib  # pyright: ignore[reportMissingImports]
@@ -36,15 +37,16 @@ CHUNKS_AHEAD = 4  # chunks decompressed before they are needed
 class Chunks:
     """The JSON text of a trace file, plain or gzipped (by its content, not its name), as an iterator of bytes.
 
+    file: that of `path` where it is open already, else the path may be a link, but no pipe. It is closed in the end.
     A thread starts decompressing at once and stays a few chunks ahead. A gzip file that is cut off or damaged yields
     what can be decompressed and adds a line to `warnings`. Iterating raises InputError if the file cannot be read, is
     empty, or holds more than `max_size` bytes of JSON. `close` it.
     """
 
-    def __init__(self, path: str | Path, max_size: int = MAX_SIZE) -> None:
+    def __init__(self, path: str | Path, max_size: int = MAX_SIZE, file: BinaryIO | None = None) -> None:
         self.path = Path(path)
         self.warnings: list[str] = []
-        self._max_size = max_size
+        self._max_size, self._file = max_size, file
         self._ready: queue.Queue[bytes | BaseException | None] = queue.Queue(CHUNKS_AHEAD)
         self._closed = False
         threading.Thread(target=self._work, daemon=True).start()
@@ -64,7 +66,7 @@ class Chunks:
     def _work(self) -> None:
         try:
             size = 0
-            for chunk in _read_chunks(self.path, self.warnings):
+            for chunk in _read_chunks(self.path, self._file, self.warnings):
                 if self._closed:
                     return
                 size += len(chunk)
@@ -80,9 +82,9 @@ class Chunks:
             self._ready.put(error)
 
 
-def _read_chunks(path: Path, warnings: list[str]) -> Iterator[bytes]:
+def _read_chunks(path: Path, opened: BinaryIO | None, warnings: list[str]) -> Iterator[bytes]:
     try:
-        with open(path, "rb") as file:
+        with opened or open_plain(path, follow=True) as file:
             head = file.read(CHUNK_SIZE // 4)
             if head[:2] == b"\x1f\x8b":
                 yield from _decompress(file, head, path.name, warnings)

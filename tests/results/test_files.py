@@ -16,7 +16,7 @@ def test_a_plain_file_is_opened_and_a_link_only_where_the_user_has_typed_it(tmp_
     for name, follow in (("file", False), ("link", True)):
         with open_plain(tmp_path / name, follow) as file:
             assert file.read() == b"content"
-    with pytest.raises(OSError, match="no plain file"):
+    with pytest.raises(OSError, match="not a plain file"):
         open_plain(tmp_path / "link")
 
 
@@ -27,7 +27,7 @@ def test_a_pipe_a_socket_and_a_folder_are_refused_at_once(tmp_path, follow):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
         for name in ("pipe", "folder", "socket"):
-            with pytest.raises(OSError, match="no plain file"):
+            with pytest.raises(OSError, match="not a plain file"):
                 open_plain(tmp_path / name, follow)
 
 
@@ -51,7 +51,7 @@ def test_what_is_written_whole_goes_beside_no_planted_link(tmp_path):
 
 def test_json_is_read_from_plain_files_of_a_bounded_size(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe.json")
-    with pytest.raises(InputError, match="no plain file"):
+    with pytest.raises(InputError, match="not a plain file"):
         read_json(tmp_path / "pipe.json")
     (tmp_path / "large.json").write_text('{"a": "' + "x" * 100 + '"}')
     monkeypatch.setattr("walkthrough.results.result.MAX_JSON", 50)

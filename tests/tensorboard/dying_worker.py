@@ -1,4 +1,4 @@
-"""A child that dies without an answer, as under an out-of-memory killer: `python dying_worker.py NICE`.
+"""A child that dies without an answer, as under an out-of-memory killer: `python dying_worker.py NICE PARENT`.
 
 It exits at once for the worker "dies", and in the middle of its answer for the worker "breaks".
 """
@@ -23,4 +23,4 @@ def dying(job):
 if __name__ == "__main__":
     OUTCOMES = os.dup(1)
     worker.answer = dying
-    worker.main(int(sys.argv[1]))
+    worker.main(*map(int, sys.argv[1:]))

@@ -104,10 +104,10 @@ def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monk
     assert log.read_text() == ".."
 
 
-def test_an_answer_comes_back_packed_and_unpacked(kept):
+def test_an_answer_comes_back_packed(kept):
     packed = gzip.compress(b"{}")
     write_private(kept.path("key"), packed)
-    assert kept.read("key") == (packed, b"{}")
+    assert kept.read("key") == packed
     assert kept.read("another") is None
     assert kept.path("key").stat().st_mode & 0o077 == 0
     assert kept.folder.stat().st_mode & 0o077 == 0
@@ -188,3 +188,30 @@ def test_a_key_changes_with_all_code_that_reads_traces(tmp_path):
         rule.write_text(code)
         hashes.add(answers.hash_of_code.__wrapped__((tmp_path,)))
     assert len(hashes) == 2
+
+
+@pytest.mark.parametrize("end", ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGXCPU)"])
+def test_a_child_that_takes_too_long_is_ended_and_the_trace_is_not_tried_again(tmp_path, answers_of, monkeypatch, end):
+    monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(answers, "PATIENCE", 1 if "kill" in end else 0.001)
+    path, log = tmp_path / "trace", tmp_path / "log"
+    path.write_text("{}")
+    store = answers_of("-c", f"import os, signal, time; input(); open({str(log)!r}, 'a').write('.'); {end}")
+    question = Question.of("digest", path)
+    reason = until(lambda: store.get(question)[1])
+    assert "300 s of the CPU: WALKTHROUGH_READER_SECONDS sets the limit" in reason
+    assert store.get(question) == ("failed", reason)
+    assert not log.exists() or log.read_text() == "."
+
+
+def test_questions_that_wait_are_no_more_than_a_page_can_ask(tmp_path, answers_of, monkeypatch):
+    monkeypatch.setattr(answers, "MOST_WAITING", 5)
+    store = answers_of(WAITING, str(tmp_path))
+    store.ask(Question("digest", "ahead", 1, 1), urgent=False)
+    until((tmp_path / "asked0").exists)
+    for number in range(100):
+        assert store.get(Question("lanes", "trace", 1, 1, (number, None))) == ("reading", None)
+    assert store.reading == 6
+    (tmp_path / "go0").touch()
+    until(lambda: store.reading == 0)
+    assert (tmp_path / "asked0").read_text().split() == ["ahead", *["trace"] * 5]

@@ -4,6 +4,11 @@ import gzip
 import io
 import json
 import os
+import signal
+import subprocess
+import sys
+import zlib
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,7 +21,7 @@ from walkthrough.tensorboard.worker import Job, serve
 @pytest.fixture
 def served(tmp_path, monkeypatch):
     """served((kind, path, *options)…): [(outcome, answer or None)]."""
-    monkeypatch.setattr(worker, "has_taken_much_memory", lambda: False)  # other tests here have
+    monkeypatch.setattr(worker, "taken_memory", lambda: 0)  # other tests here have
 
     def ask(*questions):
         jobs, outcomes = [], io.StringIO()
@@ -93,3 +98,80 @@ def test_a_trace_that_was_written_to_since_it_was_asked_about_is_not_answered(tm
         assert outcome.changed is not into.exists()
     path.unlink()
     assert worker.answer(Job("digest", str(path), 1, 1, (), str(into))).changed
+
+
+def job_of(kind, path, into, *options):
+    status = os.stat(path)
+    return Job(kind, str(path), status.st_size, status.st_mtime_ns, options, str(into))
+
+
+def run_child(*jobs, **variables):
+    """The outcomes of a child of its own; {} where it died."""
+    lines = "".join(json.dumps(asdict(job)) + "\n" for job in jobs)
+    words = [sys.executable, "-W", "ignore", "-m", "walkthrough.tensorboard.worker"]
+    child = subprocess.run(words, input=lines, capture_output=True, text=True, env=os.environ | variables)
+    return [json.loads(line) for line in child.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("kind", ["digest", "profile"])
+def test_a_trace_that_takes_more_memory_than_the_limit_fails_for_good(tmp_path, kind):
+    event = json.dumps(two_steps().events[0]).encode() + b","
+    path = tmp_path / "bomb.pt.trace.json.gz"
+    packed = zlib.compressobj(1, wbits=31)
+    parts = (b'{"traceEvents":[', *[event * (2**21 // len(event))] * 100, event[:-1] + b"]}")
+    path.write_bytes(b"".join(map(packed.compress, parts)) + packed.flush())
+    job = job_of(kind, path, tmp_path / "answer", *(("w", None) if kind == "profile" else ()))
+    [outcome] = run_child(job, WALKTHROUGH_READER_MEMORY="250MB")
+    assert "memory: WALKTHROUGH_READER_MEMORY sets the limit" in outcome["reason"]
+    assert not outcome["temporary"]
+    assert not (tmp_path / "answer").exists()
+
+
+def test_a_limit_that_is_no_limit_is_not_used(monkeypatch, caplog):
+    monkeypatch.setenv("WALKTHROUGH_READER_MEMORY", "much")
+    monkeypatch.setenv("WALKTHROUGH_READER_SECONDS", "7")
+    assert worker.limits.__wrapped__() == worker.Limits(seconds=7)
+    assert "WALKTHROUGH_READER_MEMORY is not used" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGXCPU"), reason="the system has no limit of the time")
+def test_a_job_that_takes_more_time_than_the_limit_ends_the_child():
+    program = "from walkthrough.tensorboard import worker\nfor line in worker._limited(['', '']):\n  while True: pass"
+    child = subprocess.run([sys.executable, "-c", program], env=os.environ | {"WALKTHROUGH_READER_SECONDS": "1"})
+    assert child.returncode == -signal.SIGXCPU
+
+
+def test_a_child_ends_with_its_parent_whatever_it_does(tmp_path):
+    busy = "import sys, time; from walkthrough.tensorboard import worker; worker.answer = lambda job: time.sleep(1000)"
+    job = json.dumps(asdict(Job("digest", "", 0, 0, (), "")))
+    parent = (
+        "import os, subprocess, sys; words = [sys.executable, '-c', sys.argv[1]]; "
+        "child = subprocess.Popen([*words, str(os.getpid())], stdin=subprocess.PIPE); "
+        "child.stdin.write(sys.argv[2].encode() + b'\\n'); "
+        "child.stdin.flush(); print(flush=True); input()"
+    )
+    words = [sys.executable, "-c", parent, f"{busy}; worker.main(0, int(sys.argv[1]))", job]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout
+        process.stdout.readline()
+        process.kill()
+        assert process.stdout.read() == b""  # ends once the child, which has it too, has ended
+
+
+@pytest.mark.parametrize("kind", ["digest", "lanes", "event", "profile"])
+@pytest.mark.parametrize("replaced", ["a pipe", "a link", "a folder"])
+def test_what_has_taken_the_place_of_a_trace_is_not_opened(tmp_path, kind, replaced):
+    path, canary = two_steps().write(tmp_path / "made.json"), two_steps().write(tmp_path / "canary.json")
+    job = job_of(kind, path, tmp_path / "answer")
+    path.unlink()
+    {"a pipe": os.mkfifo, "a folder": os.mkdir, "a link": lambda path: path.symlink_to(canary)}[replaced](path)
+    outcome = worker.answer(job)
+    assert outcome.reason == "cannot be read: not a plain file (a pipe, a link or a folder)"
+    assert outcome.temporary
+
+
+def test_an_answer_is_written_through_no_planted_link(tmp_path):
+    (tmp_path / "canary").write_text("untouched")
+    (tmp_path / f".answer.{os.getpid()}").symlink_to(tmp_path / "canary")
+    worker.write_private(tmp_path / "answer", b"mine")
+    assert (tmp_path / "canary").read_text() == "untouched"

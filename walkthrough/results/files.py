@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-NOT_PLAIN = "a link, a pipe or a folder, no plain file"
+NOT_PLAIN = "not a plain file (a pipe, a link or a folder)"
 
 
 def open_plain(path: str | Path, follow: bool = False) -> BinaryIO:

@@ -4,11 +4,13 @@ import atexit
 import errno
 import gzip
 import hashlib
+import io
 import json
 import logging
 import math
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -26,7 +28,8 @@ from typing import Any, Literal
 
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import printable
-from walkthrough.tensorboard.worker import Job, Kind, Outcome
+from walkthrough.results.files import open_plain
+from walkthrough.tensorboard.worker import SECONDS_VARIABLE, Job, Kind, Outcome, limits
 
 log = logging.getLogger("walkthrough")
 # What answers depend on: the rooms that compute them, and the texts of times and sizes in them.
@@ -38,6 +41,8 @@ RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
 IDLE_SECONDS = 20.0  # until a child that has nothing to read ends
 MEMORY_LIMIT = 64 * 2**20  # bytes of answers that are kept in memory, too
 MOST_OUTCOMES = 100_000  # of questions, that are remembered
+MOST_WAITING = 100  # urgent questions: those asked first are dropped, and asked again by a page that still waits
+PATIENCE = 6  # times a child's seconds of the CPU: it is killed, whatever it waits for
 
 Answer = tuple[Literal["ready"], bytes] | tuple[Literal["reading"], None] | tuple[Literal["failed"], str]
 
@@ -81,6 +86,10 @@ class Died(Exception):
     """A child ended before its answer, or in the middle of it."""
 
 
+class TooLong(Died):
+    """The answer would take a child longer than it may."""
+
+
 class Answers:
     """The answers in a folder, and the children that add to it. Thread-safe; no answer is computed twice at a time.
 
@@ -108,7 +117,7 @@ class Answers:
         self._closed = False
         self._children: list[Child] = []
         for niceness in (*[nice] * readers, *([0] if nice else [])):
-            child = Child((*program, str(niceness)))
+            child = Child((*program, str(niceness), str(os.getpid())))
             self._children.append(child)
             args = child, niceness < nice
             threading.Thread(target=self._work, args=args, name="walkthrough answers", daemon=True).start()
@@ -121,13 +130,13 @@ class Answers:
             if key in self._in_memory:
                 self._in_memory.move_to_end(key)
                 return "ready", self._in_memory[key]
-        found = self.kept.read(key)
+        packed = self.kept.read(key)
         with self.changed:
-            if found:
-                self._in_memory[key] = found[0]
+            if packed:
+                self._in_memory[key] = packed
                 while len(self._in_memory) > 1 and sum(map(len, self._in_memory.values())) > MEMORY_LIMIT:
                     self._in_memory.popitem(last=False)
-                return "ready", found[0]
+                return "ready", packed
             self.forget_missing([question])
             self.ask(question)
             reason = self.failure(question)
@@ -147,6 +156,10 @@ class Answers:
             elif urgent or question not in self._asked:
                 self._asked[question] = urgent
                 self._asked.move_to_end(question)
+                if urgent:
+                    waiting = [one for one, urgent in self._asked.items() if urgent and one not in self._working]
+                    for one in waiting[:-MOST_WAITING]:
+                        del self._asked[one]
                 self.changed.notify_all()
 
     def read_ahead(self, questions: Iterable[Question]) -> None:
@@ -236,6 +249,8 @@ class Answers:
         job = Job(question.kind, path, question.size, question.mtime_ns, question.options, str(into))
         try:
             outcome = Outcome(**json.loads(child.ask(job)))
+        except TooLong as error:
+            return Outcome(str(error))
         except Died as error:  # it may have been killed for the memory that its neighbours take: one more try
             with self.changed:
                 temporary = question.key not in self._died
@@ -264,7 +279,7 @@ class Child:
         self._lock, self._closed = threading.Lock(), False
 
     def ask(self, job: Job) -> bytes:
-        """Wait for the line that it answers with. Raises Died."""
+        """Wait for the line that it answers with. Raises Died, or TooLong."""
         with self._lock:
             if self._closed:
                 raise Died("TensorBoard ends")
@@ -273,14 +288,19 @@ class Child:
                     [sys.executable, *self.program], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
                 )
             process = self._process
-        answer = b""
+        answer, seconds, too_long = b"", limits().seconds, threading.Event()
+        timer = threading.Timer(PATIENCE * seconds, lambda: (too_long.set(), process.kill()))
+        timer.start()
         with suppress(OSError, ValueError):  # a broken pipe, or one that `close` has closed
             assert process.stdin and process.stdout
             process.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
             process.stdin.flush()
             answer = process.stdout.readline()
+        timer.cancel()
         if not answer.endswith(b"\n"):
             self.end()
+            if too_long.is_set() or process.returncode == -getattr(signal, "SIGXCPU", 0):
+                raise TooLong(f"reading it takes more than {seconds} s of the CPU: {SECONDS_VARIABLE} sets the limit")
             raise Died(f"the process that read it ended with exit code {process.returncode}: out of memory?")
         return answer
 
@@ -322,17 +342,18 @@ class Kept:
         """The file of an answer, whether it is there or not."""
         return self.folder / f"{key}{self.suffix}"
 
-    def read(self, key: str) -> tuple[bytes, bytes] | None:
-        """An answer, gzipped and not; None where there is none.
+    def read(self, key: str) -> bytes | None:
+        """An answer, gzipped; None where there is none.
 
         A damaged one is deleted, and one that others could have written.
         """
         path = self.path(key)
         try:
-            with path.open("rb") as file:
+            with open_plain(path) as file:
                 packed = file.read() if _is_private(os.fstat(file.fileno())) else b""
-            if content := gzip.decompress(packed):
-                return packed, content
+            with gzip.open(io.BytesIO(packed)) as unpacked:  # piece by piece, to see that it is whole
+                if sum(map(len, iter(lambda: unpacked.read(2**20), b""))):
+                    return packed
         except FileNotFoundError:
             return None
         except (OSError, EOFError, ValueError, zlib.error):

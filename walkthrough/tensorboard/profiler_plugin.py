@@ -5,6 +5,7 @@ first, and again what has changed.
 """
 
 import gc
+import gzip
 import json
 import logging
 import os
@@ -395,13 +396,14 @@ class Profiles:
 
     def _profile(self, trace: Question) -> tuple[Any, Any, int]:
         """(RunProfile, DistributedRunProfileData, bytes of the two pickled)."""
-        found = self._kept.read(trace.key)
-        if not found:
+        packed = self._kept.read(trace.key)
+        if not packed:
             raise Missing
+        pickled = gzip.decompress(packed)
         collecting = gc.isenabled()
         gc.disable()  # it would look again and again at the objects that appear here, and take most of the time
         try:
-            profile, distributed = pickle.loads(found[1])  # from a file that only this user can write
+            profile, distributed = pickle.loads(pickled)  # from a file that only this user can write
         except Exception as error:
             self._kept.delete(trace.key)
             raise Missing from error
@@ -413,7 +415,7 @@ class Profiles:
             raise Missing
         with suppress(OSError):
             os.utime(self._kept.path(trace.key))  # the oldest go first
-        return profile, distributed, len(found[1])
+        return profile, distributed, len(pickled)
 
 
 class _Distributed(RunLoader):

@@ -1,10 +1,12 @@
-"""A child of TensorBoard that reads traces: `python -m walkthrough.tensorboard.worker [NICE]`.
+"""A child of TensorBoard that reads traces: `python -m walkthrough.tensorboard.worker [NICE [PARENT]]`.
 
 Each line of its input is a `Job`; it writes the answer to the job's file `into` and says an `Outcome`, a line too. So
-a server stays responsive and small while a large trace is read. It ends with its input, or after a trace that took
-much memory, which Python would keep.
+a server stays responsive and small while a large trace is read. A trace may take so much memory and time of the CPU and
+no more, see `limits`. The child ends with its input, with its parent, or after a trace that took much memory, which
+Python would keep.
 """
 
+import argparse
 import gc
 import gzip
 import json
@@ -12,21 +14,55 @@ import logging
 import os
 import pickle
 import sys
+import threading
+import time
 import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, BinaryIO, Literal, NamedTuple, TextIO
 
 import msgspec
 
-from walkthrough.results.errors import InputError, is_out_of_memory, printable
+from walkthrough.results.errors import InputError, is_out_of_memory, printable, size, whole_number
+from walkthrough.results.files import open_new, open_plain
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 log = logging.getLogger("walkthrough")
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
 MUCH_MEMORY = 2**30  # bytes
+MOST_SHOWN = 2**28  # bytes of an answer before it is packed
+MEMORY_VARIABLE, SECONDS_VARIABLE = "WALKTHROUGH_READER_MEMORY", "WALKTHROUGH_READER_SECONDS"
 
 Kind = Literal["digest", "lanes", "event", "profile"]
+
+
+class Limits(NamedTuple):
+    """What a child may take to read a trace: bytes of memory, and seconds of the CPU."""
+
+    memory: int = 4 * 2**30
+    seconds: int = 300
+
+
+@cache
+def limits() -> Limits:
+    """The limits, as the two variables of the environment change them: WALKTHROUGH_READER_MEMORY=8GB, say."""
+    chosen = {}
+    for name, variable, convert in (
+        ("memory", MEMORY_VARIABLE, size),
+        ("seconds", SECONDS_VARIABLE, whole_number(1, 10**6)),
+    ):
+        try:
+            chosen |= {name: convert(os.environ[variable])} if variable in os.environ else {}
+        except argparse.ArgumentTypeError as error:
+            log.warning("%s is not used: %s", variable, error)
+    return Limits(**chosen)
 
 
 @dataclass(frozen=True)
@@ -54,10 +90,21 @@ class Outcome:
 
 def answer(job: Job) -> Outcome:
     """Write what is asked of a trace to the job's file."""
-    if _has_changed(job):
+    try:
+        file = open_plain(job.path)
+    except FileNotFoundError:
+        return Outcome(changed=True)
+    except OSError as error:
+        return Outcome(printable(f"cannot be read: {error.strerror or error}", 300), temporary=True)
+    with file:
+        return _answer_from(file, job)
+
+
+def _answer_from(file: BinaryIO, job: Job) -> Outcome:
+    if not _is_asked_for(os.fstat(file.fileno()), job):
         return Outcome(changed=True)
     try:
-        contents = _profile(job) if job.kind == "profile" else {Path(job.into): _json(job)}
+        contents = _profile(job) if job.kind == "profile" else {Path(job.into): _json(file, job)}
     except Exception as error:
         return Outcome(changed=True) if _has_changed(job) else _failure(job, error)
     if _has_changed(job):
@@ -76,7 +123,7 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a file, readable by the user alone, beside its place and rename it. Raises OSError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with open_new(partial, 0o600) as file:
             file.write(content)
         partial.replace(path)
     except OSError:
@@ -85,19 +132,21 @@ def write_private(path: Path, content: bytes) -> None:
         raise
 
 
-def _json(job: Job) -> bytes:
+def _json(file: BinaryIO, job: Job) -> bytes:
     """The numbers of the Walkthrough tab's pages ("digest"), its timeline's events ("lanes"), or one's arguments."""
     from walkthrough.advice.gains import advise
     from walkthrough.advice.report import tables
     from walkthrough.trace.analysis import analyze
+    from walkthrough.trace.chrome_trace import Chunks
     from walkthrough.trace.reader import event
     from walkthrough.trace.timeline import lanes
 
+    chunks = Chunks(job.path, file=file)
     if job.kind == "event":
         name, pid, tid, at_us, duration_us = job.options
-        facts = event(job.path, name, (pid, tid), at_us, duration_us)
+        facts = event(chunks, name, (pid, tid), at_us, duration_us)
         return gzip.compress(msgspec.json.encode({"arguments": facts}), 5)
-    analysis = analyze(job.path)
+    analysis = analyze(chunks)
     if job.kind == "lanes":
         findings = [(finding.what, finding.when) for finding in advise(analysis).findings]
         content: dict[str, Any] = lanes(analysis, findings, *job.options)
@@ -106,6 +155,8 @@ def _json(job: Job) -> bytes:
     # a file's name, which warnings hold, need not be UTF-8
     content["warnings"] = [line.encode(errors="replace").decode() for line in content["warnings"]]
     text = msgspec.json.encode(content, enc_hook=lambda value: value.item())  # numpy's numbers
+    if len(text) > MOST_SHOWN:
+        raise InputError(f"what there is to show of it takes {len(text) / 1e6:.0f} MB: more than a page can show")
     return gzip.compress(text, 5)
 
 
@@ -137,19 +188,24 @@ def _profile(job: Job) -> dict[Path, bytes]:
 
 def _has_changed(job: Job) -> bool:
     try:
-        status = os.lstat(job.path)
+        return not _is_asked_for(os.lstat(job.path), job)
     except OSError:
         return True
-    return job.mtime_ns >= 0 and (status.st_size, status.st_mtime_ns) != (job.size, job.mtime_ns)
+
+
+def _is_asked_for(status: os.stat_result, job: Job) -> bool:
+    return job.mtime_ns < 0 or (status.st_size, status.st_mtime_ns) == (job.size, job.mtime_ns)
 
 
 def _failure(job: Job, error: Exception) -> Outcome:
     if isinstance(error, InputError):
         return Outcome(printable(error, 300))
+    if is_out_of_memory(error):
+        return Outcome(
+            f"reading it takes more than {limits().memory / 2**30:.3g} GiB of memory: {MEMORY_VARIABLE} sets the limit"
+        )
     if job.kind == "profile":
         return Outcome(printable(_why_no_profile(error), 300), temporary=isinstance(error, OSError))
-    if isinstance(error, MemoryError):
-        return Outcome("out of memory: this machine has too little for it", temporary=True)
     log.error("%s of %s", job.kind, printable(job.path), exc_info=error)
     return Outcome("a defect: see TensorBoard's log", temporary=True)
 
@@ -161,31 +217,53 @@ def _why_no_profile(error: Exception) -> str:
         return f"damaged or cut off: not valid JSON ({error})"
     if isinstance(error, OSError):
         return f"cannot be read: {error.strerror or error}"
-    if is_out_of_memory(error):
-        return "there is too little memory to read it"
     if type(error) is ValueError and error.args == ("it holds no list of events",):
         return "it holds no list of events"
     log.warning("torch-tb-profiler", exc_info=error)
     return f"torch-tb-profiler cannot read it: {type(error).__name__}: {error}"
 
 
-def has_taken_much_memory() -> bool:
-    """Whether this process has ever had more than `MUCH_MEMORY` bytes; False where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return False
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit > MUCH_MEMORY
+def taken_memory() -> int:
+    """The most bytes that this process has ever had in memory; 0 where the system does not say."""
+    with suppress(OSError):  # Linux, where the other number begins with what the parent had
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0  # macOS: bytes
 
 
-def serve(lines: TextIO, outcomes: TextIO) -> None:
+def _limit_memory() -> None:
+    """Let what goes beyond the limit be a MemoryError. Of data, on Linux: a library's code and a file are none."""
+    if resource is not None:
+        kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+        with suppress(OSError, ValueError):  # it may be lower already
+            resource.setrlimit(kind, (limits().memory, resource.getrlimit(kind)[1]))
+
+
+def _limited(lines: Iterable[str]) -> Iterator[str]:
+    """The same; the system ends this process once what is done with a line takes its time of the CPU."""
+    for line in lines:
+        if resource is not None:
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            until = int(used.ru_utime + used.ru_stime) + 1 + limits().seconds
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_CPU, (until, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        yield line
+
+
+def _end_with(parent: int) -> None:
+    """End this process, whatever it does, once its parent is gone, or where a system has no limit of the memory."""
+    while os.getppid() == parent and taken_memory() < limits().memory + MUCH_MEMORY:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def serve(lines: Iterable[str], outcomes: TextIO) -> None:
     """Do the job of each line. Without Python's garbage collector, which takes half the time and finds nothing."""
     gc.disable()
     for line in lines:
         job = json.loads(line)
         outcome = answer(Job(**job | {"options": tuple(job["options"])}))
-        outcome = replace(outcome, last=has_taken_much_memory())
+        outcome = replace(outcome, last=taken_memory() > MUCH_MEMORY)
         outcomes.write(json.dumps(asdict(outcome)) + "\n")
         outcomes.flush()
         if outcome.last:
@@ -194,15 +272,20 @@ def serve(lines: TextIO, outcomes: TextIO) -> None:
         gc.freeze()  # what is left, modules above all, stays: it is not looked at again
 
 
-def main(nice: int = 0) -> None:
-    """Serve stdin; the outcomes go to what was stdout, where nothing else may be printed. nice: of the process."""
+def main(nice: int = 0, parent: int = 0) -> None:
+    """Serve stdin; the outcomes go to what was stdout, where nothing else may be printed.
+
+    nice: of the process. parent: its number, of the process to end with.
+    """
     if nice and hasattr(os, "nice"):
         os.nice(nice)
+    _limit_memory()
+    threading.Thread(target=_end_with, args=(parent or os.getppid(),), daemon=True).start()
     outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.basicConfig(format="%(name)s: %(message)s")
     with open(0, encoding="utf-8", closefd=False) as lines:
-        serve(lines, outcomes)
+        serve(_limited(lines), outcomes)
 
 
 if __name__ == "__main__":

@@ -435,7 +435,7 @@ class _Event(Event, gc=False):
 
 
 def event(
-    path: str | Path, name: str, thread: tuple[str, str], at_us: float, duration_us: float
+    path: str | Path | Chunks, name: str, thread: tuple[str, str], at_us: float, duration_us: float
 ) -> dict[str, str | float]:
     """What the file says of one event: {argument: text or number}, without ids; {} where it says nothing.
 
@@ -443,15 +443,15 @@ def event(
     read once more. Raises InputError if it cannot be read, or holds no such event.
     """
     nearest, found = NEAR, None
-    with closing(Chunks(path)) as chunks:
-        for run in events_of_trace(chunks, path, {}, [], _Event):
+    with closing(path if isinstance(path, Chunks) else Chunks(path)) as chunks:
+        for run in events_of_trace(chunks, chunks.path, {}, [], _Event):
             for one in run:
                 if (one.name or "")[:MAX_NAME] == name and one.ph == "X" and (str(one.pid), str(one.tid)) == thread:
                     apart = abs(as_number(one.ts) - at_us) + abs(as_number(one.dur) - duration_us)
                     if apart < nearest:
                         nearest, found = apart, one
     if found is None:
-        raise InputError(f"{Path(path).name} holds no event {printable(name, 100)} at that time")
+        raise InputError(f"{chunks.path.name} holds no event {printable(name, 100)} at that time")
     try:
         args = msgspec.json.decode(cast(msgspec.Raw, found.args))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nothing, or damaged

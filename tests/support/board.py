@@ -91,15 +91,17 @@ def fill(logdir):
 
 
 @contextmanager
-def tensorboard(logdir, *options, cache):
-    """A running `Board`, once it has found the runs. cache: an empty folder for what the tab computes."""
+def tensorboard(logdir, *options, cache, **variables):
+    """A running `Board`, once it has found the runs.
+
+    cache: an empty folder for what the tab computes. variables: of its environment, beside its own.
+    """
     where = [] if any("logdir" in option for option in options) else ["--logdir", str(logdir)]
     program = [sys.executable, Path(sys.executable).with_name("tensorboard"), "--port", "0", *where, *options]
     log = Path(f"{logdir}.log")
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            program, stdout=output, stderr=output, env=os.environ | {"XDG_CACHE_HOME": str(cache)}
-        )
+        variables = os.environ | {"XDG_CACHE_HOME": str(cache)} | variables
+        process = subprocess.Popen(program, stdout=output, stderr=output, env=variables)
     try:
         board = Board(process, log, cache)
         board.until(lambda: board.json(f"{WALKTHROUGH}/runs")["runs"], "the runs of the Walkthrough tab")

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,8 +112,9 @@ class Answers:
         self.changed = threading.Condition()  # notified of each new question and outcome; may be held by its holder
         self._in_memory: OrderedDict[str, bytes] = OrderedDict()
         self._outcomes: dict[str, tuple[str | None, float]] = {}  # by key: (why it failed or None, until when)
-        self._asked: OrderedDict[Question, bool] = OrderedDict()  # whether somebody waits for it; asked last: last
-        self._working: set[Question] = set()  # those of `_asked` that a child has
+        self._urgent: OrderedDict[Question, None] = OrderedDict()  # somebody waits for these; asked last: last
+        self._ahead: OrderedDict[Question, None] = OrderedDict()  # nobody does
+        self._working: set[Question] = set()  # those of the two that a child has
         self._died: set[str] = set()  # keys of questions at which a child has died
         self._closed = False
         self._children: list[Child] = []
@@ -153,21 +155,22 @@ class Answers:
             self._outcomes.pop(question.key, None)
             if self.kept.path(question.key).exists():
                 self._set_outcome(question, Outcome())
-            elif urgent or question not in self._asked:
-                self._asked[question] = urgent
-                self._asked.move_to_end(question)
-                if urgent:
-                    waiting = [one for one, urgent in self._asked.items() if urgent and one not in self._working]
-                    for one in waiting[:-MOST_WAITING]:
-                        del self._asked[one]
+            elif urgent:
+                self._ahead.pop(question, None)
+                self._urgent[question] = None
+                self._urgent.move_to_end(question)
+                for one in [one for one in self._urgent if one not in self._working][:-MOST_WAITING]:
+                    del self._urgent[one]
+                self.changed.notify_all()
+            elif question not in self._urgent and question not in self._ahead:
+                self._ahead[question] = None
                 self.changed.notify_all()
 
     def read_ahead(self, questions: Iterable[Question]) -> None:
         """Have these answered, in this order, while nobody waits for anything, and not what was to be read before."""
         with self.changed:
-            for question in [question for question, urgent in self._asked.items() if not urgent]:
-                if question not in self._working:
-                    del self._asked[question]
+            for question in self._ahead.keys() - self._working:
+                del self._ahead[question]
             for question in questions:
                 self.ask(question, urgent=False)
 
@@ -191,7 +194,7 @@ class Answers:
     @property
     def reading(self) -> int:
         """How many answers are being computed or wait for that."""
-        return len(self._asked)
+        return len(self._urgent) + len(self._ahead)
 
     def close(self) -> None:
         """Kill the child processes and start no more."""
@@ -211,13 +214,14 @@ class Answers:
             except Exception as error:  # a remote file that cannot be copied, say
                 log.warning("%s", printable(question.path), exc_info=error)
                 outcome = Outcome(printable(f"{type(error).__name__}: {error}", 300), temporary=True)
-            self.kept.prune(self._spare())
+            self.kept.prune(outcome.written, self._spare)
             path = printable(question.path)
             with self.changed:
                 self._working.discard(question)
                 is_again = outcome.unwritable and self.kept.leave(into.parent, f"{path}: {outcome.reason}")
                 if not is_again:
-                    self._asked.pop(question, None)
+                    self._urgent.pop(question, None)
+                    self._ahead.pop(question, None)
                 if not is_again and not outcome.changed:
                     self._set_outcome(question, outcome)
                 self.changed.notify_all()
@@ -232,16 +236,17 @@ class Answers:
         with self.changed:
             until = time.monotonic() + IDLE_SECONDS
             while not self._closed:
-                idle = [question for question in self._asked if question not in self._working]
-                complete = [question for question in idle if not is_being_written(question.mtime_ns)]
-                urgent = [question for question in complete if self._asked[question]]
-                if urgent or (complete and not only_urgent):
-                    question = urgent[-1] if urgent else complete[0]
-                    self._working.add(question)
-                    return question
+                writing = False
+                for question in chain(reversed(self._urgent), () if only_urgent else self._ahead):
+                    if question in self._working:
+                        continue
+                    if not is_being_written(question.mtime_ns):
+                        self._working.add(question)
+                        return question
+                    writing = True
                 if (left := until - time.monotonic()) <= 0:
                     return None
-                self.changed.wait(min(left, 0.1) if len(idle) > len(complete) else left)
+                self.changed.wait(min(left, 0.1) if writing else left)
             return None
 
     def _compute(self, child: "Child", question: Question, into: Path) -> Outcome:
@@ -335,6 +340,7 @@ class Kept:
     def __init__(self, folder: Path, limit: int, suffix: str) -> None:
         self.folder, self.limit, self.suffix = folder, limit, suffix
         self._is_temporary = False
+        self._room = 0  # bytes that can be added before the folder is looked at again
         if not _is_usable(folder):
             self._use_temporary_folder()
 
@@ -373,9 +379,15 @@ class Kept:
             log.warning("%s; a temporary folder is used", why)
         return folder != self.folder
 
-    def prune(self, spare: Collection[str] = ()) -> None:
-        """Delete the oldest files until the rest is no more than `limit`, but none of the keys in `spare`."""
-        files, an_hour_ago = [], time.time() - 3600
+    def prune(self, added: int, spare: Callable[[], Collection[str]] = tuple) -> None:
+        """Once that many bytes more are beyond `limit`, delete the oldest files, an eighth of it, but none to `spare`.
+
+        spare: gives the keys of those.
+        """
+        self._room -= added
+        if self._room > 0:
+            return
+        files, an_hour_ago, spared = [], time.time() - 3600, spare()
         with suppress(OSError):
             for file in self.folder.iterdir():
                 with suppress(OSError):  # another process may have deleted it
@@ -384,14 +396,16 @@ class Kept:
                     if not file.is_dir() and not is_half_written:
                         files.append((status.st_mtime, status.st_size, file))
         total = sum(size for _, size, _ in files)
+        most = self.limit if total <= self.limit else self.limit * 7 // 8
         for _, size, file in sorted(files):
-            if total <= self.limit:
+            if total <= most:
                 break
-            if file.name.split(".")[0] in spare:
+            if file.name.split(".")[0] in spared:
                 continue
             with suppress(OSError):
                 file.unlink()
             total -= size
+        self._room = self.limit - total
 
     def _use_temporary_folder(self) -> None:
         self.folder, self._is_temporary = Path(os.devnull), True  # where there is none, each failure says so

@@ -85,6 +85,7 @@ class Outcome:
     changed: bool = False  # the trace was written to meanwhile, or has vanished
     temporary: bool = False  # another try may succeed, though the file stays the same
     unwritable: bool = False  # the trace is fine, but its answer cannot be written
+    written: int = 0  # bytes
     last: bool = False  # the child ends, since it would keep the memory that it has taken
 
 
@@ -116,7 +117,7 @@ def _answer_from(file: BinaryIO, job: Job) -> Outcome:
     except OSError as error:
         reason = f"what was read of it cannot be written to {folder}: {error.strerror or error}"
         return Outcome(printable(reason, 300), unwritable=True)
-    return Outcome()
+    return Outcome(written=sum(map(len, contents.values())))
 
 
 def write_private(path: Path, content: bytes) -> None:

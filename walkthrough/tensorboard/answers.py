@@ -169,10 +169,13 @@ class Answers:
     def read_ahead(self, questions: Iterable[Question]) -> None:
         """Have these answered, in this order, while nobody waits for anything, and not what was to be read before."""
         with self.changed:
-            for question in self._ahead.keys() - self._working:
-                del self._ahead[question]
+            before = self._ahead
+            self._ahead = OrderedDict.fromkeys(question for question in before if question in self._working)
             for question in questions:
-                self.ask(question, urgent=False)
+                if question in before:  # there is no answer yet: it need not be looked for
+                    self._ahead.setdefault(question)
+                else:
+                    self.ask(question, urgent=False)
 
     def is_settled(self, question: Question) -> bool:
         """Whether the answer has been computed, or could not be."""

@@ -26,7 +26,7 @@ VARIABLE = "WALKTHROUGH_HOOK"
 PARTING = 5.0  # s
 WAIT = 1800.0  # s for the first training step to end
 GRACE = 60.0  # s from the last process's report to the end of the command
-ROOM = 2**16  # bytes that a disk must have at least
+ROOM = 2**16  # bytes; a disk with less is full
 
 Report = dict[str, Any]
 
@@ -88,14 +88,19 @@ def reports_folder(parent: Path | None = None) -> Iterator[Path]:
         temporary = tempfile.TemporaryDirectory(prefix=".walkthrough-", dir=parent, ignore_cleanup_errors=True)
     with temporary as name:
         folder = Path(name).resolve()  # the program may change its folder
-        with writing(folder.parent):
-            with open_new(folder / "room") as file:
-                file.write(bytes(ROOM))
-            lock = open_new(folder / "lock")
-        with lock:
+        check_room(folder)
+        with open_new(folder / "lock") as lock:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
+
+
+def check_room(reports: Path) -> None:
+    """Raise InputError where the disk of the reports' folder is full."""
+    with writing(reports.parent):
+        with open_new(reports / "room") as file:
+            file.write(bytes(ROOM))
+        os.unlink(reports / "room")
 
 
 def run_attached(

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stacks", action="store_true", help="record Python's functions too (larger, slower)")
     parser.add_argument("--memory", action="store_true", help="record every allocation too (larger, slower)")
     parser.add_argument(
-        "--redact", action="store_true", help="leave this machine's and the user's names and paths out of the traces"
+        "--redact", action="store_true", help="leave names of machine and user, and paths, out of the traces"
     )
     parser.add_argument("--go-on", action="store_true", help="let the program go on after the traced steps")
     parser.add_argument(
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         return outcome.exit_code or 2
     _explain(out, traced)
     if not args.redact:
-        _last_line("a trace names this machine, its user and folders: --redact leaves them out")
+        _last_line("a trace names this machine and folders on it: --redact leaves them out")
     _last_line(_result(out, outcome, traced, earlier, args.warmup))
     return outcome.exit_code if args.go_on else 0
 

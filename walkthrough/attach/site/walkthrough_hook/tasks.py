@@ -188,9 +188,6 @@ class Timing(Task):
         self.count, self.in_window = 0, []  # steps of it, and what happened in them
 
     def begin(self, watch: Watch) -> None:
-        if self.report.is_orphan():
-            self.done = True
-            return
         self.running = True
         self.report.update(state="measuring")
         self._begin_window(watch)
@@ -271,9 +268,6 @@ class Tracing(Task):
         import torch
         from torch.profiler import ProfilerActivity, profile, schedule
 
-        if self.report.is_orphan():
-            self.done = True
-            return
         if self.foreign or torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
             self.fail(OWN_PROFILER)
             return

@@ -21,7 +21,8 @@ from walkthrough.results.files import open_new, open_plain
 from walkthrough.results.folder import traces_in
 
 HELP = "Trace the training in any command, unchanged: walkthrough trace -- python train.py"
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')  # as JSON writes it
+_TEXT = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")')  # as JSON writes it
+_NO_TEXT = set("{}[]:,+-. \t\r\n0123456789eE") | set("true false null NaN Infinity")
 _HOST_NAME = re.compile(r'"host_name"\s*:\s*"[^"]*",')
 _FOLDER = re.compile(r"(?:^|(?<=;))/[^;]*/(?=[^/;]+(?:\(\d+\): |:\d+$))")  # of "folder/file.py(12): function"
 
@@ -85,8 +86,8 @@ def _made(folder: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
         yield
     finally:
-        with suppress(OSError):  # not empty
-            for path in new:
+        for path in new:
+            with suppress(OSError):  # not empty
                 path.rmdir()
 
 
@@ -110,12 +111,16 @@ def _redact(source: Path, target: Path) -> None:
             open_new(hidden) as new,
             gzip.GzipFile("", "wb", 6, new) as packed,
         ):
-            for line in lines:
-                text = _HOST_NAME.sub("", line.decode(errors="surrogateescape"))
-                if '"' in _TEXT.sub("", text):
-                    raise InputError(f"{target.name} is no JSON, so it cannot be redacted: trace without --redact")
-                text = _TEXT.sub(lambda match: redacted(match[0]), text)
-                packed.write(text.encode(errors="surrogateescape"))
+            while block := b"".join(lines.readlines(2**20)):
+                parts = _TEXT.split(_HOST_NAME.sub("", block.decode(errors="surrogateescape")))
+                try:
+                    if set().union(*parts[::2]) - _NO_TEXT:
+                        raise ValueError("a text outside of quotes")
+                    parts[1::2] = map(redacted, parts[1::2])
+                except ValueError as error:
+                    reason = f"{target.name} is no JSON, so it cannot be redacted: trace without --redact"
+                    raise InputError(reason) from error
+                packed.write("".join(parts).encode(errors="surrogateescape"))
         os.replace(hidden, target)
 
 

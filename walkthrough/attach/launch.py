@@ -1,6 +1,5 @@
 """Run a command whose Python processes attach to their training, and collect what they report."""
 
-import fcntl
 import importlib.util
 import json
 import os
@@ -90,7 +89,9 @@ def reports_folder(parent: Path | None = None) -> Iterator[Path]:
         folder = Path(name).resolve()  # the program may change its folder
         check_room(folder)
         with open_new(folder / "lock") as lock:
-            with suppress(OSError):  # a file system without locks
+            with suppress(OSError, ImportError):  # a file system without locks, or Windows
+                import fcntl
+
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
 

@@ -50,7 +50,8 @@ def test_no_name_of_machine_user_or_folder_is_in_a_redacted_trace(tmp_path):
     (trace,) = (cwd / "out").iterdir()
     assert traces_in(cwd / "out") == [trace]
     assert trace.name.startswith("process_")
-    assert NODE_PROCESS_PATTERN.match(WORKER_PATTERN.match(trace.name)[1])
+    worker = WORKER_PATTERN.match(trace.name)
+    assert worker and NODE_PROCESS_PATTERN.match(worker[1])
     content = gzip.decompress(trace.read_bytes())
     for name in (platform.node(), "ada.lovelace", str(home), str(cwd), "home of", "secret project", "else where"):
         assert not privacy.holds_name(trace.name.encode() + b" " + content, name), name

@@ -1,13 +1,17 @@
 """`time`: two real trainings in rounds, and what follows from given windows."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from support import ROOT, assert_refused, run_program
 
+from walkthrough.attach import launch, time_command
 from walkthrough.attach.time_command import Run, compared
+from walkthrough.results.errors import InputError
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -68,6 +72,19 @@ def test_a_command_that_fails_is_shown_with_its_output_and_exit_code(tmp_path):
     assert finished.stderr.splitlines()[0] == "my words"
     assert "A was not timed in round 1" in finished.stderr.splitlines()[-1]
     assert "exit code is 9" in finished.stderr.splitlines()[-1]
+
+
+def test_a_program_that_could_not_print_on_a_full_disk_is_one_line(monkeypatch):
+    def run_out_of_space(*_):
+        monkeypatch.setattr(launch, "open_new", full)
+        return launch.Outcome(1, [])
+
+    def full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(time_command, "run_attached", run_out_of_space)
+    with pytest.raises(InputError, match=r"cannot write .*: No space left on device; free some space there"):
+        time_command._run(["true"], {})
 
 
 def test_the_ratio_is_of_pairs_of_rounds():

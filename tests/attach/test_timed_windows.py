@@ -18,6 +18,9 @@ class Report:
     def update(self, **values):
         self.values.update(values)
 
+    def is_orphan(self):
+        return False
+
 
 class Clock:
     def __init__(self):

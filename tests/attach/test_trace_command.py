@@ -12,7 +12,7 @@ import pytest
 from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
 
 from walkthrough.attach import launch
-from walkthrough.attach.launch import Outcome, run_attached, why_nothing
+from walkthrough.attach.launch import Outcome, reports_folder, run_attached, why_nothing
 from walkthrough.results.folder import traces_in
 
 pytestmark = pytest.mark.xdist_group("trace")  # the programs of every style run once
@@ -308,19 +308,29 @@ def test_what_cannot_be_traced_is_one_line_with_the_commands_exit_code(tmp_path,
         (["--", "no-such-command"], "no-such-command: no such command"),
         (["--", "nowhere.py"], "nowhere.py: no such file"),
         (["--out", "/proc/nowhere", "--", "true"], "cannot write /proc/nowhere"),
+        (["--out", __file__, "--", "true"], "File exists; choose another folder"),
+        (["--out", f"new/{'n' * 300}", "--", "true"], "File name too long"),
         (["--steps", "0", "--", "true"], "not a whole number from 1"),
     ],
 )
 def test_a_command_that_cannot_be_started_is_refused_in_one_line(tmp_path, words, message):
     assert_refused(trace(*words, cwd=tmp_path), message)
+    assert list(tmp_path.iterdir()) == []
 
 
-SETTINGS = {"mode": "trace", "go_on": False, "warmup": 1}
+def test_a_folder_made_for_nothing_is_removed_with_those_above(tmp_path):
+    assert trace("--", "true", cwd=tmp_path).returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def attached(words, folder):
+    with reports_folder(folder) as reports:
+        return run_attached(words, {"mode": "trace", "go_on": False, "warmup": 1}, reports)
 
 
 def test_a_command_without_a_training_step_is_ended_in_time(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "WAIT", 1.5)
-    outcome = run_attached(["sleep", "600"], SETTINGS, tmp_path)
+    outcome = attached(["sleep", "600"], tmp_path)
     assert outcome.code == -signal.SIGTERM
     assert outcome.exit_code == 143
     assert why_nothing(outcome, 1).startswith("no training step has ended in 0.025 minutes")
@@ -330,22 +340,41 @@ def test_a_command_that_is_ended_leaves_no_process_behind(tmp_path, monkeypatch)
     child = "import os, pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, {str(tmp_path / 'pid')!r}])"
     monkeypatch.setattr(launch, "WAIT", 8)
-    outcome = run_attached([sys.executable, "-c", parent], SETTINGS, tmp_path)
+    outcome = attached([sys.executable, "-c", parent], tmp_path)
     assert outcome.stopped
     assert not still_there([int((tmp_path / "pid").read_text())])
 
 
-def test_the_trace_that_does_not_fit_is_said_and_not_left_behind(tmp_path):
+@pytest.mark.parametrize(
+    ("size", "message"), [(20000, "cannot write the trace to"), (10, "it cannot write its report to")]
+)
+def test_what_does_not_fit_is_said_and_not_left_behind(tmp_path, size, message):
     """RLIMIT_FSIZE refuses larger files, as a full disk would."""
     script = tmp_path / "limited.py"
     text = "import resource, signal, sys, runpy\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-    text += "resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
+    text += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
     text += f"sys.path.insert(0, {str(PROGRAMS)!r})\nrunpy.run_path({str(PROGRAMS / 'plain.py')!r})\n"
     script.write_text(text, encoding="utf-8")
     finished = trace("--warmup", 3, "--out", "out", "--", sys.executable, script, cwd=tmp_path)
     assert finished.returncode == 2
-    assert "not traced: cannot write the trace to" in finished.stderr.splitlines()[-1]
+    last = finished.stderr.splitlines()[-1]
+    assert f"not traced: {message} {tmp_path / 'out'}: " in last
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("blocks", [0, 1])
+@pytest.mark.parametrize("command", ["trace", "time"])
+def test_a_disk_that_is_full_from_the_start_is_one_line(tmp_path, command, blocks):
+    words = {"trace": ["--", "true"], "time": ["--", "true", "--versus", "true"]}[command]
+    script = tmp_path / "full.sh"
+    script.write_text(f'ulimit -f {blocks}; exec "$@"', encoding="utf-8")
+    call = ["sh", script, sys.executable, "-m", "walkthrough", command, *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    finished = subprocess.run(
+        list(map(str, call)), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert_refused(finished, "cannot write ")
+    assert list(tmp_path.iterdir()) == [script]
 
 
 def test_the_sitecustomize_that_was_there_still_runs(tmp_path):
@@ -392,5 +421,5 @@ def test_every_end_has_its_words():
 def test_a_command_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     monkeypatch.setattr(launch, "WAIT", 2)
-    outcome = run_attached([sys.executable, "-c", code], SETTINGS, tmp_path)
+    outcome = attached([sys.executable, "-c", code], tmp_path)
     assert outcome.code in (-signal.SIGKILL, -signal.SIGTERM)  # the latter where it came before the program heeded

@@ -19,6 +19,9 @@ class Quiet:
     def update(self, **_):
         pass
 
+    def is_orphan(self):
+        return False
+
     def begin(self, _):
         self.begun += 1
 

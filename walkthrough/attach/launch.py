@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from walkthrough.results.errors import InputError
+from walkthrough.results.files import open_new
+from walkthrough.results.result import writing
 
 SITE = Path(__file__).resolve().parent / "site"
 VARIABLE = "WALKTHROUGH_HOOK"
 PARTING = 5.0  # s
 WAIT = 1800.0  # s for the first training step to end
 GRACE = 60.0  # s from the last process's report to the end of the command
+ROOM = 2**16  # bytes; a disk with less is full
 
 Report = dict[str, Any]
 
@@ -64,7 +67,7 @@ def command_words(words: Sequence[str]) -> list[str]:
     if not words:
         raise InputError("no command given: name one after --, such as -- python train.py")
     if words[0].endswith(".py"):
-        if not Path(words[0]).is_file():
+        if not os.path.isfile(words[0]):
             raise InputError(f"{words[0]}: no such file")
         own = sys.executable if importlib.util.find_spec("torch") else None
         python = own or shutil.which("python") or shutil.which("python3") or sys.executable
@@ -76,9 +79,29 @@ def command_words(words: Sequence[str]) -> list[str]:
 
 @contextmanager
 def reports_folder(parent: Path | None = None) -> Iterator[Path]:
-    """A folder for the reports of processes, removed at the end. parent: where; else the system's temporary folder."""
-    with tempfile.TemporaryDirectory(prefix=".walkthrough-", dir=parent, ignore_cleanup_errors=True) as folder:
-        yield Path(folder).resolve()  # the program may change its folder
+    """A folder for the reports of processes, removed at the end. parent: where; else the system's temporary folder.
+
+    Its file "lock" is held until then: by that a process knows whether this one is still there. Raises InputError.
+    """
+    with writing(parent or "a temporary folder (TMPDIR)"):
+        temporary = tempfile.TemporaryDirectory(prefix=".walkthrough-", dir=parent, ignore_cleanup_errors=True)
+    with temporary as name:
+        folder = Path(name).resolve()  # the program may change its folder
+        check_room(folder)
+        with open_new(folder / "lock") as lock:
+            with suppress(OSError, ImportError):  # a file system without locks, or Windows
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+
+
+def check_room(reports: Path) -> None:
+    """Raise InputError where the disk of the reports' folder is full."""
+    with writing(reports.parent):
+        with open_new(reports / "room") as file:
+            file.write(bytes(ROOM))
+        os.unlink(reports / "room")
 
 
 def run_attached(
@@ -90,7 +113,8 @@ def run_attached(
     else through. Ctrl-C and SIGTERM are passed to the command. Raises InputError where it cannot be started.
     """
     path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
-    variables = {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps({**settings, "reports": str(reports)})}
+    settings = {**settings, "reports": str(reports), "host": socket.gethostname()}
+    variables = {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps(settings)}
     try:
         child = subprocess.Popen(words, env=variables, stdout=output, stderr=output)
     except OSError as error:
@@ -103,14 +127,17 @@ def run_attached(
 
 
 def read_reports(folder: Path) -> list[Report]:
-    """The reports in a folder; one that cannot be read is left out."""
-    reports = []
+    """The reports in a folder; one that cannot be read is left out. One that could not be written says why."""
+    reports = {}
     for path in sorted(folder.glob("*.json")):
-        try:
-            reports.append(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            continue
-    return reports
+        with suppress(OSError, ValueError):
+            reports[path.name] = json.loads(path.read_text(encoding="utf-8"))
+    for path in folder.glob("*.json.[0-9]*"):
+        report = reports.setdefault(path.stem, {"state": "python", "pid": 0})
+        if report["state"] not in ("done", "failed"):
+            why = os.strerror(int(path.suffix[1:]))
+            report |= {"state": "failed", "reason": f"it cannot write its report to {folder.parent}: {why}"}
+    return list(reports.values())
 
 
 def is_one_training(reports: Sequence[Report]) -> bool:

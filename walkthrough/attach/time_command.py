@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from walkthrough.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
+from walkthrough.attach.launch import (
+    Outcome,
+    check_room,
+    command_words,
+    is_one_training,
+    reports_folder,
+    run_attached,
+    why_nothing,
+)
 from walkthrough.compare.statistics import Ratio, of_pairs, of_windows
 from walkthrough.results.errors import InputError, printable, whole_number
 
@@ -139,8 +147,10 @@ def _ratio(a: Sequence[Run], b: Sequence[Run], per_sample: bool) -> Ratio:
 
 def _run(words: Sequence[str], settings: dict[str, Any]) -> tuple[Outcome, str]:
     """One run of a command, and the end of its output."""
-    with reports_folder() as reports, tempfile.TemporaryFile() as output:
+    with reports_folder() as reports, tempfile.TemporaryFile(dir=reports) as output:
         outcome = run_attached(words, settings, reports, output)
+        if not outcome.in_state("done"):
+            check_room(reports)  # else the program could not print, and may have ended by that
         output.seek(max(0, output.seek(0, os.SEEK_END) - TAIL * 1000))
         lines = output.read().decode(errors="replace").splitlines()[-TAIL:]
     return outcome, "".join(f"{printable(line)}\n" for line in lines)

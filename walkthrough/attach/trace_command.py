@@ -1,19 +1,30 @@
 """`trace`: any training command under torch.profiler, without a change to it; then `explain`."""
 
 import argparse
+import gzip
+import json
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from walkthrough.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
-from walkthrough.results import result
+from walkthrough.results import privacy, result
 from walkthrough.results.errors import InputError, folder, printable, whole_number
+from walkthrough.results.files import open_new, open_plain
 from walkthrough.results.folder import traces_in
 
 HELP = "Trace the training in any command, unchanged: walkthrough trace -- python train.py"
+_TEXT = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")')  # as JSON writes it
+_NO_TEXT = set("{}[]:,+-. \t\r\n0123456789eE") | set("true false null NaN Infinity")
+_HOST_NAME = re.compile(r'"host_name"\s*:\s*"[^"]*",')
+_FOLDER = re.compile(r"(?:^|(?<=;))/[^;]*/(?=[^/;]+(?:\(\d+\): |:\d+$))")  # of "folder/file.py(12): function"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--stacks", action="store_true", help="record Python's functions too (larger, slower)")
     parser.add_argument("--memory", action="store_true", help="record every allocation too (larger, slower)")
+    parser.add_argument(
+        "--redact", action="store_true", help="leave names of machine and user, and paths, out of the traces"
+    )
     parser.add_argument("--go-on", action="store_true", help="let the program go on after the traced steps")
     parser.add_argument(
         "--out",
@@ -43,27 +57,71 @@ def run(args: argparse.Namespace) -> int:
     """
     words = command_words(args.words)
     out = Path(args.out) if args.out else _new_folder(words)
-    is_new = not out.exists()
-    with result.writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        result.check_writable(out)
-        earlier = set(traces_in(out))
-        settings = {
-            "mode": "trace",
-            "out": str(out.resolve()),
-            **{name: getattr(args, name) for name in ("warmup", "steps", "stacks", "memory", "go_on")},
-        }
-        with reports_folder(out) as reports:
-            outcome = run_attached(words, settings, reports)
-    traced = outcome.in_state("done")
+    with _made(out), reports_folder(out) as reports:
+        with result.writing(out):
+            earlier = len(traces_in(out))
+        names = ("warmup", "steps", "stacks", "memory", "redact", "go_on")
+        settings = {"mode": "trace", "out": str(out.resolve()), **{name: getattr(args, name) for name in names}}
+        outcome = run_attached(words, settings, reports)
+        traced = outcome.in_state("done")
+        for report in traced if args.redact else []:
+            _redact(reports / report["trace"], out / report["trace"])
     if not traced:
-        if is_new and not any(out.iterdir()):
-            out.rmdir()
         _last_line(f"not traced: {why_nothing(outcome, args.warmup)}; {outcome.ended}")
         return outcome.exit_code or 2
     _explain(out, traced)
-    _last_line(_result(out, outcome, traced, len(earlier), args.warmup))
+    if not args.redact:
+        _last_line("a trace names this machine and folders on it: --redact leaves them out")
+    _last_line(_result(out, outcome, traced, earlier, args.warmup))
     return outcome.exit_code if args.go_on else 0
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; those that are new and still empty at the end are removed."""
+    new: list[Path] = []
+    try:
+        with result.writing(folder):
+            new += [path for path in (folder, *folder.parents) if not os.path.exists(path)]
+            folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for path in new:
+            with suppress(OSError):  # not empty
+                path.rmdir()
+
+
+def _redact(source: Path, target: Path) -> None:
+    """Copy a trace without the names of this machine, its user and folders. Raises InputError."""
+    names = {*privacy.own_names(), str(Path.cwd()), str(target.parent.resolve())} - {"/"}
+    words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    own = re.compile(rf"(?<![\w-])(?:{words})(?![\w-])(?:/[^\s'\"]*)?")
+
+    @lru_cache(100_000)
+    def redacted(written: str) -> str:
+        text = json.loads(written, strict=False)
+        kept = privacy.redacted(own.sub("…", _FOLDER.sub("", text)))
+        return written if kept == text else json.dumps(kept)
+
+    hidden = source.with_suffix(".redacted")
+    with result.writing(target.parent):
+        with (
+            open_plain(source) as file,
+            gzip.GzipFile(fileobj=file) as lines,
+            open_new(hidden) as new,
+            gzip.GzipFile("", "wb", 6, new) as packed,
+        ):
+            while block := b"".join(lines.readlines(2**20)):
+                parts = _TEXT.split(_HOST_NAME.sub("", block.decode(errors="surrogateescape")))
+                try:
+                    if set().union(*parts[::2]) - _NO_TEXT:
+                        raise ValueError("a text outside of quotes")
+                    parts[1::2] = map(redacted, parts[1::2])
+                except ValueError as error:
+                    reason = f"{target.name} is no JSON, so it cannot be redacted: trace without --redact"
+                    raise InputError(reason) from error
+                packed.write("".join(parts).encode(errors="surrogateescape"))
+        os.replace(hidden, target)
 
 
 def _new_folder(words: list[str]) -> Path:
@@ -72,7 +130,7 @@ def _new_folder(words: list[str]) -> Path:
     modules = [after for before, after in pairwise(words) if before == "-m"]
     name = Path(programs[0]).stem if programs else modules[-1] if modules else Path(words[0]).name
     candidates = [Path("logs") / name, *(Path("logs") / f"{name}-{number}" for number in range(2, 1000))]
-    return next((path for path in candidates if not path.exists()), candidates[0])
+    return next((path for path in candidates if not os.path.exists(path)), candidates[0])
 
 
 def _explain(out: Path, traced: list[dict[str, Any]]) -> None:

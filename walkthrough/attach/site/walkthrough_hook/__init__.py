@@ -32,7 +32,7 @@ class Attached:
         self.start()
 
     def start(self) -> None:
-        report = Report(self.settings["reports"])
+        report = Report(self.settings)
         task = Timing(self.settings, report) if self.settings["mode"] == "time" else Tracing(self.settings, report)
         self.watch = Watch(self.settings["warmup"], task, report)
         self.has_exit_hook = False
@@ -68,8 +68,10 @@ class Attached:
 
 
 def install() -> None:
-    """Attach to torch once it is imported; settings come from the environment."""
+    """Attach to torch once it is imported, unless the command has ended; settings come from the environment."""
     attached = Attached(json.loads(os.environ["WALKTHROUGH_HOOK"]))
+    if attached.watch.report.is_orphan():
+        return
     attached.watch.report.update()
     os.register_at_fork(after_in_child=attached.in_child)
     after = {

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import gzip
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
 import sys
 import threading
 import time
-from typing import Any
+from typing import IO, Any
 
 from .watch import CHECKPOINT, EVALUATION, Watch
 
@@ -29,31 +31,56 @@ OWN_PROFILER = (
 
 
 class Report:
-    """The report of this process; `folder` is shared by all processes of a command.
+    """The report of this process; the folder `reports` is shared by all processes of a command.
 
     state: "python" (has started), "torch" (has imported torch), "stepping" (a training step has ended), "measuring"
     (being traced, or timed), "done", or "failed" (`reason` says why).
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, settings: dict[str, Any]) -> None:
         host, pid = socket.gethostname(), os.getpid()
-        self.path = os.path.join(folder, f"{host}.{pid}.json")
+        self.lock, self.is_same_host = os.path.join(settings["reports"], "lock"), settings["host"] == host
+        self.path = os.path.join(settings["reports"], f"{host}.{pid}.json")
         self.values: dict[str, object] = {"host": host, "pid": pid, "state": "python", "python": sys.version.split()[0]}
 
-    def update(self, **values: object) -> None:
-        """Add values and write the file. A report that cannot be written is left out."""
-        self.values.update(values)
-        beside = f"{self.path}.partial"
+    def is_orphan(self) -> bool:
+        """Whether the command that started this process has ended: its lock is gone, or nobody holds it."""
         try:
-            with open(beside, "w", encoding="utf-8") as file:
-                json.dump(self.values, file)
-            os.replace(beside, self.path)
+            file = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            pass
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:  # held, or a file system without locks
+            return False
+        finally:
+            os.close(file)
+        return self.is_same_host  # on another host, some file systems do not show that it is held
+
+    def update(self, **values: object) -> None:
+        """Add values and write the file; where that fails an empty file, which fits on a full disk, has the errno."""
+        self.values.update(values)
+        if self.is_orphan():
+            return
+        beside = f"{self.path}.partial"
+        with contextlib.suppress(OSError):
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(beside)
+                with open_new(beside) as file:
+                    file.write(json.dumps(self.values).encode())
+                os.replace(beside, self.path)
+            except OSError as error:
+                os.replace(beside, f"{self.path}.{error.errno}")
 
     @property
     def state(self) -> object:
         return self.values["state"]
+
+
+def open_new(path: str) -> IO[bytes]:
+    """A new file, opened to be written: no planted link is followed."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "wb")
 
 
 class Task:
@@ -75,7 +102,7 @@ class Task:
         """
         self.finished = True
         self._tries += 1
-        if self.settings["go_on"] or self._tries > TRIES:
+        if self.settings["go_on"] or self._tries > TRIES or self.report.is_orphan():
             self.done = True
             return
         self.report.update(ended_by_us=True)
@@ -336,31 +363,34 @@ class Tracing(Task):
             self._restore_sigterm()
 
     def _write(self, profiler: Any) -> None:
-        """Write the trace: whole, or not at all."""
-        if not self.running or self.report.state != "measuring":
+        """Write the trace, whole or not at all; one to be redacted stays among the reports."""
+        if not self.running or self.report.state != "measuring" or self.report.is_orphan():
             return
-        worker = rank()
+        worker, redact = rank(), self.settings["redact"]
         host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()) or "host"
-        stamp = f"{host}_{os.getpid() if worker is None else worker}.{time.time_ns()}"
-        out = self.settings["out"]
-        name, plain = f"{stamp}.pt.trace.json.gz", os.path.join(out, f".{stamp}.json")
-        packed = os.path.join(out, f".{stamp}.gz")
+        who = ("process" if worker is None else "rank") if redact else host
+        name = f"{who}_{os.getpid() if worker is None else worker}.{time.time_ns()}.pt.trace.json.gz"
+        reports, out = self.settings["reports"], self.settings["out"]
+        plain = os.path.join(reports, f"{secrets.token_hex(8)}.trace")  # a name that nobody can plant a link under
+        packed = f"{plain}.gz"
         try:
-            os.makedirs(out, exist_ok=True)
             profiler.export_chrome_trace(plain)
             if not _is_whole(plain):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            with open(plain, "rb") as file, gzip.open(packed, "wb", compresslevel=3) as target:
+            with open(plain, "rb") as file, open_new(packed) as new, gzip.GzipFile("", "wb", 3, new) as target:
                 shutil.copyfileobj(file, target, 2**20)
-            os.replace(packed, os.path.join(out, name))
+            if self.report.is_orphan():
+                return
+            os.replace(packed, os.path.join(reports if redact else out, name))
+            values = {"state": "done", "trace": name, "traced": max(self.traced, 1), "rank": worker}
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            self.report.update(state="failed", reason=f"cannot write the trace to {out}: {reason}")
-        else:
-            self.report.update(state="done", trace=name, traced=max(self.traced, 1), rank=worker)
+            values = {"state": "failed", "reason": f"cannot write the trace to {out}: {reason}"}
         finally:
-            for path in glob.glob(os.path.join(glob.escape(out), f".{stamp}.*")):  # Kineto's own, too
-                os.unlink(path)
+            for path in glob.glob(f"{glob.escape(plain)}*"):  # Kineto's own, too
+                with contextlib.suppress(FileNotFoundError):  # the command has removed the folder
+                    os.unlink(path)
+        self.report.update(**values)
 
     def _add_metadata(self, watch: Watch) -> None:
         """Add to the trace what its file does not hold otherwise; the profiler takes it only while it records."""

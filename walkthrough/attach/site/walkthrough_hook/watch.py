@@ -187,7 +187,9 @@ class Watch:
                 return
             self.begun, self.warmed = True, marker.count
             self._note()
-            self.task.begin(self)
+            self.task.done = self.report.is_orphan()
+            if not self.task.done:
+                self.task.begin(self)
         elif marker is self.lead:
             self._count_loaders()
             self.task.step(self)

@@ -1,0 +1,88 @@
+"""`trace --redact`: no name of the machine, its user or folders in the traces, and the numbers are the same."""
+
+import gzip
+import json
+import platform
+from pathlib import Path
+
+import pytest
+from support import ROOT, run_program
+from torch_tb_profiler.consts import NODE_PROCESS_PATTERN, WORKER_PATTERN
+
+from walkthrough.advice.report import as_json, report
+from walkthrough.attach.trace_command import _redact
+from walkthrough.results import privacy
+from walkthrough.results.errors import InputError
+from walkthrough.results.folder import traces_in
+from walkthrough.trace.analysis import analyze
+
+DATA = Path(__file__).parents[1] / "data"
+PROGRAMS = Path(__file__).parent / "programs"
+TRAIN = """
+import importlib.util, sys
+sys.path.insert(0, {programs!r})
+import parts, torch
+spec = importlib.util.spec_from_file_location("far_away", {elsewhere!r} + "/far_away.py")
+far_away = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(far_away)
+network, batches = parts.model(), parts.batches()
+optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+for _ in range(20):
+    with torch.profiler.record_function("by ada.lovelace: {home}/data, {cwd}"):
+        far_away.step(parts.loss(network, *next(batches)), optimizer)
+"""
+FAR_AWAY = "def step(loss, optimizer):\n    loss.backward()\n    optimizer.step()\n"
+
+
+def test_no_name_of_machine_user_or_folder_is_in_a_redacted_trace(tmp_path):
+    home, elsewhere = tmp_path / "home of ada", tmp_path / "else where"
+    cwd = home / "secret project"
+    for path in (cwd, elsewhere):
+        path.mkdir(parents=True)
+    text = TRAIN.format(programs=str(PROGRAMS), home=home, cwd=cwd, elsewhere=str(elsewhere))
+    (cwd / "train.py").write_text(text, encoding="utf-8")
+    (elsewhere / "far_away.py").write_text(FAR_AWAY, encoding="utf-8")
+    words = ("--redact", "--stacks", "--warmup", 3, "--out", "out", "--", "train.py")
+    environment = {"HOME": home, "LOGNAME": "ada.lovelace", "USER": "ada.lovelace"}
+    finished = run_program("-m", "walkthrough", "trace", *words, cwd=cwd, PYTHONPATH=ROOT, **environment)
+    assert finished.returncode == 0, finished.stderr
+    assert "--redact" not in finished.stderr
+    (trace,) = (cwd / "out").iterdir()
+    assert traces_in(cwd / "out") == [trace]
+    assert trace.name.startswith("process_")
+    worker = WORKER_PATTERN.match(trace.name)
+    assert worker and NODE_PROCESS_PATTERN.match(worker[1])
+    content = gzip.decompress(trace.read_bytes())
+    for name in (platform.node(), "ada.lovelace", str(home), str(cwd), "home of", "secret project", "else where"):
+        assert not privacy.holds_name(trace.name.encode() + b" " + content, name), name
+    assert "far_away.py(1): step" in content.decode()
+    assert not privacy.private_texts(json.loads(content))
+    assert b"home" not in trace.read_bytes()[:200]  # the name that gzip keeps
+
+
+@pytest.mark.parametrize("name", ["cpu.pt.trace.json.gz", "cpu_stacks.pt.trace.json.gz"])
+def test_explain_says_the_same_of_a_redacted_trace(tmp_path, name):
+    source = tmp_path / name
+    source.write_bytes((DATA / name).read_bytes())
+    (tmp_path / "out").mkdir()
+    _redact(source, tmp_path / "out" / name)
+    assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / name]
+    redacted, whole = (as_json(report(analyze(folder / name))) for folder in (tmp_path / "out", DATA))
+    assert redacted == whole | {"file": redacted["file"]}
+
+
+@pytest.mark.parametrize("text", [b'{"a": "a "/home/ada/x", "b": "a "c"}', b'{"a": "C:\\x"}'])
+def test_a_trace_that_is_no_json_is_not_redacted_by_half(tmp_path, text):
+    source = tmp_path / "rank_0.1.pt.trace.json.gz"
+    source.write_bytes(gzip.compress(text))
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match="no JSON, so it cannot be redacted"):
+        _redact(source, tmp_path / "out" / source.name)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_escaped_texts_are_redacted_as_what_they_are(tmp_path):
+    source, target = tmp_path / "a.json.gz", tmp_path / "b.json.gz"
+    source.write_bytes(gzip.compress(b'{"host_name": "h", "a\\n/home/ada/x": "\\"\\t/home/ada", "b": 1e3}\n'))
+    _redact(source, target)
+    assert json.loads(gzip.decompress(target.read_bytes())) == {"a\n…": '"\t…', "b": 1000.0}

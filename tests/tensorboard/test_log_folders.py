@@ -1,12 +1,15 @@
-"""Which runs lie in the log folders: links and hidden folders left out, names in order, several log folders."""
+"""Which runs lie in the log folders: links and hidden folders left out, names in order, crowded and hostile folders."""
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.trace_builder import two_steps
+from support import make_result
+from support.trace_builder import TraceBuilder, two_steps
 
+from walkthrough.tensorboard import log_folders
 from walkthrough.tensorboard.log_folders import Runs, folders_below, roots_of
 
 
@@ -40,16 +43,98 @@ def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path):
 def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_path, monkeypatch):
     for name in ("a", "b"):
         trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
-    lstat = os.lstat
+    scandir = os.scandir
 
-    def vanishes(path):
-        if str(path).endswith("b.pt.trace.json"):
-            Path(path).unlink(missing_ok=True)
-        return lstat(path)
+    @contextmanager
+    def vanishes(folder):
+        with scandir(folder) as entries:
+            entries = list(entries)
+        Path(folder, "b.pt.trace.json").unlink(missing_ok=True)
+        yield entries
 
-    monkeypatch.setattr(os, "lstat", vanishes)
+    monkeypatch.setattr(os, "scandir", vanishes)
     (run,) = Runs([("", str(tmp_path / "logs"))]).latest().values()
     assert (list(run.traces), len(run.versions)) == (["a.pt.trace.json"], 1)
+
+
+def test_a_rank_of_5000_digits_takes_no_run_away(tmp_path):
+    for name in ("a", "b"):
+        header = '{"distributedInfo": {"rank": %s}, "traceEvents": []}' % ("1" * 5000)
+        for folder in ("hostile", "good"):
+            trace(tmp_path / folder / f"{name}.pt.trace.json")
+        (tmp_path / "hostile" / f"{name}.pt.trace.json").write_text(header)
+    runs = Runs([("", str(tmp_path))]).latest()
+    assert {name: run.has_ranks for name, run in runs.items()} == {"good": False, "hostile": False}
+
+
+def test_whatever_fails_in_one_folder_is_said_of_its_run_and_the_others_are_shown(tmp_path, monkeypatch, caplog):
+    for name in ("a", "b"):
+        trace(tmp_path / name / "w.pt.trace.json")
+        (tmp_path / name / "result.json").write_text("{}")
+
+    def fails(path):
+        if path.parent.name == "a":
+            raise ZeroDivisionError("unforeseen")
+        return make_result()
+
+    monkeypatch.setattr(log_folders, "read_result", fails)
+    runs = Runs([("", str(tmp_path))])
+    for _ in range(3):
+        runs._rescan()
+    a, b = runs.latest().values()
+    assert (a.traces, a.result, a.problem) == (
+        {},
+        None,
+        f"{tmp_path / 'a'} cannot be shown: ZeroDivisionError: unforeseen",
+    )
+    assert (list(b.traces), b.result, b.problem) == (["w.pt.trace.json"], make_result(), None)
+    assert caplog.text.count("Traceback") == 1
+
+
+def test_a_result_that_is_too_large_is_a_problem(tmp_path):
+    trace(tmp_path / "w.pt.trace.json")
+    (tmp_path / "result.json").write_text(" " * (log_folders.MAX_RESULT_BYTES + 1))
+    (run,) = Runs([("", str(tmp_path))]).latest().values()
+    assert "larger than 4 MiB" in run.problem
+    assert list(run.traces) == ["w.pt.trace.json"]
+
+
+def test_only_what_has_changed_is_read_again(tmp_path, monkeypatch):
+    opened = []
+    open_plain = log_folders.open_plain
+    monkeypatch.setattr(log_folders, "open_plain", lambda path: opened.append(path.name) or open_plain(path))
+    monkeypatch.setattr(log_folders, "read_result", lambda path: opened.append(path.name) or make_result())
+    for name in ("a", "b"):
+        trace(tmp_path / f"{name}.pt.trace.json")
+    (tmp_path / "result.json").write_text("{}")
+    runs = Runs([("", str(tmp_path))])
+    before = runs.latest()
+    assert sorted(opened) == ["a.pt.trace.json", "b.pt.trace.json", "result.json"]
+    runs._rescan()
+    assert (len(opened), runs.latest() is before) == (3, True)
+    os.utime(tmp_path / "a.pt.trace.json", (1, 1))
+    runs._rescan()
+    assert (len(opened), runs.latest() is before) == (6, False)
+
+
+def test_headers_are_read_until_two_ranks_are_known_and_of_64_traces_at_most(tmp_path, monkeypatch):
+    opened = []
+    open_plain = log_folders.open_plain
+    monkeypatch.setattr(log_folders, "open_plain", lambda path: opened.append(path.parent.name) or open_plain(path))
+    for rank in range(100):
+        TraceBuilder(rank=rank).write(trace(tmp_path / "ranks" / f"{rank}.pt.trace.json"))
+        trace(tmp_path / "spans" / f"w.{10**12 + rank}.pt.trace.json")
+    runs = Runs([("", str(tmp_path))]).latest()
+    assert {name: run.has_ranks for name, run in runs.items()} == {"ranks": True, "spans": False}
+    assert (opened.count("ranks"), opened.count("spans")) == (2, 64)
+
+
+def test_names_that_are_no_utf8_are_spelt_out_and_still_lead_to_their_files(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/run \xff"))
+    path = trace(folder / os.fsdecode(b"w\xfe.pt.trace.json"))
+    (run,) = Runs([("", str(tmp_path))]).latest().values()
+    assert (run.name, list(run.traces)) == ("run \\udcff", ["w\\udcfe.pt.trace.json"])
+    assert run.trace("w\\udcfe.pt.trace.json") == path
 
 
 @pytest.mark.parametrize(

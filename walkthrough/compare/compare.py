@@ -101,16 +101,22 @@ def ladders(results: Iterable[Result], runs: Runs | None = None) -> list[Ladder]
 
     runs: from `recorded_rounds`, see `rounds_of`. Raises InputError where there is nothing to compare.
     """
+    groups = by_setup(results)
+    if not groups:
+        raise InputError("no results to compare")
+    return [ladder(group, runs or {}) for group in groups]
+
+
+def by_setup(results: Iterable[Result]) -> list[list[Result]]:
+    """The results of each ladder, in the order of `ladders`."""
     groups: dict[Setup, list[Result]] = {}
     for result in sorted(results, key=lambda result: result.step):
         groups.setdefault(result.setup, []).append(result)
-    if not groups:
-        raise InputError("no results to compare")
-    ordered = sorted(groups.values(), key=lambda group: (len(group), max(r.started for r in group)), reverse=True)
-    return [_ladder(group, runs or {}) for group in ordered]
+    return sorted(groups.values(), key=lambda group: (len(group), max(r.started for r in group)), reverse=True)
 
 
-def _ladder(group: list[Result], runs: Runs) -> Ladder:
+def ladder(group: list[Result], runs: Runs) -> Ladder:
+    """The ladder of one of the groups of `by_setup`. runs: see `rounds_of`."""
     windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
     rows: list[Row] = []
     for result, rounds in zip(group, windows, strict=True):

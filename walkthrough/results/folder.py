@@ -107,21 +107,23 @@ def traces_in(folder: str | Path) -> list[Path]:
     Those named *.trace.json or *.trace.json.gz; without any, all other JSON files that may be traces.
     """
 
-    def age(path: Path) -> tuple[int, str]:
-        stamp = re.search(r"\.(\d{10,})\.", path.name)
-        digits = int(stamp[1]) if stamp else 0
-        while digits > 10**13:  # torch names some traces in ms and some in ns
-            digits //= 1000
-        if not digits:
-            with suppress(OSError):  # it vanishes meanwhile
-                digits = int(path.stat().st_mtime * 1000)
-        return digits, path.name
+    ages = {}
+    for path in Path(folder).iterdir():
+        if path.name.endswith(TRACES) and not path.name.startswith("."):
+            with suppress(OSError):  # it vanishes meanwhile, or is a link that leads nowhere
+                ages[path] = age(path.name, path.stat().st_mtime)
+    named = [path for path in ages if path.name.endswith(tuple(f".trace{suffix}" for suffix in TRACES))]
+    others = [path for path in ages if path.name not in ("result.json", "record.json")]  # a run's own files
+    return sorted(named or others, key=ages.__getitem__, reverse=True)
 
-    files = [path for path in Path(folder).iterdir() if path.name.endswith(TRACES) and not path.name.startswith(".")]
-    files = [path for path in files if path.exists()]  # a link may lead nowhere
-    named = [path for path in files if path.name.endswith(tuple(f".trace{suffix}" for suffix in TRACES))]
-    others = [path for path in files if path.name not in ("result.json", "record.json")]  # a run's own files
-    return sorted(named or others, key=age, reverse=True)
+
+def age(name: str, modified: float) -> tuple[int, str]:
+    """A key that sorts traces by age: the time in a file's name, else `modified`, in ms; then the name."""
+    stamp = re.search(r"\.(\d{10,})\.", name)
+    digits = int(stamp[1]) if stamp else 0
+    while digits > 10**13:  # torch names some traces in ms and some in ns
+        digits //= 1000
+    return digits or int(modified * 1000), name
 
 
 def of_training(traces: Sequence[Path]) -> list[Path]:
@@ -132,5 +134,5 @@ def of_training(traces: Sequence[Path]) -> list[Path]:
     """
     words = {path: set(re.split(r"[^a-z]+", path.name.lower())) for path in traces}
     training = [path for path in traces if words[path] & TRAINING]
-    others = any(words[path] & NOT_TRAINING for path in traces if path not in training)
+    others = any(words[path] & NOT_TRAINING and not words[path] & TRAINING for path in traces)
     return training if training and others else list(traces)

@@ -1,6 +1,7 @@
 """Which runs lie in TensorBoard's log folders: folders that hold traces, or results of the walkthrough's steps."""
 
 import gzip
+import logging
 import math
 import os
 import re
@@ -10,27 +11,33 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tensorboard.plugins.base_plugin import TBContext
 
 from walkthrough.compare import compare
 from walkthrough.compare.statistics import Rounds
-from walkthrough.results.errors import InputError
-from walkthrough.results.folder import of_training, traces_in
+from walkthrough.results.errors import InputError, printable
+from walkthrough.results.files import open_plain
+from walkthrough.results.folder import age, of_training
 from walkthrough.results.result import FILE as RESULT_FILE
 from walkthrough.results.result import Result, read_result, run_files
 
+log = logging.getLogger("walkthrough")
 MAX_FOLDERS = 20_000  # that are searched below a log folder
 RESCAN_SECONDS = 3.0  # until the folders are searched again
 FIRST_SCAN_SECONDS = 3.0  # that the first question waits for the first search
 SCAN_SECONDS = 0.5  # that a question for the newest waits for a search: most folders take less
 HEADER_BYTES = 2**18  # of a trace, in which its header names its rank
+MOST_RANKS = 64  # traces of a run whose headers are read, and that are compared: the newest
+HEADERS_SECONDS = 1.0  # that a search reads headers; what is left is for the next
 MAX_RESULT_BYTES = 2**22  # of a result.json
-_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,1000}?"rank"\s*:\s*(\d+)')
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,1000}?"rank"\s*:\s*(\d{1,9})(?!\d)')
 REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9.+-]+://")  # s3://, gs://: the Walkthrough tab does not read these
+
+
+Status = tuple[int, int]  # of a file: bytes, and when it was last changed, ns
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,10 @@ class Folder:
 
     name: str
     path: Path
-    files: dict[str, os.stat_result]
+    files: dict[str, Status]
 
     @property
-    def traces(self) -> dict[str, os.stat_result]:
+    def traces(self) -> dict[str, Status]:
         """The traces among the files."""
         return {file: status for file, status in self.files.items() if file != RESULT_FILE}
 
@@ -53,27 +60,40 @@ def folders_below(roots: Iterable[tuple[str, str]]) -> Iterator[Folder]:
     Links are not followed: no file outside the log folders is ever read, but a log folder itself may be a link.
     """
     for prefix, path in roots:
-        root = Path(path).resolve()
-        for number, (folder, subfolders, names) in enumerate(os.walk(root)):
-            if number == MAX_FOLDERS:
+        root = Path(os.path.realpath(path))
+        waiting = [str(root)]
+        for _ in range(MAX_FOLDERS):
+            if not waiting:
                 break
-            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-            if files := _plain_files(folder, names):
-                below = Path(folder).relative_to(root).parts
-                name = "/".join([*filter(None, [prefix]), *below]) or root.name or str(root)
-                yield Folder(name, Path(folder), files)
+            folder = Path(waiting.pop())
+            files, subfolders = _entries(folder)
+            waiting += sorted(subfolders, reverse=True)
+            if files:
+                name = "/".join([*filter(None, [prefix]), *folder.relative_to(root).parts]) or root.name or str(root)
+                yield Folder(well_formed(name), folder, files)
 
 
-def _plain_files(folder: str, names: Iterable[str]) -> dict[str, os.stat_result]:
-    """Those that are traces or a result: no hidden ones, no links, no pipes that would block the reader."""
-    files = {}
-    for name in names:
-        if name == RESULT_FILE or (name.endswith((".trace.json", ".trace.json.gz")) and not name.startswith(".")):
-            with suppress(OSError):  # it vanishes meanwhile, or the folder may not be read
-                status = os.lstat(os.path.join(folder, name))
-                if stat.S_ISREG(status.st_mode):
-                    files[name] = status
-    return files
+def _entries(folder: Path) -> tuple[dict[str, Status], list[str]]:
+    """(the traces and the result in a folder, its subfolders): no hidden ones, no links, no pipes."""
+    files, subfolders = {}, []
+    with suppress(OSError), os.scandir(folder) as entries:  # the folder may not be read
+        for entry in entries:
+            name = entry.name
+            with suppress(OSError):  # it vanishes meanwhile
+                if name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    subfolders.append(entry.path)
+                elif name == RESULT_FILE or name.endswith((".trace.json", ".trace.json.gz")):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        files[name] = status.st_size, status.st_mtime_ns
+    return files, subfolders
+
+
+def well_formed(name: str) -> str:
+    """The name of a file as a page can send it back: bytes that are no UTF-8 are spelt out."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def roots_of(context: TBContext) -> list[tuple[str, str]]:
@@ -100,17 +120,18 @@ def natural(name: str) -> list[tuple[int, int, str]]:
 class Run:
     """One run folder. name: its path below the log folder, with "/". traces: files by name, the newest first.
 
-    versions: of each trace, another text whenever the file has changed. has_ranks: whether the headers of its traces
-    name more than one rank.
+    versions: of each trace, another text whenever the file has changed. training: its traces of training. has_ranks:
+    whether their headers name more than one rank; None before they have been read.
     """
 
     name: str
     folder: Path
     traces: dict[str, Path]
     result: Result | None
-    problem: str | None  # why its result cannot be read
+    problem: str | None  # why its result cannot be read, or the folder
     versions: list[str]
-    has_ranks: bool
+    training: list[Path]
+    has_ranks: bool | None
 
     def trace(self, file: str | None = None) -> Path:
         """The path of one of its traces: `file`, else that of its result, else the newest. InputError if none."""
@@ -128,11 +149,8 @@ class Run:
             return {}
         files = run_files(self.folder)
         with suppress(OSError, InputError):
-            for file in files:
-                status = file.lstat()
-                if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_RESULT_BYTES:
-                    return {}
-            return compare.rounds_in(files)
+            if all(file.lstat().st_size <= MAX_RESULT_BYTES for file in files):
+                return compare.rounds_in(files)
         return {}
 
 
@@ -144,17 +162,19 @@ class Runs:
 
     def __init__(self, roots: list[tuple[str, str]]) -> None:
         self.roots = roots if len(roots) > 1 else [("", path) for _, path in roots]
-        self._lock, self._scanning, self._scanned_at = threading.Lock(), False, -math.inf
+        self._lock, self._scanning, self._next_scan = threading.Lock(), False, -math.inf
+        self._seen: dict[Path, tuple[Folder, Run | None]] = {}
         self._runs: dict[str, Run] = {}
         self._first_scan, self._scan_ended = threading.Event(), threading.Event()
 
     def latest(self, newest: bool = False) -> dict[str, Run]:
         """{name: Run}, by name (numbers in it as numbers), as the last search found them.
 
+        It is the same object until a run changes.
         The first call waits a little for the first search. newest: wait a moment for a search that is under way, too.
         """
         with self._lock:
-            if not self._scanning and time.monotonic() - self._scanned_at >= RESCAN_SECONDS:
+            if not self._scanning and time.monotonic() >= self._next_scan:
                 self._scanning = True
                 self._scan_ended.clear()
                 threading.Thread(target=self._rescan, name="walkthrough runs", daemon=True).start()
@@ -164,13 +184,39 @@ class Runs:
         return self._runs
 
     def _rescan(self) -> None:
+        begun = time.monotonic()
         try:
-            runs = sorted(filter(None, map(_run, folders_below(self.roots))), key=lambda run: natural(run.name))
-            self._runs = {run.name: run for run in runs}
+            self._seen = {folder.path: (folder, self._looked_at(folder)) for folder in folders_below(self.roots)}
+            self._read_headers()
+            runs = sorted((run for _, run in self._seen.values() if run), key=lambda run: natural(run.name))
+            if (by_name := {run.name: run for run in runs}) != self._runs:
+                self._runs = by_name
         finally:
-            self._scanned_at, self._scanning = time.monotonic(), False
+            now = time.monotonic()
+            self._next_scan, self._scanning = now + max(RESCAN_SECONDS, 5 * (now - begun)), False
             self._first_scan.set()
             self._scan_ended.set()
+
+    def _looked_at(self, folder: Folder) -> Run | None:
+        """The run in a folder, as it was found before where no file has changed; None where the folder holds none."""
+        before, run = self._seen.get(folder.path, (None, None))
+        is_same = before == folder
+        if is_same and not (run and run.problem):
+            return run
+        try:
+            return _run(folder, run.has_ranks if is_same and run else None)
+        except Exception as error:  # whatever a folder holds, the other runs are shown
+            if not is_same:
+                log.exception("%s", printable(folder.path))
+            problem = f"{folder.path} cannot be shown: {type(error).__name__}: {error}"
+            return Run(folder.name, folder.path, {}, None, problem, [], [], False)
+
+    def _read_headers(self) -> None:
+        """Find out which runs have ranks, as far as there is time."""
+        ends = time.monotonic() + HEADERS_SECONDS
+        for path, (folder, run) in self._seen.items():
+            if run and run.has_ranks is None and time.monotonic() < ends:
+                self._seen[path] = folder, replace(run, has_ranks=_has_ranks(run.training))
 
     def run(self, name: str) -> Run:
         """The `Run` of that name; raises InputError where there is none."""
@@ -180,33 +226,41 @@ class Runs:
         return run
 
 
-def _run(folder: Folder) -> Run | None:
-    """The run in a folder; None where the folder holds none."""
+def _run(folder: Folder, has_ranks: bool | None = None) -> Run | None:
+    """The run in a folder; None where the folder holds none. has_ranks: what is known of it, see `Run`."""
     result = problem = None
-    if RESULT_FILE in folder.files and folder.files[RESULT_FILE].st_size <= MAX_RESULT_BYTES:
+    if RESULT_FILE in folder.files:
+        path = folder.path / RESULT_FILE
         try:
-            result = read_result(folder.path / RESULT_FILE)
+            if folder.files[RESULT_FILE][0] > MAX_RESULT_BYTES:
+                raise InputError(f"{path} is larger than {MAX_RESULT_BYTES >> 20} MiB: no result is")
+            result = read_result(path)
         except InputError as error:
             problem = str(error)
-    versions: dict[Path, str] = {}
-    if statuses := folder.traces:
-        with suppress(OSError):  # the folder may vanish meanwhile
-            newest_first = [path for path in traces_in(folder.path) if path.name in statuses]
-            versions = {
-                path: f"{statuses[path.name].st_size} {statuses[path.name].st_mtime_ns}" for path in newest_first
-            }
-    if not versions and result is None and problem is None:
+    statuses = folder.traces
+    if not statuses and result is None and problem is None:
         return None
-    training = of_training(list(versions)) if len(versions) > 1 else []
-    ranks = {_rank(path, versions[path]) for path in training} - {None}
-    traces = {path.name: path for path in versions}
-    return Run(folder.name, folder.path, traces, result, problem, list(versions.values()), len(ranks) > 1)
+    newest_first = sorted(statuses, key=lambda name: age(name, statuses[name][1] / 1e9), reverse=True)
+    traces = {well_formed(name): folder.path / name for name in newest_first}
+    versions = ["{} {}".format(*statuses[path.name]) for path in traces.values()]
+    training = of_training(list(traces.values()))
+    has_ranks = has_ranks if len(training) > 1 else False
+    return Run(folder.name, folder.path, traces, result, problem, versions, training, has_ranks)
 
 
-@lru_cache(10_000)
-def _rank(path: Path, version: str) -> int | None:
-    """The rank that a trace's header names, as far as its begin shows; None where it names none. See `Run.versions`."""
-    with suppress(OSError, EOFError, zlib.error), path.open("rb") as file:
+def _has_ranks(traces: list[Path]) -> bool:
+    """Whether the headers of the newest traces name more than one rank."""
+    ranks = set()
+    for path in traces[:MOST_RANKS]:
+        ranks |= {_rank(path)} - {None}
+        if len(ranks) > 1:
+            return True
+    return False
+
+
+def _rank(path: Path) -> int | None:
+    """The rank that a trace's header names, as far as its begin shows; None where it names none."""
+    with suppress(OSError, EOFError, zlib.error), open_plain(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         begin = gzip.GzipFile(fileobj=file).read(HEADER_BYTES) if packed else file.read(HEADER_BYTES)

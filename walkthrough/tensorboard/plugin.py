@@ -1,16 +1,17 @@
 """The Walkthrough tab: what the server sends to the page in static/, all of it read-only."""
 
 import gzip
+import hashlib
 import ipaddress
 import json
 import logging
 import math
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -23,15 +24,14 @@ from werkzeug.wsgi import wrap_file
 
 from walkthrough.advice import comparison
 from walkthrough.compare import compare, gpu_memory, published, roofs, statistics
-from walkthrough.compare.statistics import Rounds
 from walkthrough.compare.summary import intervals, notes_of, prediction, summary
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
-from walkthrough.results.folder import of_training
+from walkthrough.results.files import open_plain
 from walkthrough.results.result import Result
 from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cache_folder
-from walkthrough.tensorboard.log_folders import Run, Runs, roots_of
+from walkthrough.tensorboard.log_folders import MOST_RANKS, Run, Runs, roots_of
 from walkthrough.tensorboard.worker import Kind
 from walkthrough.terminal import micro_sign
 from walkthrough.trace.reader import as_number
@@ -50,8 +50,8 @@ WORKERS = min(4, usable_cores())  # children that read traces
 DISK_LIMIT = 256 * 2**20  # bytes of kept answers
 READ_AHEAD = 40  # runs whose traces are read before the page asks for them
 A_DAY = 24 * 3600  # s
+NOSNIFF = ("X-Content-Type-Options", "nosniff")
 HOSTS_VARIABLE = "WALKTHROUGH_HOSTS"  # names that are answered besides, with commas; "*": every name
-MOST_RANKS = 64  # traces that are compared: each is read
 RESULT_FIELDS = (
     *("step", "device_type", "model", "batch_size", "samples_per_second", "step_ms"),
     *("peak_memory_bytes", "batch_bytes"),
@@ -69,6 +69,10 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
 
     def __init__(self, context: base_plugin.TBContext) -> None:
         self.runs, self.flags = Runs(roots_of(context)), context.flags
+        self._listed: tuple[dict[str, Run] | None, dict[str, Any]] = (
+            None,
+            {},
+        )  # what `_runs` has answered, of which runs
         self.answers = Answers(Kept(cache_folder(), DISK_LIMIT, ".json.gz"), WORKERS)
 
     def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
@@ -89,63 +93,44 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Walkthrough", disable_reload=True)
 
     def _runs(self, request: wrappers.Request) -> dict[str, Any]:
-        """{"runs": [{name, key, traces, versions, has_ranks, step, problem}], "reading": n}. Reads the traces ahead.
+        """{"version", "runs": [{name, key, traces, versions, has_ranks, step, problem}]}. Reads the traces ahead.
 
-        versions: see `Run`; the page asks for them every few seconds, to notice a change.
+        Argument known: the version that the page has; where nothing has changed since, runs is null. versions: see
+        `Run`; the page asks for them every few seconds, to notice a change.
         """
         runs = self.runs.latest(newest=True)
-        for run in [run for run in runs.values() if run.traces][:READ_AHEAD]:
+        for run in islice((run for run in runs.values() if run.traces), READ_AHEAD):
             with suppress(OSError):  # it vanishes meanwhile
                 self.answers.ask(Question.of("digest", run.trace()), urgent=False)
-        rows = [
-            {
-                "name": printable(run.name),
-                "key": run.name,
-                "traces": list(run.traces),
-                "versions": run.versions,
-                "has_ranks": run.has_ranks,
-                "step": run.result and run.result.step,
-                "problem": run.problem and printable(run.problem),
-            }
-            for run in runs.values()
-        ]
-        return {"runs": rows, "reading": self.answers.reading}
+        listed, answer = self._listed
+        if runs is not listed:
+            answer = _listed(runs.values())
+            self._listed = runs, answer
+        return answer | {"runs": None} if answer["version"] == request.args.get("known") else answer
 
     def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
         """{"ladders": [{title, baseline, rows, …}], "original": {device, model, relative}, "problems": [text]}.
 
         summary, intervals, prediction: texts of a ladder, as `compare` prints them. Each ladder in the log folders,
-        as `compare --json` prints it, and the published one.
+        as `compare --json` prints it, and the published one. problems: which ladders cannot be shown, and why.
         """
-        results: dict[Path, list[Result]] = {}
-        rounds: dict[Path, dict[str, Rounds]] = {}
-        run_of_result: dict[int, Run] = {}
+        folders: dict[Path, list[Run]] = {}
         for run in self.runs.latest().values():
             if run.result:
-                results.setdefault(run.folder.parent, []).append(run.result)
-                rounds.setdefault(run.folder.parent, {})[run.result.step] = run.rounds()
-                run_of_result[id(run.result)] = run
+                folders.setdefault(run.folder.parent, []).append(run)
         ladders, problems = [], []
-        for folder, folder_results in results.items():
+        for folder, runs in folders.items():
             fit, measured = _read_in(folder, gpu_memory), _read_in(folder, roofs)
-            try:
-                compared = compare.ladders(folder_results, rounds[folder])
-            except InputError as error:
-                problems.append(f"{printable(folder.name)}: {printable(error)}")
-                continue
-            for ladder in compared:
-                notes = set(notes_of(ladder))
-                base = ladder.baseline
-                known = measured if measured and measured.setup.matches(base.setup) else None
-                rows = [
-                    _row(row, run_of_result[id(row.result)], fit, notes)
-                    | (known.shares(row.result) if known else roofs.NO_SHARES)
-                    for row in ladder.rows
-                ]
-                title = f"{folder.name}: {base.model}, {base.size_label}, {base.data}, on {base.device}"
-                texts = {"summary": summary(ladder), "intervals": intervals(ladder)}
-                texts["prediction"] = prediction(ladder, fit) if fit else ""
-                ladders.append({"title": printable(title), "baseline": base.step, "rows": rows} | texts)
+            run_of = {id(run.result): run for run in runs}
+            for group in compare.by_setup(run.result for run in runs if run.result):
+                try:
+                    ladder = _ladder(folder.name, [(result, run_of[id(result)]) for result in group], fit, measured)
+                    json.dumps(ladder, allow_nan=False)  # else one of them would take the others away
+                    ladders.append(ladder)
+                except Exception as error:
+                    log.warning("a ladder of %s", printable(folder), exc_info=error)
+                    steps = ", ".join(result.step for result in group)
+                    problems.append(printable(f"{folder.name}: {steps} cannot be compared: {error}", 500))
         return {"ladders": ladders, "original": ORIGINAL, "problems": problems}
 
     def _ratio(self, request: wrappers.Request) -> dict[str, Any]:
@@ -205,6 +190,22 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
 
 
+def _listed(runs: Iterable[Run]) -> dict[str, Any]:
+    rows = [
+        {
+            "name": printable(run.name),
+            "key": run.name,
+            "traces": list(run.traces),
+            "versions": run.versions,
+            "has_ranks": bool(run.has_ranks),
+            "step": run.result and run.result.step,
+            "problem": run.problem and printable(run.problem),
+        }
+        for run in runs
+    ]
+    return {"version": hashlib.sha256(json.dumps(rows).encode()).hexdigest(), "runs": rows}
+
+
 def _answer(answers: Answers, kind: Kind, path: Path, options: tuple[Any, ...] = ()) -> Answer:
     try:
         return answers.get(Question.of(kind, path, options))
@@ -238,12 +239,33 @@ def _us(request: wrappers.Request, name: str) -> float:
 
 def _read_in(folder: Path, module: Any) -> Any:
     """What `gpu_memory` or `roofs` reads in a folder of runs, None where there is none, or none that can be read."""
-    path = folder / module.FILE
     try:
-        return None if path.is_symlink() or not path.is_file() else module.read(folder)
+        return module.read(folder) if os.path.lexists(folder / module.FILE) else None
     except (InputError, OSError) as error:
         log.warning("skipped: %s", printable(error))
         return None
+
+
+def _ladder(
+    folder: str, runs: list[tuple[Result, Run]], fit: gpu_memory.Fit | None, measured: roofs.Roofs | None
+) -> dict[str, Any]:
+    """One of the `_ladders`, from the results of one setup and their runs."""
+    run_of = {id(result): run for result, run in runs}
+    ladder = compare.ladder([result for result, _ in runs], {result.step: run.rounds() for result, run in runs})
+    base, notes = ladder.baseline, set(notes_of(ladder))
+    known = measured if measured and measured.setup.matches(base.setup) else None
+    rows = [
+        _row(row, run_of[id(row.result)], fit, notes) | (known.shares(row.result) if known else roofs.NO_SHARES)
+        for row in ladder.rows
+    ]
+    return {
+        "title": printable(f"{folder}: {base.model}, {base.size_label}, {base.data}, on {base.device}"),
+        "baseline": base.step,
+        "rows": rows,
+        "summary": summary(ladder),
+        "intervals": intervals(ladder),
+        "prediction": prediction(ladder, fit) if fit else "",
+    }
 
 
 def _row(row: compare.Row, run: Run, fit: gpu_memory.Fit | None, notes: Collection[str]) -> dict[str, Any]:
@@ -288,12 +310,12 @@ def _app(answer: Route) -> "WSGIApplication":
             return _json(request, {"error": "this page is read-only"}, 405)
         try:
             content = answer(request)
+            return _json(request, content) if isinstance(content, dict) else content
         except InputError as error:
             return _json(request, {"error": printable(error)}, 404)
         except Exception:
             log.exception("the Walkthrough tab failed to answer %s", request.path)
             return _json(request, {"error": "a defect of the page: see TensorBoard's log"}, 500)
-        return _json(request, content) if isinstance(content, dict) else content
 
     return app
 
@@ -350,40 +372,50 @@ def is_allowed(header: str, served: str | None, bind_all: bool, allowed: Iterabl
 
 
 def guarded(app: "WSGIApplication", flags: Any) -> "WSGIApplication":
-    """The same WSGI app; 403 and one line for other Host headers than `is_allowed`. flags: TensorBoard's, or None."""
+    """The same WSGI app, without guessing of types; 403 and one line for what other sites ask.
+
+    Those are Host headers that are not `is_allowed`, and requests by another site's page, but for a link to a page.
+    flags: TensorBoard's, or None.
+    """
     served, bind_all = getattr(flags, "host", None), bool(getattr(flags, "bind_all", False))
 
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Any:
+        def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+            others = [(name, value) for name, value in headers if name.lower() != NOSNIFF[0].lower()]
+            return start_response(status, [*others, NOSNIFF], *exc_info)
+
         header = environ.get("HTTP_HOST", "")
-        if is_allowed(header, served, bind_all, os.environ.get(HOSTS_VARIABLE, "").split(",")):
-            return app(environ, start_response)
-        return _refused(host_of(header), start_response)
+        if not is_allowed(header, served, bind_all, os.environ.get(HOSTS_VARIABLE, "").split(",")):
+            return _refused(_other_name(host_of(header)), start)
+        is_link = environ.get("HTTP_SEC_FETCH_DEST") == "document" and environ.get("PATH_INFO", "").endswith(".html")
+        if environ.get("HTTP_SEC_FETCH_SITE") == "cross-site" and not is_link:
+            return _refused("another site's page asks for this: only TensorBoard's own pages are answered", start)
+        return app(environ, start)
 
     return answer
 
 
-def _refused(host: str, start_response: Callable[..., Any]) -> list[bytes]:
+def _other_name(host: str) -> str:
     name = "".join(letter for letter in host if letter.isascii() and (letter.isalnum() or letter in ".-_"))[:100]
-    text = (
+    return (
         f"TensorBoard serves this machine alone and was asked as {name!r}: open it as localhost, or, where that name "
-        f"is yours (a proxy of Jupyter or Colab), set {HOSTS_VARIABLE}={name} before you start TensorBoard.\n"
-    ).encode()
+        f"is yours (a proxy of Jupyter or Colab), set {HOSTS_VARIABLE}={name} before you start TensorBoard."
+    )
+
+
+def _refused(reason: str, start_response: Callable[..., Any]) -> list[bytes]:
+    text = f"{reason}\n".encode()
     headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text)))]
-    start_response("403 Forbidden", [*headers, ("X-Content-Type-Options", "nosniff")])
+    start_response("403 Forbidden", headers)
     return [text]
 
 
 def download(request: wrappers.Request, path: Path) -> wrappers.Response:
     """The file, chunk by chunk. Raises InputError where it cannot be read, or is a link by now."""
     try:
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        file = os.fdopen(os.open(path, flags), "rb")  # the server closes it
+        file = open_plain(path)  # the server closes it
     except OSError as error:
         raise InputError(f"cannot read {path.name}: {error.strerror}") from error
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        file.close()
-        raise InputError(f"cannot read {path.name}: no plain file")
     gzipped = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     return wrappers.Response(
@@ -391,8 +423,7 @@ def download(request: wrappers.Request, path: Path) -> wrappers.Response:
         content_type="application/gzip" if gzipped else "application/json",
         headers={
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(path.name, errors='replace')}",
-            "Content-Length": str(status.st_size),
-            "X-Content-Type-Options": "nosniff",
+            "Content-Length": str(os.fstat(file.fileno()).st_size),
             "Cache-Control": "no-cache, must-revalidate",
         },
         direct_passthrough=True,
@@ -420,7 +451,7 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
     straggler: its rank or null; verdict: of that rank, else of the slowest; problems: which traces are left out, and
     why; no_waits: why the ranks' waits are not known, "" where they are.
     """
-    paths = of_training(list(run.traces.values()))
+    paths = run.training
     digests = [(path, *_answer(answers, "digest", path)) for path in paths[:MOST_RANKS]]
     if any(state == "reading" for _, state, _ in digests):
         return {"state": "reading", "reading": answers.reading}

@@ -32,7 +32,7 @@ from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
 from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, Question, cache_folder, is_being_written
-from walkthrough.tensorboard.log_folders import REMOTE, folders_below, natural, roots_of
+from walkthrough.tensorboard.log_folders import REMOTE, Status, folders_below, natural, roots_of, well_formed
 from walkthrough.tensorboard.plugin import guarded
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are re
 READERS = min(8, usable_cores())
 BEHIND = 15  # how "nice" children are that read what nobody waits for
 
-Files = Mapping[str, os.stat_result | None]  # those of a folder; no status of a remote one
+Files = Mapping[str, Status | None]  # those of a folder; no status of a remote one
+_Folder = tuple[str, Files, tuple[Question, ...], set[str]]  # its path and files, and what `_profiles_of` says of it
 
 
 def patch() -> None:
@@ -130,7 +131,7 @@ def _load_in_order(plugin: Any) -> None:
         return self.respond_as_json({"failures": self.walkthrough_loading.failures()})
 
     def is_active(self: Any) -> bool:
-        return bool(self.walkthrough_loading.names() or self.walkthrough_loading.failures())
+        return self.walkthrough_loading.has_runs
 
     plugin_trace_route = plugin.trace_route
 
@@ -209,7 +210,8 @@ class Loading:
         program: tuple[str, ...] = PROGRAM,
     ) -> None:
         self._search, self._searched = search, False
-        self._runs: dict[str, _Run] = {}
+        self._seen: dict[str, _Folder] = {}
+        self._runs: dict[str, _Run] = {}  # in natural order
         self._asked: list[str] = []  # the runs that were asked for, the last first
         kept = Kept(cache or cache_folder() / "profiles", DISK_LIMIT, ".profile.gz")
         self.answers = Answers(kept, READERS, BEHIND, local, self._spare, program)
@@ -220,30 +222,47 @@ class Loading:
 
         True where one is being written: it is left out until that has ended.
         """
-        found = {name: (path, *_profiles_of(path, files)) for name, path, files in self._search()}
-        found = {name: folder for name, folder in found.items() if folder[1] or folder[2]}
+        self._seen = {name: self._looked_at(name, path, files) for name, path, files in self._search()}
+        found = {
+            name: (path, wanted, writing)
+            for name, (path, _, wanted, writing) in self._seen.items()
+            if wanted or writing
+        }
         with self._changed:
             self._settle()
             for name in self._runs.keys() - found.keys():
                 del self._runs[name]
             for name, (path, wanted, writing) in found.items():
                 run = self._runs.get(name, _Run(path))
-                before = [question for question in run.wanted if question.file in writing]
+                before = [question for question in run.wanted if question.file in writing] if writing else []
                 run.folder, run.wanted = path, (*wanted, *before)
                 if run.wanted:
                     self._runs[name] = run
-            self.answers.read_ahead(question for _, run in self._in_order() for question in run.wanted)
+            self._runs = dict(sorted(self._runs.items(), key=lambda named: natural(named[0])))
+            self.answers.read_ahead(question for run in self._runs.values() for question in run.wanted)
             self._searched = True
             self._changed.notify_all()
             names = set(self._runs)
         self._profiles.keep_only(names)
         return any(writing for _, _, writing in found.values())
 
+    def _looked_at(self, name: str, path: str, files: Files) -> _Folder:
+        """What is in a folder, as it was found before where nothing has changed."""
+        before = self._seen.get(name)
+        if before and before[:2] == (path, files) and not before[3]:
+            return before
+        return path, files, *_profiles_of(path, files, before[2] if before else ())
+
     def names(self) -> list[str]:
         """The runs that can be asked for, numbers in order: not those of which no trace can be read."""
         with self._changed:
             self._settle()
-            return [name for name, run in self._in_order() if run.shown or not self._is_settled(run)]
+            return [name for name, run in self._runs.items() if run.shown or not self._is_settled(run)]
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether there is a run, or a trace that cannot be read."""
+        return bool(self._runs)
 
     @property
     def loading(self) -> bool:
@@ -256,7 +275,7 @@ class Loading:
         with self._changed:
             return [
                 {"run": printable(name), "file": printable(question.file), "reason": reason}
-                for name, run in self._in_order()
+                for name, run in self._runs.items()
                 for question in run.wanted
                 if (reason := self.answers.failure(question))
             ]
@@ -302,9 +321,6 @@ class Loading:
                     raise NotYet(name)
                 self._changed.wait(left)
 
-    def _in_order(self) -> list[tuple[str, _Run]]:
-        return sorted(self._runs.items(), key=lambda named: natural(named[0]))
-
     def _is_settled(self, run: _Run) -> bool:
         return all(map(self.answers.is_settled, run.wanted))
 
@@ -322,23 +338,26 @@ class Loading:
             return {question.key for run in runs for question in (*run.wanted, *(run.shown or ()))}
 
 
-def _profiles_of(folder: str, files: Files) -> tuple[tuple[Question, ...], set[str]]:
+def _profiles_of(folder: str, files: Files, before: Iterable[Question] = ()) -> tuple[tuple[Question, ...], set[str]]:
     """(a question about each trace in a folder, the names of those that are being written).
 
-    Of a worker with several traces each has a number, in the order of their names: torch-tb-profiler's spans.
+    Of a worker with several traces each has a number, in the order of their names: torch-tb-profiler's spans. before:
+    earlier questions, whose keys need not be computed again.
     """
+    known = {question: question for question in before}
     matches = {file: match.groups() for file in sorted(files) if (match := consts.WORKER_PATTERN.match(file))}
-    writing = {file for file in matches if (status := files[file]) and is_being_written(status.st_mtime_ns)}
+    writing = {file for file in matches if (status := files[file]) and is_being_written(status[1])}
     settled = {file: parts for file, parts in matches.items() if file not in writing}
     spans: defaultdict[str, list[str]] = defaultdict(list)
     for worker, span in settled.values():
         if span is not None:
             spans[worker].append(span)
+    numbers = {worker: {span: at for at, span in enumerate(sorted(set(of)), start=1)} for worker, of in spans.items()}
     questions = []
     for file, (worker, span) in settled.items():
-        number = None if span is None else sorted(spans[worker]).index(span) + 1
-        size, mtime_ns = (status.st_size, status.st_mtime_ns) if (status := files[file]) else (-1, -1)
-        questions.append(Question("profile", io.join(folder, file), size, mtime_ns, (worker, number)))
+        options = (well_formed(worker), None if span is None else numbers[worker][span])
+        question = Question("profile", io.join(folder, file), *(files[file] or (-1, -1)), options)
+        questions.append(known.get(question, question))
     return tuple(questions), writing
 
 

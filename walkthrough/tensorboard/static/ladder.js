@@ -19,7 +19,8 @@ export async function ladder(site) {
           ? note(`Orange: the course's original ladder, on a ${original.device}, one run per step, no interval published.`) : null),
       memory(site, shown), breakdowns(site, shown), wideSection("The steps", ladderTable(site, shown))));
   }
-  const others = withTraces(site).filter((run) => !run.step);
+  const inLadders = new Set(ladders.flatMap(({rows}) => rows.map(({run}) => run)));
+  const others = withTraces(site).filter(({key}) => !inLadders.has(key));
   if (ladders.length && others.length) {
     page.append(h("h1", {}, "Other runs"), runsTable(site, others));
   }

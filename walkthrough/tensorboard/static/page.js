@@ -18,7 +18,7 @@ const SILENT = "TensorBoard does not answer";
 const REFRESH = 4000; // ms until new runs are looked for
 
 let shown = 0; // counts what was shown: an answer for a page that was left is dropped
-let known = ""; // the runs as last shown, to detect new ones
+let known = ""; // the version of the runs as they were last answered, to detect new ones
 let watched = new Map(); // the versions of the traces that the page shows, by run
 let silent = false; // TensorBoard did not answer when it was last asked
 let leave = []; // what to release when another page is shown
@@ -51,23 +51,27 @@ function stay(site, options) {
   remember();
 }
 
-// Whatever the server answers; throws where it does not.
+// What the server answers; throws where it does not, and with its reason where it refuses.
 async function get(route) {
+  let response;
   try {
-    return await fetch(route);
+    response = await fetch(route);
   } catch {
     silent = true;
     throw new Error(SILENT);
   }
+  if (!response.ok) {
+    const {error} = await response.json().catch(() => ({}));
+    throw new Error(error || `TensorBoard answers with an error, ${response.status} ${response.statusText}`);
+  }
+  return response;
 }
 
 async function fetchJson(route, options = {}) {
   const response = await get(`${route}?${new URLSearchParams(options)}`);
-  const answer = await response.json();
-  if (!response.ok) {
-    throw new Error(answer.error || `the server answered ${response.status}`);
-  }
-  return answer;
+  return response.json().catch(() => {
+    throw new Error("TensorBoard's answer is damaged, or of another server");
+  });
 }
 
 // What the server knows of a trace. Asks again while the server is still reading, and shows the progress if `poll` is long.
@@ -120,9 +124,9 @@ async function show(again = false) {
   changed("");
   let content;
   try {
-    const {runs} = await fetchJson("runs");
+    const {version, runs} = await fetchJson("runs");
     site.runs = runs;
-    known = JSON.stringify(runs);
+    known = version;
     offer(runs);
     content = await PAGES[page][1](site);
   } catch (error) {
@@ -170,7 +174,7 @@ async function refresh() {
   const current = shown, wasSilent = silent;
   refresh.asking = true;
   try {
-    const {runs} = await fetchJson("runs");
+    const {version, runs} = await fetchJson("runs", {known}); // null: as before
     silent = false;
     if (current !== shown) {
       return;
@@ -178,12 +182,12 @@ async function refresh() {
     if (document.getElementById("progress").textContent === SILENT) {
       progress("");
     }
-    offer(runs);
-    const isNew = JSON.stringify(runs) !== known;
     const failed = document.querySelector("#view .failed");
-    if ((failed && (isNew || wasSilent)) || (isNew && place().page === "ladder")) {
+    if ((failed && (runs || wasSilent)) || (runs && place().page === "ladder")) {
       show(true);
-    } else if (isNew) {
+    } else if (runs) {
+      known = version;
+      offer(runs);
       changed(difference(runs));
     }
   } catch {

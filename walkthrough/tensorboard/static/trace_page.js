@@ -28,14 +28,6 @@ export async function textOf(blob, most = MOST_BYTES) {
   }
 }
 
-async function read(site, route) {
-  const response = await site.get(route);
-  if (!response.ok) {
-    throw new Error((await response.json()).error || `the server answered ${response.status}`);
-  }
-  return textOf(await response.blob());
-}
-
 // The Timeline's zero in the times of the file, in µs; null where no place is asked for, or the server does not know.
 async function zeroOf(site, run, file, from, to) {
   if (!(to > from)) {
@@ -58,8 +50,8 @@ export async function trace(site) {
   const page = h("div", {class: "trace-page"}, form, h("p", {class: "quiet"}, "In Perfetto: ", ...perfetto(run, file)), waiting);
   page.addEventListener("shown", async () => {
     const [from, to] = [site.options.from, site.options.to].map(Number.parseFloat);
-    const [text, zero] = await Promise.all([
-      valueOrReason(page, read(site, `trace?${traceQuery(run, file)}`)), zeroOf(site, run, file, from, to)]);
+    const download = site.get(`trace?${traceQuery(run, file)}`).then(async (answer) => textOf(await answer.blob()));
+    const [text, zero] = await Promise.all([valueOrReason(page, download), zeroOf(site, run, file, from, to)]);
     waiting.remove();
     if (text === null || !site.alive()) {
       return;

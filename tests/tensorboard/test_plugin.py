@@ -1,7 +1,15 @@
-"""The plugin by itself: which Host headers are answered; what is not said of ranks whose traces are samples."""
+"""The plugin by itself: whom it answers; what fails takes nothing else away; ranks whose traces are samples."""
+
+import os
+from types import SimpleNamespace
 
 import pytest
+from support import make_result, write_run
+from support.trace_builder import two_steps
+from werkzeug import wrappers
+from werkzeug.test import Client
 
+from walkthrough.compare import compare
 from walkthrough.tensorboard import plugin
 from walkthrough.tensorboard.plugin import guarded, host_of, is_allowed
 from walkthrough.trace.steps import ROLES
@@ -57,6 +65,77 @@ def test_a_refusal_holds_no_more_of_the_name_than_a_name_may_have(monkeypatch):
     assert text.count(b"\n") == 1
     monkeypatch.setenv("WALKTHROUGH_HOSTS", "hub.example,proxy")
     assert app({"HTTP_HOST": "proxy:80"}, None) == [b"secret"]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/digest", {}, 200),
+        ("/digest", {"Sec-Fetch-Site": "same-origin"}, 200),
+        ("/digest", {"Sec-Fetch-Site": "none", "Sec-Fetch-Dest": "document"}, 200),
+        ("/digest", {"Sec-Fetch-Site": "cross-site"}, 403),
+        ("/digest", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 403),
+        ("/page.html", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, 403),
+        ("/page.html", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 200),  # a link that was copied
+    ],
+)
+def test_what_the_page_of_another_site_asks_for_is_refused(path, headers, status):
+    app = guarded(wrappers.Response("secret"), None)
+    answer = Client(app).get(path, headers=headers)
+    assert (answer.status_code, "secret" in answer.text) == (status, status == 200)
+    assert answer.headers.get_all("X-Content-Type-Options") == ["nosniff"]
+
+
+def test_an_answer_that_is_no_json_is_an_error_in_json():
+    def fails(request):
+        raise ZeroDivisionError
+
+    for answer in (fails, lambda request: {"speed": float("inf")}):
+        got = Client(plugin.json_app(answer)).get("/")
+        assert (got.status_code, got.json) == (500, {"error": "a defect of the page: see TensorBoard's log"})
+
+
+def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for folder, step in (("good", "00_a"), ("good", "01_b"), ("bad", "00_a"), ("bad", "01_worse")):
+        write_run(tmp_path / folder, make_result(step))
+    write_run(tmp_path / "bad", make_result("02_other", model="another"))
+    ladder = compare.ladder
+
+    def fails(group, rounds):
+        if group[-1].step == "01_worse":
+            raise OverflowError("too large")
+        return ladder(group, rounds)
+
+    monkeypatch.setattr(compare, "ladder", fails)
+    tab = plugin.WalkthroughPlugin(SimpleNamespace(logdir=str(tmp_path), flags=None))
+    try:
+        answer = Client(tab.get_plugin_apps()["/ladders"]).get("/ladders").json
+    finally:
+        tab.answers.close()
+    assert [[row["run"] for row in one["rows"]] for one in answer["ladders"]] == [
+        ["bad/02_other"],
+        ["good/00_a", "good/01_b"],
+    ]
+    assert answer["problems"] == ["bad: 00_a, 01_worse cannot be compared: too large"]
+
+
+def test_the_list_of_runs_is_sent_again_only_where_it_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = two_steps().write(tmp_path / "a.pt.trace.json")
+    tab = plugin.WalkthroughPlugin(SimpleNamespace(logdir=str(tmp_path), flags=None))
+    try:
+        client = Client(tab.get_plugin_apps()["/runs"])
+        first = client.get("/runs").json
+        tab.runs._rescan()
+        assert client.get("/runs", query_string={"known": first["version"]}).json == first | {"runs": None}
+        os.utime(path, (1, 1))
+        tab.runs._rescan()
+        second = client.get("/runs", query_string={"known": first["version"]}).json
+        assert second["version"] != first["version"]
+        assert second["runs"][0]["versions"] != first["runs"][0]["versions"]
+    finally:
+        tab.answers.close()
 
 
 def _of(rank, exposed_us, sampled):

@@ -79,9 +79,9 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         """The WSGI app of each route."""
         data = {"/runs": self._runs, "/ladders": self._ladders, "/ratio": self._ratio, "/trace": self._trace}
         data |= {"/digest": self._digest, "/lanes": self._lanes, "/event": self._event, "/ranks": self._ranks}
-        apps = {route: _app(answer) for route, answer in data.items()}
-        apps |= {route: _app(_file(route, content_type)) for route, content_type in PAGE.items()}
-        apps |= {"/plotly.min.js": _app(_plotly)}
+        apps = {route: json_app(answer) for route, answer in data.items()}
+        apps |= {route: json_app(_file(route, content_type)) for route, content_type in PAGE.items()}
+        apps |= {"/plotly.min.js": json_app(_plotly)}
         return {route: guarded(app, self.flags) for route, app in apps.items()}
 
     def is_active(self) -> bool:
@@ -301,8 +301,8 @@ def _ratio(ratio: statistics.Ratio) -> dict[str, Any]:
     return asdict(ratio) | {"resolved": ratio.resolved, "text": str(ratio)}
 
 
-def _app(answer: Route) -> "WSGIApplication":
-    """A WSGI app of `answer(request)`: a dict is sent as JSON. Refuses POST, never sends a traceback."""
+def json_app(answer: Route) -> "WSGIApplication":
+    """A WSGI app of `answer(request)`, of both tabs: a dict is sent as JSON. Refuses POST, never sends a traceback."""
 
     @wrappers.Request.application
     def app(request: wrappers.Request) -> wrappers.Response:
@@ -314,7 +314,7 @@ def _app(answer: Route) -> "WSGIApplication":
         except InputError as error:
             return _json(request, {"error": printable(error)}, 404)
         except Exception:
-            log.exception("the Walkthrough tab failed to answer %s", request.path)
+            log.exception("no answer to %s", request.path)
             return _json(request, {"error": "a defect of the page: see TensorBoard's log"}, 500)
 
     return app

@@ -150,6 +150,26 @@ def test_gpus_are_compared_by_name_where_both_have_one_and_their_units_are_named
     assert "Two different GPUs" not in page.locator("main").inner_text()
 
 
+def test_an_answer_that_is_no_json_becomes_one_clear_line(tab):
+    answers = [
+        (500, "<html>a proxy's error</html>", "TensorBoard answers with an error, 500"),
+        (
+            500,
+            '{"error": "a defect of the page: see TensorBoard\'s log"}',
+            "a defect of the page: see TensorBoard's log",
+        ),
+        (200, "<html>another server</html>", "TensorBoard's answer is damaged, or of another server"),
+    ]
+    page = tab("ladder")
+    page.wait_for_selector(".plotly .bars")
+    for status, body, text in answers:
+        page.unroute("**/ladders*")
+        page.route("**/ladders*", lambda route, _, status=status, body=body: route.fulfill(status=status, body=body))
+        page.evaluate("document.getElementById('view').dispatchEvent(new Event('again'))")
+        page.wait_for_selector(f"text={text}")
+        assert "Unexpected token" not in page.locator("main").inner_text()
+
+
 def test_compare_takes_another_run_beside_the_first_and_no_other_for_one_that_is_gone(tab):
     page = tab("compare", run="broken")  # the first
     values = [select.input_value() for select in page.locator("select").all()]

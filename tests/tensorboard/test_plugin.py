@@ -1,6 +1,8 @@
 """The plugin by itself: whom it answers; what fails takes nothing else away; ranks whose traces are samples."""
 
+import gzip
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -136,6 +138,21 @@ def test_the_list_of_runs_is_sent_again_only_where_it_has_changed(tmp_path, monk
         assert second["runs"][0]["versions"] != first["runs"][0]["versions"]
     finally:
         tab.answers.close()
+
+
+def test_ranks_with_more_numbers_than_memory_allows_are_left_out_by_name(monkeypatch):
+    files = [Path(f"{name}.pt.trace.json") for name in ("bomb", "fine")]
+    run = SimpleNamespace(training=files)
+    bomb = gzip.compress(b'{"collectives": {' + b" " * 2**20)
+    fine = gzip.compress(
+        b'{"rank": null, "collectives": {}, "partial": false, "sampled": false, "typical": {}, "verdict": ""}'
+    )
+    monkeypatch.setattr(plugin, "RANKS_BYTES", 2**20)
+    monkeypatch.setattr(plugin, "_answer", lambda _, kind, path: ("ready", bomb if path is files[0] else fine))
+    assert plugin.compared(run, None)["problems"] == [
+        "bomb.pt.trace.json is left out: the ranks have too many numbers to compare",
+        "fine.pt.trace.json is left out: it names no rank",
+    ]
 
 
 def _of(rank, exposed_us, sampled):

@@ -2,11 +2,13 @@
 
 import gzip
 import hashlib
+import io
 import ipaddress
 import json
 import logging
 import math
 import os
+import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import asdict
@@ -49,6 +51,7 @@ PAGE = {  # the tab's own files: {route: content type}
 WORKERS = min(4, usable_cores())  # children that read traces
 DISK_LIMIT = 256 * 2**20  # bytes of kept answers
 READ_AHEAD = 40  # runs whose traces are read before the page asks for them
+RANKS_BYTES = 2**27  # of the numbers of all ranks that are compared, as JSON
 A_DAY = 24 * 3600  # s
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
 HOSTS_VARIABLE = "WALKTHROUGH_HOSTS"  # names that are answered besides, with commas; "*": every name
@@ -74,6 +77,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
             {},
         )  # what `_runs` has answered, of which runs
         self.answers = Answers(Kept(cache_folder(), DISK_LIMIT, ".json.gz"), WORKERS)
+        self._comparing = threading.Lock()  # the numbers of a run's ranks are in memory once
 
     def get_plugin_apps(self) -> dict[str, "WSGIApplication"]:
         """The WSGI app of each route."""
@@ -155,7 +159,9 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
 
     def _ranks(self, request: wrappers.Request) -> dict[str, Any]:
         """Argument run. {"state": "ready", …}: see `compared`; "reading" while a rank's trace is read."""
-        return compared(self.runs.run(request.args.get("run", "")), self.answers)
+        run = self.runs.run(request.args.get("run", ""))
+        with self._comparing:
+            return compared(run, self.answers)
 
     def _lanes(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
         """The same for the timeline's lanes, see walkthrough/trace/timeline.py. Arguments first, last: steps."""
@@ -457,12 +463,18 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
         return {"state": "reading", "reading": answers.reading}
     problems = [f"only the newest {MOST_RANKS} of {len(paths)} traces are compared"] if len(paths) > MOST_RANKS else []
     newest: dict[int, tuple[str, _Report]] = {}
+    left = RANKS_BYTES
     for path, state, answer in digests:
         name = printable(path.name)
         if state != "ready" or not isinstance(answer, bytes):
             problems.append(f"{name} is left out: {answer}")
             continue
-        report = _decode(gzip.decompress(answer))
+        text = gzip.GzipFile(fileobj=io.BytesIO(answer)).read(left + 1)
+        if len(text) > left:
+            problems.append(f"{name} is left out: the ranks have too many numbers to compare")
+            continue
+        left -= len(text)
+        report = _decode(text)
         if report.rank is None:
             problems.append(f"{name} is left out: it names no rank")
         elif report.partial:

@@ -135,7 +135,7 @@ def sequences(trace: Trace, steps: Steps) -> dict[str, dict[str, list[float]]]:
             key = f"{trace.names[name][:200]} {stream}"
             result[steps.names[step]].setdefault(key, []).append(round(us, 3))
     whole, seen = {}, 0
-    for name, collectives in result.items():
+    for name, collectives in list(result.items())[:MOST_COLLECTIVES]:
         seen += sum(map(len, collectives.values()))
         if seen > MOST_COLLECTIVES:
             break

@@ -58,7 +58,8 @@ def fill(logdir: Path, runs: int, traces: int) -> None:
         if number % MOST_LINKS == 0:
             whole = logdir.with_name(f"{number}.json")
             whole.write_text(content)
-            os.utime(whole, (time.time() - 3600,) * 2)
+            an_hour_ago = time.time() - 3600
+            os.utime(whole, (an_hour_ago, an_hour_ago))
         path = logdir / f"run{number % runs}" / f"host_{number % runs}.{1_700_000_000_000 + number}.pt.trace.json"
         path.parent.mkdir(exist_ok=True)
         os.link(whole, path)

@@ -10,7 +10,7 @@ from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, 
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import distinct, launching_operators, quantile
+from walkthrough.trace.columns import launching_operators, places, quantile
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import (
     CONVOLUTION,
@@ -411,9 +411,8 @@ def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
     text += " with no kernel beside them"
     callers = Counter[str]()
     operators = launching_operators(trace, copies.call[within])
+    operators = trace.nesting.around(operators, trace.named(trace.operators, lambda name: name.startswith(_AROUND)))
     for operator, length in zip(operators.tolist(), copies.duration[within].tolist(), strict=True):
-        while operator >= 0 and trace.names[trace.operators.name[operator]].startswith(_AROUND):
-            operator = int(trace.nesting.parent[operator])
         if operator >= 0:
             callers[trace.names[trace.operators.name[operator]]] += length
     named = [name for name, length in callers.most_common(2) if length >= 0.2 * copies.duration[within].sum()]
@@ -428,9 +427,8 @@ def recomputation(a: Analysis) -> Finding | None:
     if not forward.any() or not backward.any():
         return None
     again = np.zeros(len(operators), bool)
-    for thread in distinct(operators.thread[backward]).tolist():
-        here = operators.thread == thread
-        again |= forward & here & operators.cover(backward & here).holds(operators.start)
+    for here in places(operators.thread).values():
+        again[here] = forward[here] & operators.cover(here[backward[here]]).holds(operators.start[here])
     if again.sum() < 0.05 * forward.sum():
         return None
     kernels = a.launched_in(operators.cover(again))

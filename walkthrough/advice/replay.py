@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace, distinct, median
+from walkthrough.trace.columns import Spans, Trace, median, places
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.steps import Steps, launching_step
 
@@ -27,6 +27,7 @@ NEAR = 60.0  # µs between the end of what was waited for and the end of the wai
 LONG_CALL = 100.0  # µs: a call that is not said to wait, but does, as a launch into a full queue
 LONG_COPY_CALL = 30.0  # µs: a copy's call that waits for its copy
 TICK = 1.0  # µs: times of old traces are whole µs, so what follows the end of a wait may seem to begin before it
+MAX_STREAMS = 64  # in whose work the end of a wait is looked for, those with the most of it
 RETURN = 5.0  # µs that a call takes when it does not have to wait
 
 
@@ -209,8 +210,10 @@ class Replay:
     def _done_before(self, calls: Spans) -> np.ndarray:
         """The last work of a stream that was launched before each call and ended before it does, -1 for none."""
         latest, ended = np.full(len(calls), -1), np.full(len(calls), -np.inf)
-        for stream in distinct(self._stream[self._has_call]).tolist():
-            work = np.flatnonzero((self._stream == stream) & self._has_call)
+        called = np.flatnonzero(self._has_call)
+        streams = sorted(places(self._stream[called]).values(), key=len, reverse=True)
+        for of_stream in streams[:MAX_STREAMS]:
+            work = called[of_stream]
             launched = np.maximum.accumulate(self._call_start[work])  # two threads' calls may cross
             last = np.searchsorted(launched, calls.start) - 1
             end = np.where(last >= 0, self._end[work[last]], np.inf)

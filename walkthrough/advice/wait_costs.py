@@ -13,7 +13,7 @@ from walkthrough.advice.input_costs import calls_of_copies
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import distinct
+from walkthrough.trace.columns import MAX_DEPTH, Nesting, Spans, distinct, places
 from walkthrough.trace.communication import Communication, exposed_on_cpu
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from walkthrough.trace.intervals import Cover
@@ -166,22 +166,21 @@ def long_host_wait(a: Analysis) -> Finding | None:
     cause = CAUSES[int(gpu.by_gap[:, gaps].sum(axis=1).argmax())] if len(gaps) else ""
     if cause not in ("launch", "other") or length < LONG * steps.duration.sum():
         return None
-    operators, annotations = trace.operators, trace.annotations
-    around = trace.named(operators, lambda name: is_mark(name) or _WRAPPER.match(name))
-    outermost = ~around & ((trace.nesting.parent < 0) | np.append(around, False)[trace.nesting.parent])
-    ranges = ~trace.named(annotations, is_step)
+    operators = trace.operators
+    wrapper = trace.named(operators, lambda name: is_mark(name) or _WRAPPER.match(name))
+    outermost = ~wrapper & ((trace.nesting.parent < 0) | np.append(wrapper, False)[trace.nesting.parent])
     kernels = trace.kernels.where(trace.kernels.device == gpu.device)
     call = np.append(kernels.call, -1)[np.searchsorted(kernels.start, gpu.end[gaps])]
     known = call >= 0
     threads = trace.runtime.thread[call[known]]
-    times, inside = np.zeros(len(trace.names)), Counter[str]()
-    for begin, end, thread in zip(begins[known].tolist(), ends[known].tolist(), threads.tolist(), strict=True):
-        running = operators.where(outermost & (operators.thread == thread))
-        times += np.bincount(running.name, running.us_within(begin, end), len(times))
-        around_it = annotations.where(ranges & (annotations.thread == thread))
-        around_it = around_it.where(around_it.us_within(begin, end) >= 0.9 * (end - begin))
-        if len(around_it):
-            inside[trace.names[around_it.name[around_it.duration.argmin()]]] += 1
+    begin, end, times = begins[known], ends[known], np.zeros(len(trace.names))
+    by_thread = places(np.where(outermost, operators.thread, -1))
+    for thread, here in places(threads).items():
+        running = operators.where(by_thread.get(thread, []))
+        waiting = Cover(begin[here], end[here]).within(running.start, running.end)
+        times += np.bincount(running.name, waiting, len(times))
+    around = _around(trace.annotations.where(~trace.named(trace.annotations, is_step)), threads, begin, end)
+    inside = Counter(trace.names[number] for number in around.tolist())
     if times.sum() < length / 2:
         return None
     order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS]
@@ -205,6 +204,20 @@ def long_host_wait(a: Analysis) -> Finding | None:
         do,
         when=Cover(begins, ends),
     )
+
+
+def _around(ranges: Spans, thread: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The names of the innermost ranges that hold nine tenths of each interval on its thread, where there is one."""
+    nesting = Nesting(ranges)
+    at = nesting.innermost(thread, (start + end) / 2)
+    for _ in range(MAX_DEPTH):
+        known = np.flatnonzero(at >= 0)
+        held = np.minimum(ranges.end[at[known]], end[known]) - np.maximum(ranges.start[at[known]], start[known])
+        short = known[held < 0.9 * (end - start)[known]]
+        at[short] = nesting.parent[at[short]]
+        if not len(short):
+            break
+    return ranges.name[at[at >= 0]]
 
 
 def _longest_gaps(a: Analysis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

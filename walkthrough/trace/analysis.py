@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from walkthrough.trace import communication, idle, kernels, memory, operators, outliers, reader, steps
 from walkthrough.trace.chrome_trace import Chunks
-from walkthrough.trace.columns import Trace, distinct, graph_launched, launched_in, launching_operators
+from walkthrough.trace.columns import Trace, distinct, graph_launched, launched_in, launching_operators, places
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import KINDS
 from walkthrough.trace.operators import COMPILED
@@ -353,9 +353,9 @@ def _captures(trace: Trace) -> Cover:
     runtime = trace.runtime
     begins = runtime.where(trace.named(runtime, lambda name: "BeginCapture" in name))
     ends = runtime.where(trace.named(runtime, lambda name: "EndCapture" in name))
-    start, end = [], []
-    for thread in distinct(begins.thread).tolist():
-        opened, closed = begins.start[begins.thread == thread], ends.end[ends.thread == thread]
+    start, end, ending = [], [], places(ends.thread)
+    for thread, here in places(begins.thread).items():
+        opened, closed = begins.start[here], ends.end[ending.get(thread, [])]
         following = np.searchsorted(closed, opened)
         start.append(opened[following < len(closed)])
         end.append(closed[following[following < len(closed)]])

@@ -33,6 +33,15 @@ def distinct(values: np.ndarray) -> np.ndarray:
     return np.unique(values, return_counts=True)[0]  # with counts, it does not look for masks
 
 
+def places(values: np.ndarray) -> dict[Any, np.ndarray]:
+    """{value: the indices at which it stands, in order}, sorted by value; one NaN."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero((ordered[1:] != ordered[:-1]) & (ordered[:-1] == ordered[:-1])) + 1  # NaN are last
+    parts = np.split(order, first) if len(order) else []
+    return {values[part[0]].item(): part for part in parts}
+
+
 MAX_GPUS = 64  # of one machine, as in the plugin
 
 if TYPE_CHECKING:  # their modules import this one
@@ -285,6 +294,13 @@ class Nesting:
             stack.append(index)
         return parent
 
+    @cached_property
+    def _begun(self) -> tuple[np.ndarray, np.ndarray]:
+        """All starts, sorted; and for each of `order` one number of its thread and of how many start before it."""
+        starts = np.sort(self.operators.start)
+        begun = self.operators.thread * (len(starts) + 1) + np.searchsorted(starts, self.operators.start)
+        return starts, begun[self.order]
+
     def own_time(self) -> np.ndarray:
         """µs of each operator without the operators inside it, float64 [operators]."""
         own, inner = self.operators.duration.copy(), self.parent >= 0
@@ -293,16 +309,12 @@ class Nesting:
 
     def innermost(self, thread: np.ndarray, time: np.ndarray) -> np.ndarray:
         """Index of the innermost operator on each thread at each time, -1 where none runs. Arrays of equal length."""
-        result = np.full(len(time), -1)
-        for number in distinct(thread).tolist():
-            if number + 1 >= len(self._first):
-                continue
-            low, high = self._first[number], self._first[number + 1]
-            here = self.order[low:high]
-            queries = np.flatnonzero(thread == number)
-            at = np.searchsorted(self.operators.start[here], time[queries], "right") - 1
-            if len(here):
-                result[queries] = np.where(at >= 0, here[at], -1)
+        if not len(self.order):
+            return np.full(len(time), -1)
+        starts, begun = self._begun
+        at = np.searchsorted(begun, thread * (len(starts) + 1) + np.searchsorted(starts, time, "right")) - 1
+        result = self.order[at]
+        result = np.where((at >= 0) & (self.operators.thread[result] == thread), result, -1)
         ended = np.flatnonzero(result >= 0)  # operators that began before that time, but may have ended before it too
         for _ in range(MAX_DEPTH):
             ended = ended[self.operators.end[result[ended]] <= time[ended]]
@@ -311,12 +323,19 @@ class Nesting:
         result[ended] = -1
         return result
 
+    def around(self, inner: np.ndarray, passed: np.ndarray) -> np.ndarray:
+        """Of each operator (-1 for none) itself or the first around it that is not `passed` (a mask), or -1."""
+        upwards = np.append(np.where(passed, self.parent, np.arange(len(passed))), -1)
+        while (upwards[upwards] != upwards).any():  # twice as far each time
+            upwards = upwards[upwards]
+        return upwards[inner]
+
     def innermost_during(self, thread: int, cover: Cover) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which operator is innermost on one thread, and when, during `cover`: (index, start, end), sorted by start.
 
         One operator may have several rows; there is none for the times in which no operator runs.
         """
-        own = self.operators.thread == thread
+        own = self.order[self._first[thread] : self._first[thread + 1]]
         edges = [self.operators.start[own], self.operators.end[own], cover.start, cover.end]
         times = distinct(np.concatenate(edges))  # between two of them the innermost one does not change
         low, high = times[:-1], times[1:]

@@ -127,10 +127,10 @@ def tensor_cores(
     time = kernels.duration
 
     share, unknown = {}, {}
-    for device in distinct(kernels.device[np.isfinite(kernels.device)]).tolist():
+    for device in gpu_ids(trace):
         here = counted & (kernels.device == device)
-        total, unknown[int(device)] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
-        share[int(device)] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
+        total, unknown[device] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
+        share[device] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
     if not (launched | graphed).any():
         return TensorCores(share, unknown, None, none, none, none)

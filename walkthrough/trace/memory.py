@@ -141,10 +141,9 @@ def _by_operator(trace: Trace, index: np.ndarray) -> dict[str, int]:
     if not len(blocks):
         return {}
     innermost = trace.nesting.innermost(events.thread[blocks], events.time[blocks])
+    callers = trace.nesting.around(innermost, trace.named(trace.operators, _ALLOCATES.match))
     totals = {}
-    for operator, size in zip(innermost.tolist(), events.allocation[blocks].tolist(), strict=True):
-        while operator >= 0 and _ALLOCATES.match(trace.names[trace.operators.name[operator]]):
-            operator = trace.nesting.parent[operator]
+    for operator, size in zip(callers.tolist(), events.allocation[blocks].tolist(), strict=True):
         name = trace.names[trace.operators.name[operator]] if operator >= 0 else "outside of any operator"
         totals[name] = totals.get(name, 0) + int(size)
     return dict(sorted(totals.items(), key=lambda item: -item[1]))

@@ -92,6 +92,7 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     excess, usual_us = _excess(steps), float(median(steps.duration[_usual(steps)]))
     loading = _loads(trace).cover()
     usual_wait_us = float(median(loading.within(steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
+    waits_us, by_workers = first_batches(trace, steps.cpu_start, steps.cpu_end)
     found = []
     for index in np.flatnonzero(outlying).tolist():
         role = int(excess[:, index].argmax())
@@ -101,8 +102,7 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
             steps.names[index], us, us - usual_us, ROLES[role], float(excess[role, index]), gap_us, cause, reasons
         )
         if NEW_EPOCH in reasons:
-            us, by_workers = first_batch(trace, float(steps.cpu_start[index]), float(steps.cpu_end[index]))
-            workers = _workers(trace) if by_workers else ""
+            us, workers = float(waits_us[index]), _workers(trace) if by_workers[index] else ""
             outlier = replace(outlier, wait_us=us, usual_wait_us=usual_wait_us, workers=workers)
         found.append(outlier)
     return found
@@ -138,10 +138,11 @@ def _longest_gap(idle: Sequence[Idle], start: float, end: float) -> tuple[float,
     """The longest time inside [start, end) in which one of the GPUs ran no kernel, µs, and its main cause."""
     longest, cause = 0.0, ""
     for gpu in idle:
-        length = np.minimum(gpu.end, end) - np.maximum(gpu.start, start)
-        gap = int(length.argmax()) if len(length) else -1
-        if gap >= 0 and length[gap] > longest:
-            longest, cause = float(length[gap]), CAUSES[int(gpu.by_gap[:, gap].argmax())]
+        first, stop = np.searchsorted(gpu.end, start, "right"), np.searchsorted(gpu.start, end)
+        length = np.minimum(gpu.end[first:stop], end) - np.maximum(gpu.start[first:stop], start)
+        if length.max(initial=0.0) > longest:
+            gap = int(length.argmax())
+            longest, cause = float(length[gap]), CAUSES[int(gpu.by_gap[:, first + gap].argmax())]
     return longest, cause
 
 
@@ -160,35 +161,37 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
     longer = np.flatnonzero(duration - usual > UNEXPLAINED * usual).tolist()
     evaluates = _evaluates(trace, start, end) if longer else []
     begins_epoch = _begins_epoch(trace, start, end) if longer else []
+    saving_us = trace.python.cover(trace.named(trace.python, _SAVING.search)).within(start, end)  # with stacks only
+    waits_us, by_workers = first_batches(trace, start, end)
     for index in longer:
         excess = float(duration[index]) - usual
-        if _saving_us(trace, float(start[index]), float(end[index])) >= EXPLAINED * excess:
+        if saving_us[index] >= EXPLAINED * excess:
             found[index].add(CHECKPOINT)
         if evaluates[index]:
             found[index].add(EVALUATION)
-        if begins_epoch[index] and not found[index]:
-            us, by_workers = first_batch(trace, float(start[index]), float(end[index]))
-            if by_workers or us >= EXPLAINED * excess:
-                found[index].add(NEW_EPOCH)
+        if begins_epoch[index] and not found[index] and (by_workers[index] or waits_us[index] >= EXPLAINED * excess):
+            found[index].add(NEW_EPOCH)
     reasons = [tuple(reason for reason in REASONS if reason in step) for step in found]
     return replace(steps, reasons=reasons)
 
 
-def first_batch(trace: Trace, start: float, end: float) -> tuple[float, bool]:
-    """The longest wait for a batch in [start, end), µs; and whether worker processes load.
+def first_batches(trace: Trace, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The longest wait for a batch in each of the intervals [start, end), in order, µs; and whether processes load it.
 
     Two waits with nothing computed between them are one: a new epoch's is from the call that finds the last one's end
     to the end of the call that returns the first batch. The time between them starts the worker processes.
     """
     waits = _loads(trace)
-    waits = waits.where((waits.start >= start) & (waits.start < end))
-    if not len(waits):
-        return 0.0, False
-    workers = trace.has_name(lambda name: "MultiProcessing" in name, waits)
+    step = np.searchsorted(start, waits.start, "right") - 1
+    waits, step = waits.where(inside := (step >= 0) & (waits.start < end[step])), step[inside]
+    longest, by_workers = np.zeros(len(start)), np.zeros(len(start), bool)
+    np.maximum.at(longest, step, waits.duration)
+    by_workers[step[trace.named(waits, lambda name: "MultiProcessing" in name)]] = True
     computing = np.sort(trace.operators.start[trace.named(trace.operators, _computes)])
     between = np.searchsorted(computing, waits.start[1:]) > np.searchsorted(computing, waits.end[:-1])
-    joined = np.where(between, 0.0, waits.end[1:] - waits.start[:-1])
-    return float(max(waits.duration.max(), joined.max(initial=0.0))), workers
+    one = ~between & (step[1:] == step[:-1])
+    np.maximum.at(longest, step[1:][one], (waits.end[1:] - waits.start[:-1])[one])
+    return longest, by_workers
 
 
 def _loads(trace: Trace) -> Spans:
@@ -232,8 +235,3 @@ def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
         return forward >= usual * more
     batches = _counts(_loads(trace).start, start, end)
     return batches >= max(_lower_median(batches), 1.0) * more + 1
-
-
-def _saving_us(trace: Trace, start: float, end: float) -> float:
-    """µs inside [start, end) in which torch saves a file; needs a trace with stacks."""
-    return float(trace.python.cover(trace.named(trace.python, _SAVING.search)).within(start, end))

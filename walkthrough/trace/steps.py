@@ -10,6 +10,7 @@ from msgspec import Struct
 from walkthrough.trace.columns import Spans, Trace, joined, median
 from walkthrough.trace.intervals import Cover, shares
 
+MAX_SERIES = 16  # of marks that overlap: no program is profiled by so many profilers at once
 ROUNDING = 0.05  # of the shorter of two marks: they follow one another although they overlap by so much
 
 
@@ -63,8 +64,11 @@ def step_marks(trace: Trace) -> Marks:
         trace.warnings.append(f"{len(threads)} threads mark steps: those with the most marks are used")
         mask &= thread == threads[np.argmax(count)]
     whole = bool((mask & finished).any())
-    for number in name[mask & ~finished & whole].tolist():
-        trace.warnings.append(f"{trace.names[number]} was not over when the profiler stopped: it is left out")
+    open_marks = name[mask & ~finished & whole].tolist()
+    if open_marks:
+        one, more = trace.names[open_marks[0]], len(open_marks) - 1
+        left_out = f"{one} was not over when the profiler stopped: it is left out"
+        trace.warnings.append(left_out + (f", and so are {more} more" if more else ""))
         mask &= finished
     rows = sorted(set(zip(start[mask].tolist(), end[mask].tolist(), name[mask].tolist(), strict=True)))
     used = _one_series([(begin, stop, trace.names[number].split("#", 1)[1]) for begin, stop, number in rows])
@@ -98,7 +102,7 @@ def _one_series(rows: list[tuple[float, float, str]]) -> list[tuple[float, float
         possible = [before for before in series if not _overlap(before[-1], row)]
         if possible:
             max(possible, key=lambda before: (_follows(before[-1][2], row[2]), before[-1][1])).append(row)
-        else:
+        elif len(series) < MAX_SERIES:
             series.append([row])
     return max(series, key=len)
 

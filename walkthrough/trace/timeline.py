@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import Spans, Trace, distinct, joined, launching_operators
+from walkthrough.trace.columns import MAX_GPUS, Spans, Trace, distinct, joined, launching_operators, places
 from walkthrough.trace.idle import CAUSES, gap_facts
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import is_collective, is_collective_mark
@@ -49,10 +49,6 @@ class Events(Struct, frozen=True):
     def where(self, mask: np.ndarray) -> "Events":
         """The events that a boolean mask or an index array selects."""
         return Events(self.kind, self.spans.where(mask), self.table[mask], self.row[mask])
-
-    def of_thread(self, thread: int) -> "Events":
-        """The events of one thread or stream."""
-        return self.where(self.spans.thread == thread)
 
     def within(self, begin: float, end: float) -> "Events":
         """The events that overlap [begin, end)."""
@@ -257,14 +253,14 @@ def _device_lanes(
     """Adds the names of causes to `names`."""
     trace, rows, streams = analysis.trace, [], stream_names(analysis.trace)
     waits = {gpu.device: gpu for gpu in analysis.idle}
-    devices = distinct(np.concatenate([np.array(list(waits), np.float64), *(part.spans.device for part in parts)]))
-    watched = [thread for thread, name in threads.items() if name == MAIN or name.startswith(AUTOGRAD)]
+    place = {thread: number for number, thread in enumerate(streams)}
+    by_device = [places(np.nan_to_num(part.spans.device, nan=-1.0)) for part in parts]
+    watched = [thread for thread, name in threads.items() if name == MAIN or name.startswith(AUTOGRAD)][: MAX_GPUS + 1]
     names_of_causes = len(names)
     names += CAUSES
-    for device in devices.tolist():
-        on = [np.isnan(part.spans.device) if np.isnan(device) else part.spans.device == device for part in parts]
-        here = [part.where(mask) for part, mask in zip(parts, on, strict=True)]
-        number = int(device) if np.isfinite(device) else -1
+    for device in sorted({*waits, *(device for found in by_device for device in found)}):
+        here = [part.where(at[device]) for part, at in zip(parts, by_device, strict=True) if device in at]
+        number = int(device)
         group = f"GPU {number}" if number >= 0 else "GPU"
         if number in waits and len(waits[number].start):
             idle = waits[number]
@@ -275,17 +271,18 @@ def _device_lanes(
             lane.facts = gap_facts(trace, idle, gaps, watched)
             rows.append(lane)
         for kind in ("kernel", "copy"):
-            of_kind = [part for part in here if part.kind == kind and len(part)]
+            of_kind = [part for part in here if part.kind == kind]
             if not of_kind:
                 continue
             both = _joined(of_kind)
-            for thread, label in streams.items():
-                process, stream = trace.threads[thread]
+            by_stream = places(both.spans.thread)
+            for thread in sorted(by_stream, key=place.__getitem__):
+                (process, stream), label = trace.threads[thread], streams[thread]
                 plain = label.split(" (")[0]
                 name = label if kind == "kernel" or label.endswith("(copies)") else f"{plain} (copies)"
                 identity = f"{kind} {number} {stream.removeprefix('stream ').strip()}"
                 title = f"process {process}, {plain}"
-                rows.append(_lane(identity, name, title, group, thread, both.of_thread(thread)))
+                rows.append(_lane(identity, name, title, group, thread, both.where(by_stream[thread])))
     return rows
 
 
@@ -293,10 +290,12 @@ def _cpu_lanes(trace: Trace, parts: Sequence[Events], threads: dict[int, str]) -
     used = distinct(np.concatenate([np.empty(0, np.int64), *(part.spans.thread for part in parts)])).tolist()
     titles = {thread: "process {}, thread {}".format(*trace.threads[thread]) for thread in {*threads, *used}}
     by_kind = {kind: _joined(own) for kind in ON_CPU if (own := [part for part in parts if part.kind == kind])}
+    by_thread = {kind: places(own.spans.thread) for kind, own in by_kind.items()}
     return [
-        _lane(f"{kind} {name}", name + ON_CPU[kind], titles[thread], name, thread, own.of_thread(thread))
+        _lane(f"{kind} {name}", name + ON_CPU[kind], titles[thread], name, thread, own.where(by_thread[kind][thread]))
         for thread, name in (threads | {thread: titles[thread] for thread in used if thread not in threads}).items()
         for kind, own in by_kind.items()
+        if thread in by_thread[kind]
     ]
 
 
@@ -395,12 +394,14 @@ def stream_names(trace: Trace) -> dict[int, str]:
     numbers = {thread: re.search(r"\d+", trace.threads[thread][1]) for thread in threads}
     order = {thread: float(number[0]) if number else np.inf for thread, number in numbers.items()}
     names = {}
+    thread, duration, most = trace.kernels.thread, trace.kernels.duration, len(trace.threads)
+    count, us = np.bincount(thread, minlength=most), np.bincount(thread, duration, most)
+    collectives_us = np.bincount(thread, duration * collective, most)
     for thread in sorted(threads, key=lambda thread: (order[thread], thread)):
-        of_stream = trace.kernels.thread == thread
         name = f"stream {trace.threads[thread][1].removeprefix('stream ').strip()}"
-        if not of_stream.any():
+        if not count[thread]:
             name += " (copies)"
-        elif trace.kernels.duration[of_stream & collective].sum() > trace.kernels.duration[of_stream].sum() / 2:
+        elif collectives_us[thread] > us[thread] / 2:
             name += f" ({library})"
         names[thread] = name
     return names
@@ -450,6 +451,8 @@ def _sent(trace: Trace, rows: Sequence[Lane], names: Sequence[str], begin: float
             mine = row.events.table == TABLES.index(table)
             of_row[row.events.row[mine]] = count + np.flatnonzero(mine)
         count += len(row.events)
+    called_by = launching_operators(trace, np.arange(len(trace.runtime)))
+    numbers["operators"] = np.append(numbers["operators"][called_by], -1)  # of the operator that made each call
     used = np.unique(np.concatenate([np.empty(0, np.int64), *(row.events.spans.name for row in rows)]))
     return {
         "names": [names[number] for number in used.tolist()],
@@ -483,7 +486,7 @@ def _as_json(
         answer["correlation"] = spans.correlation.tolist()
     if kind in ("kernel", "copy"):
         answer["launch"] = numbers["runtime"][spans.call].tolist()
-        answer["operator"] = numbers["operators"][launching_operators(trace, spans.call)].tolist()
+        answer["operator"] = numbers["operators"][spans.call].tolist()
     return answer
 
 

@@ -4,11 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from walkthrough.results.result import Meta, Positive, Result, Setup, read_json, typed
+from walkthrough.results.result import Amount, Meta, Positive, Result, Setup, read_json, typed
 
 FILE = "limit.json"
 SCHEMA = 4  # the first that counts the least bytes of a step
-Amount = Annotated[float, Meta(ge=0, le=1e18)]
 SIXTEEN_BITS = ("float16", "bfloat16")
 
 

@@ -87,8 +87,9 @@ def _print_ladder(
         for row in rows_of(ladder, missing)
     ]
     to.print(
-        f"\n[bold]{escape(base.model)}[/], {base.data_label}, {base.size_label}, on [bold]{escape(base.device)}[/] "
-        f"({base.environment.cores} CPU cores), torch {escape(base.environment.torch)}\n"
+        f"\n[bold]{escape(printable(base.model))}[/], {escape(printable(base.data_label))}, {base.size_label}, on "
+        f"[bold]{escape(printable(base.device))}[/] ({base.environment.cores} CPU cores), "
+        f"torch {escape(printable(base.environment.torch))}\n"
     )
     for table in _tables(names, [[by_name[name] for name in group] for group in groups], to):
         to.print(table)
@@ -103,11 +104,11 @@ def _print_ladder(
             )
         )
     if not is_first_step(base):
-        to.print(Text(f"No run of 00_baseline is here: everything is relative to {base.step}.", "yellow"))
+        to.print(Text(f"No run of 00_baseline is here: everything is relative to {printable(base.step)}.", "yellow"))
     for note in everywhere:
-        to.print(Text(f"All: {note}.", "yellow"))
+        to.print(Text(f"All: {printable(note)}.", "yellow"))
     for number, note in enumerate(numbered, start=1):
-        to.print(Text(f"[{number}] {note}", "yellow"))
+        to.print(Text(f"[{number}] {printable(note)}", "yellow"))
     for not_run in missing:
         to.print(Text(f"{printable(not_run)}.", "yellow"))
     to.print(Text(_legend(ladder, groups, limit, matrix_units(used)), "dim"))
@@ -166,4 +167,4 @@ def _table(names: Sequence[Text], group: Iterable[Column]) -> Table:
 def _marked(result: Result, numbered: Sequence[str]) -> Text:
     """A step's name with the numbers of its notes."""
     marks = ",".join(str(number) for number, note in enumerate(numbered, start=1) if note in result.notes)
-    return Text.assemble(result.step, (f" [{marks}]" if marks else "", "dim"))
+    return Text.assemble(printable(result.step), (f" [{marks}]" if marks else "", "dim"))

@@ -39,9 +39,11 @@ NO_KERNELS = (  # in the notes of a run on a GPU
 MAX_JSON = 2**24  # bytes of a JSON file that is read
 
 T = TypeVar("T")
-Positive = Annotated[float, Meta(gt=0)]
-PositiveInt = Annotated[int, Meta(gt=0)]
-Size = Annotated[int, Meta(ge=0)]
+# Far beyond what any machine does, and near enough that no sum, square or ratio of them overflows.
+Amount = Annotated[float, Meta(ge=0, le=1e18)]
+Positive = Annotated[float, Meta(ge=1e-9, le=1e18)]
+PositiveInt = Annotated[int, Meta(gt=0, le=2**53)]
+Size = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True)
@@ -49,24 +51,24 @@ class Throughput:
     """Samples (images) per second: the median window, and all windows in order."""
 
     median: Positive
-    windows: Annotated[list[Positive], Meta(min_length=1)]
+    windows: Annotated[list[Positive], Meta(min_length=1, max_length=100_000)]
 
 
 @dataclass(frozen=True)
 class StepTime:
     """Milliseconds per training step over all timed windows: median, 10th and 90th percentile."""
 
-    median: float
-    p10: float
-    p90: float
+    median: Amount
+    p10: Amount
+    p90: Amount
 
 
 @dataclass(frozen=True)
 class PeakMemory:
     """Bytes, of rank 0, over the windows. GPU: `device.gpu_peak_bytes`. CPU: `run.tracing.cpu_peak_bytes`."""
 
-    allocated: int
-    reserved: int | None
+    allocated: Size
+    reserved: Size | None
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,13 @@ class GpuClocks:
     power_limit_watts. temperature: degrees Celsius. slowed_by: why the clock was lowered, "power limit" say.
     """
 
-    samples: int
-    sm_mhz: float | None
-    sm_mhz_lowest: float | None
-    sm_mhz_limit: float | None
-    power_watts: float | None
-    power_limit_watts: float | None
-    temperature: float | None
+    samples: Size
+    sm_mhz: Amount | None
+    sm_mhz_lowest: Amount | None
+    sm_mhz_limit: Amount | None
+    power_watts: Amount | None
+    power_limit_watts: Amount | None
+    temperature: Amount | None
     slowed_by: list[str]
 
 
@@ -136,15 +138,15 @@ class Result:
     image_size: Size
     batch_size: PositiveInt
     precision: str
-    workers: int
+    workers: Size
     pin_memory: bool
-    world_size: int
+    world_size: PositiveInt
     samples_per_second: Throughput
     tokens_per_second: Throughput | None = None
     first_step_seconds: Positive
     step_ms: StepTime
     peak_memory_bytes: PeakMemory
-    batch_bytes: int
+    batch_bytes: Size
     gpu_clocks: GpuClocks | None = None
     trace: str
     needs: str | None = None
@@ -273,6 +275,8 @@ def read_json(path: str | Path) -> dict[str, Any]:
         if len(text) > MAX_JSON:
             raise InputError(f"{path} is larger than {MAX_JSON >> 20} MiB: nothing that this project writes is")
         value = json.loads(text.decode(), parse_float=finite, parse_constant=finite)
+        if b"\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()  # half a pair of letters can be neither printed nor sent
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

@@ -352,12 +352,15 @@ def _last_between(text: bytes | bytearray, end: int) -> re.Match[bytes] | None:
 
 
 _CONTROL = bytes(32 if code < 32 else code for code in range(256))  # control characters become spaces
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)", re.DOTALL)
 _LITERAL = re.compile(rb"(?<=[:\[,\s])[+-]?(?:NaN|nan|Infinity|inf|N/A)(?:\(ind\))?(?=[\s,\]}])")
 
 
 def clean(text: bytes | bytearray) -> bytes:
-    """The text as valid JSON: valid UTF-8, no control characters, `null` for NaN, inf and N/A."""
+    """The text as valid JSON: valid UTF-8, no control characters or half pairs, `null` for NaN, inf and N/A."""
     text = text.decode("utf-8", "replace").encode().translate(_CONTROL)
+    if b"\\u" in text:
+        text = _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], text)
     parts, begin, quotes = [], 0, 0
     for match in _LITERAL.finditer(text):
         before = text[begin : match.start()]

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from walkthrough.results.errors import InputError, printable
-from walkthrough.trace.chrome_trace import Args, Chunks, Event, Number
+from walkthrough.trace.chrome_trace import Args, Chunks, Event, Number, clean
 from walkthrough.trace.chrome_trace import events as events_of_trace
 from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of, median
 
@@ -43,6 +43,8 @@ ACCELERATORS = {"mtia_ccp_events": "MTIA", "mtia_insight": "MTIA", "hpu_op": "HP
 # Operators whose inputs' shapes and types are kept.
 SHAPED = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"}
 MAX_NAME = 10_000  # letters, twice the longest name in public traces: each is compared with many expressions
+MAX_THREAD_NAME = 200  # letters: the system's own have 15, and the profiler adds the number
+MAX_RANK = 2**31
 MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
 
 NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
@@ -270,7 +272,7 @@ def _id(value: Number) -> int:
 def _thread_name(raw: msgspec.Raw) -> str:
     """A text as JSON; "" for anything else."""
     try:
-        return msgspec.json.decode(raw, type=str) if raw else ""
+        return msgspec.json.decode(clean(bytes(raw)), type=str)[:MAX_THREAD_NAME] if raw else ""
     except msgspec.DecodeError:
         return ""
 
@@ -301,7 +303,7 @@ def _properties(header: dict[str, object]) -> dict[int, dict[str, Any]]:
 def _rank(header: dict[str, object]) -> int | None:
     info = header.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if isinstance(rank, int) and not isinstance(rank, bool) else None
+    return rank if type(rank) is int and 0 <= rank < MAX_RANK else None
 
 
 NEW_EPOCH, EVALUATION, CHECKPOINT = "new epoch", "evaluation", "checkpoint"
@@ -453,7 +455,7 @@ def event(
     if found is None:
         raise InputError(f"{chunks.path.name} holds no event {printable(name, 100)} at that time")
     try:
-        args = msgspec.json.decode(cast(msgspec.Raw, found.args))
+        args = msgspec.json.decode(clean(bytes(cast(msgspec.Raw, found.args))))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # nothing, or damaged
         return {}
     facts: dict[str, str | float] = {}

@@ -11,6 +11,7 @@ from walkthrough.trace.columns import Spans, Trace, joined, median
 from walkthrough.trace.intervals import Cover, shares
 
 MAX_SERIES = 16  # of marks that overlap: no program is profiled by so many profilers at once
+MAX_DIGITS = 20  # of a step's number; Python refuses to read some thousands of them
 ROUNDING = 0.05  # of the shorter of two marks: they follow one another although they overlap by so much
 
 
@@ -113,7 +114,8 @@ def _overlap(before: tuple[float, float, str], after: tuple[float, float, str]) 
 
 
 def _follows(before: str, after: str) -> bool:
-    return before.isdecimal() and after.isdecimal() and int(after) == int(before) + 1
+    numbers = before.isdecimal() and after.isdecimal() and max(len(before), len(after)) < MAX_DIGITS
+    return numbers and int(after) == int(before) + 1
 
 
 ROLES = ("kernel", "memcpy", "memset", "communication", "runtime", "dataloader", "cpu_exec", "other")

@@ -143,7 +143,7 @@ def test_traces_of_other_names_are_found_beside_a_result(tmp_path):
     write_run(tmp_path, make_result())
     folder = tmp_path / "00_baseline"
     two_steps().write(folder / "trace_rank_0.json.gz")
-    assert explain.trace_at(folder).name == "trace_rank_0.json.gz"
+    assert explain.traces_at(folder)[0].name == "trace_rank_0.json.gz"
 
 
 def test_before_and_after_show_what_changed(run, tmp_path):
@@ -536,8 +536,8 @@ def test_a_folder_of_folders_names_those_with_traces(tmp_path):
     (tmp_path / "mine").mkdir()
     shutil.copy(RECORDED, tmp_path / "mine")
     with pytest.raises(InputError, match="mine"):
-        explain.trace_at(tmp_path)
-    assert explain.trace_at(tmp_path / "mine").name == RECORDED.name
+        explain.traces_at(tmp_path)
+    assert explain.traces_at(tmp_path / "mine")[0].name == RECORDED.name
 
 
 def modules_after(*words):

@@ -61,15 +61,15 @@ def print_traces(traces: Mapping[int | None, Path], as_json: bool = False, max_s
     if len(ranks) > 1:
         _print_ranks(ranks, as_json, max_size)
     else:
-        _print_trace(next(iter(traces.values())), as_json, max_size)
+        _print_newest(list(traces.values()), as_json, max_size)
 
 
-def trace_at(path: Path) -> Path:
-    """The trace file at a path: the path itself, or the newest trace of training in a folder. InputError if none."""
+def traces_at(path: Path) -> list[Path]:
+    """The trace files at a path: the path itself, or a folder's of training, newest first. InputError if none."""
     if not path.is_dir():
         if not path.exists():
             raise InputError(f"{path} does not exist: name a trace, or a folder with one; `make tour` fills logs/")
-        return path
+        return [path]
     from walkthrough.results.folder import of_training, traces_in
 
     traces = traces_in(path)
@@ -77,13 +77,13 @@ def trace_at(path: Path) -> Path:
         below = sorted({trace.parent.name for trace in path.glob("*/*.trace.json*")})
         fix = f"; its folders do: {', '.join(below[:6])}" if below else " (*.pt.trace.json.gz): `make tour` makes some"
         raise InputError(f"{path} holds no trace itself{fix}")
-    return of_training(traces)[0]
+    return of_training(traces)
 
 
 def _print_path(path: Path, as_json: bool, max_size: int | None) -> None:
     """A trace, or what a folder holds: recorded runs, the ranks of one training, or traces, of which the newest."""
     if not path.is_dir():
-        return print_traces({None: trace_at(path)}, as_json, max_size)
+        return _print_newest(traces_at(path), as_json, max_size)
     if runs := _recorded_runs(path):
         from walkthrough.compare.predictions import explain_runs
 
@@ -98,7 +98,9 @@ def _print_path(path: Path, as_json: bool, max_size: int | None) -> None:
     ranks: dict[int | None, Path] = {**ranks_in(path)}
     if len(training) > 1 and len(ranks) < 2:
         _warn(f"{path} holds {len(training)} traces, which name no ranks: this is the newest")
-    return print_traces(ranks if len(ranks) > 1 else {None: trace_at(path)}, as_json, max_size)
+    if len(ranks) > 1:
+        return print_traces(ranks, as_json, max_size)
+    return _print_newest(traces_at(path), as_json, max_size)
 
 
 def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
@@ -114,18 +116,18 @@ def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
     return {path: runs[path]} if runs[path] else {folder: results for folder, results in runs.items() if results}
 
 
-def _print_trace(path: Path, as_json: bool, max_size: int | None) -> None:
+def _print_newest(traces: Sequence[Path], as_json: bool, max_size: int | None) -> None:
     if as_json:
-        return _print_json(_as_json(_report(path, max_size)))
+        return _print_json(_as_json(_newest(traces, max_size)))
     from walkthrough.explain.text import name_width, print_report
     from walkthrough.terminal import console
 
     to = console()
-    return print_report(_report(path, max_size, name_width(to)), to)
+    return print_report(_newest(traces, max_size, name_width(to)), to)
 
 
 def _print_change(paths: Sequence[Path], as_json: bool, max_size: int | None) -> None:
-    reports = before, after = [_report(trace_at(path), max_size) for path in paths]
+    reports = before, after = [_newest(traces_at(path), max_size) for path in paths]
     from walkthrough.advice.comparison import change
 
     for report in reports:
@@ -177,6 +179,16 @@ def _print_ranks(ranks: Mapping[int, Path], as_json: bool, max_size: int | None)
     from walkthrough.terminal import console
 
     return print_ranks(reports, comparison.ranks(reports), console())
+
+
+def _newest(traces: Sequence[Path], max_size: int | None, name_width: int | None = None) -> Report:
+    """The report of the first of these traces that can be read; a line on stderr for each before it."""
+    for path in traces[:-1]:
+        try:
+            return _report(path, max_size, name_width)
+        except InputError as error:
+            _warn(f"{error}; the next newest trace is read")
+    return _report(traces[-1], max_size, name_width)
 
 
 def _report(path: Path, max_size: int | None, name_width: int | None = None) -> Report:

@@ -6,6 +6,7 @@ occurs in traces (literals such as N/A, raw control characters, bad UTF-8) is cl
 is read up to there.
 """
 
+import os
 import queue
 import re
 import threading
@@ -85,6 +86,7 @@ class Chunks:
 def _read_chunks(path: Path, opened: BinaryIO | None, warnings: list[str]) -> Iterator[bytes]:
     try:
         with opened or open_plain(path, follow=True) as file:
+            before = _version(file)
             head = file.read(CHUNK_SIZE // 4)
             if head[:2] == b"\x1f\x8b":
                 yield from _decompress(file, head, path.name, warnings)
@@ -92,8 +94,15 @@ def _read_chunks(path: Path, opened: BinaryIO | None, warnings: list[str]) -> It
                 while head:
                     yield head
                     head = file.read(CHUNK_SIZE)
+            if _version(file) != before:
+                warnings.append(f"{path.name} changed while it was read: {PARTIAL}")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _version(file: BinaryIO) -> tuple[int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def _decompress(file: BinaryIO, packed: bytes, name: str, warnings: list[str]) -> Iterator[bytes]:

@@ -44,6 +44,8 @@ ACCELERATORS = {"mtia_ccp_events": "MTIA", "mtia_insight": "MTIA", "hpu_op": "HP
 SHAPED = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"}
 MAX_NAME = 10_000  # letters, twice the longest name in public traces: each is compared with many expressions
 MAX_THREAD_NAME = 200  # letters: the system's own have 15, and the profiler adds the number
+MAX_EVENTS = 16_000_000  # of 256 bytes each in a trace of the largest size: those of a real one are longer
+MAX_DISTINCT = 1_000_000  # names, threads, addresses, or shapes: several times as many as in any real trace
 MAX_RANK = 2**31
 MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
 
@@ -67,6 +69,8 @@ def read(path: str | Path | Chunks) -> Trace:
     try:
         for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, Event):
             columns.add(run)
+            if columns.is_too_much():
+                raise InputError(f"{chunks.path} holds more events or names than any trace of torch.profiler")
     finally:
         chunks.close()
         if collecting:
@@ -92,9 +96,14 @@ class _Columns:
         self.seen = 0
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
         self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
-        self.thread_names: dict[tuple[str, str], msgspec.Raw] = {}
+        self.thread_names = _Numbered()
         self.untimed = 0  # events without a usable time
         self.accelerator = ""
+
+    def is_too_much(self) -> bool:
+        """Whether it is more than a trace holds, such as millions of names in a file that was packed to be small."""
+        kept = self.names, self.threads, self.addresses, self.inputs, self.thread_names
+        return self.seen > MAX_EVENTS or any(len(values) > MAX_DISTINCT for values in kept)
 
     def add(self, events: list[Event]) -> None:
         self.seen += len(events)
@@ -107,7 +116,7 @@ class _Columns:
             elif event.ph == "i" and event.name == "[memory]" and event.args:
                 by_kind[MEMORY].append(event)
             elif event.ph == "M" and event.name == "thread_name" and event.args:
-                self.thread_names[str(event.pid), str(event.tid)] = event.args.name
+                self.thread_names[str(event.pid), str(event.tid), _thread_name(event.args.name)]
         self.accelerator = next(filter(None, map(_accelerator, append_for)), self.accelerator)
         for event in by_kind[ANNOTATION]:
             if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
@@ -187,9 +196,9 @@ class _Columns:
         return Trace(
             file=path,
             origin=origin,
-            names=[(name or "")[:MAX_NAME] for name in self.names],
+            names=[name or "" for name in self.names],
             threads=list(threads),
-            thread_names={key: name for key, raw in self.thread_names.items() if (name := _thread_name(raw))},
+            thread_names={(pid, tid): name for pid, tid, name in self.thread_names if name},
             operators=_spans(tables[OPERATOR]),
             runtime=runtime,
             kernels=_spans(tables[KERNEL]),
@@ -213,11 +222,20 @@ class _Columns:
 
 
 class _Numbered(dict[Any, int]):
-    """From a value to its number, in order of appearance."""
+    """From a value, of which `_cut` remains, to its number, in order of appearance."""
 
     def __missing__(self, value: object) -> int:
+        if (short := _cut(value)) != value:
+            return self[short]
         self[value] = number = len(self)
         return number
+
+
+def _cut(value: Any) -> Any:
+    """The value without what is longer in it than any name of torch's."""
+    if isinstance(value, tuple):
+        return tuple(map(_cut, value))
+    return value[:MAX_NAME] if isinstance(value, str | bytes) else value
 
 
 class _Appends(dict[str | None, Callable[[Event], None] | None]):

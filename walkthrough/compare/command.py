@@ -43,14 +43,14 @@ def run(args: argparse.Namespace) -> int:
     if problems and not results:
         raise InputError(problems[0] + (f" ({len(problems) - 1} more are broken)" if problems[1:] else ""))
     for problem in problems:
-        print(f"skipped: {problem}", file=sys.stderr)
+        print(printable(f"skipped: {problem}"), file=sys.stderr)
     if not results:
         below = sorted({file.parent.parent.name for file in args.logdir.glob(f"*/*/{FILE}")})
         fix = f"its folders have: {', '.join(below[:6])}" if below else "run `make tour`"
         raise InputError(f"no results in {args.logdir}: it should have a folder per step with {FILE} in it; {fix}")
     runs, problems = readable_rounds(args.logdir, results)
     for problem in problems:
-        print(f"skipped: {problem}", file=sys.stderr)
+        print(printable(f"skipped: {problem}"), file=sys.stderr)
     compared = ladders(results, runs)
     if foreign := of_other_versions(compared):
         print(
@@ -89,7 +89,7 @@ def _print(logdir: Path, results: list[Result], compared: list[Ladder]) -> None:
 
     used, problems = gpu_use(logdir, results)
     for problem in problems:
-        print(f"no figures from a trace: {problem}", file=sys.stderr)
+        print(printable(f"no figures from a trace: {problem}"), file=sys.stderr)
     limit = _unless_broken(_read_limit, logdir)
     missing = _unless_broken(steps_not_run, logdir) or []
     fit = _unless_broken(gpu_memory.read, logdir)
@@ -113,5 +113,5 @@ def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:
     try:
         return read(logdir)
     except InputError as error:
-        print(f"skipped: {error}", file=sys.stderr)
+        print(printable(f"skipped: {error}"), file=sys.stderr)
         return None

@@ -290,7 +290,9 @@ def read_as(kind: type[T], path: str | Path, schema: int) -> T:
     """Read a JSON file of this schema as a dataclass; see `typed`. Raises InputError that names the file."""
     value = read_json(path)
     if value.get("schema") != schema:
-        raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads schema {schema}")
+        raise InputError(
+            f"{path} has schema {printable(repr(value.get('schema')), 40)}; this version reads schema {schema}"
+        )
     return typed(kind, value, path)
 
 

@@ -1,11 +1,14 @@
 """The command `explain`: what it prints, for which kinds of paths, and what it refuses."""
 
+import errno
 import io
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +22,7 @@ from walkthrough.compare.statistics import SAME, Ratio
 from walkthrough.explain import command as explain
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, printable, size
+from walkthrough.trace import chrome_trace
 from walkthrough.trace.kernel_names import short_name
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
@@ -144,6 +148,55 @@ def test_traces_of_other_names_are_found_beside_a_result(tmp_path):
     folder = tmp_path / "00_baseline"
     two_steps().write(folder / "trace_rank_0.json.gz")
     assert explain.traces_at(folder)[0].name == "trace_rank_0.json.gz"
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def link_to_a_pipe(path):
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+def listening(path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(path))
+
+
+def empty(path):
+    path.touch()
+
+
+def damaged(path):
+    path.write_bytes(b"\x1f\x8b damaged")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("bad", [pipe, link_to_a_pipe, listening, empty, damaged, Path.mkdir])
+def test_where_the_newest_trace_cannot_be_read_that_is_said_and_the_next_one_explained(
+    run, refused, tmp_path, monkeypatch, bad
+):
+    monkeypatch.chdir(tmp_path)
+    newest = tmp_path / "host.1800000000000.pt.trace.json"
+    bad(newest)
+    refused(tmp_path, message=newest.name)
+    before = two_steps().write(tmp_path / "host.1700000000000.pt.trace.json")
+    for words in ([tmp_path], [tmp_path, "--json"], [tmp_path, before]):
+        code, out, err = run(*words)
+        assert code == 0
+        assert before.name in out
+        lines = [line for line in err.splitlines() if newest.name in line]
+        assert len(lines) == 1
+        assert lines[0].endswith("the next newest trace is read")
+
+
+def test_a_trace_without_permission_is_one_line(refused, tmp_path, monkeypatch):
+    def denied(path, *_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(chrome_trace, "open_plain", denied)
+    refused(two_steps().write(tmp_path / "made.json"), message="Permission denied")
 
 
 def test_before_and_after_show_what_changed(run, tmp_path):

@@ -93,6 +93,17 @@ def test_windows_that_no_machine_has_are_named_and_the_others_compared(tmp_path,
         assert "01_good" in printed.out
 
 
+@pytest.mark.parametrize("name", ["../00_baseline", "/tmp", "..", "a\\b", "x" * 10**5])
+@pytest.mark.parametrize("field", ["step", "trace"])
+def test_a_result_names_no_file_elsewhere(tmp_path, field, name):
+    write_run(tmp_path, make_result())
+    (tmp_path / "02_odd").mkdir()
+    (tmp_path / "02_odd" / "result.json").write_text(json.dumps(make_result().as_json() | {field: name}))
+    results, problems = read_results(tmp_path)
+    assert len(results) == len(problems) == 1
+    assert f"`$.{field}`" in problems[0]
+
+
 def test_ten_million_windows_are_refused(tmp_path):
     write_run(tmp_path, make_result())
     path = tmp_path / "00_baseline" / "result.json"

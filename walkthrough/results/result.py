@@ -19,7 +19,7 @@ try:
 except ImportError:  # a recording needs no more than torch, torchvision and tensorboard
     msgspec = None
 
-    def Meta(**limits: float) -> tuple:  # the limits of a field, which nobody checks then
+    def Meta(**limits: float | str) -> tuple:  # the limits of a field, which nobody checks then
         return tuple(limits.items())
 
 
@@ -44,6 +44,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Positive = Annotated[float, Meta(ge=1e-9, le=1e18)]
 PositiveInt = Annotated[int, Meta(gt=0, le=2**53)]
 Size = Annotated[int, Meta(ge=0, le=2**53)]
+Name = Annotated[str, Meta(pattern=r"^(?!\.\.?$)[^/\\\0]{0,255}$")]  # of a file or folder beside the result
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Result:
     """
 
     schema: int
-    step: str
+    step: Name
     device: str
     device_type: str
     model: str
@@ -148,7 +149,7 @@ class Result:
     peak_memory_bytes: PeakMemory
     batch_bytes: Size
     gpu_clocks: GpuClocks | None = None
-    trace: str
+    trace: Name
     needs: str | None = None
     notes: list[str]
     environment: Environment

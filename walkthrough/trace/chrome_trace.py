@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import islice
 from os import PathLike
@@ -31,6 +32,7 @@ except ImportError:
 
 MAX_SIZE = 4 * 2**30  # bytes of JSON: four times the largest trace worth opening; stops a gzip bomb
 CHUNK_SIZE = 2 * 2**20  # bytes of JSON yielded at a time
+MAX_FIELD = 2 * 2**20  # bytes of a field of the header that is read: a hundred times what torch writes
 PARTIAL = "what is whole is used, the rest is missing"  # the end of a warning about missing events
 CHUNKS_AHEAD = 4  # chunks decompressed before they are needed
 
@@ -185,13 +187,22 @@ E = TypeVar("E", bound=Event)
 
 
 class Header(msgspec.Struct, kw_only=True):
-    """The fields of a trace other than its events that are read, of any type."""
+    """The fields of a trace other than its events that are read: JSON of any type."""
 
-    deviceProperties: object = None
-    distributedInfo: object = None
-    hip_runtime_version: object = None
-    baseTimeNanoseconds: object = None
-    walkthrough: object = None
+    deviceProperties: msgspec.Raw = msgspec.Raw()
+    distributedInfo: msgspec.Raw = msgspec.Raw()
+    hip_runtime_version: msgspec.Raw = msgspec.Raw()
+    baseTimeNanoseconds: msgspec.Raw = msgspec.Raw()
+    walkthrough: msgspec.Raw = msgspec.Raw()
+
+    def known(self) -> dict[str, object]:
+        """The fields that are there and can be read; `MAX_FIELD` limits the memory that they take."""
+        fields = {}
+        for name in Header.__struct_fields__:
+            if 0 < len(text := bytes(getattr(self, name))) <= MAX_FIELD:
+                with suppress(*_BROKEN, RecursionError):  # a number of thousands of digits, say
+                    fields[name] = msgspec.json.decode(text)
+        return fields
 
 
 class _End(Header, Generic[E], kw_only=True):
@@ -267,11 +278,13 @@ def _find_events(
                 fields = _decoder(Header).decode(clean(head))
             except _BROKEN:
                 continue  # "traceEvents" was inside something else
-            header.update(msgspec.structs.asdict(fields))
+            header.update(fields.known())
             return bytearray(text[opening.end() - 1 :]), False
         searched = max(searched, len(text) - 4096)
     try:
-        msgspec.json.decode(text)
+        _decoder(Header).decode(text)
+    except msgspec.ValidationError:
+        pass  # JSON, but no object
     except _BROKEN as error:
         raise InputError(f"{name} is not JSON: {_reason(error)}") from error
     raise InputError(f'{name} has no list "traceEvents": it is not a trace of torch.profiler')
@@ -326,7 +339,7 @@ def _decode_end(
         except _BROKEN as error:
             reason = _reason(error)
         else:
-            header.update((key, value) for key, value in msgspec.structs.asdict(end).items() if value is not None)
+            header.update(end.known())
             return end.traceEvents
     if not warnings:  # else the gzip file is known to be damaged
         warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")

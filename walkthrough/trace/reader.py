@@ -289,8 +289,9 @@ def _id(value: Number) -> int:
 
 def _thread_name(raw: msgspec.Raw) -> str:
     """A text as JSON; "" for anything else."""
+    text = bytes(raw)
     try:
-        return msgspec.json.decode(clean(bytes(raw)), type=str)[:MAX_THREAD_NAME] if raw else ""
+        return msgspec.json.decode(clean(text), type=str)[:MAX_THREAD_NAME] if 0 < len(text) < MAX_NAME else ""
     except msgspec.DecodeError:
         return ""
 

@@ -176,7 +176,7 @@ def long_host_wait(a: Analysis) -> Finding | None:
     begin, end, times = begins[known], ends[known], np.zeros(len(trace.names))
     by_thread = places(np.where(outermost, operators.thread, -1))
     for thread, here in places(threads).items():
-        running = operators.where(by_thread.get(thread, []))
+        running = operators.where(by_thread.get(thread, np.empty(0, np.int64)))
         waiting = Cover(begin[here], end[here]).within(running.start, running.end)
         times += np.bincount(running.name, waiting, len(times))
     around = _around(trace.annotations.where(~trace.named(trace.annotations, is_step)), threads, begin, end)

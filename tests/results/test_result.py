@@ -50,8 +50,10 @@ BROKEN = {
     "no windows": (with_speeds(windows=[]), "windows"),
     "not a number": (with_times(p10=float("nan")), "not JSON"),
     "too large a number": (with_times(p10=1.5).replace("1.5", "1e999"), "not JSON"),
-    "median zero": (with_speeds(median=0), "> 0.0"),
-    "zero": (with_speeds(windows=[0, 1]), "> 0.0"),
+    "median zero": (with_speeds(median=0), ">= 1e-09"),
+    "zero": (with_speeds(windows=[0, 1]), ">= 1e-09"),
+    "far beyond any machine": (with_speeds(windows=[1e308, 1]), "<= 1e+18"),
+    "half a pair of letters": (with_(model="\ud800"), "not JSON"),
 }
 
 

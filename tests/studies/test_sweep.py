@@ -383,7 +383,7 @@ def with_first(**changes):
         (make_sweep(pin_memory=[True]), "a cell for every setting"),
         (make_sweep([replace(own, failed="killed") for own in make_sweep().cells]), "one at least that was measured"),
         (with_first(runs=[]), "must hold runs, or why it failed"),
-        (with_first(runs=[run(0.0)]), r"> 0.*cells.*runs.*windows"),
+        (with_first(runs=[run(0.0)]), r">= 1e-09.*cells.*runs.*windows"),
         (with_first(runs=[run()]), r"length >= 1.*cells.*runs.*windows"),
     ],
 )

@@ -61,7 +61,8 @@ def fake_runs(monkeypatch, tmp_path, refusing, lacking, needing):
         result = make_result(file.stem, windows=[speed] * 5, trace=trace, notes=notes, needs=needs)
         folder = write_run(words[words.index("--logdir") + 1], result)
         (folder / f"events.out.tfevents.17.secret-host.{len(log)}").write_bytes(b"scalars")
-        kernel = {"name": "triton_poi_fused_0", "args": {"kernel_file": "/tmp/torchinductor_secret/ab/c.py", "n": 1}}
+        args = {"kernel_file": "/tmp/torchinductor_secret/ab/c.py", "stream": 7}
+        kernel = {"ph": "X", "cat": "kernel", "name": "triton_poi_fused_0", "args": args}
         kernels = [] if notes else [kernel]
         trace = {"host_name": "secret-host", "traceName": "/home/secret/x.json", "traceEvents": kernels}
         (folder / f"secret-host.{len(log)}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
@@ -123,7 +124,7 @@ def test_one_trace_per_step_is_kept_without_host_name_or_path(fake_runs, tmp_pat
         if path.suffix == ".gz":
             text = gzip.decompress(path.read_bytes())
             assert b"secret" not in text
-            kept = {"name": "triton_poi_fused_0", "args": {"kernel_file": "…", "n": 1}}
+            kept = {"ph": "X", "cat": "kernel", "name": "triton_poi_fused_0", "args": {"stream": 7}}
             assert json.loads(text)["traceEvents"] == [kept]
         elif path.is_file():
             assert "secret" not in path.read_text()
@@ -427,11 +428,11 @@ def test_a_trace_over_the_limit_loses_steps(fake_runs, tmp_path, monkeypatch, ca
             "name": f"ProfilerStep#{n}",
             "ts": n,
             "dur": 1,
-            "x": os.urandom(900).hex(),
+            "args": {"Input Dims": [list(os.urandom(900))]},
         }
         for n in range(3)
     ]
-    monkeypatch.setattr(recording, "TRACE_LIMIT", 2_500)
+    monkeypatch.setattr(recording, "LIMIT", 2_500)
     (tmp_path / "in.json.gz").write_bytes(gzip.compress(json.dumps({"traceEvents": steps}).encode()))
     recording._write_small(tmp_path / "in.json.gz", tmp_path / "out.json.gz")
     assert (tmp_path / "out.json.gz").stat().st_size <= 2_500

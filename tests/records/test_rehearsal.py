@@ -14,7 +14,7 @@ from support.few_packages import run_with_few_packages
 
 from common.studies import study
 from walkthrough.cli import main
-from walkthrough.records.recording import TRACE_LIMIT
+from walkthrough.records.written import LIMIT
 from walkthrough.results import result
 
 STEPS = ["00_baseline", "11_fused_optimizer"]
@@ -153,7 +153,7 @@ def test_a_ladder_is_recorded_and_packed_with_few_packages_whatever_is_cut_off(
     assert ended.value.code == 0
     for step in STEPS:
         [trace] = (unzipped / step).glob("*.gz")
-        assert trace.stat().st_size < TRACE_LIMIT
+        assert trace.stat().st_size < LIMIT
         events = json.loads(gzip.decompress(trace.read_bytes()))
         assert sum(event["name"].startswith("ProfilerStep#") for event in events["traceEvents"]) == 3
         assert os.uname().nodename not in {events.get("host_name"), trace.name.split(".")[0]}

@@ -14,11 +14,10 @@ from importlib import import_module
 from pathlib import Path
 
 from walkthrough.compare.merging import merged, traced
-from walkthrough.records import header, page, recording
+from walkthrough.records import allowed, header, page, recording
 from walkthrough.records.header import Header, read_header
 from walkthrough.records.layout import NO_PAGE, record_files
-from walkthrough.records.written import compact, indented, parsed, read_json, unpacked
-from walkthrough.results import privacy
+from walkthrough.records.written import compact, indented, parsed, read, read_json, unpacked
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.events import scalars
 from walkthrough.results.result import FILE as RESULT_FILE
@@ -96,12 +95,10 @@ def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
                     lines.append(_of_study(path, name, results[0].setup))
     if not problems and not recording.interleaved(folder):
         problems.append("its runs are not interleaved: some were made after later ones")
-    if (folder / page.FILE).exists():
-        with _collected(problems):
-            _check_page(folder, bool(problems))
     refuse(folder, problems)
     if not (folder / page.FILE).exists():
         page.write_page(folder)
+    _check_page(folder)
     return shared, lines
 
 
@@ -121,13 +118,13 @@ def _named(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _check_page(folder: Path, only_privacy: bool) -> None:
-    path = folder / page.FILE
-    text = path.read_bytes()
-    if private := privacy.private_texts(text.decode(errors="replace")):
-        raise InputError(f"{path} holds {private[0]}")
-    if not only_privacy and text != page.page(folder).encode():
-        raise InputError(f"{path} is not the page that the figures give")
+def _check_page(folder: Path) -> None:
+    text, own = read(folder / page.FILE), page.page(folder).encode()
+    if text != own:
+        lines = set(own.splitlines())
+        other = next((line for line in text.splitlines() if line not in lines), b"")
+        holds = f": it holds {printable(other.decode(errors='replace'), 60)!r}" if other else ""
+        refuse(folder, [f"{page.FILE} is not the page that the figures give{holds}"])
 
 
 def _header(path: Path) -> Header:
@@ -170,12 +167,11 @@ def _of_step(step: Path, shared: Header, problems: list[str], fully: bool) -> tu
         problems += wrong
         return first, ""
     whole = merged(results)
-    if (step / RESULT_FILE).read_bytes() != indented(whole.as_json()).encode():
+    if read(step / RESULT_FILE) != indented(whole.as_json()).encode():
         problems.append(f"{step / RESULT_FILE} is not what its runs give")
     if not events.name.endswith(f".{path.name.removesuffix('.pt.trace.json.gz')}"):
         problems.append(f"{events} is not of the run that {path.name} is of")
-    content = events.read_bytes()
-    problems += [f"{events} holds {private}" for private in privacy.private_texts(content)]
+    content = read(events)
     with _named(events):
         points = scalars(content)
     own = traced(results)
@@ -214,8 +210,6 @@ def _of_run(result: Result, step: str, trace: str, shared: Header) -> Iterator[s
             yield f"{name} is {own.get(name)!r}, in {header.FILE} it is {shared.environment.get(name)!r}"
     if result.device_type not in ("cuda", "cpu"):
         yield f"device_type is {result.device_type!r}"
-    if not re.fullmatch("[0-9a-f]{12,40}", result.environment.git or "0" * 12):
-        yield "git is no commit"
     try:
         datetime.fromisoformat(result.started)
     except ValueError:
@@ -244,13 +238,11 @@ def _of_run(result: Result, step: str, trace: str, shared: Header) -> Iterator[s
 def _traced(path: Path, result: Result, problems: list[str], fully: bool) -> str:
     """Compare a step's trace with its figures; note what does not fit, and return what was verified."""
     with _named(path):
-        text = unpacked(path.read_bytes())
+        text = unpacked(read(path))
     trace = parsed(path, text, compact)
-    problems += [f"{path} holds {private}" for private in privacy.private_texts(trace)]
+    problems += [f"{path} holds {line}" for line in allowed.kept(trace)[1]]
     if trace.get("traceName") != path.stem:
         problems.append(f"{path} is named otherwise inside")
-    if b'"Call stack"' in text:
-        problems.append(f"{path} holds call stacks: no record does")
     if not fully:
         return "a trace that was not compared with them"
     from walkthrough.records.plausibility import contradictions  # msgspec and numpy

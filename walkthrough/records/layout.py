@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from walkthrough.records import header, page
-from walkthrough.records.recording import TRACE_LIMIT
+from walkthrough.records.written import LIMIT
 from walkthrough.results import result
 
 STEP = "[0-9]{2}_[a-z0-9_]{1,60}"
@@ -19,7 +19,7 @@ LIMITS = {  # file name: bytes at most; the step's name is part of the names of 
     rf"{STEP}/{re.escape(result.FILE)}": 1_000_000,
     rf"{STEP}/{re.escape(result.NOT_RUN_FILE)}": 10_000,
     rf"{STEP}/runs/([1-9][0-9]?|100)\.json": 1_000_000,
-    rf"({STEP})/\1\.[0-9]{{1,20}}\.pt\.trace\.json\.gz": TRACE_LIMIT,
+    rf"({STEP})/\1\.[0-9]{{1,20}}\.pt\.trace\.json\.gz": LIMIT,
     rf"({STEP})/events\.out\.tfevents\.[0-9]{{1,20}}\.\1\.[0-9]{{1,20}}": 1_000_000,
 }
 STUDY_LIMIT = 1_000_000

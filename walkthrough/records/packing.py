@@ -1,7 +1,6 @@
 """`record --pack`: a record as one file, to be contributed. Starts without torch."""
 
 import re
-import shutil
 import stat
 import tempfile
 import zipfile
@@ -18,7 +17,7 @@ from walkthrough.records import page
 from walkthrough.records.checking import refuse, verify
 from walkthrough.records.layout import empty_steps, record_files
 from walkthrough.records.recording import folder_name
-from walkthrough.records.written import unpacked
+from walkthrough.records.written import read, unpacked
 from walkthrough.results import privacy, result
 from walkthrough.results.errors import InputError, printable
 
@@ -37,7 +36,7 @@ def pack(folder: Path) -> int:
     with whole_rounds(folder) as source:
         shared, lines = verify(source, add_page=True, fully=compares_traces)
         names, _ = record_files(source)
-        files = {name: (source / name).read_bytes() for name in names}
+        files = {name: read(source / name) for name in names}
     settings = shared.settings
     public = re.split(r"\W+", f"{settings.device} {settings.model}".lower())  # a host may be called "h200"
     private = [
@@ -87,7 +86,7 @@ def whole_rounds(folder: Path) -> Iterator[Path]:
         for name in names:
             if name not in (*cut, page.FILE):  # the page is of all runs
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(folder / name, copy / name)
+                (copy / name).write_bytes(read(folder / name))
         for step in sorted({*behind, *({steps[name] for name in cut} & counts.keys())}):
             rounds.sum_up(copy / step)
         yield copy
@@ -109,10 +108,8 @@ def _summed_up(step: Path) -> bool:
 
 
 def _text(name: str, content: bytes) -> bytes:
-    """A file's bytes as they are read: of a trace those it unpacks to, of events the texts in them."""
-    if name.endswith(".gz"):
-        return unpacked(content)
-    return b"\n".join(privacy.texts_in(content)) if "/events." in name else content
+    """A file's bytes as they are read: of a trace those it unpacks to."""
+    return unpacked(content) if name.endswith(".gz") else content
 
 
 def _zipped(folder: str, files: Mapping[str, bytes]) -> bytes:

@@ -21,6 +21,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import pairwise
@@ -30,9 +31,9 @@ from typing import Any
 from walkthrough.compare import rounds, runner
 from walkthrough.compare.pace import FILE as SECONDS
 from walkthrough.compare.pace import Pace
-from walkthrough.records import page
+from walkthrough.records import allowed, page
 from walkthrough.records.header import FILE, Header, Settings, read_header, shared
-from walkthrough.records.written import compact
+from walkthrough.records.written import LIMIT, compact
 from walkthrough.results import environment, privacy
 from walkthrough.results.environment import current_environment
 from walkthrough.results.errors import InputError
@@ -55,7 +56,6 @@ CODE = (
     *(f"walkthrough/compare/{name}.py" for name in ("runner", "rounds", "pace", "merging")),
     "walkthrough/records/recording.py",
 )
-TRACE_LIMIT = 1_500_000  # bytes: a record is committed, and a repository should stay quick to clone
 
 
 def record_ladder(args: argparse.Namespace) -> int:
@@ -130,7 +130,10 @@ def _header(args: argparse.Namespace) -> Header:
         quick=args.quick,
     )
     own = shared(current_environment(torch.__version__, torch.version.cuda))
-    return Header(schema=SCHEMA, settings=settings, environment=own, code=environment.code_hash(*CODE))
+    shared_by_all = Header(schema=SCHEMA, settings=settings, environment=own, code=environment.code_hash(*CODE))
+    if wrong := next(allowed.wrong_texts(shared_by_all.as_json()), None):
+        raise InputError(f"a record may not hold {wrong}: if it is no name of yours, report it as a bug")
+    return shared_by_all
 
 
 def without_effect(args: argparse.Namespace, steps: Sequence[Path]) -> set[str]:
@@ -192,6 +195,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
             print(f"{label}{what}: {outcome.reason}", file=sys.stderr, flush=True)
             continue
         result = read_result(running / step / RESULT_FILE)
+        result = replace(result, notes=[privacy.reason(note, 300) for note in result.notes])  # nvidia-smi's words too
         if schedule.is_traced(number, result):
             _publish_small(running / step, kept, result)
         (folder / page.FILE).unlink(missing_ok=True)  # it is of fewer runs, if this call is cut off
@@ -230,19 +234,17 @@ def _publish_small(source: Path, kept: Path, result: Result) -> None:
 
 
 def _write_small(source: Path, target: Path) -> None:
-    """Copy a trace without white space, host name and paths of this machine; with fewer steps if it is too large."""
+    """Copy what a record keeps of a trace, without white space; with fewer steps if it is too large."""
     with gzip.open(source, "rt", encoding="utf-8") as file:
         trace = json.load(file)
-    trace.pop("host_name", None)
-    trace = privacy.scrubbed(trace)
-    trace["traceName"] = target.name.removesuffix(".gz")
+    trace, _ = allowed.kept(trace | {"traceName": target.name.removesuffix(".gz")})
     packed = _packed(trace)
     for steps in (2, 1):
-        if len(packed) > TRACE_LIMIT:
-            print(f"{target.name} is over {TRACE_LIMIT / 1e6} MB: only its first {steps} step(s) are kept", flush=True)
+        if len(packed) > LIMIT:
+            print(f"{target.name} is over {LIMIT / 1e6} MB: only its first {steps} step(s) are kept", flush=True)
             packed = _packed(trace | {"traceEvents": first_steps(trace["traceEvents"], steps)})
-    if len(packed) > TRACE_LIMIT:
-        print(f"{target.name} is over {TRACE_LIMIT / 1e6} MB with one step only: `--check` will refuse it", flush=True)
+    if len(packed) > LIMIT:
+        print(f"{target.name} is over {LIMIT / 1e6} MB with one step only: `--check` will refuse it", flush=True)
     write_whole(target, packed)
 
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from walkthrough.results.errors import InputError, printable
+from walkthrough.results.files import open_new
 from walkthrough.results.result import write_whole, writing
 
 LIST = Path(__file__).with_name("samples.json")
@@ -112,7 +113,7 @@ def _keep(sample: Sample, folder: Path, answer: IO[bytes]) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     digest, size = hashlib.sha256(), 0
     try:
-        with writing(path), open(partial, "wb") as file:
+        with writing(path), open_new(partial) as file:
             while size <= sample.bytes and (chunk := _read(answer)):
                 digest.update(chunk)
                 size += len(chunk)

@@ -1,4 +1,4 @@
-"""A record's files, read only where they are byte for byte as `record` writes them, and without private texts."""
+"""A record's files, read only where they are byte for byte as `record` writes them, and hold nothing but its texts."""
 
 import json
 import re
@@ -7,26 +7,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from walkthrough.results import privacy
+from walkthrough.records import allowed
 from walkthrough.results.errors import InputError, printable
+from walkthrough.results.files import open_plain
 
-UNPACKED_LIMIT = 40_000_000  # bytes of a trace's JSON: several times what a trace of `recording.TRACE_LIMIT` unpacks to
+LIMIT = 1_500_000  # bytes of a file: a record is committed, and a repository should stay quick to clone
+UNPACKED_LIMIT = 40_000_000  # bytes of a trace's JSON: several times what a trace of `LIMIT` unpacks to
 MARKUP = re.compile(r"[<>\[\]`|\\]")  # would be more than text on the pages that show the record
+
+
+def read(path: Path) -> bytes:
+    """A file's bytes. Raises InputError where there are more than `LIMIT`, OSError for a link or a pipe, say."""
+    with open_plain(path) as file:
+        content = file.read(LIMIT + 1)
+    if len(content) > LIMIT:
+        raise InputError(f"{path} is larger than {LIMIT / 1e6} MB")
+    return content
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file that is written as `record` does, so that no key is there twice. Raises InputError."""
-    value = parsed(path, path.read_bytes(), indented)
-    if private := privacy.private_texts(value):
-        raise InputError(f"{path} holds {private[0]}")
-    if odd := sorted(filter(_is_odd, set.union(*privacy.texts(value)))):
-        raise InputError(f"{path} holds an odd text ({printable(odd[0], 40)})")
+    value = parsed(path, read(path), indented)
+    for text in allowed.texts(value):
+        if printable(text, 300) != text or MARKUP.search(text):  # does more than be read, in a terminal or on a page
+            raise InputError(f"{path} holds an odd text ({printable(text, 40)})")
+    if wrong := next(allowed.wrong_texts(value), None):
+        raise InputError(f"{path} holds {wrong}")
     return value
-
-
-def _is_odd(text: str) -> bool:
-    """Whether a text could do more than be read, in a terminal or on a page."""
-    return printable(text, 300) != text or MARKUP.search(text) is not None
 
 
 def indented(value: Any) -> str:

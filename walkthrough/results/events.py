@@ -5,13 +5,26 @@ Records in TFRecord framing: length, its checksum, data, its checksum; each an `
 
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from walkthrough.results.errors import InputError
+from walkthrough.results.errors import InputError, printable
+from walkthrough.results.files import open_new
 from walkthrough.results.result import writing
 
 _FRAME = 16  # bytes around a record's data
+_MEASURED = ("loss", "step_ms", "images_per_second", "tokens_per_second", "peak_memory_bytes", "first_step_seconds")
+_TEXTS = {  # all that an event file of a run holds: tags, settings and their values, and the names of the fields
+    *_MEASURED, *(f"median/{name}" for name in _MEASURED),
+    *("batch_size", "precision", "transfer", "workers", "pin_memory"),
+    *("None", "True", "False", "float32", "float16", "bfloat16", "uint8"),
+    *("_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info", "hparams"),
+    *("brain.Event:2", "DATA_TYPE_FLOAT64", "DATA_TYPE_STRING", "STATUS_SUCCESS"),
+    *("wallTime", "fileVersion", "summary", "value", "tag", "simpleValue", "metadata", "pluginData", "pluginName"),
+    *("experiment", "hparamInfos", "metricInfos", "name", "type", "sessionStartInfo", "sessionEndInfo"),
+    "status",
+}  # fmt: skip
 
 
 def write_events(
@@ -34,7 +47,7 @@ def write_events(
     summaries = [(summary, 0) for summary in hparams(dict(settings), dict(medians))]
     summaries += [(scalar(tag, value), step) for tag, step, value in scalars]
     summaries += [(scalar(tag, value), last) for tag, value in medians.items()]
-    with writing(path), open(path, "wb") as file:
+    with writing(path), open_new(path) as file:
         writer = RecordWriter(file)
         writer.write(Event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
         for summary, step in summaries:
@@ -45,15 +58,22 @@ def write_events(
 def scalars(content: bytes) -> dict[str, float]:
     """An event file's scalars: {tag: the last value}. Hyper-parameters may stand beside them, nothing else.
 
-    Raises InputError where the bytes are damaged, hold anything else, or no scalar.
+    Raises InputError where the bytes are damaged, hold anything else, a text that no run of a step writes, or no scalar.
     """
+    from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import DecodeError  # with TensorBoard, a quarter of a second to import
+    from tensorboard.plugins.hparams.plugin_data_pb2 import (
+        HParamsPluginData,  # pyright: ignore[reportAttributeAccessIssue]
+    )
     from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  # made at import
 
     values: dict[str, float] = {}
     for record in _records(content):
         try:
             event = Event.FromString(record)
+            settings = [
+                HParamsPluginData.FromString(value.metadata.plugin_data.content) for value in event.summary.value
+            ]
         except DecodeError as error:
             raise InputError("it is damaged (no event)") from error
         if event.WhichOneof("what") not in ("file_version", "summary"):
@@ -64,9 +84,31 @@ def scalars(content: bytes) -> dict[str, float]:
                 values[value.tag] = value.simple_value
             elif kind is not None or value.metadata.plugin_data.plugin_name != "hparams":
                 raise InputError("it holds something else than scalars and hyper-parameters")
+        contents = (value.metadata.plugin_data for value in event.summary.value)
+        for message, size in zip((event, *settings), (len(record), *(len(data.content) for data in contents)), strict=True):
+            message.DiscardUnknownFields()
+            if message.ByteSize() != size:
+                raise InputError("it holds a field that no event has, or one that is there twice")
+        event.ClearField("step")  # a number, which would be a text below
+        for value in event.summary.value:
+            value.metadata.plugin_data.ClearField("content")  # one of `settings`
+        if foreign := sorted(_texts(map(MessageToDict, (event, *settings))) - _TEXTS):
+            raise InputError(f"it holds a text that no run writes: {printable(foreign[0], 60)!r}")
     if not values:
         raise InputError("it holds no scalar")
     return values
+
+
+def _texts(values: Iterable[Any]) -> set[str]:
+    """The texts in JSON values, keys included."""
+    texts, waiting = set[str](), list(values)
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            texts.add(item)
+        elif isinstance(item, dict | list):
+            waiting += (*item, *item.values()) if isinstance(item, dict) else item
+    return texts
 
 
 def _records(content: bytes) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""What a file reveals of the machine, the user and the folders that it was made on: nothing to publish.
+"""What a text reveals of the machine, the user and the folders that it was made on: nothing to publish.
 
-Names of kernels, operators and platforms ("Linux-6.18.44-x86_64-with-glibc2.36", "images/s", "CPU @ 1.90GHz",
-"https://pytorch.org/docs") are no such thing.
+Texts for people in what is published hold the words of this project's own code, numbers and operators, nothing else:
+a list of what is private is never complete. Traces for people's own use have paths and addresses taken out.
 """
 
 import getpass
@@ -9,10 +9,11 @@ import json
 import platform
 import re
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import printable
 
 # Where a path may begin: not behind a letter ("images/s"), nor behind a slash ("https://pytorch.org/docs").
@@ -21,48 +22,63 @@ _TOP = "home|Users|root|tmp|mnt|media|var|etc|usr|opt|srv|run|proc|dev|data|work
 _VARIABLE = r"(?:HOME|USER|USERNAME|LOGNAME|HOSTNAME|PWD|OLDPWD|PATH|SHELL|MAIL|(?:SSH|AWS|CONDA|SLURM|XDG)_\w+"
 _VARIABLE += r"|VIRTUAL_ENV|LD_LIBRARY_PATH|PYTHONPATH|\w*(?:TOKEN|SECRET|PASSWORD|API_KEY))"
 
-_HOME = r"~[\w.-]*[/\\]\w"
-
-_PATTERNS = {
-    "an absolute path": re.compile(
-        rf"{_BEGIN}/(?:[\w.+~@-]+/[\w.+~@-]|(?:{_TOP})(?![\w-]))"  # /word/word, or a folder that every system has
-        r"|file:/|(?<![A-Za-z0-9])[A-Za-z]:[\\/]+[\w.~$-]"  # C:\Users
-        r"|\\\\[\w.?-]+\\[\w$.-]"  # \\server\share
-        rf"|{_BEGIN}{_HOME}"
-    ),
-    "an address": re.compile(r"[\w.+-]{1,64}@[A-Za-z][\w.-]*"),  # a bound, else a long text takes for ever
-    "an environment variable": re.compile(rf"(?<![\w.]){_VARIABLE}=\S"),
-}
-_IN_BYTES = _PATTERNS | {  # eight bytes of a number look like a@b, or like ~c-d\\5
-    "an absolute path": re.compile(_PATTERNS["an absolute path"].pattern.replace(_HOME, rf"{_HOME}\w\w")),
-    "an address": re.compile(r"[\w.+-]{1,64}@[A-Za-z][\w-]{0,63}\.[A-Za-z]{2}"),
-}
-_KEYS = re.compile(rf"(?i:host_?name|user_?name)|{_VARIABLE}")
-_TEXT_IN_BYTES = re.compile(rb"[\x20-\x7e]{6,}")
+_PRIVATE = (
+    rf"{_BEGIN}/(?:[\w.+~@-]+/[\w.+~@-]|(?:{_TOP})(?![\w-]))"  # /word/word, or a folder that every system has
+    r"|file:/|(?<![A-Za-z0-9])[A-Za-z]:[\\/]+[\w.~$-]"  # C:\Users
+    r"|\\\\[\w.?-]+\\[\w$.-]"  # \\server\share
+    rf"|{_BEGIN}~[\w.-]*[/\\]\w",
+    r"[\w.+-]{1,64}@[A-Za-z][\w.-]*",  # an address; a bound, else a long text takes for ever
+    rf"(?<![\w.]){_VARIABLE}=\S",
+)
 
 REASON_LENGTH = 250  # characters of a reason, at most; no text of a record is longer than 300
 _MARKS = str.maketrans("<>[]`|\\", "()()'//")
+
+_CODE = ("walkthrough", "common", "steps", "studies")  # folders whose words may stand in what is published
+_WORD = re.compile(r"[^\s\"'`()\[\]{}<>=,;…|]+")
+_UNIT = r"(?:[x%]|[kMGT]i?B|[mµn]?s|px|W|MHz)?"
+_NUMBER = re.compile(
+    rf"[~±-]?\d{{1,9}}(?:[.,]\d{{1,6}})?(?:e-?\d{{1,3}})?{_UNIT}(?:[-/x]\d{{1,9}}(?:\.\d{{1,6}})?{_UNIT})?"
+    r"|\d{1,4}\.\d{1,4}\.\d{1,4}|20\d\d-\d\d-\d\d|[-+/*×·~±≤≥<>|&–—]"
+    r"|aten::[a-z_][a-z0-9_]{0,60}"
+)
+_MANY_NUMBERS = re.compile(r"\d{3,}(?:[ -]\d{3,}){2,}")  # of a telephone or a card
 
 # Names that say nothing of whose machine it is, and that traces use for things of their own.
 _ANYBODY = {"localhost", "root", "user", "python", "cpu", "gpu", "cuda", "linux"}
 
 
-def private_texts(value: Any) -> list[str]:
-    """What in `value` looks private, a line each: paths, addresses, environment variables, a key that names the host.
+def foreign_words(text: str) -> list[str]:
+    """The words of a text that are neither in this project's code nor numbers or operators: names, paths, keys."""
+    return [*_MANY_NUMBERS.findall(text), *(word for word in _WORD.findall(text) if not _is_own(word))]
 
-    value: JSON (all keys and values in it are looked at), a text, or bytes (the printable texts in them).
+
+@lru_cache(20_000)
+def _is_own(word: str) -> bool:
+    bare = word.strip(".:!?")
+    return not bare or bare.lower() in _own_words() or _NUMBER.fullmatch(bare) is not None
+
+
+@cache
+def _own_words() -> frozenset[str]:
+    """The words of this project's code, in lower case."""
+    words: set[str] = set()
+    for path in (path for folder in _CODE for path in (ROOT / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8").replace("\\", " ")
+        words.update(word.strip(".:!?").lower() for word in [path.stem, *_WORD.findall(text)])
+    return frozenset(words)
+
+
+def reason(text: str, width: int = REASON_LENGTH) -> str:
+    """Why something failed, for a file of a record, on one line of at most `width` characters.
+
+    With "…" in the place of `foreign_words`, without a full stop at its end, and without marks of HTML and Markdown,
+    which no text of a record may hold: errors of compilers and of CUDA name types in <>, shapes in [] and programs in
+    ``.
     """
-    if isinstance(value, bytes):
-        searched, patterns = {text.decode("ascii") for text in texts_in(value)}, _IN_BYTES
-        keys = set()
-    else:
-        (searched, keys), patterns = texts(value), _PATTERNS
-    lines = {f"the key {key!r}" for key in keys if _KEYS.fullmatch(key)}
-    for text in searched | keys:
-        for kind, pattern in patterns.items():
-            if match := pattern.search(text):
-                lines.add(f"{kind}: {text[match.start() : match.start() + 60]!r}")
-    return sorted(lines)
+    text = _MANY_NUMBERS.sub("…", str(text).translate(_MARKS))
+    text = _WORD.sub(lambda word: word[0] if _is_own(word[0]) else "…", text)
+    return printable(text, width).rstrip(". ")
 
 
 def scrubbed(value: Any) -> Any:
@@ -76,41 +92,10 @@ def scrubbed(value: Any) -> Any:
 
 @lru_cache(100_000)
 def redacted(text: str) -> str:
-    """`text` with "…" in place of every word, up to a space or a quote, in which something looks private."""
-    for pattern in _PATTERNS.values():
-        text = re.sub(rf"(?:{pattern.pattern})[^\s'\"]*", "…", text)
+    """`text` with "…" for every word, up to a space or a quote, with a path, an address or a variable's value in it."""
+    for pattern in _PRIVATE:
+        text = re.sub(rf"(?:{pattern})[^\s'\"]*", "…", text)
     return text
-
-
-def reason(text: str, width: int = REASON_LENGTH) -> str:
-    """Why something failed, for a file of a record: `redacted`, on one line of at most `width` characters.
-
-    Without a full stop at its end, and without marks of HTML and Markdown, which no text of a record may hold: errors
-    of compilers and of CUDA name types in <>, shapes in [] and programs in ``.
-    """
-    return printable(redacted(redacted(text).translate(_MARKS)), width).rstrip(". ")
-
-
-def texts_in(content: bytes) -> list[bytes]:
-    """The printable texts in bytes that are something else, each as bytes."""
-    return _TEXT_IN_BYTES.findall(content)
-
-
-def texts(value: Any) -> tuple[set[str], set[str]]:
-    """The different texts in a JSON value, and the keys of its objects: two sets."""
-    strings: set[str] = set()
-    keys: set[str] = set()
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            strings.add(item)
-        elif isinstance(item, dict):
-            keys.update(item)
-            waiting += item.values()
-        elif isinstance(item, list):
-            waiting += item
-    return strings, keys
 
 
 def own_names() -> list[str]:

@@ -63,7 +63,7 @@ def _list(kind: Kind) -> Kind:
 
 # C++ and Triton: words, and spaces only where C++ has them; `::` not behind a part of an IPv6 address.
 _SPACE = r"(?:(?<=,)|(?<=\bvoid)|(?<=\bunsigned)|(?<=\blong)|(?<=\banonymous)|(?<=::type)) | (?=>|const\b|volatile\b)"
-_CPP = rf"(?:\w|(?<!\b[0-9a-f]{{4}})::(?=[A-Za-z_(~{{])|[<>(){{}}*&,!~]|#(?=\d)|-(?=\d)|(?<=auto):(?=\d)|{_SPACE})+"
+_CPP = rf"(?:\w|(?<!\b[0-9a-f]{{4}})::(?=[A-Za-z_(~{{])|[<>(){{}}*&,!~]|#(?=\d)|(?<!\w)-(?=\d)|(?<=auto):(?=\d)|{_SPACE})+"
 _KERNELS = (rf"(?=.*[_(<]|.*::|MIOpen|SubTensorOp){_CPP}(?:\.kd| \[clone \.kd\])?",)
 
 # An operator: a known library's, an autograd function, or one of torch's own marks.

@@ -57,8 +57,8 @@ def text(name, content):
 
 def not_run_as(**value):
     def spoil(folder):
-        (folder / "02_x").mkdir()
-        result.write_json(folder / "02_x" / "not_run.json", {"step": "02_x"} | value)
+        (folder / "13_compile").mkdir()
+        result.write_json(folder / "13_compile" / "not_run.json", {"step": "13_compile"} | value)
 
     return spoil
 
@@ -91,10 +91,11 @@ SPOILED = {
         ["none of its steps was run"],
     ),
     "a step that was not run, for another's reason": (
-        lambda folder: result.write_not_run(folder / "02_x", "01_amp", "because"), ["02_x/not_run.json is broken"],
+        lambda folder: result.write_not_run(folder / "13_compile", "01_amp", "because"),
+        ["13_compile/not_run.json is broken"],
     ),
-    "a reason with a path": (not_run_as(reason="see /home/ann/x"), ["02_x/not_run.json", "/home/ann"]),
-    "a reason with more in it": (not_run_as(reason="so", more=1), ["02_x/not_run.json is broken"]),
+    "a reason with a path": (not_run_as(reason="see /home/ann/x"), ["13_compile/not_run.json", "/home/ann"]),
+    "a reason with more in it": (not_run_as(reason="so", more=1), ["13_compile/not_run.json is broken"]),
     "a reason that the page does not give": (not_run_as(reason="so"), ["README.md is not the page"]),
     "no header": (remove("record.json"), ["is not a record: it holds no record.json"]),
     "no page": (remove("README.md"), ["README.md is missing"]),
@@ -132,8 +133,14 @@ SPOILED = {
     "another step's run": (run(lambda value: value.update(step="01_amp")), ["step is '01_amp', not '00_baseline'"]),
     "another device": (run(lambda value: value.update(device="Best GPU")), ["device 'Best GPU', not 'Test GPU'"]),
     "another image size": (run(lambda value: value.update(image_size=32)), ["image size 32, not 224"]),
-    "another torch": (run(lambda value: value["environment"].update(torch="1.0")), ["torch is '1.0'"]),
-    "another trace": (run(lambda value: value.update(trace="x.gz")), ["trace is 'x.gz'"]),
+    "another torch": (run(lambda value: value["environment"].update(torch="1.0.0")), ["torch is '1.0.0'"]),
+    "another trace": (
+        run(lambda value: value.update(trace=a_result("01_amp", 1).trace)), ["trace is '01_amp.1795000000001.pt"],
+    ),
+    "a step that there is none of": (
+        lambda folder: (folder / "01_amp").rename(folder / "01_secret"),
+        ["01_secret/01_amp.1795000000001.pt.trace.json.gz is no file of a record"],
+    ),
     "another precision in one run": (run(lambda value: value.update(precision="float16")), ["precision differs"]),
     "a first step that took no time": (
         run(lambda value: value.update(first_step_seconds=0.0), summed=False), ["runs/1.json is broken"],
@@ -148,8 +155,12 @@ SPOILED = {
     "another batch in one run": (run(lambda value: value.update(batch_size=33)), ["batch_size differs"]),
     "reserved less than allocated": (run(lambda value: value.update(peak_memory_bytes=RESERVED)), ["impossible size"]),
     "a size beyond all numbers": (run(lambda value: value.update(batch_bytes=10**400), summed=False), ["impossible"]),
-    "uncommitted code": (run(lambda value: value["environment"].update(git="0123456789ab-dirty")), ["no commit"]),
-    "no time": (run(lambda value: value.update(started="yesterday")), ["started is no time"]),
+    "uncommitted code": (
+        run(lambda value: value["environment"].update(git="0123456789ab-dirty")), ["which is not a commit"],
+    ),
+    "no time": (
+        run(lambda value: value.update(started="yesterday")), ["'yesterday' as 'started', which is not a time"],
+    ),
     "a field too many": (run(lambda value: value.update(more=1), summed=False), ["fields that no result has"]),
     "a field too few": (
         run(lambda value: value.pop("notes"), summed=False), ["runs/1.json is broken", "required field `notes`"],
@@ -175,13 +186,13 @@ SPOILED = {
         ["record.json is broken", "$.settings.instructions"],
     ),
     "data that no step trains on": (
-        setting(lambda settings: settings.update(data="imagenet")), ["record.json is broken", "$.settings.data"],
+        setting(lambda settings: settings.update(data="random")), ["record.json is broken", "$.settings.data"],
     ),
     "another environment": (
         lambda folder: edit(folder / "record.json", lambda value: value["environment"].update(cores=8)),
         ["cores is 16, in record.json it is 8"],
     ),
-    "code without its hash": (header(code="none"), ["record.json is broken", "$.code"]),
+    "code without its hash": (header(code="none"), ["record.json holds 'none' as 'code', which is not a checksum"]),
     "settings that are none": (header(settings=[]), ["record.json is broken", "$.settings"]),
     "JSON cut off": (text("00_baseline/runs/1.json", '{"schema": 1'), ["runs/1.json is broken: not JSON"]),
     "JSON nested deeply": (text("00_baseline/runs/1.json", DEEP), ["runs/1.json is broken", "nested too deeply"]),
@@ -191,14 +202,17 @@ SPOILED = {
     "NaN": (run(lambda value: value["step_ms"].update(p10=float("nan")), summed=False), ["NaN is not a finite number"]),
     "a key that is there twice": (text("record.json", '{"schema": 1, "schema": 1}'), ["not as `record` writes it"]),
     "a page with a path": (
-        lambda folder: (folder / "README.md").write_text("see /home/ann/x\n"), ["README.md holds an absolute path"],
+        lambda folder: (folder / "README.md").write_text("see /home/ann/x\n"),
+        ["README.md is not the page that the figures give: it holds 'see /home/ann/x'"],
     ),
     "a path in a note": (run(lambda value: value.update(notes=["in /home/ann/x"])), ["runs/1.json holds", "/home/ann"]),
     "a host in the trace": (traced(lambda trace: trace.update(host_name="box")), [TRACE, "the key 'host_name'"]),
-    "a path in the trace": (traced(each_event(Name="C:\\Users\\ann")), [TRACE, "an absolute path", "Users"]),
-    "a path as a key of the trace": (traced(each_event(**{"/home/ann": 1})), [TRACE, "an absolute path"]),
-    "call stacks": (traced(each_event(**{"Call stack": "a.py(1): f"})), [TRACE, "call stacks"]),
-    "a trace of another name": (traced(lambda trace: trace.update(traceName="x")), ["named otherwise"]),
+    "a path in the trace": (traced(each_event(Name="C:\\Users\\ann")), [TRACE, "the key 'Name'"]),
+    "a path as a key of the trace": (traced(each_event(**{"/home/ann": 1})), [TRACE, "the key '/home/ann'"]),
+    "call stacks": (traced(each_event(**{"Call stack": "a.py(1): f"})), [TRACE, "the key 'Call stack'"]),
+    "a trace of another name": (
+        traced(lambda trace: trace.update(traceName="01_amp.1.pt.trace.json")), ["named otherwise"],
+    ),
     "another GPU's trace": (
         traced(lambda trace: trace["deviceProperties"][0].update(name="Old GPU")),
         [TRACE, "it is from Old GPU, not from Test GPU"],

@@ -5,11 +5,9 @@ trace: its GPU, its shapes, its copies, its memory and, roughly, its time. Nothi
 as its owner says; it finds what was edited, mixed up or broken, and texts that reveal whose machine it was.
 """
 
-import re
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
@@ -210,10 +208,6 @@ def _of_run(result: Result, step: str, trace: str, shared: Header) -> Iterator[s
             yield f"{name} is {own.get(name)!r}, in {header.FILE} it is {shared.environment.get(name)!r}"
     if result.device_type not in ("cuda", "cpu"):
         yield f"device_type is {result.device_type!r}"
-    try:
-        datetime.fromisoformat(result.started)
-    except ValueError:
-        yield "started is no time"
     memory = result.peak_memory_bytes
     reserved = memory.allocated if memory.reserved is None else memory.reserved
     moved = result.batch_bytes or result.batch_size  # 0: the data is on the device already

@@ -58,14 +58,14 @@ def write_events(
 def scalars(content: bytes) -> dict[str, float]:
     """An event file's scalars: {tag: the last value}. Hyper-parameters may stand beside them, nothing else.
 
-    Raises InputError where the bytes are damaged, hold anything else, a text that no run of a step writes, or no scalar.
+    Raises InputError where the bytes are damaged, hold anything else, a text that no run writes, or no scalar.
     """
     from google.protobuf.json_format import MessageToDict
     from google.protobuf.message import DecodeError  # with TensorBoard, a quarter of a second to import
+    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  # made at import
     from tensorboard.plugins.hparams.plugin_data_pb2 import (
         HParamsPluginData,  # pyright: ignore[reportAttributeAccessIssue]
     )
-    from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  # made at import
 
     values: dict[str, float] = {}
     for record in _records(content):
@@ -84,8 +84,8 @@ def scalars(content: bytes) -> dict[str, float]:
                 values[value.tag] = value.simple_value
             elif kind is not None or value.metadata.plugin_data.plugin_name != "hparams":
                 raise InputError("it holds something else than scalars and hyper-parameters")
-        contents = (value.metadata.plugin_data for value in event.summary.value)
-        for message, size in zip((event, *settings), (len(record), *(len(data.content) for data in contents)), strict=True):
+        sizes = [len(record), *(len(value.metadata.plugin_data.content) for value in event.summary.value)]
+        for message, size in zip((event, *settings), sizes, strict=True):
             message.DiscardUnknownFields()
             if message.ByteSize() != size:
                 raise InputError("it holds a field that no event has, or one that is there twice")

@@ -40,7 +40,7 @@ _UNIT = r"(?:[x%]|[kMGT]i?B|[mµn]?s|px|W|MHz)?"
 _NUMBER = re.compile(
     rf"[~±-]?\d{{1,9}}(?:[.,]\d{{1,6}})?(?:e-?\d{{1,3}})?{_UNIT}(?:[-/x]\d{{1,9}}(?:\.\d{{1,6}})?{_UNIT})?"
     r"|\d{1,4}\.\d{1,4}\.\d{1,4}|20\d\d-\d\d-\d\d|[-+/*×·~±≤≥<>|&–—]"
-    r"|(?:aten|prims|torchvision)::[a-z_][a-z0-9_]{0,60}"
+    r"|(?:aten|prims|torchvision)::[a-z_][a-z0-9_]{0,60}|SIG[A-Z]{2,6}"
 )
 _MANY_NUMBERS = re.compile(r"\d{3,}(?:[ -]\d{3,}){2,}")  # of a telephone or a card
 

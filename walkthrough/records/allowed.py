@@ -6,8 +6,8 @@ text of the form that belongs there: an operator, a kernel, a step, a thread. An
 texts of their form.
 
 A form is no proof. What passes: a secret in letters that is written as a kernel ("open_sesame"), an operator of torch
-("aten::open_sesame") or a device ("AMD Sesame"), a checksum that is none, a number that means something, a sentence of the
-project's own words. What looks like a random key does not.
+("aten::open_sesame") or a device ("AMD Sesame"), a checksum that is none, a number that means something, a sentence of
+the project's own words. What looks like a random key does not.
 """
 
 import re

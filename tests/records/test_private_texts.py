@@ -1,6 +1,7 @@
 """Of private texts no kind passes, wherever in a record it stands; a GPU's trace loses nothing that is read."""
 
 import json
+import os
 import re
 import shutil
 from copy import deepcopy
@@ -14,7 +15,7 @@ from support.trace_builder import TraceBuilder
 
 from walkthrough.cli import main
 from walkthrough.compare.merging import merged
-from walkthrough.records import allowed, checking, page
+from walkthrough.records import allowed, checking, page, written
 from walkthrough.results import privacy, result
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.events import scalars, write_events
@@ -231,3 +232,21 @@ def test_a_name_that_is_none_is_left_out_and_its_time_is_kept():
     kept, gone = allowed.kept({"traceEvents": [event, event | {"cat": "ada"}]})
     assert kept == {"traceEvents": [event | {"name": allowed.GONE}]}
     assert gone[0] == 'a name that is not a step or a mark: "ada\'s secret"'
+
+
+def test_no_link_or_pipe_is_read_as_a_file_of_a_record(tmp_path):
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    os.mkfifo(tmp_path / "pipe")
+    assert written.read(tmp_path / "file") == b"x"
+    for name in ("link", "pipe"):
+        with pytest.raises(OSError, match="plain file"):
+            written.read(tmp_path / name)
+
+
+def test_an_event_file_is_not_written_through_a_link(tmp_path):
+    (tmp_path / "canary").write_bytes(b"x")
+    (tmp_path / "events").symlink_to(tmp_path / "canary")
+    write_events(tmp_path / "events", POINTS, {}, MEDIANS)
+    assert (tmp_path / "canary").read_bytes() == b"x"
+    assert scalars((tmp_path / "events").read_bytes())

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -129,6 +130,29 @@ def test_one_trace_per_step_is_kept_without_host_name_or_path(fake_runs, tmp_pat
         elif path.is_file():
             assert "secret" not in path.read_text()
     assert len(list((tmp_path / FOLDER).rglob("*.pt.trace.json.gz"))) == len(NAMES)
+
+
+def test_of_a_note_what_is_not_of_this_project_is_left_out(fake_runs, tmp_path, monkeypatch):
+    run = runner.run
+
+    def with_a_note(file, words, on_progress, on_line):
+        outcome = run(file, words, on_progress, on_line)
+        path = next(Path(words[words.index("--logdir") + 1]).glob(f"{file.stem}/result.json"))
+        record.write_result(path, replace(record.read_result(path), notes=["no device on ada-thinkpad"]))
+        return outcome
+
+    monkeypatch.setattr(runner, "run", with_a_note)
+    assert record_runs(tmp_path, "--runs", "1") == 0
+    assert record.read_result(tmp_path / FOLDER / "01_amp" / "result.json").notes == ["no device on …"]
+
+
+def test_a_machine_whose_name_a_record_may_not_hold_is_refused_before_anything_runs(
+    fake_runs, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(machine, "cpu_name", lambda: "ada's CPU")
+    assert record_runs(tmp_path) == 2
+    assert "a record may not hold \"ada's CPU\" as 'cpu', which is not a processor" in capsys.readouterr().err
+    assert fake_runs[0] == []
 
 
 def test_the_first_runs_scalars_are_kept_beside_its_trace(fake_runs, tmp_path):

@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import json
+import os
 import re
 import socket
 import threading
@@ -207,3 +208,12 @@ def test_the_list_is_part_of_the_installed_package_and_fetching_needs_no_torch()
     assert run_program("-c", code).returncode == 0
     assert json.loads(samples.LIST.read_text(encoding="utf-8"))["samples"]
     assert samples_command.FOLDER == ROOT / "logs" / "samples"
+
+
+def test_a_sample_is_not_written_through_a_link_that_lies_in_its_way(server, tmp_path):
+    (tmp_path / "canary").write_bytes(b"x")
+    (tmp_path / "samples" / "one").mkdir(parents=True)
+    (tmp_path / "samples" / "one" / f".one.pt.trace.json.gz.{os.getpid()}.partial").symlink_to(tmp_path / "canary")
+    assert run(tmp_path / "samples") == 0
+    assert (tmp_path / "canary").read_bytes() == b"x"
+    assert files(tmp_path / "samples") == WHOLE

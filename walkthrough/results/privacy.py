@@ -4,8 +4,10 @@ Texts for people in what is published hold the words of this project's own code,
 a list of what is private is never complete. Traces for people's own use have paths and addresses taken out.
 """
 
+import errno
 import getpass
 import json
+import os
 import platform
 import re
 from contextlib import suppress
@@ -61,8 +63,8 @@ def _is_own(word: str) -> bool:
 
 @cache
 def _own_words() -> frozenset[str]:
-    """The words of this project's code, in lower case."""
-    words: set[str] = set()
+    """The words of this project's code, and of the system's own errors, in lower case."""
+    words = {word.lower() for number in errno.errorcode for word in _WORD.findall(os.strerror(number))}
     for path in (path for folder in _CODE for path in (ROOT / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8").replace("\\", " ")
         words.update(word.strip(".:!?").lower() for word in [path.stem, *_WORD.findall(text)])

@@ -50,6 +50,7 @@ COMPARED_RUNS = 2  # runs in memory, and on disk beyond the limit: the Diff view
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = min(8, usable_cores())
 BEHIND = 15  # how "nice" children are that read what nobody waits for
+NOTHING = (AttributeError, LookupError, RecursionError, TypeError, ValueError)  # the plugin checks no argument
 
 Files = Mapping[str, Status | None]  # those of a folder; no status of a remote one
 _Folder = tuple[str, Files, tuple[Question, ...], set[str]]  # its path and files, and what `_profiles_of` says of it
@@ -88,8 +89,11 @@ def _answered(route: Any) -> "WSGIApplication":
         except exceptions.HTTPException as error:
             if isinstance(error.response, wrappers.Response):
                 return error.response
-            content = {"error": printable(error.description, 300)}
-            return http_util.Respond(request, content, "application/json", error.code or 500)
+            code, text = error.code or 500, error.description or error.name
+        except NOTHING as error:
+            log.info("%s", request.path, exc_info=error)
+            code, text = 404, f"there is nothing to show for these arguments ({type(error).__name__}: {error})"
+        return http_util.Respond(request, {"error": printable(text, 300)}, "application/json", code)
 
     return json_app(answer)
 

@@ -13,7 +13,9 @@ from walkthrough.trace.analysis import analyze
 from walkthrough.trace.steps import ROLES
 
 pytest.importorskip("torch_tb_profiler")
-from walkthrough.tensorboard.profiler_parser import COLLECTIVE, parse, translated
+from torch_tb_profiler.profiler.range_utils import intersection_ranges_lists
+
+from walkthrough.tensorboard.profiler_parser import COLLECTIVE, intersection, parse, translated
 
 RECORDED = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))
 OTHERS = sorted((ROOT.parent / "shared" / "traces").glob("*.json.gz"))
@@ -185,3 +187,19 @@ def test_literals_that_are_no_json_are_read(tmp_path):
     text = json.dumps(two_steps().json).replace('"dur": 60', '"dur": 60, "x": N/A')
     path.write_bytes(gzip.compress(text.encode()))
     assert displayed(path)["steps"] == ["3", "4"]
+
+
+def test_a_step_looks_at_the_ranges_within_it_alone():
+    ranges = [(begin, begin + 5) for begin in range(0, 1_000, 10)]
+    seen = []
+
+    class Ranges(list):
+        def __getitem__(self, item):
+            seen.append(item)
+            return super().__getitem__(item)
+
+    for step in ((0, 5), (3, 12), (5, 10), (500, 503), (990, 2_000), (-5, 0), (0, 1_000), (7, 7)):
+        expected = intersection_ranges_lists([step], list(ranges))
+        seen.clear()
+        assert intersection([step], Ranges(ranges)) == expected
+        assert len(seen) < 20 + len(expected)

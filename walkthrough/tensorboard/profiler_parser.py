@@ -7,9 +7,10 @@ traces are translated into the format of 2021, which the plugin reads (see `tran
 import html
 import sys
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -115,8 +116,17 @@ class OverallParser(overall_parser.OverallParser):
             costs.other = step[1] - step[0] + costs.overlap - costs.computation - costs.communication
 
 
+def intersection(first: list[Range], second: list[Range]) -> list[Range]:
+    """As the plugin's, which for each of many steps goes through all ranges from the first on. Both are merged."""
+    if len(first) == 1:
+        begin, end = first[0]
+        until = bisect_left(second, end, key=itemgetter(0))
+        second = second[bisect_right(second, begin, hi=until, key=itemgetter(1)) : until]
+    return intersection_ranges_lists(first, second)
+
+
 def _us_within(step: Range, ranges: list[Range]) -> int:
-    return get_ranges_sum(intersection_ranges_lists([step], list(ranges)))
+    return get_ranges_sum(intersection([step], ranges))
 
 
 def parse(worker: str, span: int | None, path: str | Path | Chunks) -> data.RunProfileData:
@@ -385,6 +395,7 @@ def patch_parser() -> None:
         (data.RunProfileData, "parse", staticmethod(lambda worker, span, path, _: parse(worker, span, path))),
         (data, "EventParser", EventParser),
         (data, "OverallParser", OverallParser),
+        (overall_parser, "intersection_ranges_lists", intersection),
         (run_generator.RunGenerator, "_generate_op_pie", generate_op_pie),
         (run_generator.RunGenerator, "generate_run_profile", generate_run_profile),
         (contract.DiffStats, "to_dict", diff_to_dict),

@@ -40,6 +40,7 @@ LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
 MUCH_MEMORY = 2**30  # bytes
 COUNTERS = ".counters.gz"  # the end of the name of a file beside a kept profile
 BEGIN, END, FAR_US = b'"Iteration Start:', b'"Record Window End"', 24 * 3600 * 1000  # torch-tb-profiler's, in a trace
+RESERVE = 2**26  # bytes of the limit of memory that a run of events may need while it is decoded
 MOST_SHOWN = 2**28  # bytes of an answer before it is packed
 MEMORY_VARIABLE, SECONDS_VARIABLE = "WALKTHROUGH_READER_MEMORY", "WALKTHROUGH_READER_SECONDS"
 
@@ -108,7 +109,7 @@ def _answer_from(file: BinaryIO, job: Job) -> Outcome:
     if not _is_asked_for(os.fstat(file.fileno()), job):
         return Outcome(changed=True)
     try:
-        chunks, into = Chunks(job.path, file=file), Path(job.into)
+        chunks, into = _Chunks(job.path, file=file), Path(job.into)
         if job.kind == "profile":
             contents = _profile(chunks, job)
         else:
@@ -125,6 +126,17 @@ def _answer_from(file: BinaryIO, job: Job) -> Outcome:
         reason = f"what was read of it cannot be written to {folder}: {error.strerror or error}"
         return Outcome(printable(reason, 300), unwritable=True)
     return Outcome(written=sum(map(len, contents.values())))
+
+
+class _Chunks(Chunks):
+    """Those of a trace, while some memory is left: where there is none msgspec crashes instead of a MemoryError."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        limit = resource.getrlimit(resource.RLIMIT_DATA)[0] if resource is not None else -1
+        for chunk in super().__iter__():
+            if 0 <= limit - RESERVE < _of_process("VmData:"):
+                raise MemoryError
+            yield chunk
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -252,10 +264,18 @@ def _failure(job: Job, error: Exception) -> Outcome:
 
 def taken_memory() -> int:
     """The most bytes that this process has ever had in memory; 0 where the system does not say."""
-    with suppress(OSError):  # Linux, where the other number begins with what the parent had
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    if peak := _of_process("VmHWM:"):  # the other number begins with what the parent had
+        return peak
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0  # macOS: bytes
+
+
+def _of_process(field: str) -> int:
+    """Bytes that Linux says of this process; 0 elsewhere."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    return int(status.partition(field)[2].split()[0]) * 1024
 
 
 def _limit_memory() -> None:

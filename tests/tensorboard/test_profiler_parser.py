@@ -8,11 +8,14 @@ from support import ROOT
 from support.by_tensorboard import displayed, displayed_unpatched
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
+from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.steps import ROLES
 
 pytest.importorskip("torch_tb_profiler")
-from walkthrough.tensorboard.profiler_parser import COLLECTIVE, translated
+from torch_tb_profiler.profiler.range_utils import intersection_ranges_lists
+
+from walkthrough.tensorboard.profiler_parser import COLLECTIVE, intersection, parse, translated
 
 RECORDED = sorted((ROOT / "tests" / "data").glob("*.trace.json.gz"))
 OTHERS = sorted((ROOT.parent / "shared" / "traces").glob("*.json.gz"))
@@ -120,14 +123,20 @@ def test_kernels_of_unknown_ids_belong_to_the_operator_around_their_call(built):
     assert times["aten::convolution_backward"] == 4_000
 
 
+def events_of(builder):
+    """A copy of the events of a trace that was built."""
+    return json.loads(json.dumps(builder.json))["traceEvents"]
+
+
 def test_a_trace_of_2021_is_left_as_it_is():
-    trace = two_steps("2021").json
-    assert translated(json.loads(json.dumps(trace))) == trace
+    builder = two_steps("2021")
+    assert translated(events_of(builder)) == builder.json["traceEvents"]
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
+def test_events_that_the_plugin_would_fail_on_are_left_out(tmp_path):
+    builder = two_steps()
+    undamaged = displayed(builder.write(tmp_path / "undamaged.pt.trace.json"))
+    builder.events[:0] = [
         {"ph": "X", "cat": None, "name": "x", "ts": 1, "dur": 1, "pid": 1, "tid": 1},
         {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "pid": 0, "tid": 1, "args": {"device": 9_999}},
         {"ph": "X", "cat": "cpu_op", "ts": "soon", "dur": 1, "pid": 1, "tid": 1},
@@ -135,46 +144,41 @@ def test_a_trace_of_2021_is_left_as_it_is():
         {"ph": "X", "cat": "cpu_op"},
         {"ph": "X", "cat": "fwdbwd", "name": "no arrow", "ts": 1, "dur": 1, "pid": 1, "tid": 1},
         {"cat": "cpu_op"},
-        7,
-    ],
-)
-def test_events_that_the_plugin_would_fail_on_are_left_out(damaged):
-    trace = two_steps().json
-    undamaged = translated(json.loads(json.dumps(trace)))
-    trace["traceEvents"] = [damaged, *trace["traceEvents"]]
-    assert translated(trace) == undamaged
+    ]
+    assert displayed(builder.write(tmp_path / "damaged.pt.trace.json")) == undamaged
 
 
-def test_texts_for_numbers_and_bare_lists_are_understood():
-    trace = two_steps().json
-    for event in trace["traceEvents"]:
+def test_texts_for_numbers_and_bare_lists_are_understood(tmp_path):
+    builder = two_steps()
+    for event in builder.events:
         event["ts"], event["dur"] = str(event["ts"]), str(event["dur"])
-    assert translated(trace["traceEvents"])["traceEvents"][0]["ts"] == 10_000
+    path = tmp_path / "bare.pt.trace.json"
+    path.write_text(json.dumps(builder.events))
+    assert displayed(path)["steps"] == ["3", "4"]
 
 
-@pytest.mark.parametrize("trace", [{}, [], 7, {"traceEvents": 7}])
-def test_json_that_is_no_trace_is_refused(trace):
-    if trace == []:
-        assert translated(trace)["traceEvents"] == []
-    else:
-        with pytest.raises(ValueError, match="no list of events"):
-            translated(trace)
+@pytest.mark.parametrize("text", ["{}", "7", '{"traceEvents": 7}', '{"traceEvents": [7]}', '{"traceEvents": [{'])
+def test_json_that_is_no_whole_trace_is_refused(tmp_path, text):
+    path = tmp_path / "odd.pt.trace.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"odd\.pt\.trace\.json (has|is) "):
+        parse("w", None, path)
 
 
 def test_calls_and_kernels_without_a_correlation_stay_unlinked():
     builder = two_gpus_and_a_collective()
     for event in builder.events:
         event["args"].pop("correlation", None)
-    trace = translated(builder.json)
-    assert not any(COLLECTIVE in event["args"] for event in trace["traceEvents"])
-    kernel = next(event for event in trace["traceEvents"] if event["cat"] == "kernel")
+    events = translated(builder.events)
+    assert not any(COLLECTIVE in event["args"] for event in events)
+    kernel = next(event for event in events if event["cat"] == "kernel")
     assert kernel["args"]["External id"] == 99_999 + 1
 
 
 def test_kernels_carry_the_id_of_their_collective():
-    trace = translated(two_gpus_and_a_collective().json)
-    marks = {event["args"]["External id"] for event in trace["traceEvents"] if event["name"] == "nccl:all_reduce"}
-    kernels = [event for event in trace["traceEvents"] if event["name"].startswith("nccl")]
+    events = translated(two_gpus_and_a_collective().events)
+    marks = {event["args"]["External id"] for event in events if event["name"] == "nccl:all_reduce"}
+    kernels = [event for event in events if event["name"].startswith("nccl")]
     assert {event["args"][COLLECTIVE] for event in kernels if event["cat"] == "kernel"} == marks
 
 
@@ -183,3 +187,19 @@ def test_literals_that_are_no_json_are_read(tmp_path):
     text = json.dumps(two_steps().json).replace('"dur": 60', '"dur": 60, "x": N/A')
     path.write_bytes(gzip.compress(text.encode()))
     assert displayed(path)["steps"] == ["3", "4"]
+
+
+def test_a_step_looks_at_the_ranges_within_it_alone():
+    ranges = [(begin, begin + 5) for begin in range(0, 1_000, 10)]
+    seen = []
+
+    class Ranges(list):
+        def __getitem__(self, item):
+            seen.append(item)
+            return super().__getitem__(item)
+
+    for step in ((0, 5), (3, 12), (5, 10), (500, 503), (990, 2_000), (-5, 0), (0, 1_000), (7, 7)):
+        expected = intersection_ranges_lists([step], list(ranges))
+        seen.clear()
+        assert intersection([step], Ranges(ranges)) == expected
+        assert len(seen) < 20 + len(expected)

@@ -1,5 +1,7 @@
 """The loading of runs: children that die, files that change, what is kept, runs side by side in the Diff view."""
 
+import gzip
+import json
 import os
 import pickle
 import shutil
@@ -91,7 +93,7 @@ def test_what_changes_is_read_again_also_after_a_failure_and_what_is_deleted_goe
     os.utime(path, (LONG_AGO, LONG_AGO))
     loading = loaded(load())
     assert loading.names() == []
-    assert "not valid JSON" in loading.failures()[0]["reason"]
+    assert "is cut off or damaged" in loading.failures()[0]["reason"]
     trace(path, when=LONG_AGO + 1)
     loading.search()
     assert loading.names() == ["run"]  # it can be asked for while it is read
@@ -145,7 +147,7 @@ def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monk
     loading = loaded(load())
     for name in ("one", "two"):
         assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a", "b", "c"]
-    assert len(list((tmp_path / "cache").iterdir())) == 6
+    assert len(list((tmp_path / "cache").glob("*.profile.gz"))) == 6
 
 
 def test_a_profile_that_others_could_have_written_is_not_unpickled(tmp_path, load):
@@ -253,6 +255,58 @@ def test_remote_folders_are_listed_by_the_plugins_own_file_systems(monkeypatch):
     assert (name, path, list(found), dict(nothing)) == ("run", "s3://bucket/logs/run", files, {})
     (question,), writing = profiler_plugin._profiles_of(path, found)
     assert (question.path, question.size, writing) == ("s3://bucket/logs/run/a.pt.trace.json", -1, set())
+
+
+def viewed(loading):
+    """What the Trace view shows of the only trace of the run "run"."""
+    [profile] = loading.run("run", PATIENCE).profiles.values()
+    with loading.view(profile.walkthrough_question, PATIENCE) as file:
+        return json.loads(gzip.decompress(file.read()))
+
+
+def test_the_trace_view_gets_valid_json_with_the_counters_of_the_gpus_first(tmp_path, load):
+    builder = two_steps()
+    builder.header["odd"] = 'a "]" and a "}"'
+    builder.op('"traceEvents": [ and a "]"', 1, 1)
+    builder.add("cpu_op", "no number", 2, 1, value=float("nan"))
+    builder.events += [
+        {"ph": "i", "name": "Iteration Start: 1", "pid": 1, "tid": 1, "ts": 1},
+        {"ph": "i", "name": "Record Window End", "pid": 1, "tid": 1, "ts": 5},
+        {"ph": "i", "name": "Record Window End", "pid": 1, "tid": 1, "ts": 1e9},
+    ]
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json", builder)
+    shown = viewed(loaded(load()))
+    events = builder.json["traceEvents"]
+    counters = len(shown["traceEvents"]) - len(events) + 1
+    assert counters > 0
+    assert {event["ph"] for event in shown["traceEvents"][:counters]} == {"C"}
+    expected = json.loads(json.dumps(events[:-1]).replace("NaN", "null"))
+    assert shown["traceEvents"][counters:] == expected
+    assert shown == builder.json | {"traceEvents": shown["traceEvents"]}
+
+
+def test_a_trace_without_gpus_is_viewed_as_it_is(tmp_path, load):
+    builder = TraceBuilder(devices=())
+    builder.step(1, 0, 100)
+    builder.op("aten::add", 10, 20)
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json.gz", builder)
+    assert viewed(loaded(load())) == builder.json
+
+
+@pytest.mark.parametrize("became", ["a link", "gone", "another"])
+def test_only_the_trace_that_was_read_is_viewed(tmp_path, load, became):
+    from walkthrough.tensorboard.profiler_plugin import NotReadable
+
+    path, canary = trace(tmp_path / "logs" / "run" / "a.pt.trace.json"), trace(tmp_path / "canary.json")
+    loading = loaded(load())
+    [profile] = loading.run("run", PATIENCE).profiles.values()
+    path.unlink()
+    if became == "a link":
+        path.symlink_to(canary)
+    elif became == "another":
+        trace(path, when=LONG_AGO + 1)
+    with pytest.raises(NotReadable, match=r"not there any more|has changed"):
+        loading.view(profile.walkthrough_question, PATIENCE)
 
 
 def profiles(*builders, folder):

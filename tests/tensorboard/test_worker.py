@@ -158,7 +158,7 @@ def test_a_child_ends_with_its_parent_whatever_it_does(tmp_path):
         assert process.stdout.read() == b""  # ends once the child, which has it too, has ended
 
 
-@pytest.mark.parametrize("kind", ["digest", "lanes", "event", "profile"])
+@pytest.mark.parametrize("kind", ["digest", "lanes", "event", "profile", "view"])
 @pytest.mark.parametrize("replaced", ["a pipe", "a link", "a folder"])
 def test_what_has_taken_the_place_of_a_trace_is_not_opened(tmp_path, kind, replaced):
     path, canary = two_steps().write(tmp_path / "made.json"), two_steps().write(tmp_path / "canary.json")

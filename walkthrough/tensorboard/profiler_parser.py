@@ -4,32 +4,31 @@ A child process does so before it reads traces (see `worker`), and TensorBoard's
 traces are translated into the format of 2021, which the plugin reads (see `translated`).
 """
 
-import gzip
 import html
-import re
 import sys
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import msgspec
 import numpy as np
-from torch_tb_profiler import io
 from torch_tb_profiler.profiler import data, event_parser, overall_parser, run_generator, tensor_core, trace
 from torch_tb_profiler.profiler.diffrun import contract
 from torch_tb_profiler.profiler.node import OperatorNode
 from torch_tb_profiler.profiler.range_utils import get_ranges_sum, intersection_ranges_lists, merge_ranges
 from torch_tb_profiler.run import RunProfile
 
-from walkthrough.trace.chrome_trace import clean
+from walkthrough.trace.chrome_trace import Chunks, Header, values_of, whole_events
 from walkthrough.trace.columns import MAX_GPUS
 from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
 from walkthrough.trace.steps import COLLECTIVES, end_of_earlier_work, is_loading, is_step
 
 COLLECTIVE = "walkthrough collective"  # an argument of a kernel: the External id of the collective that launched it
 SIZES = {"byte": 1, "char": 1, "half": 2, "bfloat16": 2, "int": 4, "float": 4, "long": 8, "double": 8}  # bytes a value
+HEADER = ("Framework", "schemaVersion", "distributedInfo", "deviceProperties")  # the plugin reads no more of it
 OPERATORS = ("cpu_op", "operator")
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")  # categories in a file
 DEVICE_TYPES = (trace.EventTypes.KERNEL, trace.EventTypes.MEMCPY, trace.EventTypes.MEMSET)  # the plugin's
@@ -117,64 +116,44 @@ class OverallParser(overall_parser.OverallParser):
             costs.other = step[1] - step[0] + costs.overlap - costs.computation - costs.communication
 
 
+def intersection(first: list[Range], second: list[Range]) -> list[Range]:
+    """As the plugin's, which for each of many steps goes through all ranges from the first on. Both are merged."""
+    if len(first) == 1:
+        begin, end = first[0]
+        until = bisect_left(second, end, key=itemgetter(0))
+        second = second[bisect_right(second, begin, hi=until, key=itemgetter(1)) : until]
+    return intersection_ranges_lists(first, second)
+
+
 def _us_within(step: Range, ranges: list[Range]) -> int:
-    return get_ranges_sum(intersection_ranges_lists([step], list(ranges)))
+    return get_ranges_sum(intersection([step], ranges))
 
 
-def parse(worker: str, span: int | None, path: str) -> tuple[data.RunProfileData, bytes | None]:
-    """What the plugin computes from a trace, and a repaired copy of the trace, gzipped, for the Trace view.
-
-    The copy is None where a browser can read the original.
-    """
-    text = io.read(path)
-    if text[:2] == b"\x1f\x8b":
-        text = gzip.decompress(text)
-    repaired = None
-    try:
-        decoded = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        repaired = clean(text)  # literals such as N/A, which browsers refuse as well
-        decoded = msgspec.json.decode(repaired)
-    if _drop_far_end(decoded):
-        repaired = msgspec.json.encode(decoded)
-    copy = gzip.compress(repaired, 1) if repaired else None
-    del text, repaired  # each as large as the file
-    decoded = translated(decoded)
+def parse(worker: str, span: int | None, path: str | Path | Chunks) -> data.RunProfileData:
+    """What the plugin computes from a trace: a path, or its `Chunks`. Raises InputError where it is not whole."""
+    chunks = path if isinstance(path, Chunks) else Chunks(path)
+    header: Header = {}
+    events = [event for run in whole_events(chunks, header, dict) for event in run if _make_usable(event)]
     EventParser.parallel_wrappers = frozenset(
-        event["name"] for event in decoded["traceEvents"] if event["name"].endswith("Parallel.forward")
+        event["name"] for event in events if event["name"].endswith("Parallel.forward")
     )
-    parsed = data.RunProfileData.from_json(worker, span, decoded)
-    parsed.trace_file_path = path
-    return parsed, copy
+    events = translated(events)
+    values = values_of(header, HEADER)
+    if not isinstance(values.get("deviceProperties"), list):
+        values["deviceProperties"] = None
+    for device in values["deviceProperties"] or []:
+        if isinstance(device, dict) and isinstance(device.get("name"), str):
+            device["name"] = html.escape(device["name"])  # the Overview puts it on its page as HTML
+    parsed = data.RunProfileData.from_json(worker, span, values | {"traceEvents": _consumed(events)})
+    parsed.trace_file_path = str(chunks.path)
+    return parsed
 
 
-def _drop_far_end(decoded: Any) -> bool:
-    """Remove the mark of the recording's end where it lies days after its begin, as the plugin does; True if so."""
-    events = decoded.get("traceEvents") if isinstance(decoded, dict) else None
-    if not isinstance(events, list):
-        return False
-    marks = [event for event in events if isinstance(event, dict) and isinstance(event.get("name"), str)]
-    ends = [event for event in marks if event["name"] == "Record Window End"]
-    begins = [event for event in marks if event["name"].startswith("Iteration Start:")]
-    try:
-        far = bool(ends and begins) and ends[-1]["ts"] - begins[-1]["ts"] > 24 * 3600 * 1000
-    except (KeyError, TypeError):
-        return False
-    if far:
-        events.remove(ends[-1])
-    return far
-
-
-def append_gpu_metrics(run: RunProfile, raw_data: bytes) -> bytes:
-    """The Trace view's JSON, gzipped, with the GPU's counters before the first event.
-
-    The plugin puts them before the last "]", which may stand in a name.
-    """
-    opening = re.search(rb'"traceEvents"\s*:\s*\[', raw_data) or re.search(rb"\[", raw_data)
-    if opening is None:
-        raise ValueError("it holds no list of events")
-    counters = "".join(f"{counter}, " for counter in run.gpu_metrics or ()).encode()
-    return gzip.compress(raw_data[: opening.end()] + counters + raw_data[opening.end() :], 1)
+def _consumed(events: list[Event]) -> Iterator[Event]:
+    """The events, each of which leaves the list, and the memory, before the next."""
+    events.reverse()
+    while events:
+        yield events.pop()
 
 
 _plugin_generate_op_pie = run_generator.RunGenerator._generate_op_pie
@@ -216,22 +195,11 @@ def _no_calls(name: str) -> dict[str, Any]:
     return contract.OpAgg(name, 0, 0, 0, 0, 0)._asdict()
 
 
-def translated(trace: Any) -> dict[str, Any]:
-    """A trace in the format of 2021, changed in place. trace: decoded JSON, times in µs.
+def translated(events: list[Event]) -> list[Event]:
+    """The events of a trace in the format of 2021, changed in place; times in µs. events: as `_make_usable` left them.
 
-    Only what the plugin would misread is changed, so a trace of 2021 passes through unchanged. Raises ValueError where
-    it holds no list of events.
+    Only what the plugin would misread is changed, so those of 2021 pass through unchanged.
     """
-    if isinstance(trace, list):
-        trace = {"traceEvents": trace}
-    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
-        raise ValueError("it holds no list of events")
-    if not isinstance(trace.get("deviceProperties"), list):
-        trace["deviceProperties"] = None
-    for device in trace["deviceProperties"] or []:
-        if isinstance(device, dict) and isinstance(device.get("name"), str):
-            device["name"] = html.escape(device["name"])  # the Overview puts it on its page as HTML
-    events = [event for event in trace["traceEvents"] if isinstance(event, dict) and _make_usable(event)]
     device_rows = {
         (event["pid"], event["tid"]) for event in events if event["ph"] == "X" and _kind(event) in DEVICE_WORK
     }
@@ -253,8 +221,7 @@ def translated(trace: Any) -> dict[str, Any]:
         output.append(event)
     _link_lost_calls(output)
     _link_collectives(output)
-    trace["traceEvents"] = output
-    return trace
+    return output
 
 
 def _kind(event: Event) -> str:
@@ -425,13 +392,13 @@ def patch_parser() -> None:
     uses = classmethod(lambda _, name: uses_tensor_cores(name) is True)
     eligible = classmethod(lambda _, name: name in ELIGIBLE or name in ELIGIBLE_SINCE)
     patches: list[tuple[object, str, object]] = [
-        (data.RunProfileData, "parse", staticmethod(lambda worker, span, path, _: parse(worker, span, path)[0])),
+        (data.RunProfileData, "parse", staticmethod(lambda worker, span, path, _: parse(worker, span, path))),
         (data, "EventParser", EventParser),
         (data, "OverallParser", OverallParser),
+        (overall_parser, "intersection_ranges_lists", intersection),
         (run_generator.RunGenerator, "_generate_op_pie", generate_op_pie),
         (run_generator.RunGenerator, "generate_run_profile", generate_run_profile),
         (contract.DiffStats, "to_dict", diff_to_dict),
-        (RunProfile, "append_gpu_metrics", append_gpu_metrics),
         (tensor_core.TC_Allowlist, "__contains__", uses),
         (tensor_core.TC_OP_Allowlist, "__contains__", eligible),
     ]

@@ -12,31 +12,34 @@ import os
 import pickle
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tensorboard.backend import http_util
 from tensorboard.plugins.base_plugin import TBContext
 from torch_tb_profiler import consts, io
 from torch_tb_profiler import plugin as profiler
 from torch_tb_profiler.profiler.loader import RunLoader
 from torch_tb_profiler.run import Run
 from werkzeug import exceptions, wrappers
+from werkzeug.wsgi import wrap_file
 
 import walkthrough.tensorboard.profiler_parser  # noqa: F401  # it patches the parser, for the Diff view
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
+from walkthrough.results.files import open_plain
 from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, Question, cache_folder, is_being_written
 from walkthrough.tensorboard.log_folders import REMOTE, Status, folders_below, natural, roots_of, well_formed
-from walkthrough.tensorboard.plugin import guarded
+from walkthrough.tensorboard.plugin import guarded, json_app
+from walkthrough.tensorboard.worker import COUNTERS
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from _typeshed.wsgi import WSGIApplication
 
 log = logging.getLogger("walkthrough")
 SEARCH_SECONDS = 3.0  # until the log folders are searched again
@@ -47,6 +50,7 @@ COMPARED_RUNS = 2  # runs in memory, and on disk beyond the limit: the Diff view
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = min(8, usable_cores())
 BEHIND = 15  # how "nice" children are that read what nobody waits for
+NOTHING = (AttributeError, LookupError, RecursionError, TypeError, ValueError)  # the plugin checks no argument
 
 Files = Mapping[str, Status | None]  # those of a folder; no status of a remote one
 _Folder = tuple[str, Files, tuple[Question, ...], set[str]]  # its path and files, and what `_profiles_of` says of it
@@ -71,21 +75,27 @@ def _serve_without_internet(plugin: Any, folder: Path) -> None:
     def get_plugin_apps(self: Any) -> dict[str, "WSGIApplication"]:
         apps = plugin_apps(self) | {f"/{name}": self.static_file_route for name in profiler_pages.OWN_FILES}
         apps["/failures"] = self.failures_route
-        return {route: guarded(_read_only(app), self.walkthrough_flags) for route, app in apps.items()}
+        return {route: guarded(_answered(app), self.walkthrough_flags) for route, app in apps.items()}
 
     plugin.static_file_route, plugin.get_plugin_apps = profiler_pages.static_file_route(folder), get_plugin_apps
 
 
-def _read_only(app: "WSGIApplication") -> "WSGIApplication":
-    """The same WSGI app, restricted to GET and HEAD."""
+def _answered(route: Any) -> "WSGIApplication":
+    """The route of a plugin, a method, as a WSGI app that reads only, and answers errors as JSON."""
 
-    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Any:
-        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            start_response("405 Method Not Allowed", [("Content-Type", "text/plain"), ("Content-Length", "0")])
-            return []
-        return app(environ, start_response)
+    def answer(request: wrappers.Request) -> wrappers.Response:
+        try:
+            return route.__wrapped__(route.__self__, request)  # without werkzeug's own answers to errors
+        except exceptions.HTTPException as error:
+            if isinstance(error.response, wrappers.Response):
+                return error.response
+            code, text = error.code or 500, error.description or error.name
+        except NOTHING as error:
+            log.info("%s", request.path, exc_info=error)
+            code, text = 404, f"there is nothing to show for these arguments ({type(error).__name__}: {error})"
+        return http_util.Respond(request, {"error": printable(text, 300)}, "application/json", code)
 
-    return answer
+    return json_app(answer)
 
 
 def _load_in_order(plugin: Any) -> None:
@@ -117,10 +127,8 @@ def _load_in_order(plugin: Any) -> None:
             return self.walkthrough_loading.run(name)
         except Unknown as error:
             raise exceptions.NotFound(f"could not find the run {name}") from error
-        except (NotYet, NotReadable) as error:  # the page's fetch in static/profiler_page.js knows this answer
-            state = {"state": "reading" if isinstance(error, NotYet) else "failed"}
-            response = wrappers.Response(json.dumps(state), 202, content_type="application/json")
-            raise exceptions.HTTPException(response=response) from error
+        except (NotYet, NotReadable) as error:
+            raise _pending("reading" if isinstance(error, NotYet) else "failed") from error
 
     def runs_route(self: Any, request: wrappers.Request) -> wrappers.Response:
         loading = self.walkthrough_loading
@@ -133,19 +141,30 @@ def _load_in_order(plugin: Any) -> None:
     def is_active(self: Any) -> bool:
         return self.walkthrough_loading.has_runs
 
-    plugin_trace_route = plugin.trace_route
-
-    def trace_route(self: Any, request: wrappers.Request) -> Any:
-        path = self._get_profile_for_request(request).trace_file_path
-        if not REMOTE.match(path) and (os.path.islink(path) or not os.path.isfile(path)):
-            raise exceptions.NotFound("the trace is not there any more")
-        return partial(plugin_trace_route, self)
+    def trace_route(self: Any, request: wrappers.Request) -> wrappers.Response:
+        """The trace as the Trace view shows it: JSON, gzipped, chunk by chunk."""
+        trace = self._get_profile_for_request(request).walkthrough_question
+        try:
+            file = self.walkthrough_loading.view(trace)
+        except NotYet as error:
+            raise _pending("reading") from error
+        except NotReadable as error:
+            raise exceptions.NotFound(f"{trace.file}: {error}") from error
+        headers = {"Content-Encoding": "gzip", "Content-Length": str(os.fstat(file.fileno()).st_size)}
+        content = wrap_file(request.environ, file)  # the server closes it
+        return wrappers.Response(content, 200, headers, content_type="application/json", direct_passthrough=True)
 
     plugin.__init__, plugin._monitor_runs, plugin._receive_runs = __init__, _monitor_runs, lambda self: None
     plugin._get_run, plugin.is_active = _get_run, is_active
     plugin.runs_route = wrappers.Request.application(runs_route)  # pyright: ignore[reportArgumentType]
     plugin.trace_route = wrappers.Request.application(trace_route)  # pyright: ignore[reportArgumentType]
     plugin.failures_route = wrappers.Request.application(failures_route)  # pyright: ignore[reportArgumentType]
+
+
+def _pending(state: str) -> exceptions.HTTPException:
+    """An answer that the page's fetch in static/profiler_page.js knows."""
+    response = wrappers.Response(json.dumps({"state": state}), 202, content_type="application/json")
+    return exceptions.HTTPException(response=response)
 
 
 def _folders(plugin: Any) -> Iterator[tuple[str, str, Files]]:
@@ -162,10 +181,6 @@ def _forget(plugin: Any) -> None:
     """Drop what the plugin keeps of runs that were replaced, and would keep for good."""
     plugin.diff_run_cache.clear()
     plugin.diff_run_flatten_cache.clear()
-    files, plugin._gpu_metrics_file_dict = list(plugin._gpu_metrics_file_dict.values()), {}
-    for file in files:
-        with suppress(OSError):
-            os.unlink(file)
 
 
 class Unknown(Exception):
@@ -177,7 +192,7 @@ class NotYet(Exception):
 
 
 class NotReadable(Exception):
-    """No trace of a run can be read."""
+    """No trace of a run can be read, or this one cannot be shown."""
 
 
 class Missing(Exception):
@@ -213,6 +228,7 @@ class Loading:
         self._seen: dict[str, _Folder] = {}
         self._runs: dict[str, _Run] = {}  # in natural order
         self._asked: list[str] = []  # the runs that were asked for, the last first
+        self._views: deque[Question] = deque(maxlen=COMPARED_RUNS)  # that were asked for last
         kept = Kept(cache or cache_folder() / "profiles", DISK_LIMIT, ".profile.gz")
         self.answers = Answers(kept, READERS, BEHIND, local, self._spare, program)
         self._changed, self._profiles = self.answers.changed, Profiles(kept, dropped)
@@ -295,6 +311,35 @@ class Loading:
                     self.answers.forget_missing((*run.wanted, *shown))
                     run.shown = None
 
+    def view(self, trace: Question, patience: float = PATIENCE_SECONDS) -> BinaryIO:
+        """A trace that has a profile as the Trace view shows it: a file of gzipped JSON.
+
+        Raises NotReadable with the reason, or NotYet after `patience` seconds.
+        """
+        try:
+            if trace.mtime_ns >= 0 and Question.of(trace.kind, Path(trace.path), trace.options) != trace:
+                raise NotReadable("it has changed and is read again")
+        except OSError as error:
+            raise NotReadable("the trace is not there any more") from error
+        counters = self.answers.kept.path(trace.key).with_suffix(COUNTERS)
+        question = replace(trace, kind="view", options=(str(counters),))
+        until = time.monotonic() + patience
+        with self._changed:
+            if question not in self._views:
+                self._views.append(question)
+            self.answers.forget_missing([question])
+            self.answers.ask(question)
+            while not self.answers.is_settled(question):
+                if (left := until - time.monotonic()) <= 0:
+                    raise NotYet
+                self._changed.wait(left)
+            if reason := self.answers.failure(question):
+                raise NotReadable(reason)
+        try:
+            return open_plain(self.answers.kept.path(question.key))
+        except OSError as error:  # deleted by another TensorBoard, say
+            raise NotYet from error
+
     def close(self) -> None:
         """Kill the children and start no more."""
         self.answers.close()
@@ -335,7 +380,8 @@ class Loading:
         """The keys of the runs that were asked for last."""
         with self._changed:
             runs = [self._runs[name] for name in self._asked if name in self._runs][:COMPARED_RUNS]
-            return {question.key for run in runs for question in (*run.wanted, *(run.shown or ()))}
+            shown = {question.key for run in runs for question in (*run.wanted, *(run.shown or ()))}
+            return shown | {question.key for question in self._views}
 
 
 def _profiles_of(folder: str, files: Files, before: Iterable[Question] = ()) -> tuple[tuple[Question, ...], set[str]]:
@@ -402,6 +448,7 @@ class Profiles:
         run, distributed, total = Run(name, folder), Run(name, folder), 0
         for trace in traces:
             profile, of_distributed, size = self._profile(trace)
+            profile.walkthrough_question = trace
             run.add_profile(profile)
             distributed.add_profile(of_distributed)
             total += size
@@ -429,9 +476,6 @@ class Profiles:
         finally:
             if collecting:
                 gc.enable()
-        if profile.trace_file_path != trace.path and not os.path.exists(profile.trace_file_path):
-            self._kept.delete(trace.key)
-            raise Missing
         with suppress(OSError):
             os.utime(self._kept.path(trace.key))  # the oldest go first
         return profile, distributed, len(pickled)

@@ -9,6 +9,7 @@ Python would keep.
 import argparse
 import gc
 import gzip
+import io
 import json
 import logging
 import os
@@ -16,7 +17,6 @@ import pickle
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +28,7 @@ import msgspec
 
 from walkthrough.results.errors import InputError, is_out_of_memory, printable, size, whole_number
 from walkthrough.results.files import open_new, open_plain
+from walkthrough.trace.chrome_trace import Chunks, Header, clean, values_of, whole_events
 
 try:
     import resource
@@ -37,10 +38,13 @@ except ImportError:  # Windows
 log = logging.getLogger("walkthrough")
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
 MUCH_MEMORY = 2**30  # bytes
+COUNTERS = ".counters.gz"  # the end of the name of a file beside a kept profile
+BEGIN, END, FAR_US = b'"Iteration Start:', b'"Record Window End"', 24 * 3600 * 1000  # torch-tb-profiler's, in a trace
+RESERVE = 2**26  # bytes of the limit of memory that a run of events may need while it is decoded
 MOST_SHOWN = 2**28  # bytes of an answer before it is packed
 MEMORY_VARIABLE, SECONDS_VARIABLE = "WALKTHROUGH_READER_MEMORY", "WALKTHROUGH_READER_SECONDS"
 
-Kind = Literal["digest", "lanes", "event", "profile"]
+Kind = Literal["digest", "lanes", "event", "profile", "view"]
 
 
 class Limits(NamedTuple):
@@ -105,7 +109,11 @@ def _answer_from(file: BinaryIO, job: Job) -> Outcome:
     if not _is_asked_for(os.fstat(file.fileno()), job):
         return Outcome(changed=True)
     try:
-        contents = _profile(job) if job.kind == "profile" else {Path(job.into): _json(file, job)}
+        chunks, into = _Chunks(job.path, file=file), Path(job.into)
+        if job.kind == "profile":
+            contents = _profile(chunks, job)
+        else:
+            contents = {into: _view(chunks, *job.options) if job.kind == "view" else _json(chunks, job)}
     except Exception as error:
         return Outcome(changed=True) if _has_changed(job) else _failure(job, error)
     if _has_changed(job):
@@ -118,6 +126,17 @@ def _answer_from(file: BinaryIO, job: Job) -> Outcome:
         reason = f"what was read of it cannot be written to {folder}: {error.strerror or error}"
         return Outcome(printable(reason, 300), unwritable=True)
     return Outcome(written=sum(map(len, contents.values())))
+
+
+class _Chunks(Chunks):
+    """Those of a trace, while some memory is left: where there is none msgspec crashes instead of a MemoryError."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        limit = resource.getrlimit(resource.RLIMIT_DATA)[0] if resource is not None else -1
+        for chunk in super().__iter__():
+            if 0 <= limit - RESERVE < _of_process("VmData:"):
+                raise MemoryError
+            yield chunk
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -133,16 +152,14 @@ def write_private(path: Path, content: bytes) -> None:
         raise
 
 
-def _json(file: BinaryIO, job: Job) -> bytes:
+def _json(chunks: Chunks, job: Job) -> bytes:
     """The numbers of the Walkthrough tab's pages ("digest"), its timeline's events ("lanes"), or one's arguments."""
     from walkthrough.advice.gains import advise
     from walkthrough.advice.report import tables
     from walkthrough.trace.analysis import analyze
-    from walkthrough.trace.chrome_trace import Chunks
     from walkthrough.trace.reader import event
     from walkthrough.trace.timeline import lanes
 
-    chunks = Chunks(job.path, file=file)
     if job.kind == "event":
         name, pid, tid, at_us, duration_us = job.options
         facts = event(chunks, name, (pid, tid), at_us, duration_us)
@@ -156,13 +173,18 @@ def _json(file: BinaryIO, job: Job) -> bytes:
     # a file's name, which warnings hold, need not be UTF-8
     content["warnings"] = [line.encode(errors="replace").decode() for line in content["warnings"]]
     text = msgspec.json.encode(content, enc_hook=lambda value: value.item())  # numpy's numbers
-    if len(text) > MOST_SHOWN:
-        raise InputError(f"what there is to show of it takes {len(text) / 1e6:.0f} MB: more than a page can show")
-    return gzip.compress(text, 5)
+    return gzip.compress(_shown(text), 5)
 
 
-def _profile(job: Job) -> dict[Path, bytes]:
-    """What PYTORCH_PROFILER shows: pickled (`RunProfile`, `DistributedRunProfileData`), and a repaired copy or none.
+def _shown(content: bytes) -> bytes:
+    """The same. Raises InputError where it is too large."""
+    if len(content) > MOST_SHOWN:
+        raise InputError(f"what there is to show of it takes {len(content) / 1e6:.0f} MB: more than a page can show")
+    return content
+
+
+def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
+    """What PYTORCH_PROFILER shows: pickled (`RunProfile`, `DistributedRunProfileData`), and counters for its `_view`.
 
     torch-tb-profiler logs a line per odd event of a trace, thousands, unless its own variable sets the level.
     """
@@ -176,15 +198,42 @@ def _profile(job: Job) -> dict[Path, bytes]:
     from walkthrough.tensorboard import profiler_parser  # it patches the two
 
     worker, span = job.options
-    data, copy = profiler_parser.parse(worker, span, job.path)
-    contents = {}
-    if copy:
-        repaired = Path(job.into).with_suffix(".trace.json.gz")
-        data.trace_file_path = str(repaired)
-        contents[repaired] = copy
+    data = profiler_parser.parse(worker, span, chunks)
     profile = RunGenerator(worker, span, data).generate_run_profile()
-    pickled = pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5)
-    return contents | {Path(job.into): gzip.compress(pickled, 1)}
+    counters = clean(",".join(profile.gpu_metrics or ()).encode())
+    profile.gpu_metrics = None  # many, and the other pages show none
+    pickled = _shown(pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5))
+    into = Path(job.into)
+    return {into.with_suffix(COUNTERS): gzip.compress(counters, 1), into: gzip.compress(pickled, 1)}
+
+
+def _view(chunks: Chunks, counters: str) -> bytes:
+    """The trace for the Trace view of PYTORCH_PROFILER: JSON that every browser reads, gzipped.
+
+    counters: the file of those of its GPUs, which become its first events. A mark of the recording's end that lies far
+    behind its begin is left out, as torch-tb-profiler does: nothing else could be seen.
+    """
+    from walkthrough.trace.reader import as_number
+
+    def write(events: list[bytes]) -> None:
+        file.write((b"," if file.tell() > len(opening) and events else b"") + b",".join(events))
+
+    def us(event: bytes) -> float:
+        return as_number(values_of(msgspec.json.decode(event, type=Header), ["ts"]).get("ts"))
+
+    output, header, begin, ends = io.BytesIO(), Header(), b"{}", []
+    opening = b'{"traceEvents":['
+    with gzip.open(open_plain(counters)) as first, gzip.open(output, "wb", 1) as file:
+        file.write(opening + first.read())
+        for run in whole_events(chunks, header, msgspec.Raw):
+            events = list(map(bytes, run))
+            begin = next((event for event in reversed(events) if BEGIN in event), begin)
+            ends += [event for event in events if END in event]
+            write([event for event in events if END not in event])
+        write(ends[:-1] if ends and us(ends[-1]) - us(begin) > FAR_US else ends)
+        fields = [b"," + msgspec.json.encode(name) + b":" + clean(bytes(value)) for name, value in header.items()]
+        file.write(b"]" + b"".join(fields) + b"}")
+    return output.getvalue()
 
 
 def _has_changed(job: Job) -> bool:
@@ -206,30 +255,27 @@ def _failure(job: Job, error: Exception) -> Outcome:
             f"reading it takes more than {limits().memory / 2**30:.3g} GiB of memory: {MEMORY_VARIABLE} sets the limit"
         )
     if job.kind == "profile":
-        return Outcome(printable(_why_no_profile(error), 300), temporary=isinstance(error, OSError))
+        log.warning("torch-tb-profiler", exc_info=error)
+        reason = f"torch-tb-profiler cannot read it: {type(error).__name__}: {error}"
+        return Outcome(printable(reason, 300), temporary=isinstance(error, OSError))
     log.error("%s of %s", job.kind, printable(job.path), exc_info=error)
     return Outcome("a defect: see TensorBoard's log", temporary=True)
 
 
-def _why_no_profile(error: Exception) -> str:
-    if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
-        return "damaged or cut off: it cannot be decompressed"
-    if isinstance(error, msgspec.DecodeError):
-        return f"damaged or cut off: not valid JSON ({error})"
-    if isinstance(error, OSError):
-        return f"cannot be read: {error.strerror or error}"
-    if type(error) is ValueError and error.args == ("it holds no list of events",):
-        return "it holds no list of events"
-    log.warning("torch-tb-profiler", exc_info=error)
-    return f"torch-tb-profiler cannot read it: {type(error).__name__}: {error}"
-
-
 def taken_memory() -> int:
     """The most bytes that this process has ever had in memory; 0 where the system does not say."""
-    with suppress(OSError):  # Linux, where the other number begins with what the parent had
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    if peak := _of_process("VmHWM:"):  # the other number begins with what the parent had
+        return peak
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0  # macOS: bytes
+
+
+def _of_process(field: str) -> int:
+    """Bytes that Linux says of this process; 0 elsewhere."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    return int(status.partition(field)[2].split()[0]) * 1024
 
 
 def _limit_memory() -> None:

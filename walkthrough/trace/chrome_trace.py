@@ -13,12 +13,12 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -183,30 +183,21 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E")
+Header = dict[str, msgspec.Raw]  # what a trace holds besides its events, as JSON
 
 
-class Header(msgspec.Struct, kw_only=True):
-    """The fields of a trace other than its events that are read: JSON of any type."""
+def values_of(header: Header, names: Iterable[str]) -> dict[str, Any]:
+    """Some of a header's values, decoded, as far as it has them and they can be read.
 
-    deviceProperties: msgspec.Raw = msgspec.Raw()
-    distributedInfo: msgspec.Raw = msgspec.Raw()
-    hip_runtime_version: msgspec.Raw = msgspec.Raw()
-    baseTimeNanoseconds: msgspec.Raw = msgspec.Raw()
-    walkthrough: msgspec.Raw = msgspec.Raw()
-
-    def known(self) -> dict[str, object]:
-        """The fields that are there and can be read; `MAX_FIELD` limits the memory that they take."""
-        fields = {}
-        for name in Header.__struct_fields__:
-            if 0 < len(text := bytes(getattr(self, name))) <= MAX_FIELD:
-                with suppress(*_BROKEN, RecursionError):  # a number of thousands of digits, say
-                    fields[name] = msgspec.json.decode(text)
-        return fields
-
-
-class _End(Header, Generic[E], kw_only=True):
-    traceEvents: list[E]
+    `MAX_FIELD` limits the memory that they take.
+    """
+    values = {}
+    for name in names:
+        with suppress(KeyError, RecursionError, *_BROKEN):  # a number of thousands of digits, say
+            if len(text := bytes(header[name])) <= MAX_FIELD:
+                values[name] = msgspec.json.decode(clean(text))
+    return values
 
 
 @cache
@@ -226,14 +217,14 @@ _TRIES = 8  # places where one event may end and the next may begin; others are 
 def events(
     chunks: Iterable[bytes],
     name: str | PathLike[str],
-    header: dict[str, object],
+    header: Header,
     warnings: list[str],
     event: type[E],
 ) -> Iterator[list[E]]:
     """Yield lists of events from the chunks of a trace file; fill `header` and `warnings` (one line each).
 
-    event: `Event`, or a class with the same fields. Raises InputError, naming the file `name`, if the text is not a
-    trace, or an event's value is of another type than in any trace.
+    event: `Event`, a class with the same fields, dict, or msgspec.Raw: JSON. Raises InputError, naming the file `name`,
+    if the text is not a trace, or an event's value is of another type than in any trace.
     """
     chunks, wanted = iter(chunks), _RUN
     try:
@@ -257,9 +248,15 @@ def events(
         raise InputError(f"{name} is nested too deeply to be a trace") from error
 
 
-def _find_events(
-    chunks: Iterator[bytes], name: str | PathLike[str], header: dict[str, object]
-) -> tuple[bytearray, bool]:
+def whole_events(chunks: Chunks, header: Header, event: type[E]) -> Iterator[list[E]]:
+    """As `events`, but closes `chunks`, and raises InputError in the end where the file is damaged or cut off."""
+    with closing(chunks):
+        yield from events(chunks, chunks.path.name, header, chunks.warnings, event)
+    for warning in chunks.warnings:
+        raise InputError(warning.removesuffix(f": {PARTIAL}"))
+
+
+def _find_events(chunks: Iterator[bytes], name: str | PathLike[str], header: Header) -> tuple[bytearray, bool]:
     """Read up to the first event: ("[" and the text from there on, whether the trace is a bare list)."""
     text, searched, tries = b"", 0, 8
     for chunk in chunks:
@@ -275,10 +272,10 @@ def _find_events(
             tries, searched = tries - 1, opening.end()
             head = text[text.index(b"{") : opening.end()] + b"]}"
             try:
-                fields = _decoder(Header).decode(clean(head))
+                header.update(_decoder(Header).decode(clean(head)))
             except _BROKEN:
                 continue  # "traceEvents" was inside something else
-            header.update(fields.known())
+            del header["traceEvents"]
             return bytearray(text[opening.end() - 1 :]), False
         searched = max(searched, len(text) - 4096)
     try:
@@ -323,7 +320,7 @@ def _decode_end(
     text: bytes,
     bare: bool,
     name: str | PathLike[str],
-    header: dict[str, object],
+    header: Header,
     warnings: list[str],
     event: type[E],
 ) -> list[E]:
@@ -333,14 +330,15 @@ def _decode_end(
         try:
             if bare:
                 return _decoder(list[event]).decode(repair(text))
-            end = _decoder(_End[event]).decode(b'{"traceEvents":' + repair(text))
+            end = _decoder(Header).decode(b'{"traceEvents":' + repair(text))
+            last = _decoder(list[event]).decode(end.pop("traceEvents"))
         except msgspec.ValidationError:
             raise
         except _BROKEN as error:
             reason = _reason(error)
         else:
-            header.update(end.known())
-            return end.traceEvents
+            header.update(end)
+            return last
     if not warnings:  # else the gzip file is known to be damaged
         warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
     return _decode_until_damage(clean(text), event)

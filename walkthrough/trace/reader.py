@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from walkthrough.results.errors import InputError, printable
-from walkthrough.trace.chrome_trace import Args, Chunks, Event, Number, clean
+from walkthrough.trace.chrome_trace import Args, Chunks, Event, Header, Number, clean, values_of
 from walkthrough.trace.chrome_trace import events as events_of_trace
 from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of, median
 
@@ -49,6 +49,7 @@ MAX_DISTINCT = 1_000_000  # names, threads, addresses, or shapes: several times 
 MAX_RANK = 2**31
 MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
 
+HEADER = ("deviceProperties", "distributedInfo", "hip_runtime_version", "baseTimeNanoseconds", "walkthrough")
 NUMBERS = ("device", "bytes", "blocks_per_sm", "occupancy")
 MEMORY_NUMBERS = ("device_type", "device_id", "allocation", "allocated", "reserved")
 
@@ -62,7 +63,7 @@ def read(path: str | Path | Chunks) -> Trace:
     trace, or is larger than allowed. A damaged file is read up to the damage, with a line in `Trace.warnings`.
     """
     chunks = path if isinstance(path, Chunks) else Chunks(path)
-    header: dict[str, object] = {}
+    header: Header = {}
     columns = _Columns()
     collecting = gc.isenabled()
     gc.disable()  # events are many, short-lived and free of cycles
@@ -77,15 +78,15 @@ def read(path: str | Path | Chunks) -> Trace:
             gc.enable()
     if not columns.seen:
         raise InputError(f"{chunks.path} holds no events: nothing was recorded, or nothing could be read")
-    return columns.trace(chunks.path, header, chunks.warnings)
+    return columns.trace(chunks.path, values_of(header, HEADER), chunks.warnings)
 
 
 def rank_of(path: str | Path) -> int | None:
     """The rank in a trace's header, or None. Reads no further than the first events."""
-    header: dict[str, object] = {}
+    header: Header = {}
     with closing(Chunks(path)) as chunks, suppress(InputError):
         next(events_of_trace(chunks, path, header, [], Event), None)
-    return _rank(header)
+    return _rank(values_of(header, ["distributedInfo"]))
 
 
 class _Columns:

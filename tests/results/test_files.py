@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 
 import pytest
 
@@ -18,6 +19,19 @@ def test_a_plain_file_is_opened_and_a_link_only_where_the_user_has_typed_it(tmp_
             assert file.read() == b"content"
     with pytest.raises(OSError, match="not a plain file"):
         open_plain(tmp_path / "link")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say where an open file lies")
+def test_a_link_in_the_place_of_a_folder_is_not_followed_where_the_path_is_real(tmp_path):
+    for name in ("run", "private"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    with open_plain(tmp_path / "run" / "file", real=True) as file:
+        assert file.read() == b"run"
+    (tmp_path / "run").rename(tmp_path / "before")
+    (tmp_path / "run").symlink_to(tmp_path / "private")
+    with pytest.raises(OSError, match="not a plain file"):
+        open_plain(tmp_path / "run" / "file", real=True)
 
 
 @pytest.mark.parametrize("follow", [False, True])

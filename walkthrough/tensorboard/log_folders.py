@@ -260,7 +260,7 @@ def _has_ranks(traces: list[Path]) -> bool:
 
 def _rank(path: Path) -> int | None:
     """The rank that a trace's header names, as far as its begin shows; None where it names none."""
-    with suppress(OSError, EOFError, zlib.error), open_plain(path) as file:
+    with suppress(OSError, EOFError, zlib.error), open_plain(path, real=True) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         begin = gzip.GzipFile(fileobj=file).read(HEADER_BYTES) if packed else file.read(HEADER_BYTES)

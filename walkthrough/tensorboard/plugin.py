@@ -419,7 +419,7 @@ def _refused(reason: str, start_response: Callable[..., Any]) -> list[bytes]:
 def download(request: wrappers.Request, path: Path) -> wrappers.Response:
     """The file, chunk by chunk. Raises InputError where it cannot be read, or is a link by now."""
     try:
-        file = open_plain(path)  # the server closes it
+        file = open_plain(path, real=True)  # the server closes it
     except OSError as error:
         raise InputError(f"cannot read {path.name}: {error.strerror}") from error
     gzipped = file.read(2) == b"\x1f\x8b"

@@ -322,6 +322,10 @@ class Loading:
         except OSError as error:
             raise NotReadable("the trace is not there any more") from error
         counters = self.answers.kept.path(trace.key).with_suffix(COUNTERS)
+        if not counters.exists():  # deleted: the trace is to be read again
+            self.answers.kept.delete(trace.key)
+            self._profiles.keep_only(set())
+            raise NotYet
         question = replace(trace, kind="view", options=(str(counters),))
         until = time.monotonic() + patience
         with self._changed:

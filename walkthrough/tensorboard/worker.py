@@ -42,6 +42,7 @@ COUNTERS = ".counters.gz"  # the end of the name of a file beside a kept profile
 BEGIN, END, FAR_US = b'"Iteration Start:', b'"Record Window End"', 24 * 3600 * 1000  # torch-tb-profiler's, in a trace
 RESERVE = 2**26  # bytes of the limit of memory that a run of events may need while it is decoded
 MOST_SHOWN = 2**28  # bytes of an answer before it is packed
+PROFILE_SHARE = 32  # a profile may be this part of the memory's limit: TensorBoard's process unpickles it, to six times
 MEMORY_VARIABLE, SECONDS_VARIABLE = "WALKTHROUGH_READER_MEMORY", "WALKTHROUGH_READER_SECONDS"
 
 Kind = Literal["digest", "lanes", "event", "profile", "view"]
@@ -96,7 +97,7 @@ class Outcome:
 def answer(job: Job) -> Outcome:
     """Write what is asked of a trace to the job's file."""
     try:
-        file = open_plain(job.path)
+        file = open_plain(job.path, real=job.mtime_ns >= 0)
     except FileNotFoundError:
         return Outcome(changed=True)
     except OSError as error:
@@ -173,14 +174,9 @@ def _json(chunks: Chunks, job: Job) -> bytes:
     # a file's name, which warnings hold, need not be UTF-8
     content["warnings"] = [line.encode(errors="replace").decode() for line in content["warnings"]]
     text = msgspec.json.encode(content, enc_hook=lambda value: value.item())  # numpy's numbers
-    return gzip.compress(_shown(text), 5)
-
-
-def _shown(content: bytes) -> bytes:
-    """The same. Raises InputError where it is too large."""
-    if len(content) > MOST_SHOWN:
-        raise InputError(f"what there is to show of it takes {len(content) / 1e6:.0f} MB: more than a page can show")
-    return content
+    if len(text) > MOST_SHOWN:
+        raise InputError(f"what there is to show of it takes {len(text) / 1e6:.0f} MB: more than a page can show")
+    return gzip.compress(text, 5)
 
 
 def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
@@ -202,7 +198,11 @@ def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
     profile = RunGenerator(worker, span, data).generate_run_profile()
     counters = clean(",".join(profile.gpu_metrics or ()).encode())
     profile.gpu_metrics = None  # many, and the other pages show none
-    pickled = _shown(pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5))
+    pickled = pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5)
+    if len(pickled) > limits().memory // PROFILE_SHARE:
+        raise InputError(
+            f"its operators take {len(pickled) / 1e6:.0f} MB, which is too much: {MEMORY_VARIABLE} sets the limit"
+        )
     into = Path(job.into)
     return {into.with_suffix(COUNTERS): gzip.compress(counters, 1), into: gzip.compress(pickled, 1)}
 

@@ -139,6 +139,37 @@ def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp
     assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
 
 
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
+def test_a_part_of_what_is_kept_that_is_lost_is_read_again(tmp_path, load, damage):
+    from walkthrough.tensorboard.profiler_plugin import NotYet
+
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    loading = loaded(load())
+    damage(next((tmp_path / "cache").glob("*.profile.tables.gz")))
+    with pytest.raises(NotYet):
+        loading.run("run").get_profile("a", "default")
+    assert loading.run("run", PATIENCE).get_profile("a", "default").overview
+    next((tmp_path / "cache").glob("*.profile.counters.gz")).unlink()
+    [unread] = loading.run("run").profiles.values()
+    with pytest.raises(NotYet):
+        loading.view(unread.trace)
+    assert viewed(loading)["traceEvents"]
+
+
+def test_of_many_ranks_only_those_that_are_looked_at_are_in_memory(tmp_path, load, monkeypatch):
+    workers = [f"rank{number}" for number in range(5)]
+    for worker in workers:
+        trace(tmp_path / "logs" / "run" / f"{worker}.pt.trace.json")
+    loading = loaded(load())
+    run = loading.run("run", PATIENCE)
+    in_memory = loading._profiles._profiles
+    assert (run.workers, len(in_memory)) == (workers, 0)
+    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.MEMORY_LIMIT", 1)  # byte
+    for worker in workers:
+        assert run.get_profile(worker, "default").worker == worker
+        assert [trace.file for trace in in_memory] == [f"{worker}.pt.trace.json"]
+
+
 def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monkeypatch):
     monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.DISK_LIMIT", 1)  # byte
     for name in ("one", "two"):
@@ -260,7 +291,7 @@ def test_remote_folders_are_listed_by_the_plugins_own_file_systems(monkeypatch):
 def viewed(loading):
     """What the Trace view shows of the only trace of the run "run"."""
     [profile] = loading.run("run", PATIENCE).profiles.values()
-    with loading.view(profile.walkthrough_question, PATIENCE) as file:
+    with loading.view(profile.trace, PATIENCE) as file:
         return json.loads(gzip.decompress(file.read()))
 
 
@@ -306,7 +337,7 @@ def test_only_the_trace_that_was_read_is_viewed(tmp_path, load, became):
     elif became == "another":
         trace(path, when=LONG_AGO + 1)
     with pytest.raises(NotReadable, match=r"not there any more|has changed"):
-        loading.view(profile.walkthrough_question, PATIENCE)
+        loading.view(profile.trace, PATIENCE)
 
 
 def profiles(*builders, folder):

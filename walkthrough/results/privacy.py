@@ -36,13 +36,14 @@ _PRIVATE = (
 REASON_LENGTH = 250  # characters of a reason, at most; no text of a record is longer than 300
 _MARKS = str.maketrans("<>[]`|\\", "()()'//")
 
-_CODE = ("walkthrough", "common", "steps", "studies")  # folders whose words may stand in what is published
+_CODE = ("walkthrough", "common", "steps", "labs")  # folders whose words may stand in what is published
 _WORD = re.compile(r"[^\s\"'`()\[\]{}<>=,;…|]+")
 _UNIT = r"(?:[x%]|[kMGT]i?B|[mµn]?s|px|W|MHz)?"
 _NUMBER = re.compile(
     rf"[~±-]?\d{{1,9}}(?:[.,]\d{{1,6}})?(?:e-?\d{{1,3}})?{_UNIT}(?:[-/x]\d{{1,9}}(?:\.\d{{1,6}})?{_UNIT})?"
     r"|\d{1,4}\.\d{1,4}\.\d{1,4}|20\d\d-\d\d-\d\d|[-+/*×·~±≤≥<>|&–—]"
-    r"|(?:aten|prims|torchvision)::[a-z_][a-z0-9_]{0,60}|SIG[A-Z]{2,6}"
+    r"|(?:aten|prims|torchvision)::[a-z_][a-z0-9_]{0,60}"
+    r"|SIG[A-Z]{2,6}|(?:CUDA|CUPTI|CUDNN|CUBLAS|NCCL|HIP|MIOPEN)_[A-Z_]{1,60}|[A-Z][A-Za-z]{2,30}(?:Error|Exception)"
 )
 _MANY_NUMBERS = re.compile(r"\d{3,}(?:[ -]\d{3,}){2,}")  # of a telephone or a card
 

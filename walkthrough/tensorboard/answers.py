@@ -347,16 +347,17 @@ class Kept:
         if not _is_usable(folder):
             self._use_temporary_folder()
 
-    def path(self, key: str) -> Path:
-        """The file of an answer, whether it is there or not."""
-        return self.folder / f"{key}{self.suffix}"
+    def path(self, key: str, part: str = "") -> Path:
+        """The file of an answer, whether it is there or not. part: the end of the name of another file of it."""
+        path = self.folder / f"{key}{self.suffix}"
+        return path.with_suffix(part) if part else path
 
-    def read(self, key: str) -> bytes | None:
-        """An answer, gzipped; None where there is none.
+    def read(self, key: str, part: str = "") -> bytes | None:
+        """An answer, gzipped; None where there is none. part: see `path`.
 
         A damaged one is deleted, and one that others could have written.
         """
-        path = self.path(key)
+        path = self.path(key, part)
         try:
             with open_plain(path) as file:
                 packed = file.read() if _is_private(os.fstat(file.fileno())) else b""

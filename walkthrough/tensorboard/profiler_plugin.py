@@ -6,6 +6,7 @@ first, and again what has changed.
 
 import gc
 import gzip
+import io as io_of_python
 import json
 import logging
 import os
@@ -17,14 +18,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from tensorboard.backend import http_util
 from tensorboard.plugins.base_plugin import TBContext
 from torch_tb_profiler import consts, io
 from torch_tb_profiler import plugin as profiler
 from torch_tb_profiler.profiler.loader import RunLoader
-from torch_tb_profiler.run import Run
+from torch_tb_profiler.run import Run, RunProfile
 from werkzeug import exceptions, wrappers
 from werkzeug.wsgi import wrap_file
 
@@ -36,7 +37,7 @@ from walkthrough.tensorboard import profiler_pages
 from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, Question, cache_folder, is_being_written
 from walkthrough.tensorboard.log_folders import REMOTE, Status, folders_below, natural, roots_of, well_formed
 from walkthrough.tensorboard.plugin import guarded, json_app
-from walkthrough.tensorboard.worker import COUNTERS
+from walkthrough.tensorboard.worker import COUNTERS, TABLES
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -45,8 +46,9 @@ log = logging.getLogger("walkthrough")
 SEARCH_SECONDS = 3.0  # until the log folders are searched again
 SEARCH_SECONDS_WRITING = 0.5  # the same, while a trace is being written
 DISK_LIMIT = 2**30  # bytes of kept profiles
-MEMORY_LIMIT = 256 * 2**20  # bytes of pickled profiles, which take several times as much as objects
-COMPARED_RUNS = 2  # runs in memory, and on disk beyond the limit: the Diff view compares two
+MEMORY_LIMIT = 2**26  # bytes of the pickled profiles in memory, which take up to ten times as much as objects
+MOST_RUNS = 20  # in memory, without their profiles
+COMPARED_RUNS = 2  # on disk beyond the limit: the Diff view compares two
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = min(8, usable_cores())
 BEHIND = 15  # how "nice" children are that read what nobody waits for
@@ -86,6 +88,8 @@ def _answered(route: Any) -> "WSGIApplication":
     def answer(request: wrappers.Request) -> wrappers.Response:
         try:
             return route.__wrapped__(route.__self__, request)  # without werkzeug's own answers to errors
+        except NotYet:
+            return _pending("reading")
         except exceptions.HTTPException as error:
             if isinstance(error.response, wrappers.Response):
                 return error.response
@@ -127,8 +131,8 @@ def _load_in_order(plugin: Any) -> None:
             return self.walkthrough_loading.run(name)
         except Unknown as error:
             raise exceptions.NotFound(f"could not find the run {name}") from error
-        except (NotYet, NotReadable) as error:
-            raise _pending("reading" if isinstance(error, NotYet) else "failed") from error
+        except NotReadable as error:
+            raise exceptions.HTTPException(response=_pending("failed")) from error
 
     def runs_route(self: Any, request: wrappers.Request) -> wrappers.Response:
         loading = self.walkthrough_loading
@@ -143,11 +147,13 @@ def _load_in_order(plugin: Any) -> None:
 
     def trace_route(self: Any, request: wrappers.Request) -> wrappers.Response:
         """The trace as the Trace view shows it: JSON, gzipped, chunk by chunk."""
-        trace = self._get_profile_for_request(request).walkthrough_question
+        name, *of_worker = (request.args.get(argument) for argument in ("run", "worker", "span"))
+        found = self._get_run(name).profiles.get(tuple(of_worker))
+        if not isinstance(found, _Unread):
+            raise exceptions.NotFound(f"could not find the trace of {name}/{'/'.join(map(str, of_worker))}")
+        trace = found.trace
         try:
             file = self.walkthrough_loading.view(trace)
-        except NotYet as error:
-            raise _pending("reading") from error
         except NotReadable as error:
             raise exceptions.NotFound(f"{trace.file}: {error}") from error
         headers = {"Content-Encoding": "gzip", "Content-Length": str(os.fstat(file.fileno()).st_size)}
@@ -161,10 +167,9 @@ def _load_in_order(plugin: Any) -> None:
     plugin.failures_route = wrappers.Request.application(failures_route)  # pyright: ignore[reportArgumentType]
 
 
-def _pending(state: str) -> exceptions.HTTPException:
+def _pending(state: str) -> wrappers.Response:
     """An answer that the page's fetch in static/profiler_page.js knows."""
-    response = wrappers.Response(json.dumps({"state": state}), 202, content_type="application/json")
-    return exceptions.HTTPException(response=response)
+    return wrappers.Response(json.dumps({"state": state}), 202, content_type="application/json")
 
 
 def _folders(plugin: Any) -> Iterator[tuple[str, str, Files]]:
@@ -305,7 +310,7 @@ class Loading:
         while True:
             run, shown = self._wait_for(name, until)
             try:
-                return self._profiles.run(name, run.shown_folder, shown)
+                return self._profiles.run(name, run.shown_folder, shown, self._profile)
             except Missing:
                 with self._changed:
                     self.answers.forget_missing((*run.wanted, *shown))
@@ -321,11 +326,9 @@ class Loading:
                 raise NotReadable("it has changed and is read again")
         except OSError as error:
             raise NotReadable("the trace is not there any more") from error
-        counters = self.answers.kept.path(trace.key).with_suffix(COUNTERS)
-        if not counters.exists():  # deleted: the trace is to be read again
-            self.answers.kept.delete(trace.key)
-            self._profiles.keep_only(set())
-            raise NotYet
+        counters = self.answers.kept.path(trace.key, COUNTERS)
+        if not counters.exists():
+            self._lost(trace)
         question = replace(trace, kind="view", options=(str(counters),))
         until = time.monotonic() + patience
         with self._changed:
@@ -347,6 +350,23 @@ class Loading:
     def close(self) -> None:
         """Kill the children and start no more."""
         self.answers.close()
+
+    def _profile(self, trace: Question) -> RunProfile:
+        """What the pages show of a trace; raises NotYet where it has to be read again."""
+        try:
+            return self._profiles.profile(trace)
+        except Missing:
+            return self._lost(trace)
+
+    def _lost(self, trace: Question) -> NoReturn:
+        """Have a trace read again of which a part is not kept any more."""
+        self.answers.kept.delete(trace.key)
+        self._profiles.keep_only(set())
+        with self._changed:
+            self.answers.forget_missing([trace])
+            for run in self._runs.values():
+                run.shown = None if trace in (run.shown or ()) else run.shown
+        raise NotYet
 
     def _wait_for(self, name: str, until: float) -> tuple[_Run, tuple[Question, ...]]:
         """The run and what is shown of it."""
@@ -411,69 +431,106 @@ def _profiles_of(folder: str, files: Files, before: Iterable[Question] = ()) -> 
     return tuple(questions), writing
 
 
-class Profiles:
-    """The runs that were asked for last, from the profiles in `kept`. Thread-safe.
+class _OnDemand(Run):
+    """A run that reads the profile of one of its workers when somebody asks for it."""
 
-    dropped: called after a run was replaced or has left the memory.
+    def __init__(self, name: str, folder: str, profile_of: Callable[[Question], RunProfile]) -> None:
+        super().__init__(name, folder)
+        self._profile_of = profile_of
+
+    def get_profile(self, worker: Any, span: Any) -> Any:
+        profile = super().get_profile(worker, span)
+        return self._profile_of(profile.trace) if isinstance(profile, _Unread) else profile
+
+
+@dataclass
+class _Unread:
+    """In the place of a `RunProfile`. span: its number. views: of the plugin's, that it has."""
+
+    worker: str
+    span: int | None
+    views: list[Any]
+    trace: Question
+
+
+class Profiles:
+    """The runs and profiles that were asked for last, from those in `kept`. Thread-safe.
+
+    dropped: called after one was replaced or has left the memory.
     """
 
     def __init__(self, kept: Kept, dropped: Callable[[], None]) -> None:
         self._kept, self._dropped = kept, dropped
         self._lock = threading.Lock()
-        self._runs: OrderedDict[str, tuple[tuple[Question, ...], Run, int]] = OrderedDict()
+        self._runs: OrderedDict[str, tuple[tuple[Question, ...], Run]] = OrderedDict()
+        self._profiles: OrderedDict[Question, tuple[RunProfile, int]] = OrderedDict()
 
-    def run(self, name: str, folder: str, traces: tuple[Question, ...]) -> Run:
-        """The run of that name with the profiles of these traces. Raises Missing."""
+    def run(
+        self, name: str, folder: str, traces: tuple[Question, ...], profile_of: Callable[[Question], RunProfile]
+    ) -> Run:
+        """The run of that name with the profiles of these traces; `profile_of` gives one. Raises Missing."""
         with self._lock:
-            if name in self._runs and self._runs[name][0] == traces:
-                self._runs.move_to_end(name)
-                return self._runs[name][1]
-            replaced = self._runs.pop(name, None) is not None
-            run, size = self._put_together(name, folder, traces)
-            self._runs[name] = traces, run, size
-            while len(self._runs) > COMPARED_RUNS and sum(size for _, _, size in self._runs.values()) > MEMORY_LIMIT:
+            if name not in self._runs or self._runs[name][0] != traces:
+                self._runs[name] = traces, self._put_together(_OnDemand(name, folder, profile_of), traces)
+            self._runs.move_to_end(name)
+            while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)
-                replaced = True
-        if replaced:
+            return self._runs[name][1]
+
+    def profile(self, trace: Question) -> RunProfile:
+        """What the pages show of a trace. Raises Missing."""
+        dropped = False
+        with self._lock:
+            if trace not in self._profiles:
+                self._profiles[trace] = self._read(trace, TABLES)
+            self._profiles.move_to_end(trace)
+            while len(self._profiles) > 1 and sum(size for _, size in self._profiles.values()) > MEMORY_LIMIT:
+                self._profiles.popitem(last=False)
+                dropped = True
+            profile = self._profiles[trace][0]
+        if dropped:
             self._dropped()
-        return run
+        return profile
 
     def keep_only(self, names: set[str]) -> None:
-        """Drop the other runs from the memory."""
+        """Drop the other runs from the memory, and the profiles that are in none."""
         with self._lock:
-            gone = [name for name in self._runs if name not in names]
-            for name in gone:
+            for name in self._runs.keys() - names:
                 del self._runs[name]
+            gone = self._profiles.keys() - {trace for traces, _ in self._runs.values() for trace in traces}
+            for trace in gone:
+                del self._profiles[trace]
         if gone:
             self._dropped()
 
-    def _put_together(self, name: str, folder: str, traces: tuple[Question, ...]) -> tuple[Run, int]:
-        """(run, bytes of its pickled profiles)."""
-        run, distributed, total = Run(name, folder), Run(name, folder), 0
+    def _put_together(self, run: Run, traces: tuple[Question, ...]) -> Run:
+        distributed, total = Run(run.name, run.run_dir), 0
         for trace in traces:
-            profile, of_distributed, size = self._profile(trace)
-            profile.walkthrough_question = trace
-            run.add_profile(profile)
+            (views, of_distributed), size = self._read(trace)
+            run.add_profile(_Unread(*trace.options, views, trace))
             distributed.add_profile(of_distributed)
             total += size
+            if total > MEMORY_LIMIT:
+                log.warning("run %s: no Distributed view, its collectives are too many", printable(run.name))
+                distributed = Run(run.name, run.run_dir)
         try:
-            for profile in _Distributed(name)._process_spans(distributed):
+            for profile in _Distributed(run.name)._process_spans(distributed) if distributed.profiles else ():
                 if profile is not None:
                     run.add_profile(profile)
         except Exception:
-            log.warning("run %s: no Distributed view", name, exc_info=True)
-        return run, total
+            log.warning("run %s: no Distributed view", printable(run.name), exc_info=True)
+        return run
 
-    def _profile(self, trace: Question) -> tuple[Any, Any, int]:
-        """(RunProfile, DistributedRunProfileData, bytes of the two pickled)."""
-        packed = self._kept.read(trace.key)
+    def _read(self, trace: Question, part: str = "") -> tuple[Any, int]:
+        """(what is kept of a trace, its bytes while it is pickled). part: see `Kept.path`."""
+        packed = self._kept.read(trace.key, part)
         if not packed:
             raise Missing
-        pickled = gzip.decompress(packed)
         collecting = gc.isenabled()
         gc.disable()  # it would look again and again at the objects that appear here, and take most of the time
         try:
-            profile, distributed = pickle.loads(pickled)  # from a file that only this user can write
+            with io_of_python.BufferedReader(gzip.GzipFile(fileobj=io_of_python.BytesIO(packed))) as file:
+                content = pickle.load(file)  # from a file that only this user can write
         except Exception as error:
             self._kept.delete(trace.key)
             raise Missing from error
@@ -481,8 +538,8 @@ class Profiles:
             if collecting:
                 gc.enable()
         with suppress(OSError):
-            os.utime(self._kept.path(trace.key))  # the oldest go first
-        return profile, distributed, len(pickled)
+            os.utime(self._kept.path(trace.key, part))  # the oldest go first
+        return content, int.from_bytes(packed[-4:], "little")  # as gzip writes it
 
 
 class _Distributed(RunLoader):

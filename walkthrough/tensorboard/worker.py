@@ -38,11 +38,11 @@ except ImportError:  # Windows
 log = logging.getLogger("walkthrough")
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
 MUCH_MEMORY = 2**30  # bytes
-COUNTERS = ".counters.gz"  # the end of the name of a file beside a kept profile
+TABLES, COUNTERS = ".tables.gz", ".counters.gz"  # the ends of the names of files beside a kept "profile"
 BEGIN, END, FAR_US = b'"Iteration Start:', b'"Record Window End"', 24 * 3600 * 1000  # torch-tb-profiler's, in a trace
 RESERVE = 2**26  # bytes of the limit of memory that a run of events may need while it is decoded
 MOST_SHOWN = 2**28  # bytes of an answer before it is packed
-PROFILE_SHARE = 32  # a profile may be this part of the memory's limit: TensorBoard's process unpickles it, to six times
+PROFILE_SHARE = 32  # a profile may be this part of the memory's limit: TensorBoard's process unpickles it
 MEMORY_VARIABLE, SECONDS_VARIABLE = "WALKTHROUGH_READER_MEMORY", "WALKTHROUGH_READER_SECONDS"
 
 Kind = Literal["digest", "lanes", "event", "profile", "view"]
@@ -180,7 +180,9 @@ def _json(chunks: Chunks, job: Job) -> bytes:
 
 
 def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
-    """What PYTORCH_PROFILER shows: pickled (`RunProfile`, `DistributedRunProfileData`), and counters for its `_view`.
+    """What PYTORCH_PROFILER shows: its views and `DistributedRunProfileData`, its `RunProfile`, counters for `_view`.
+
+    The first two are pickled; the second is large, and is read for the worker that somebody looks at.
 
     torch-tb-profiler logs a line per odd event of a trace, thousands, unless its own variable sets the level.
     """
@@ -198,13 +200,16 @@ def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
     profile = RunGenerator(worker, span, data).generate_run_profile()
     counters = clean(",".join(profile.gpu_metrics or ()).encode())
     profile.gpu_metrics = None  # many, and the other pages show none
-    pickled = pickle.dumps((profile, DistributedRunProfileData(data)), protocol=5)
-    if len(pickled) > limits().memory // PROFILE_SHARE:
-        raise InputError(
-            f"its operators take {len(pickled) / 1e6:.0f} MB, which is too much: {MEMORY_VARIABLE} sets the limit"
-        )
-    into = Path(job.into)
-    return {into.with_suffix(COUNTERS): gzip.compress(counters, 1), into: gzip.compress(pickled, 1)}
+    into, parts = Path(job.into), {}
+    for path, part in {
+        into.with_suffix(TABLES): profile,
+        into: (profile.views, DistributedRunProfileData(data)),
+    }.items():
+        parts[path] = pickle.dumps(part, protocol=5)
+        if len(parts[path]) > limits().memory // PROFILE_SHARE:
+            size = f"{len(parts[path]) / 1e6:.0f} MB"
+            raise InputError(f"its operators take {size}, which is too much: {MEMORY_VARIABLE} sets the limit")
+    return {path: gzip.compress(part, 1) for path, part in {into.with_suffix(COUNTERS): counters, **parts}.items()}
 
 
 def _view(chunks: Chunks, counters: str) -> bytes:

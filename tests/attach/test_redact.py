@@ -76,9 +76,16 @@ def test_a_trace_that_is_no_json_is_not_redacted_by_half(tmp_path, text):
     source = tmp_path / "rank_0.1.pt.trace.json.gz"
     source.write_bytes(gzip.compress(text))
     (tmp_path / "out").mkdir()
-    with pytest.raises(InputError, match="no JSON, so it cannot be redacted"):
+    with pytest.raises(InputError, match="not JSON, so it cannot be redacted"):
         _redact(source, tmp_path / "out" / source.name)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_torch_writes_in_place_of_numbers_is_no_text(tmp_path):
+    source, target = tmp_path / "a.json.gz", tmp_path / "b.json.gz"
+    source.write_bytes(gzip.compress(b'{"a": N/A, "b": -nan(ind), "c": [inf, NaN, Infinity], "d": "/home/ada"}\n'))
+    _redact(source, target)
+    assert gzip.decompress(target.read_bytes()).startswith(b'{"a": N/A, "b": -nan(ind), "c": [inf, NaN, Infinity], ')
 
 
 def test_escaped_texts_are_redacted_as_what_they_are(tmp_path):

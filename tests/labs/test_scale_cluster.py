@@ -39,7 +39,7 @@ def squared(options, number):
     with open(options.logdir / "calls", "a") as file:
         file.write(f"{number} ")
     if number == 7:
-        raise InputError("seven is gone")
+        raise InputError("its folder is gone")
     if number == 8:
         os.kill(os.getpid(), signal.SIGKILL)
     if number == 9:
@@ -286,7 +286,7 @@ def grid(options, program, jobs):
     first = Measuring("mine", options, program, jobs=jobs)
     numbers = [{"number": number} for number in (4, 7, 2)]
     assert first.several("squared", numbers, processes=2) == [{"square": 16}, None, {"square": 4}]
-    with pytest.raises(NotMeasured, match="seven is gone"):
+    with pytest.raises(NotMeasured, match="its folder is gone"):
         first.measure("squared", number=7)  # says why, and is not run here
     assert sorted((options.logdir / "calls").read_text().split()) == ["2", "4", "7"]
     again = Measuring("mine", options, program, jobs=jobs)

@@ -113,7 +113,7 @@ def test_a_program_that_ends_otherwise_has_its_reason_and_the_others_race(small,
 
 def test_a_race_that_fails_is_measured_as_a_failure(small, tmp_path):
     options = study.lab_options("", "speedrun", study.DEFAULTS)
-    [answer] = measure.races(options, ["03_resnet9"], [4], ["--lr", "1000", "--epochs", "4"])
+    [answer] = measure.races(options, ["05_decoupled_decay"], [4], ["--lr", "1000", "--epochs", "4"])
     assert (answer["error"], answer["failure"], answer["seed"]) == (None, "diverged", 4)
     assert tables.race_of(answer).seconds_to_target is None
     [answer] = measure.races(options, ["03_resnet9"], [0], ["--target", "1", "--epochs", "1", "--lr", "1e-9"])

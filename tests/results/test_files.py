@@ -26,12 +26,12 @@ def test_a_link_in_the_place_of_a_folder_is_not_followed_where_the_path_is_real(
     for name in ("run", "private"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-    with open_plain(tmp_path / "run" / "file", real=True) as file:
+    with open_plain(tmp_path / "run" / "file", no_links=True) as file:
         assert file.read() == b"run"
     (tmp_path / "run").rename(tmp_path / "before")
     (tmp_path / "run").symlink_to(tmp_path / "private")
     with pytest.raises(OSError, match="not a plain file"):
-        open_plain(tmp_path / "run" / "file", real=True)
+        open_plain(tmp_path / "run" / "file", no_links=True)
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -71,3 +71,11 @@ def test_json_is_read_from_plain_files_of_a_bounded_size(tmp_path, monkeypatch):
     monkeypatch.setattr("walkthrough.results.result.MAX_JSON", 50)
     with pytest.raises(InputError, match="larger than"):
         read_json(tmp_path / "large.json")
+
+
+def test_a_result_that_is_a_link_is_read_unless_it_is_not_to_be(tmp_path):
+    (tmp_path / "kept.json").write_text("{}")
+    (tmp_path / "result.json").symlink_to(tmp_path / "kept.json")
+    assert read_json(tmp_path / "result.json") == {}
+    with pytest.raises(InputError, match="not a plain file"):
+        read_json(tmp_path / "result.json", follow=False)

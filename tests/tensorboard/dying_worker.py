@@ -1,4 +1,4 @@
-"""A child that dies without an answer, as under an out-of-memory killer: `python dying_worker.py NICE PARENT`.
+"""A child that dies without an answer, as under an out-of-memory killer: `python dying_worker.py NICE`.
 
 It exits at once for the worker "dies", and in the middle of its answer for the worker "breaks".
 """

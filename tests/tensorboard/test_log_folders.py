@@ -9,6 +9,7 @@ import pytest
 from support import make_result
 from support.trace_builder import TraceBuilder, two_steps
 
+from walkthrough.results.result import MAX_JSON
 from walkthrough.tensorboard import log_folders
 from walkthrough.tensorboard.log_folders import Runs, folders_below, roots_of
 
@@ -72,7 +73,7 @@ def test_whatever_fails_in_one_folder_is_said_of_its_run_and_the_others_are_show
         trace(tmp_path / name / "w.pt.trace.json")
         (tmp_path / name / "result.json").write_text("{}")
 
-    def fails(path):
+    def fails(path, **_):
         if path.parent.name == "a":
             raise ZeroDivisionError("unforeseen")
         return make_result()
@@ -93,17 +94,17 @@ def test_whatever_fails_in_one_folder_is_said_of_its_run_and_the_others_are_show
 
 def test_a_result_that_is_too_large_is_a_problem(tmp_path):
     trace(tmp_path / "w.pt.trace.json")
-    (tmp_path / "result.json").write_text(" " * (log_folders.MAX_RESULT_BYTES + 1))
+    (tmp_path / "result.json").write_text(" " * (MAX_JSON + 1))
     (run,) = Runs([("", str(tmp_path))]).latest().values()
-    assert "larger than 4 MiB" in run.problem
+    assert "larger than 16 MiB" in run.problem
     assert list(run.traces) == ["w.pt.trace.json"]
 
 
 def test_only_what_has_changed_is_read_again(tmp_path, monkeypatch):
     opened = []
     open_plain = log_folders.open_plain
-    monkeypatch.setattr(log_folders, "open_plain", lambda path: opened.append(path.name) or open_plain(path))
-    monkeypatch.setattr(log_folders, "read_result", lambda path: opened.append(path.name) or make_result())
+    monkeypatch.setattr(log_folders, "open_plain", lambda path, **_: opened.append(path.name) or open_plain(path))
+    monkeypatch.setattr(log_folders, "read_result", lambda path, **_: opened.append(path.name) or make_result())
     for name in ("a", "b"):
         trace(tmp_path / f"{name}.pt.trace.json")
     (tmp_path / "result.json").write_text("{}")
@@ -120,7 +121,8 @@ def test_only_what_has_changed_is_read_again(tmp_path, monkeypatch):
 def test_headers_are_read_until_two_ranks_are_known_and_of_64_traces_at_most(tmp_path, monkeypatch):
     opened = []
     open_plain = log_folders.open_plain
-    monkeypatch.setattr(log_folders, "open_plain", lambda path: opened.append(path.parent.name) or open_plain(path))
+    seen = lambda path, **_: opened.append(path.parent.name) or open_plain(path)  # noqa: E731
+    monkeypatch.setattr(log_folders, "open_plain", seen)
     for rank in range(100):
         TraceBuilder(rank=rank).write(trace(tmp_path / "ranks" / f"{rank}.pt.trace.json"))
         trace(tmp_path / "spans" / f"w.{10**12 + rank}.pt.trace.json")

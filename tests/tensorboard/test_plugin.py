@@ -1,6 +1,7 @@
 """The plugin by itself: whom it answers; what fails takes nothing else away; ranks whose traces are samples."""
 
 import gzip
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,7 +65,7 @@ def test_a_refusal_holds_no_more_of_the_name_than_a_name_may_have(monkeypatch):
     (text,) = app({"HTTP_HOST": "<b>\r\nx-" + 500 * "y"}, lambda status, headers: statuses.append(status))
     assert statuses == ["403 Forbidden"]
     assert b"<" not in text
-    assert text.count(b"\n") == 1
+    assert len(json.loads(text)["error"]) < 500
     monkeypatch.setenv("WALKTHROUGH_HOSTS", "hub.example,proxy")
     assert app({"HTTP_HOST": "proxy:80"}, None) == [b"secret"]
 

@@ -1,5 +1,6 @@
 """The real `tensorboard` command on runs of every kind: what its tabs answer over HTTP."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -324,7 +325,7 @@ def test_a_name_that_is_not_of_this_machine_is_refused(board):
         status, _, body = board.get(route, Host="rebound.example:6006")
         assert status == 403, route
         assert b"WALKTHROUGH_HOSTS=rebound.example" in body
-        assert body.count(b"\n") == 1
+        assert list(json.loads(body)) == ["error"]
         assert board.get(route, Host="127.0.0.1:6006")[0] == 200
 
 

@@ -106,11 +106,14 @@ def job_of(kind, path, into, *options):
 
 
 def run_child(*jobs, **variables):
-    """The outcomes of a child of its own; {} where it died."""
-    lines = "".join(json.dumps(asdict(job)) + "\n" for job in jobs)
+    """The outcomes of a child of its own."""
     words = [sys.executable, "-W", "ignore", "-m", "walkthrough.tensorboard.worker"]
-    child = subprocess.run(words, input=lines, capture_output=True, text=True, env=os.environ | variables)
-    return [json.loads(line) for line in child.stdout.splitlines()]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, env=os.environ | variables, **pipes) as child:
+        assert child.stdin and child.stdout
+        child.stdin.write("".join(json.dumps(asdict(job)) + "\n" for job in jobs))
+        child.stdin.flush()
+        return [json.loads(child.stdout.readline()) for _ in jobs]
 
 
 @pytest.mark.parametrize("kind", ["digest", "profile"])
@@ -130,7 +133,8 @@ def test_a_trace_that_takes_more_memory_than_the_limit_fails_for_good(tmp_path, 
 def test_a_limit_that_is_no_limit_is_not_used(monkeypatch, caplog):
     monkeypatch.setenv("WALKTHROUGH_READER_MEMORY", "much")
     monkeypatch.setenv("WALKTHROUGH_READER_SECONDS", "7")
-    assert worker.limits.__wrapped__() == worker.Limits(seconds=7)
+    assert worker.limits.__wrapped__().seconds == 7
+    assert 0 < worker.limits.__wrapped__().memory <= 4 * 2**30
     assert "WALKTHROUGH_READER_MEMORY is not used" in caplog.text
 
 
@@ -142,15 +146,15 @@ def test_a_job_that_takes_more_time_than_the_limit_ends_the_child():
 
 
 def test_a_child_ends_with_its_parent_whatever_it_does(tmp_path):
-    busy = "import sys, time; from walkthrough.tensorboard import worker; worker.answer = lambda job: time.sleep(1000)"
+    busy = "import time; from walkthrough.tensorboard import worker; worker.answer = lambda job: time.sleep(1000)"
     job = json.dumps(asdict(Job("digest", "", 0, 0, (), "")))
     parent = (
-        "import os, subprocess, sys; words = [sys.executable, '-c', sys.argv[1]]; "
-        "child = subprocess.Popen([*words, str(os.getpid())], stdin=subprocess.PIPE); "
+        "import subprocess, sys; words = [sys.executable, '-c', sys.argv[1]]; "
+        "child = subprocess.Popen(words, stdin=subprocess.PIPE); "
         "child.stdin.write(sys.argv[2].encode() + b'\\n'); "
         "child.stdin.flush(); print(flush=True); input()"
     )
-    words = [sys.executable, "-c", parent, f"{busy}; worker.main(0, int(sys.argv[1]))", job]
+    words = [sys.executable, "-c", parent, f"{busy}; worker.main()", job]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout
         process.stdout.readline()
@@ -175,3 +179,15 @@ def test_an_answer_is_written_through_no_planted_link(tmp_path):
     (tmp_path / f".answer.{os.getpid()}").symlink_to(tmp_path / "canary")
     worker.write_private(tmp_path / "answer", b"mine")
     assert (tmp_path / "canary").read_text() == "untouched"
+
+
+def test_a_child_leaves_no_core(tmp_path):
+    program = "import resource as r; from walkthrough.tensorboard.worker import _limit_memory as limit; limit(); "
+    words = [sys.executable, "-c", program + "print(r.getrlimit(r.RLIMIT_CORE)[0])"]
+    assert subprocess.run(words, capture_output=True, text=True).stdout == "0\n"
+
+
+def test_what_a_child_has_taken_is_known_where_the_system_says_little_of_it(monkeypatch):
+    monkeypatch.setattr(worker.Path, "read_text", lambda *_, **__: "VmSize:\t1 kB\n")
+    assert worker._of_process("VmHWM:") == 0
+    assert worker.taken_memory() > 2**20

@@ -1,4 +1,4 @@
-"""A child that reads nothing: `python waiting_child.py FOLDER NICE PARENT`.
+"""A child that reads nothing: `python waiting_child.py FOLDER NICE`.
 
 It adds the path that each job names to FOLDER/asked<NICE>, a line, and answers once FOLDER/go<NICE> exists.
 """
@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 
-def main(folder, nice, parent):
+def main(folder, nice):
     for line in sys.stdin:
         with (Path(folder) / f"asked{nice}").open("a") as asked:
             asked.write(f"{json.loads(line)['path']}\n")

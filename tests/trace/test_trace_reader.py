@@ -17,7 +17,7 @@ from walkthrough.results.errors import InputError
 from walkthrough.results.folder import traces_in
 from walkthrough.trace import chrome_trace, reader
 from walkthrough.trace.analysis import analyze
-from walkthrough.trace.chrome_trace import PARTIAL, Chunks, _decode_run
+from walkthrough.trace.chrome_trace import MAX_SIZE, PARTIAL, Chunks, _decode_run
 from walkthrough.trace.reader import MAX_NAME, rank_of, read
 from walkthrough.trace.timeline import lanes
 
@@ -349,12 +349,13 @@ def test_a_step_with_a_number_of_thousands_of_digits_is_a_step(tmp_path):
 def test_more_events_or_names_than_any_trace_has_are_refused(tmp_path, monkeypatch):
     path = two_steps().write(tmp_path / "made.json")
     monkeypatch.setattr(reader, "MAX_DISTINCT", 5)
-    with pytest.raises(InputError, match="more events or names"):
+    with pytest.raises(InputError, match="more names or threads"):
         read(path)
     monkeypatch.setattr(reader, "MAX_DISTINCT", 100)
-    monkeypatch.setattr(reader, "MAX_EVENTS", 5)
-    with pytest.raises(InputError, match="more events or names"):
+    monkeypatch.setattr(reader, "EVENT_BYTES", 10**9)
+    with pytest.raises(InputError, match="more than 4 events; --max-size raises the limit"):
         read(path)
+    assert read(Chunks(path, 100 * MAX_SIZE))
 
 
 def test_long_texts_are_not_kept_whole(tmp_path):

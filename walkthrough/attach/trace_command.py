@@ -22,7 +22,7 @@ from walkthrough.results.folder import traces_in
 
 HELP = "Trace the training in any command, unchanged: walkthrough trace -- python train.py"
 _TEXT = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")')  # as JSON writes it
-_NO_TEXT = set("{}[]:,+-. \t\r\n0123456789eE") | set("true false null NaN Infinity")
+_NO_TEXT = set("{}[]:,+-. \t\r\n0123456789eE") | set("true false null NaN Infinity N/A -nan(ind)")
 _HOST_NAME = re.compile(r'"host_name"\s*:\s*"[^"]*",')
 _FOLDER = re.compile(r"(?:^|(?<=;))/[^;]*/(?=[^/;]+(?:\(\d+\): |:\d+$))")  # of "folder/file.py(12): function"
 
@@ -118,7 +118,7 @@ def _redact(source: Path, target: Path) -> None:
                         raise ValueError("a text outside of quotes")
                     parts[1::2] = map(redacted, parts[1::2])
                 except ValueError as error:
-                    reason = f"{target.name} is no JSON, so it cannot be redacted: trace without --redact"
+                    reason = f"{target.name} is not JSON, so it cannot be redacted: trace without --redact"
                     raise InputError(reason) from error
                 packed.write("".join(parts).encode(errors="surrogateescape"))
         os.replace(hidden, target)

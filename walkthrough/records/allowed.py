@@ -6,8 +6,8 @@ text of the form that belongs there: an operator, a kernel, a step, a thread. An
 texts of their form.
 
 A form is no proof. What passes: a secret in letters that is written as a kernel ("open_sesame"), an operator of torch
-("aten::open_sesame") or a device ("AMD Sesame"), a checksum that is none, a number that means something, a sentence of
-the project's own words. What looks like a random key does not.
+("aten::open_sesame"), a device ("AMD Sesame") or a system ("Linux-6.1-sesame-x86_64"), a checksum that is none, a
+number that means something, a sentence of the project's own words. What looks like a random key does not.
 """
 
 import re
@@ -100,11 +100,6 @@ COPY = _text(
     "Copy(?:Host|Device)To(?:Host|Device)|FillBuffer",
 )
 CALL = _text("a call of the runtime", r"(?:cuda|cu|hip|xpu|ur|ze)[A-Z]\w{0,79}|INVALID")
-FUNCTION = _text(
-    "a Python function of torch",
-    r"torch/[\w/]{1,120}\.py\(\d{1,6}\): [\w<>.]{1,80}|nn\.Module: [A-Za-z_]\w{0,60}_\d{1,6}",
-    r"<built-in (?:function|method) \w{1,60}(?: of [\w.]{1,40} object at 0x[0-9a-f]{1,16})?>",
-)
 LINK = _text("a link", "ac2g|fwdbwd|forward_backward|async(?:_gpu|_cpu_to_gpu)?|launch|cudaLaunchKernel")
 PROFILER = _text(
     "a mark of the profiler",
@@ -119,7 +114,6 @@ NAMES = {  # of events, by category
     **dict.fromkeys(("runtime", "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime"), CALL),
     "kernel": KERNEL,
     **dict.fromkeys(("gpu_memcpy", "gpu_memset", "memcpy", "memset"), COPY),
-    "python_function": FUNCTION,
     **dict.fromkeys(("ac2g", "fwdbwd", "forward_backward", "async", "async_gpu", "async_cpu_to_gpu"), LINK),
     **dict.fromkeys(("cpu_instant_event", "trace", "overhead", "cuda_sync"), PROFILER),
 }
@@ -150,7 +144,7 @@ ARGUMENTS = {
         "blocks per SM, warps per SM, est. achieved occupancy %, registers per thread, shared memory, Addr, Bytes, "
         "Total Allocated, Total Reserved, Device Type, Device Id, Ev Idx, Record function id, Sequence number, "
         "Fwd thread id, finished, Python id, Python parent id, Python module id, Op count, sort_index, In msg nelems, "
-        "Out msg nelems, Group size, Src Rank, Dst Rank, num_warps, num_stages".split(", "),
+        "Out msg nelems, Group size, Src Rank, Dst Rank, num_warps, num_stages, cbid".split(", "),
         NUMBER,
     ),
     **dict.fromkeys(("Input Dims", "Input dims", "Input Strides", "grid", "block"), _list(NUMBER)),
@@ -243,7 +237,7 @@ def wrong_texts(value: Any, field: str = "") -> Iterator[str]:
         if kind and not kind.allows(value):
             yield f"{_shown(value)} as {field!r}, which is not {kind.name}"
         elif not kind and (foreign := privacy.foreign_words(value)):
-            yield f"words that no text of this project has: {_shown(' '.join(foreign))}"
+            yield f"words that no text of this version has: {_shown(' '.join(foreign))}"
     elif isinstance(value, dict):
         for key, item in value.items():
             if key not in FIELDS and privacy.foreign_words(key):

@@ -10,11 +10,11 @@ from typing import BinaryIO
 NOT_PLAIN = "not a plain file (a pipe, a link or a folder)"
 
 
-def open_plain(path: str | Path, follow: bool = False, real: bool = False) -> BinaryIO:
+def open_plain(path: str | Path, follow: bool = False, no_links: bool = False) -> BinaryIO:
     """A plain file, opened to be read; what is checked of it later is its descriptor's, not that of its name.
 
-    follow: links, as of a path that the user has typed. real: `path` is a real one, and a link that has since taken the
-    place of one of its folders is not followed either (Linux). Raises OSError, also for a pipe, a socket or a folder.
+    follow: links, as of a path that the user has typed. no_links: `path` is a real one, and a link that has since taken
+    the place of one of its folders is not followed either (Linux). Raises OSError, also for a pipe, a socket, a folder.
     """
     flags = os.O_RDONLY | _flag("O_NONBLOCK") | _flag("O_CLOEXEC") | _flag("O_BINARY")
     try:
@@ -23,7 +23,7 @@ def open_plain(path: str | Path, follow: bool = False, real: bool = False) -> Bi
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link, and a socket
             raise OSError(errno.EINVAL, NOT_PLAIN, str(path)) from error
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or (real and not _lies_at(descriptor, path)):
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or (no_links and not _lies_at(descriptor, path)):
         os.close(descriptor)
         raise OSError(errno.EINVAL, NOT_PLAIN, str(path))
     return os.fdopen(descriptor, "rb")
@@ -41,7 +41,7 @@ def _lies_at(descriptor: int, path: str | Path) -> bool:
     """Whether that is the path of an open file; True where the system does not say."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}") == os.fspath(path)
-    except FileNotFoundError:
+    except OSError:
         return True
 
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import printable
-from walkthrough.results.files import open_plain
+from walkthrough.results.files import NOT_PLAIN, open_plain
 from walkthrough.tensorboard.worker import SECONDS_VARIABLE, Job, Kind, Outcome, limits
 
 log = logging.getLogger("walkthrough")
@@ -68,7 +68,7 @@ class Question:
         """About a local file as it is now. Raises OSError, also where it is a link or a pipe by now."""
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "no plain file")
+            raise OSError(errno.EINVAL, NOT_PLAIN)
         return cls(kind, str(path), status.st_size, status.st_mtime_ns, options)
 
     @cached_property
@@ -119,7 +119,7 @@ class Answers:
         self._closed = False
         self._children: list[Child] = []
         for niceness in (*[nice] * readers, *([0] if nice else [])):
-            child = Child((*program, str(niceness), str(os.getpid())))
+            child = Child((*program, str(niceness)))
             self._children.append(child)
             args = child, niceness < nice
             threading.Thread(target=self._work, args=args, name="walkthrough answers", daemon=True).start()
@@ -262,6 +262,8 @@ class Answers:
         except Died as error:  # it may have been killed for the memory that its neighbours take: one more try
             with self.changed:
                 temporary = question.key not in self._died
+                if len(self._died) > MOST_OUTCOMES:
+                    self._died.clear()
                 self._died.add(question.key)
             return Outcome(str(error), temporary=temporary)
         if outcome.last:
@@ -307,7 +309,8 @@ class Child:
         timer.cancel()
         if not answer.endswith(b"\n"):
             self.end()
-            if too_long.is_set() or process.returncode == -getattr(signal, "SIGXCPU", 0):
+            xcpu = getattr(signal, "SIGXCPU", None)
+            if too_long.is_set() or (xcpu and process.returncode == -xcpu):
                 raise TooLong(f"reading it takes more than {seconds} s of the CPU: {SECONDS_VARIABLE} sets the limit")
             raise Died(f"the process that read it ended with exit code {process.returncode}: out of memory?")
         return answer

@@ -32,7 +32,6 @@ SCAN_SECONDS = 0.5  # that a question for the newest waits for a search: most fo
 HEADER_BYTES = 2**18  # of a trace, in which its header names its rank
 MOST_RANKS = 64  # traces of a run whose headers are read, and that are compared: the newest
 HEADERS_SECONDS = 1.0  # that a search reads headers; what is left is for the next
-MAX_RESULT_BYTES = 2**22  # of a result.json
 _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]{0,1000}?"rank"\s*:\s*(\d{1,9})(?!\d)')
 REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9.+-]+://")  # s3://, gs://: the Walkthrough tab does not read these
 
@@ -148,9 +147,10 @@ class Run:
         if (self.folder / "runs").is_symlink():
             return {}
         files = run_files(self.folder)
+        if any(file.is_symlink() for file in files):
+            return {}
         with suppress(OSError, InputError):
-            if all(file.lstat().st_size <= MAX_RESULT_BYTES for file in files):
-                return compare.rounds_in(files)
+            return compare.rounds_in(files)
         return {}
 
 
@@ -232,9 +232,7 @@ def _run(folder: Folder, has_ranks: bool | None = None) -> Run | None:
     if RESULT_FILE in folder.files:
         path = folder.path / RESULT_FILE
         try:
-            if folder.files[RESULT_FILE][0] > MAX_RESULT_BYTES:
-                raise InputError(f"{path} is larger than {MAX_RESULT_BYTES >> 20} MiB: no result is")
-            result = read_result(path)
+            result = read_result(path, follow=False)
         except InputError as error:
             problem = str(error)
     statuses = folder.traces
@@ -260,7 +258,7 @@ def _has_ranks(traces: list[Path]) -> bool:
 
 def _rank(path: Path) -> int | None:
     """The rank that a trace's header names, as far as its begin shows; None where it names none."""
-    with suppress(OSError, EOFError, zlib.error), open_plain(path, real=True) as file:
+    with suppress(OSError, EOFError, zlib.error), open_plain(path, no_links=True) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         begin = gzip.GzipFile(fileobj=file).read(HEADER_BYTES) if packed else file.read(HEADER_BYTES)

@@ -72,10 +72,8 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
 
     def __init__(self, context: base_plugin.TBContext) -> None:
         self.runs, self.flags = Runs(roots_of(context)), context.flags
-        self._listed: tuple[dict[str, Run] | None, dict[str, Any]] = (
-            None,
-            {},
-        )  # what `_runs` has answered, of which runs
+        # what `_runs` has answered, of which runs
+        self._listed: tuple[dict[str, Run] | None, dict[str, Any]] = None, {}
         self.answers = Answers(Kept(cache_folder(), DISK_LIMIT, ".json.gz"), WORKERS)
         self._comparing = threading.Lock()  # the numbers of a run's ranks are in memory once
 
@@ -224,7 +222,7 @@ def _index(text: str | None, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        raise InputError(f"{name}: {text[:20]} is no index of a step")
+        raise InputError(f"{name}: {text[:20]} is not a step index")
     return int(text)
 
 
@@ -410,8 +408,8 @@ def _other_name(host: str) -> str:
 
 
 def _refused(reason: str, start_response: Callable[..., Any]) -> list[bytes]:
-    text = f"{reason}\n".encode()
-    headers = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(text)))]
+    text = json.dumps({"error": reason}).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(text)))]
     start_response("403 Forbidden", headers)
     return [text]
 
@@ -419,7 +417,7 @@ def _refused(reason: str, start_response: Callable[..., Any]) -> list[bytes]:
 def download(request: wrappers.Request, path: Path) -> wrappers.Response:
     """The file, chunk by chunk. Raises InputError where it cannot be read, or is a link by now."""
     try:
-        file = open_plain(path, real=True)  # the server closes it
+        file = open_plain(path, no_links=True)  # the server closes it
     except OSError as error:
         raise InputError(f"cannot read {path.name}: {error.strerror}") from error
     gzipped = file.read(2) == b"\x1f\x8b"

@@ -95,8 +95,8 @@ def _answered(route: Any) -> "WSGIApplication":
                 return error.response
             code, text = error.code or 500, error.description or error.name
         except NOTHING as error:
-            log.info("%s", request.path, exc_info=error)
-            code, text = 404, f"there is nothing to show for these arguments ({type(error).__name__}: {error})"
+            log.warning("%s: %s", printable(request.full_path, 300), printable(f"{type(error).__name__}: {error}", 300))
+            code, text = 404, "there is nothing to show for these arguments: see TensorBoard's log"
         return http_util.Respond(request, {"error": printable(text, 300)}, "application/json", code)
 
     return json_app(answer)

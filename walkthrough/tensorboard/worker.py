@@ -1,4 +1,4 @@
-"""A child of TensorBoard that reads traces: `python -m walkthrough.tensorboard.worker [NICE [PARENT]]`.
+"""A child of TensorBoard that reads traces: `python -m walkthrough.tensorboard.worker [NICE]`.
 
 Each line of its input is a `Job`; it writes the answer to the job's file `into` and says an `Outcome`, a line too. So
 a server stays responsive and small while a large trace is read. A trace may take so much memory and time of the CPU and
@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import pickle
+import select
 import sys
 import threading
 import time
@@ -37,7 +38,7 @@ except ImportError:  # Windows
 
 log = logging.getLogger("walkthrough")
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
-MUCH_MEMORY = 2**30  # bytes
+MUCH_MEMORY, MOST_MEMORY = 2**30, 4 * 2**30  # bytes
 TABLES, COUNTERS = ".tables.gz", ".counters.gz"  # the ends of the names of files beside a kept "profile"
 BEGIN, END, FAR_US = b'"Iteration Start:', b'"Record Window End"', 24 * 3600 * 1000  # torch-tb-profiler's, in a trace
 RESERVE = 2**26  # bytes of the limit of memory that a run of events may need while it is decoded
@@ -51,14 +52,14 @@ Kind = Literal["digest", "lanes", "event", "profile", "view"]
 class Limits(NamedTuple):
     """What a child may take to read a trace: bytes of memory, and seconds of the CPU."""
 
-    memory: int = 4 * 2**30
+    memory: int
     seconds: int = 300
 
 
 @cache
 def limits() -> Limits:
     """The limits, as the two variables of the environment change them: WALKTHROUGH_READER_MEMORY=8GB, say."""
-    chosen = {}
+    chosen = {"memory": min(MOST_MEMORY, _memory_of_machine() // 4)}
     for name, variable, convert in (
         ("memory", MEMORY_VARIABLE, size),
         ("seconds", SECONDS_VARIABLE, whole_number(1, 10**6)),
@@ -68,6 +69,14 @@ def limits() -> Limits:
         except argparse.ArgumentTypeError as error:
             log.warning("%s is not used: %s", variable, error)
     return Limits(**chosen)
+
+
+def _memory_of_machine() -> int:
+    """Bytes, as far as the system says it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 4 * MOST_MEMORY
 
 
 @dataclass(frozen=True)
@@ -97,7 +106,7 @@ class Outcome:
 def answer(job: Job) -> Outcome:
     """Write what is asked of a trace to the job's file."""
     try:
-        file = open_plain(job.path, real=job.mtime_ns >= 0)
+        file = open_plain(job.path, no_links=job.mtime_ns >= 0)
     except FileNotFoundError:
         return Outcome(changed=True)
     except OSError as error:
@@ -175,7 +184,7 @@ def _json(chunks: Chunks, job: Job) -> bytes:
     content["warnings"] = [line.encode(errors="replace").decode() for line in content["warnings"]]
     text = msgspec.json.encode(content, enc_hook=lambda value: value.item())  # numpy's numbers
     if len(text) > MOST_SHOWN:
-        raise InputError(f"what there is to show of it takes {len(text) / 1e6:.0f} MB: more than a page can show")
+        raise InputError(f"its numbers take {len(text) / 1e6:.0f} MB: more than a page can show")
     return gzip.compress(text, 5)
 
 
@@ -207,8 +216,8 @@ def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
     }.items():
         parts[path] = pickle.dumps(part, protocol=5)
         if len(parts[path]) > limits().memory // PROFILE_SHARE:
-            size = f"{len(parts[path]) / 1e6:.0f} MB"
-            raise InputError(f"its operators take {size}, which is too much: {MEMORY_VARIABLE} sets the limit")
+            taken = f"{len(parts[path]) / 1e6:.0f} MB"
+            raise InputError(f"its operators take {taken}, which is too much: {MEMORY_VARIABLE} sets the limit")
     return {path: gzip.compress(part, 1) for path, part in {into.with_suffix(COUNTERS): counters, **parts}.items()}
 
 
@@ -271,21 +280,22 @@ def taken_memory() -> int:
     """The most bytes that this process has ever had in memory; 0 where the system does not say."""
     if peak := _of_process("VmHWM:"):  # the other number begins with what the parent had
         return peak
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if resource else 0  # macOS: bytes
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if resource else 0
 
 
 def _of_process(field: str) -> int:
     """Bytes that Linux says of this process; 0 elsewhere."""
-    try:
+    with suppress(OSError, IndexError):  # it need not have the field
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0
-    return int(status.partition(field)[2].split()[0]) * 1024
+        return int(status.partition(field)[2].split()[0]) * 1024
+    return 0
 
 
 def _limit_memory() -> None:
     """Let what goes beyond the limit be a MemoryError. Of data, on Linux: a library's code and a file are none."""
     if resource is not None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # no file of it
         kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
         with suppress(OSError, ValueError):  # it may be lower already
             resource.setrlimit(kind, (limits().memory, resource.getrlimit(kind)[1]))
@@ -302,9 +312,12 @@ def _limited(lines: Iterable[str]) -> Iterator[str]:
         yield line
 
 
-def _end_with(parent: int) -> None:
-    """End this process, whatever it does, once its parent is gone, or where a system has no limit of the memory."""
-    while os.getppid() == parent and taken_memory() < limits().memory + MUCH_MEMORY:
+def _end_with_input() -> None:
+    """End this process, whatever it does, once its parent is gone, or has taken what a system does not limit."""
+    poll = select.poll() if hasattr(select, "poll") else None  # not on Windows
+    if poll:
+        poll.register(0, 0)  # nothing but the end of the other side
+    while not (poll and poll.poll(0)) and taken_memory() < limits().memory + MUCH_MEMORY:
         time.sleep(0.5)
     os._exit(1)
 
@@ -324,15 +337,12 @@ def serve(lines: Iterable[str], outcomes: TextIO) -> None:
         gc.freeze()  # what is left, modules above all, stays: it is not looked at again
 
 
-def main(nice: int = 0, parent: int = 0) -> None:
-    """Serve stdin; the outcomes go to what was stdout, where nothing else may be printed.
-
-    nice: of the process. parent: its number, of the process to end with.
-    """
+def main(nice: int = 0) -> None:
+    """Serve stdin; the outcomes go to what was stdout, where nothing else may be printed. nice: of the process."""
     if nice and hasattr(os, "nice"):
         os.nice(nice)
     _limit_memory()
-    threading.Thread(target=_end_with, args=(parent or os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_input, daemon=True).start()
     outcomes = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.basicConfig(format="%(name)s: %(message)s")

@@ -49,7 +49,7 @@ class Chunks:
     def __init__(self, path: str | Path, max_size: int = MAX_SIZE, file: BinaryIO | None = None) -> None:
         self.path = Path(path)
         self.warnings: list[str] = []
-        self._max_size, self._file = max_size, file
+        self.max_size, self._file = max_size, file
         self._ready: queue.Queue[bytes | BaseException | None] = queue.Queue(CHUNKS_AHEAD)
         self._closed = False
         threading.Thread(target=self._work, daemon=True).start()
@@ -73,8 +73,8 @@ class Chunks:
                 if self._closed:
                     return
                 size += len(chunk)
-                if size > self._max_size:
-                    limit = f"{self._max_size:,} bytes of JSON"
+                if size > self.max_size:
+                    limit = f"{self.max_size:,} bytes of JSON"
                     raise InputError(f"{self.path} holds more than {limit}; --max-size raises the limit")
                 self._ready.put(chunk)
             if size == 0:

@@ -44,8 +44,8 @@ ACCELERATORS = {"mtia_ccp_events": "MTIA", "mtia_insight": "MTIA", "hpu_op": "HP
 SHAPED = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"}
 MAX_NAME = 10_000  # letters, twice the longest name in public traces: each is compared with many expressions
 MAX_THREAD_NAME = 200  # letters: the system's own have 15, and the profiler adds the number
-MAX_EVENTS = 16_000_000  # of 256 bytes each in a trace of the largest size: those of a real one are longer
-MAX_DISTINCT = 1_000_000  # names, threads, addresses, or shapes: several times as many as in any real trace
+EVENT_BYTES = 128  # of the largest trace that is read there may be an event each: those of a real one are longer
+MAX_DISTINCT = 1_000_000  # names, threads, or shapes: several times as many as in any real trace
 MAX_RANK = 2**31
 MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
 
@@ -70,8 +70,10 @@ def read(path: str | Path | Chunks) -> Trace:
     try:
         for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, Event):
             columns.add(run)
-            if columns.is_too_much():
-                raise InputError(f"{chunks.path} holds more events or names than any trace of torch.profiler")
+            if columns.seen > (most := chunks.max_size // EVENT_BYTES):
+                raise InputError(f"{chunks.path} holds more than {most:,} events; --max-size raises the limit")
+            if columns.has_too_many_names():
+                raise InputError(f"{chunks.path} holds more names or threads than any trace of torch.profiler")
     finally:
         chunks.close()
         if collecting:
@@ -101,10 +103,10 @@ class _Columns:
         self.untimed = 0  # events without a usable time
         self.accelerator = ""
 
-    def is_too_much(self) -> bool:
+    def has_too_many_names(self) -> bool:
         """Whether it is more than a trace holds, such as millions of names in a file that was packed to be small."""
-        kept = self.names, self.threads, self.addresses, self.inputs, self.thread_names
-        return self.seen > MAX_EVENTS or any(len(values) > MAX_DISTINCT for values in kept)
+        kept = self.names, self.threads, self.inputs, self.thread_names
+        return any(len(values) > MAX_DISTINCT for values in kept)
 
     def add(self, events: list[Event]) -> None:
         self.seen += len(events)

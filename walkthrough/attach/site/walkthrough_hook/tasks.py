@@ -47,8 +47,10 @@ class Report:
         """Whether the command that started this process has ended: its lock is gone, or nobody holds it."""
         try:
             file = os.open(self.lock, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        except FileNotFoundError:
             return True
+        except OSError:  # too many files are open, say
+            return False
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:  # held, or a file system without locks

@@ -78,4 +78,4 @@ def test_a_result_that_is_a_link_is_read_unless_it_is_not_to_be(tmp_path):
     (tmp_path / "result.json").symlink_to(tmp_path / "kept.json")
     assert read_json(tmp_path / "result.json") == {}
     with pytest.raises(InputError, match="not a plain file"):
-        read_json(tmp_path / "result.json", follow=False)
+        read_json(tmp_path / "result.json", no_links=True)

@@ -174,6 +174,18 @@ def test_what_has_taken_the_place_of_a_trace_is_not_opened(tmp_path, kind, repla
     assert outcome.temporary
 
 
+def test_a_time_before_1970_does_not_make_a_file_a_remote_one(tmp_path):
+    path, canary = (
+        two_steps().write(tmp_path / "run" / "made.json"),
+        two_steps().write(tmp_path / "other" / "made.json"),
+    )
+    os.utime(path, ns=(-(10**9), -(10**9)))
+    job = job_of("digest", path, tmp_path / "answer")
+    path.parent.rename(tmp_path / "before")
+    path.parent.symlink_to(canary.parent)
+    assert worker.answer(job).reason == "cannot be read: not a plain file (a pipe, a link or a folder)"
+
+
 def test_an_answer_is_written_through_no_planted_link(tmp_path):
     (tmp_path / "canary").write_text("untouched")
     (tmp_path / f".answer.{os.getpid()}").symlink_to(tmp_path / "canary")

@@ -145,9 +145,12 @@ def rounds_of(result: Result, kept: Rounds) -> Rounds:
     return kept if known.issuperset(windows) else {0: windows}
 
 
-def rounds_in(files: Iterable[Path]) -> Rounds:
-    """The windows in the files `runs/N.json` of a step's folder, by N. Raises InputError for a broken one."""
-    return {int(file.stem): read_result(file).samples_per_second.windows for file in files}
+def rounds_in(files: Iterable[Path], no_links: bool = False) -> Rounds:
+    """The windows in the files `runs/N.json` of a step's folder, by N. Raises InputError for a broken one.
+
+    no_links: see `result.read_json`.
+    """
+    return {int(file.stem): read_result(file, no_links).samples_per_second.windows for file in files}
 
 
 def recorded_rounds(logdir: str | Path, results: Iterable[Result]) -> dict[str, Rounds]:

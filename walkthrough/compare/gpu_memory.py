@@ -80,12 +80,15 @@ class Fit:
         return known.peak_bytes
 
 
-def read(logdir: str | Path) -> Fit | None:
-    """The `Fit` in a folder of runs, None where there is none. Raises InputError for a broken one."""
+def read(logdir: str | Path, no_links: bool = False) -> Fit | None:
+    """The `Fit` in a folder of runs, None where there is none. Raises InputError for a broken one.
+
+    no_links: see `result.read_json`.
+    """
     path = Path(logdir) / FILE
     if not path.exists():
         return None
-    value = read_json(path)
+    value = read_json(path, no_links)
     if value.get("schema") != SCHEMA:
         raise InputError(f"{path} has schema {value.get('schema')!r}; this version reads {SCHEMA}")
     fit = typed(Fit, value, path)

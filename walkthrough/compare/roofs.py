@@ -87,13 +87,13 @@ class Roofs:
 NO_SHARES: dict[str, float | None] = dict.fromkeys(("share_of_arithmetic_peak", "share_of_memory_roof"))
 
 
-def read(logdir: str | Path) -> Roofs | None:
+def read(logdir: str | Path, no_links: bool = False) -> Roofs | None:
     """The `Roofs` in a folder of runs; None where there are none, or an earlier version's.
 
-    Raises InputError for a broken file.
+    no_links: see `result.read_json`. Raises InputError for a broken file.
     """
     path = Path(logdir) / FILE
     if not path.exists():
         return None
-    value = read_json(path)
+    value = read_json(path, no_links)
     return typed(Roofs, value, path) if value.get("schema") == SCHEMA else None

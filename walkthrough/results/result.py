@@ -250,9 +250,9 @@ def check_writable(folder: str | Path) -> None:
         pass
 
 
-def read_result(path: str | Path, follow: bool = True) -> Result:
-    """Read one `result.json`. Raises InputError that names the file and what is wrong with it. follow: a link."""
-    return read_as(Result, path, SCHEMA, follow)
+def read_result(path: str | Path, no_links: bool = False) -> Result:
+    """Read one `result.json`; no_links: see `read_json`. Raises InputError that names it and what is wrong with it."""
+    return read_as(Result, path, SCHEMA, no_links)
 
 
 def step_time(step_ms: Sequence[float]) -> StepTime:
@@ -261,10 +261,10 @@ def step_time(step_ms: Sequence[float]) -> StepTime:
     return StepTime(statistics.median(step_ms), deciles[0], deciles[-1])
 
 
-def read_json(path: str | Path, follow: bool = True) -> dict[str, Any]:
+def read_json(path: str | Path, no_links: bool = False) -> dict[str, Any]:
     """The JSON object in a file, its numbers finite. Raises InputError that names the file and what is wrong.
 
-    follow: a link, as data sets that are kept elsewhere have.
+    no_links: as of a file that others may have put there, see `open_plain`; else it may be a link.
     """
 
     def finite(text: str) -> float:
@@ -274,7 +274,7 @@ def read_json(path: str | Path, follow: bool = True) -> dict[str, Any]:
         return number
 
     try:
-        with open_plain(path, follow) as file:
+        with open_plain(path, follow=not no_links, no_links=no_links) as file:
             text = file.read(MAX_JSON + 1)
         if len(text) > MAX_JSON:
             raise InputError(f"{path} is larger than {MAX_JSON >> 20} MiB: nothing that this project writes is")
@@ -290,12 +290,12 @@ def read_json(path: str | Path, follow: bool = True) -> dict[str, Any]:
     return value
 
 
-def read_as(kind: type[T], path: str | Path, schema: int, follow: bool = True) -> T:
+def read_as(kind: type[T], path: str | Path, schema: int, no_links: bool = False) -> T:
     """Read a JSON file of this schema as a dataclass; see `typed`. Raises InputError that names the file.
 
-    follow: a link.
+    no_links: see `read_json`.
     """
-    value = read_json(path, follow)
+    value = read_json(path, no_links)
     if value.get("schema") != schema:
         raise InputError(
             f"{path} has schema {printable(repr(value.get('schema')), 40)}; this version reads schema {schema}"

@@ -52,7 +52,7 @@ Answer = tuple[Literal["ready"], bytes] | tuple[Literal["reading"], None] | tupl
 class Question:
     """What is asked of a trace; after any change of the file it is another question.
 
-    size, mtime_ns: -1 for a remote file. options: the first and the last step of "lanes", each None where it is left
+    size: -1 for a remote file, of which nothing else is known. options: the first and the last step of "lanes", each None where it is left
     to the answer; name, pid, tid, at_us and duration_us of an "event", see `reader.event`; of "profile" the names of
     the worker and its span's number or None.
     """
@@ -76,6 +76,11 @@ class Question:
         """The answer's: another one also for other code, and another Python, which pickles otherwise."""
         parts = (*vars(self).values(), sys.version_info[:2], hash_of_code(CODE))
         return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogateescape")).hexdigest()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is about a file that is not on this machine."""
+        return self.size < 0
 
     @property
     def file(self) -> str:

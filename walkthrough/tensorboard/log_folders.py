@@ -9,9 +9,12 @@ import stat
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
 from pathlib import Path
 
 from tensorboard.plugins.base_plugin import TBContext
@@ -56,20 +59,34 @@ class Folder:
 def folders_below(roots: Iterable[tuple[str, str]]) -> Iterator[Folder]:
     """The folders below some log folders, but no hidden ones. roots: [(the begin of their names, path)].
 
-    Links are not followed: no file outside the log folders is ever read, but a log folder itself may be a link.
+    Links are not followed: no file outside the log folders is ever read, but a log folder itself may be a link. Those
+    near the root come first: `MAX_FOLDERS` are searched. No two have the same name.
     """
+    names: set[str] = set()
     for prefix, path in roots:
         root = Path(os.path.realpath(path))
-        waiting = [str(root)]
-        for _ in range(MAX_FOLDERS):
-            if not waiting:
-                break
-            folder = Path(waiting.pop())
+        waiting, searched = deque([str(root)]), 0
+        while waiting and searched < MAX_FOLDERS:
+            folder, searched = Path(waiting.popleft()), searched + 1
             files, subfolders = _entries(folder)
-            waiting += sorted(subfolders, reverse=True)
+            waiting += sorted(subfolders)
             if files:
                 name = "/".join([*filter(None, [prefix]), *folder.relative_to(root).parts]) or root.name or str(root)
-                yield Folder(well_formed(name), folder, files)
+                name = next(name for name in _alternatives(well_formed(name)) if name not in names)
+                names.add(name)
+                yield Folder(name, folder, files)
+        if waiting:
+            _say_cut(root)
+
+
+def _alternatives(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name} ({number})" for number in count(2))
+
+
+@cache
+def _say_cut(root: Path) -> None:
+    log.warning("%s: only %s folders are searched, others are left out", printable(root), f"{MAX_FOLDERS:,}")
 
 
 def _entries(folder: Path) -> tuple[dict[str, Status], list[str]]:
@@ -144,13 +161,8 @@ class Run:
 
     def rounds(self) -> Rounds:
         """The windows that the folder keeps round by round; {} where it keeps none, or none that can be read."""
-        if (self.folder / "runs").is_symlink():
-            return {}
-        files = run_files(self.folder)
-        if any(file.is_symlink() for file in files):
-            return {}
         with suppress(OSError, InputError):
-            return compare.rounds_in(files)
+            return compare.rounds_in(run_files(self.folder), no_links=True)
         return {}
 
 
@@ -232,7 +244,7 @@ def _run(folder: Folder, has_ranks: bool | None = None) -> Run | None:
     if RESULT_FILE in folder.files:
         path = folder.path / RESULT_FILE
         try:
-            result = read_result(path, follow=False)
+            result = read_result(path, no_links=True)
         except InputError as error:
             problem = str(error)
     statuses = folder.traces

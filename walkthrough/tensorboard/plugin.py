@@ -244,7 +244,7 @@ def _us(request: wrappers.Request, name: str) -> float:
 def _read_in(folder: Path, module: Any) -> Any:
     """What `gpu_memory` or `roofs` reads in a folder of runs, None where there is none, or none that can be read."""
     try:
-        return module.read(folder) if os.path.lexists(folder / module.FILE) else None
+        return module.read(folder, no_links=True)
     except (InputError, OSError) as error:
         log.warning("skipped: %s", printable(error))
         return None

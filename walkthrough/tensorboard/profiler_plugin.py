@@ -322,7 +322,7 @@ class Loading:
         Raises NotReadable with the reason, or NotYet after `patience` seconds.
         """
         try:
-            if trace.mtime_ns >= 0 and Question.of(trace.kind, Path(trace.path), trace.options) != trace:
+            if not trace.is_remote and Question.of(trace.kind, Path(trace.path), trace.options) != trace:
                 raise NotReadable("it has changed and is read again")
         except OSError as error:
             raise NotReadable("the trace is not there any more") from error

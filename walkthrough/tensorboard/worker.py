@@ -106,7 +106,7 @@ class Outcome:
 def answer(job: Job) -> Outcome:
     """Write what is asked of a trace to the job's file."""
     try:
-        file = open_plain(job.path, no_links=job.mtime_ns >= 0)
+        file = open_plain(job.path, no_links=job.size >= 0)
     except FileNotFoundError:
         return Outcome(changed=True)
     except OSError as error:
@@ -258,7 +258,7 @@ def _has_changed(job: Job) -> bool:
 
 
 def _is_asked_for(status: os.stat_result, job: Job) -> bool:
-    return job.mtime_ns < 0 or (status.st_size, status.st_mtime_ns) == (job.size, job.mtime_ns)
+    return job.size < 0 or (status.st_size, status.st_mtime_ns) == (job.size, job.mtime_ns)
 
 
 def _failure(job: Job, error: Exception) -> Outcome:

@@ -175,14 +175,13 @@ def test_what_has_taken_the_place_of_a_trace_is_not_opened(tmp_path, kind, repla
 
 
 def test_a_time_before_1970_does_not_make_a_file_a_remote_one(tmp_path):
-    path, canary = (
-        two_steps().write(tmp_path / "run" / "made.json"),
-        two_steps().write(tmp_path / "other" / "made.json"),
-    )
+    for name in ("other", "run"):
+        (tmp_path / name).mkdir()
+        path = two_steps().write(tmp_path / name / "made.json")
     os.utime(path, ns=(-(10**9), -(10**9)))
     job = job_of("digest", path, tmp_path / "answer")
     path.parent.rename(tmp_path / "before")
-    path.parent.symlink_to(canary.parent)
+    path.parent.symlink_to(tmp_path / "other")
     assert worker.answer(job).reason == "cannot be read: not a plain file (a pipe, a link or a folder)"
 
 

@@ -52,9 +52,9 @@ Answer = tuple[Literal["ready"], bytes] | tuple[Literal["reading"], None] | tupl
 class Question:
     """What is asked of a trace; after any change of the file it is another question.
 
-    size: -1 for a remote file, of which nothing else is known. options: the first and the last step of "lanes", each None where it is left
-    to the answer; name, pid, tid, at_us and duration_us of an "event", see `reader.event`; of "profile" the names of
-    the worker and its span's number or None.
+    size: -1 for a remote file, of which nothing else is known. options: the first and the last step of "lanes", each
+    None where it is left to the answer; name, pid, tid, at_us and duration_us of an "event", see `reader.event`; of
+    "profile" the names of the worker and its span's number or None; of "view" the file of its profile's counters.
     """
 
     kind: Kind

@@ -1,5 +1,6 @@
 """The child that reads traces, by itself: what it writes, and what it says where it cannot."""
 
+import errno
 import gzip
 import io
 import json
@@ -172,6 +173,16 @@ def test_what_has_taken_the_place_of_a_trace_is_not_opened(tmp_path, kind, repla
     outcome = worker.answer(job)
     assert outcome.reason == "cannot be read: not a plain file (a pipe, a link or a folder)"
     assert outcome.temporary
+
+
+def test_a_trace_without_permission_is_named_with_the_reason(tmp_path, monkeypatch):
+    def refused(path, **_):
+        raise PermissionError(errno.EACCES, "Permission denied", path)  # root would read it
+
+    path = two_steps().write(tmp_path / "made.json")
+    monkeypatch.setattr(worker, "open_plain", refused)
+    outcome = worker.answer(job_of("digest", path, tmp_path / "answer"))
+    assert (outcome.reason, outcome.temporary) == ("cannot be read: Permission denied", True)
 
 
 def test_a_time_before_1970_does_not_make_a_file_a_remote_one(tmp_path):

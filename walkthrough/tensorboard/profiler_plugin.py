@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
 from tensorboard.backend import http_util
 from tensorboard.plugins.base_plugin import TBContext
@@ -507,7 +507,8 @@ class Profiles:
         distributed, total = Run(run.name, run.run_dir), 0
         for trace in traces:
             (views, of_distributed), size = self._read(trace)
-            run.add_profile(_Unread(*trace.options, views, trace))
+            worker, span = trace.options
+            run.add_profile(cast(Any, _Unread(worker, span, views, trace)))
             distributed.add_profile(of_distributed)
             total += size
             if total > MEMORY_LIMIT:

@@ -159,7 +159,7 @@ def test_folders_near_the_root_are_found_however_many_lie_in_one_of_them(tmp_pat
     trace(tmp_path / "good" / "w.pt.trace.json")
     for _ in range(2):
         assert [folder.name for folder in folders_below([("", str(tmp_path))])] == ["good"]
-    assert caplog.text.count("only 20 folders are searched") == 1
+    assert caplog.text.count(f"{tmp_path}: only 20 folders are searched") == 1
 
 
 def test_no_two_runs_have_the_same_name(tmp_path):

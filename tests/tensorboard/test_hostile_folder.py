@@ -25,7 +25,7 @@ GOOD = [
     "good",
     "ladder/00_baseline",
     "ladder/04_multiprocess_loading",
-    "name \\udcff",
+    "name \\xff",
     "surrogates",
     "with canary",
 ]

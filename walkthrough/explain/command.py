@@ -97,7 +97,7 @@ def _print_path(path: Path, as_json: bool, max_size: int | None) -> None:
         _warn(f"{path}: traces of training are shown, by their names; {count} of other stages are left out")
     ranks: dict[int | None, Path] = {**ranks_in(path)}
     if len(training) > 1 and len(ranks) < 2:
-        _warn(f"{path} holds {len(training)} traces, which name no ranks: this is the newest")
+        _warn(f"{path} holds {len(training)} traces, which name no ranks: the newest is read")
     if len(ranks) > 1:
         return print_traces(ranks, as_json, max_size)
     return _print_newest(traces_at(path), as_json, max_size)

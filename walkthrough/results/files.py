@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-NOT_PLAIN = "not a plain file (a pipe, a link or a folder)"
+KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFSOCK: "a socket"}
 
 
 def open_plain(path: str | Path, follow: bool = False, no_links: bool = False) -> BinaryIO:
@@ -20,13 +20,22 @@ def open_plain(path: str | Path, follow: bool = False, no_links: bool = False) -
     try:
         descriptor = os.open(path, flags if follow else flags | _flag("O_NOFOLLOW"))
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link, and a socket
-            raise OSError(errno.EINVAL, NOT_PLAIN, str(path)) from error
+        if error.errno in (errno.ELOOP, errno.EMLINK):
+            raise not_plain(stat.S_IFLNK, path) from error
+        if error.errno == errno.ENXIO:
+            raise not_plain(stat.S_IFSOCK, path) from error
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or (no_links and not _lies_at(descriptor, path)):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) or (no_links and not _lies_at(descriptor, path)):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, NOT_PLAIN, str(path))
+        raise not_plain(stat.S_IFLNK if stat.S_ISREG(mode) else mode, path)
     return os.fdopen(descriptor, "rb")
+
+
+def not_plain(mode: int, path: str | Path) -> OSError:
+    """The error about something that is not opened; mode: its own, or the kind."""
+    kind = KINDS.get(stat.S_IFMT(mode), "a device")
+    return OSError(errno.EINVAL, f"not a plain file but {kind}", str(path))
 
 
 def open_new(path: str | Path, mode: int = 0o666) -> BinaryIO:

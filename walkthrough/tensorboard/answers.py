@@ -1,7 +1,6 @@
 """Answers about traces, for both tabs: computed once, by child processes, and kept in the user's cache folder."""
 
 import atexit
-import errno
 import gzip
 import hashlib
 import io
@@ -29,7 +28,7 @@ from typing import Any, Literal
 
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import printable
-from walkthrough.results.files import NOT_PLAIN, open_plain
+from walkthrough.results.files import not_plain, open_plain
 from walkthrough.tensorboard.worker import SECONDS_VARIABLE, Job, Kind, Outcome, limits
 
 log = logging.getLogger("walkthrough")
@@ -68,7 +67,7 @@ class Question:
         """About a local file as it is now. Raises OSError, also where it is a link or a pipe by now."""
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, NOT_PLAIN)
+            raise not_plain(status.st_mode, path)
         return cls(kind, str(path), status.st_size, status.st_mtime_ns, options)
 
     @cached_property

@@ -109,7 +109,7 @@ def _entries(folder: Path) -> tuple[dict[str, Status], list[str]]:
 
 def well_formed(name: str) -> str:
     """The name of a file as a page can send it back: bytes that are no UTF-8 are spelt out."""
-    return name.encode(errors="backslashreplace").decode()
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def roots_of(context: TBContext) -> list[tuple[str, str]]:

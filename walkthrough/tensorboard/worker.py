@@ -119,7 +119,7 @@ def _answer_from(file: BinaryIO, job: Job) -> Outcome:
     if not _is_asked_for(os.fstat(file.fileno()), job):
         return Outcome(changed=True)
     try:
-        chunks, into = _Chunks(job.path, file=file), Path(job.into)
+        chunks, into = _Chunks(job.path, limits().memory, file), Path(job.into)
         if job.kind == "profile":
             contents = _profile(chunks, job)
         else:
@@ -140,6 +140,8 @@ def _answer_from(file: BinaryIO, job: Job) -> Outcome:
 
 class _Chunks(Chunks):
     """Those of a trace, while some memory is left: where there is none msgspec crashes instead of a MemoryError."""
+
+    option = MEMORY_VARIABLE
 
     def __iter__(self) -> Iterator[bytes]:
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0] if resource is not None else -1

@@ -46,6 +46,8 @@ class Chunks:
     empty, or holds more than `max_size` bytes of JSON. `close` it.
     """
 
+    option = "--max-size"  # by which the user raises the limit
+
     def __init__(self, path: str | Path, max_size: int = MAX_SIZE, file: BinaryIO | None = None) -> None:
         self.path = Path(path)
         self.warnings: list[str] = []
@@ -75,7 +77,7 @@ class Chunks:
                 size += len(chunk)
                 if size > self.max_size:
                     limit = f"{self.max_size:,} bytes of JSON"
-                    raise InputError(f"{self.path} holds more than {limit}; --max-size raises the limit")
+                    raise InputError(f"{self.path} holds more than {limit}; {self.option} raises the limit")
                 self._ready.put(chunk)
             if size == 0:
                 problem = "damaged: nothing in it could be decompressed" if self.warnings else "empty"

@@ -71,7 +71,7 @@ def read(path: str | Path | Chunks) -> Trace:
         for run in events_of_trace(chunks, chunks.path, header, chunks.warnings, Event):
             columns.add(run)
             if columns.seen > (most := chunks.max_size // EVENT_BYTES):
-                raise InputError(f"{chunks.path} holds more than {most:,} events; --max-size raises the limit")
+                raise InputError(f"{chunks.path} holds more than {most:,} events; {chunks.option} raises the limit")
             if columns.has_too_many_names():
                 raise InputError(f"{chunks.path} holds more names or threads than any trace of torch.profiler")
     finally:

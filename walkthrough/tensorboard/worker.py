@@ -265,7 +265,11 @@ def _is_asked_for(status: os.stat_result, job: Job) -> bool:
 
 def _failure(job: Job, error: Exception) -> Outcome:
     if isinstance(error, InputError):
-        return Outcome(printable(error, 300))
+        reason = str(error)
+        if job.kind == "profile":  # its page and its log name the file
+            for begin in (f"{job.path} ", f"{Path(job.path).name} ", "is "):
+                reason = reason.removeprefix(begin)
+        return Outcome(printable(reason, 300))
     if is_out_of_memory(error):
         return Outcome(
             f"reading it takes more than {limits().memory / 2**30:.3g} GiB of memory: {MEMORY_VARIABLE} sets the limit"

@@ -6,7 +6,6 @@ first, and again what has changed.
 
 import gc
 import gzip
-import io as io_of_python
 import json
 import logging
 import os
@@ -17,6 +16,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
 
@@ -530,7 +530,7 @@ class Profiles:
         collecting = gc.isenabled()
         gc.disable()  # it would look again and again at the objects that appear here, and take most of the time
         try:
-            with io_of_python.BufferedReader(gzip.GzipFile(fileobj=io_of_python.BytesIO(packed))) as file:
+            with BufferedReader(gzip.GzipFile(fileobj=BytesIO(packed))) as file:
                 content = pickle.load(file)  # from a file that only this user can write
         except Exception as error:
             self._kept.delete(trace.key)

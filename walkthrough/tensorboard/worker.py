@@ -211,16 +211,22 @@ def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
     profile = RunGenerator(worker, span, data).generate_run_profile()
     counters = clean(",".join(profile.gpu_metrics or ()).encode())
     profile.gpu_metrics = None  # many, and the other pages show none
-    into, parts = Path(job.into), {}
-    for path, part in {
-        into.with_suffix(TABLES): profile,
-        into: (profile.views, DistributedRunProfileData(data)),
-    }.items():
-        parts[path] = pickle.dumps(part, protocol=5)
-        if len(parts[path]) > limits().memory // PROFILE_SHARE:
-            taken = f"{len(parts[path]) / 1e6:.0f} MB"
-            raise InputError(f"its operators take {taken}, which is too much: {MEMORY_VARIABLE} sets the limit")
-    return {path: gzip.compress(part, 1) for path, part in {into.with_suffix(COUNTERS): counters, **parts}.items()}
+    into = Path(job.into)
+    parts = {
+        into.with_suffix(COUNTERS): counters,
+        into.with_suffix(TABLES): _pickled(profile),
+        into: _pickled((profile.views, DistributedRunProfileData(data))),  # last: the others are there once it is
+    }
+    return {path: gzip.compress(part, 1) for path, part in parts.items()}
+
+
+def _pickled(part: object) -> bytes:
+    """Raises InputError where it is more than TensorBoard's process should unpickle."""
+    pickled = pickle.dumps(part, protocol=5)
+    if len(pickled) > limits().memory // PROFILE_SHARE:
+        taken = f"{len(pickled) / 1e6:.0f} MB"
+        raise InputError(f"its operators take {taken}, which is too much: {MEMORY_VARIABLE} sets the limit")
+    return pickled
 
 
 def _view(chunks: Chunks, counters: str) -> bytes:

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import pytest
 from rich.console import Console
-from support import make_result, write_run
+from support import make_result, some_place, write_run
 
 from walkthrough.cli import main
 from walkthrough.compare.compare import comparison, ladders, readable_rounds
@@ -27,10 +27,7 @@ def mutated(chance):
     """A result's text with one to four odd values, or damage."""
     value = deepcopy(GOOD.as_json()) | {"step": "02_odd"}
     for _ in range(chance.randint(1, 4)):
-        inside, inner = None, value
-        while isinstance(inner, dict | list) and inner and (inside is None or chance.random() < 0.9):
-            inside, key = inner, chance.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
-            inner = inside[key]
+        inside, key = some_place(value, chance)
         if chance.random() < 0.1:
             del inside[key]
         else:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -82,3 +83,13 @@ class SmallNet(nn.Module):
     def forward(self, images):
         self.seen = images.detach().clone()
         return self.layers(images)
+
+
+def some_place(value, chance):
+    """(a dict or list somewhere in a JSON value, one of its keys or indices), by a random.Random."""
+    inside: Any = None
+    key: Any = None
+    while isinstance(value, dict | list) and value and (inside is None or chance.random() < 0.9):
+        inside, key = value, chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        value = inside[key]
+    return inside, key

@@ -8,7 +8,7 @@ from copy import deepcopy
 
 import pytest
 from rich.console import Console
-from support import ROOT
+from support import ROOT, some_place
 from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
 from walkthrough.advice.gains import advise
@@ -111,10 +111,7 @@ def damaged_bytes(trace, chance):
 def odd_values(trace, chance):
     """Values of any type and size in the place of others; keys that are gone, new, or there twice."""
     for _ in range(chance.randint(1, 6)):
-        inside, value = None, trace
-        while isinstance(value, dict | list) and value and (inside is None or chance.random() < 0.9):
-            inside, key = value, chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
-            value = inside[key]
+        inside, key = some_place(trace, chance)
         if chance.random() < 0.1:
             del inside[key]
         else:

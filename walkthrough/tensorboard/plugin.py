@@ -437,7 +437,8 @@ def download(request: wrappers.Request, path: Path) -> wrappers.Response:
 class _Report(msgspec.Struct):
     """What is used of a trace's numbers; see `report.tables`."""
 
-    rank: dict[str, Any] | None
+    rank: int | None
+    gpus: list[Any]
     collectives: dict[str, dict[str, list[float]]]
     partial: bool
     sampled: bool
@@ -477,8 +478,8 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
             problems.append(f"{name} is left out: it names no rank")
         elif report.partial:
             problems.append(f"{name} is left out: a part of it is missing")
-        elif report.rank["rank"] not in newest:  # the newest first
-            newest[report.rank["rank"]] = path.name, report
+        elif report.rank not in newest:  # the newest first
+            newest[report.rank] = path.name, report
     return {"state": "ready", "problems": problems} | _compared(dict(sorted(newest.items())))
 
 

@@ -8,8 +8,7 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from walkthrough.advice import verdict
-from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.evidence import Finding
+from walkthrough.advice.catalogue import Advice, Finding
 from walkthrough.advice.gains import advise, longest_gap
 from walkthrough.advice.wait_costs import REMEDIES, doing, ways_to_communicate_less
 from walkthrough.terminal import micro_sign
@@ -91,6 +90,8 @@ def report(analysis: Analysis, name_width: int = NAME_WIDTH) -> dict[str, Any]:
             "findings": [_finding(finding) for finding in advised.findings],
             "predictions": {item.step: _gains(item) for item in advised.costs if item.step},
             "verdict": advised.verdict,
+            "bound": advised.bound,
+            "why_idle": advised.why_idle,
             "words": {
                 "device": verdict.device(a),
                 "roles": verdict.ROLES | ({} if a.gpus else verdict.ROLES_WITHOUT_GPU),
@@ -281,10 +282,13 @@ def _advice(a: Analysis, item: Advice) -> dict[str, Any]:
     """Advice with its gain in words, and the longest gap that it is about: µs from the begin of the first step."""
     gap, origin = longest_gap(a, item), float(a.steps.cpu_start[0])
     return {
+        "id": item.id,
         "step": item.step,
         "title": item.title,
         "why": item.why,
+        "do": item.do,
         "share_of_step": item.share_of_step,
+        "us_per_step": item.share_of_step * a.typical.steps.mean_us,
         **_gains(item),
         "gap": gap and {"start": round(gap.start - origin, 3), "end": round(gap.end - origin, 3), "device": gap.device},
     }
@@ -295,12 +299,14 @@ def _gains(item: Advice) -> dict[str, Any]:
         "gain": verdict.gain_text(item),
         "predicted_gain": item.predicted_gain,
         "estimated_gain": item.estimated_gain,
+        "low_gain": item.low_gain,
+        "high_gain": item.high_gain,
     }
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
     """A finding. marked: whether the timeline marks the times that it is about."""
-    keys = ("id", "what", "why", "us_per_step", "do", "estimated_gain")
+    keys = ("id", "cost", "what", "why", "us_per_step", "do", "estimated_gain")
     return {key: getattr(finding, key) for key in keys} | {"marked": len(finding.when.start) > 0}
 
 

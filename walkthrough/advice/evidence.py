@@ -1,15 +1,14 @@
-"""What a rule finds in a trace: evidence of a cost, or something that an expert would point at.
+"""What a rule finds of a cost in a trace: the evidence that advice and what stands out are both made of.
 
 Rules take the `Analysis` of the typical steps (`Analysis.typical`); `analysis.whole` is that of all steps.
 """
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from walkthrough.advice.replay import Change
 from walkthrough.terminal import rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover
@@ -19,47 +18,33 @@ WORTHWHILE = 0.02  # of the step: less is not worth a change
 
 
 class Evidence(Struct, frozen=True):
-    """What a trace shows of a cost. why: in words. share: of the steps' time, 0..1; 0 where the trace shows none of it.
+    """What a trace shows of a cost.
 
-    gain: at most so many times faster without the cost, Amdahl's bound; None where there is no bound.
+    why: one line. share: of the steps' time, 0..1, that the cost takes; 0 where the trace shows none of it. gain: at
+    most so many times faster without it, Amdahl's bound; None where there is no bound. do: what to do about it. title:
+    what to do in a few words, where that is not the title of the cost.
+
+    what: what stands out because of it; "" where nothing does. detail: more of the evidence than one line; `why` where
+    that is all. us_per_step: the time of what stands out, where that is a part of the cost. when: the times that it is
+    about (µs since `Trace.origin`), which the tab's timeline marks; none for the trace as a whole.
     """
 
     why: str
     share: float = 0.0
     gain: float | None = None
-
-
-class Finding(Struct, frozen=True):
-    """Something in a trace that an expert would point at.
-
-    id: of its rule. what: what it is. why: the evidence. us_per_step: the time it is about. do: what to do about it.
-    change: what doing so would change, for `replay`; None where no trace shows that. advice: the id of the cost that is
-    treated by doing the same, whose gain is then the finding's too. estimated_gain: how many times faster the steps
-    would be, by a replay with either; None where it cannot tell. when: the times it is about (µs since `Trace.origin`),
-    which the tab's timeline marks; none for the trace as a whole.
-    """
-
-    id: str
-    what: str
-    why: str
-    us_per_step: float
-    do: str
-    change: Change | None = None
-    advice: str | None = None
-    estimated_gain: float | None = None
+    do: str = ""
+    title: str = ""
+    what: str = ""
+    detail: str = ""
+    us_per_step: float | None = None
     when: Cover = Cover()
 
 
-def bounded(why: str, share: float, stays: float = 0.0) -> Evidence:
-    """Evidence of a cost with Amdahl's bound. stays: the part of the cost that is left at best."""
+def bounded(why: str, share: float, stays: float = 0.0, **more: Any) -> Evidence:
+    """Evidence of a cost with Amdahl's bound. stays: the part of the cost that is left at best. more: other fields."""
     share = min(max(share, 0.0), 1.0)
     rest = 1 - share * (1 - stays)
-    return Evidence(why, share, 1 / rest if rest > 1e-9 else None)
-
-
-def no_effect(why: str) -> Evidence:
-    """Evidence that treating the cost would change nothing."""
-    return Evidence(why, 0.0, 1.0)
+    return Evidence(why, share, 1 / rest if rest > 1e-9 else None, **more)
 
 
 def once(compute: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
@@ -73,6 +58,16 @@ def once(compute: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
         return vars(a)[key]
 
     return computed
+
+
+def per_step(a: Analysis) -> str:
+    """What follows a count or a time of one step; the whole trace counts as one where nothing marks steps."""
+    return "per step" if a.steps.marked else "in this trace"
+
+
+def of_step(a: Analysis) -> str:
+    """What follows a part of the time of one step; see `per_step`."""
+    return "of a step" if a.steps.marked else "of this trace"
 
 
 def step_time(a: Analysis, share: float) -> str:

@@ -7,7 +7,7 @@ the trace shows, there is no bound, and the cost's share ranks it. The estimated
 bounds the step: the trace is replayed for it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
 
@@ -15,10 +15,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from walkthrough.advice.catalogue import BY_ID, COSTS, Advice, Cost
-from walkthrough.advice.evidence import WORTHWHILE, Finding
+from walkthrough.advice.catalogue import COSTS, Advice, Cost, Finding
+from walkthrough.advice.evidence import WORTHWHILE, Evidence
 from walkthrough.advice.replay import MAX_ERROR, Change, Replay
-from walkthrough.advice.verdict import stalled, verdict
+from walkthrough.advice.verdict import bound, stalled, verdict, why_idle
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover
@@ -29,15 +29,15 @@ ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
 MOST_COMBINED = 3
 CANDIDATES = 2  # to combine with what was combined already, those of the largest costs
 ADDED = 1.05  # times faster with than without: less says nothing new
-NOTICEABLE = 1 + MAX_ERROR  # times faster: less than that may be nothing,
-BOUNDED = 1.1  # unless more could become possible after other changes: the bound, times faster
+NOTICEABLE = 1.02  # times faster: less than that is not worth a change
 OTHER = 1.1  # times faster with both of two against launches than with one: less is the same gain twice
 FAR = 1.2  # times faster: an estimate so far from its bound, or from the time it names, deserves a reason
 
 
 class Combination(Struct, frozen=True):
-    """Several pieces of advice followed together. titles: theirs. estimated_gain: see `Advice`."""
+    """Several pieces of advice followed together. ids, titles: theirs. estimated_gain: see `Advice`."""
 
+    ids: list[str]
     titles: list[str]
     estimated_gain: float
 
@@ -53,8 +53,9 @@ class Gap(Struct, frozen=True):
 class Advised(Struct, frozen=True):
     """What to do about the typical steps of a trace.
 
-    costs: all that were looked for. advice: those worth treating, the largest gain first. together: pieces of advice
-    followed together. findings: what stands out; [] for a trace without a GPU. verdict: one sentence.
+    costs: all that were looked for. advice: those worth treating, the largest sure gain first. together: pieces of
+    advice followed together. findings: what stands out; [] for a trace without a GPU. verdict: one sentence on what
+    bounds the steps and what to do first; bound: without that; why_idle: one on why the GPU idles, "" if it does not.
     """
 
     costs: list[Advice]
@@ -62,53 +63,78 @@ class Advised(Struct, frozen=True):
     together: list[Combination]
     findings: list[Finding]
     verdict: str
+    bound: str
+    why_idle: str
 
 
 def advise(analysis: Analysis) -> Advised:
     """What to do about an analysed trace."""
     a = analysis.typical
-    costs, found, together = costs_of(a), list[Finding](), list[Combination]()
-    if len(a.trace.kernels) and not a.trace.partial and not a.workload.unusable:
+    shown = evidence(a)
+    costs, found, together = costs_of(a, shown), list[Finding](), list[Combination]()
+    if a.on_gpu and not a.trace.partial and not a.workload.unusable:
         gains = Gains(a)
         costs = [gains.estimated(item) for item in costs]
-        found = [gains.of_finding(item, costs) for item in findings(a)]
+        found = findings(a, shown, gains, costs)
         worth, together = gains.worth_following(ranked(costs))
     else:
-        worth = ranked(costs)
+        worth = [item for item in ranked(costs) if _is_noticeable(item)]
     if stalled(a):
         worth = despite_a_stall(worth)
-    return Advised(costs, worth, together, found, verdict(a, worth))
+    return Advised(costs, worth, together, found, verdict(a, worth), bound(a, worth), why_idle(a))
 
 
-def costs_of(a: Analysis) -> list[Advice]:
-    """An `Advice` for every cost of the catalogue; its share is 0 where the trace does not show the cost.
+def evidence(a: Analysis) -> dict[str, Evidence]:
+    """What the rules find of each cost, by its id. {} for a partial trace, which proves nothing.
 
-    [] for a partial trace, which proves nothing, and for one of a start-up or of a graph's capture, in which no step of
-    a running program is to be seen.
+    Of a trace that shows no step of a running program only what is about the trace as a whole: what its kernels do,
+    they do once.
     """
-    if a.trace.partial or not a.workload.has_steps:
-        return []
-    return [advice for cost in COSTS if (advice := cost.advice(a))]
+    if a.trace.partial:
+        return {}
+    searched = [cost for cost in COSTS if cost.of_trace or a.workload.has_steps]
+    return {cost.id: found for cost in searched if (found := cost.evidence(a))}
 
 
-def findings(a: Analysis) -> list[Finding]:
-    """All findings of a trace, the longest time first, those about the trace as a whole before all others.
-
-    Only those of a trace that shows no step of a running program: what its kernels do, they do once.
-    """
-    rules = [(cost.of_trace, cost.finding) for cost in COSTS if cost.finding]
-    of_trace = [found for is_of_trace, rule in rules if is_of_trace and (found := rule(a))]
+def costs_of(a: Analysis, shown: Mapping[str, Evidence]) -> list[Advice]:
+    """An `Advice` for every cost of the catalogue, of what the rules found; [] where the trace shows no steps."""
     if not a.workload.has_steps:
-        return of_trace
-    others = [found for is_of_trace, rule in rules if not is_of_trace and (found := rule(a))]
-    return of_trace + sorted(others, key=lambda found: -found.us_per_step)
+        return []
+    return [
+        Advice(
+            cost.step,
+            cost.title_for(a, shown[cost.id]),
+            shown[cost.id].why,
+            shown[cost.id].share,
+            shown[cost.id].gain,
+            id=cost.id,
+            do=shown[cost.id].do,
+        )
+        for cost in COSTS
+        if cost.title and cost.id in shown
+    ]
+
+
+def findings(a: Analysis, shown: Mapping[str, Evidence], gains: "Gains", costs: Sequence[Advice] = ()) -> list[Finding]:
+    """What stands out, the longest time first, what is about the trace as a whole before all else. costs: estimated."""
+    rows, estimates = [], {item.id: item.estimated_gain for item in costs}
+    for cost in COSTS:
+        found = shown.get(cost.id)
+        if found and found.what:
+            us = found.share * a.steps.mean_us if found.us_per_step is None else found.us_per_step
+            gain = gains.replay.gain(gains.change(cost)) if cost.change and not cost.title else estimates.get(cost.id)
+            finding = Finding(
+                cost.finding, cost.id, found.what, found.detail or found.why, us, found.do, gain, found.when
+            )
+            rows.append((not cost.of_trace, -us, finding))
+    return [finding for *_, finding in sorted(rows, key=lambda row: row[:2])]
 
 
 def ranked(costs: Iterable[Advice]) -> list[Advice]:
-    """The advice worth following, the largest gain first: the estimated one, else the bound, else without its share.
+    """The advice worth following, by the gain that is nearly sure: the lower end of an estimate, else of the bound.
 
-    Estimates as good as equal (see `ALIKE`) are in the walkthrough's order, so the simpler and surer comes first: the
-    later steps are against launches, which tracing makes slower than they are. Not those of gains that small.
+    A wait that the trace shows is replayed to within some per cent; how fast kernels would be that do not exist yet is
+    a guess (see `Cost.error`). Gains as good as equal (see `ALIKE`) are in the walkthrough's order: the simpler first.
     A bigger batch is ranked by the cost that the trace shows, and after what is alike: its estimate is for twice the
     batch, which gains where the trace shows hardly a cost, but trains something else.
     """
@@ -158,32 +184,30 @@ class Gains:
         return self._changes[cost.id]
 
     def estimated(self, item: Advice) -> Advice:
-        """With the gain of a replay. One beyond the bound is that bound or, far beyond it, proves that it is none.
+        """With the gain of a replay, and its range. One beyond the bound is that bound or, far beyond it, proves that
+        it is none.
 
         Less work on the CPU also lets it run ahead, and a bigger batch is more samples.
         """
         if item.share_of_step < WORTHWHILE or not item.cost.change:
             return item
         gain, bound = self.replay.gain(self.change(item.cost)), item.predicted_gain
-        if gain is not None and bound is not None and gain > bound:
+        if gain is None:
+            return item
+        if bound is not None and gain > bound:
             gain, bound = (bound, bound) if gain <= bound * (1 + MAX_ERROR) else (gain, None)
-        return replace(item, estimated_gain=gain, predicted_gain=bound)
-
-    def of_finding(self, found: Finding, costs: Iterable[Advice]) -> Finding:
-        """The finding with its gain, where the replay can tell: of the cost that is treated by the same, if any."""
-        gain = next((item.estimated_gain for item in costs if item.id == found.advice), None)
-        change = found.change
-        if gain is None and found.advice:
-            change = self.change(BY_ID[found.advice])
-        if gain is None and change:
-            gain = self.replay.gain(change)
-        return replace(found, estimated_gain=gain)
+        saved, error = 1 - 1 / gain, item.cost.error
+        low, high = (1 / max(1 - saved * (1 + sign * error), 1e-9) for sign in (-1, 1))
+        most = self.replay.most(self.change(item.cost)) if bound is None else bound
+        return replace(
+            item, estimated_gain=gain, predicted_gain=bound, low_gain=low, high_gain=max(gain, min(high, most))
+        )
 
     def worth_following(self, advice: Sequence[Advice]) -> tuple[list[Advice], list[Combination]]:
         """The ranked advice without what adds nothing to the rest, and the first pieces of it together.
 
-        Nothing add those that gain nothing, alone or together with others, nor could, and the second one of those
-        against launches where both together gain little more than the first, which then names it.
+        Nothing add those that gain nothing, alone or together with others, and the second one of those against launches
+        where both together gain little more than the first, which then names it.
         """
         same = [item for item in advice if item.cost.joins_launches and item.estimated_gain is not None]
         instead = ""
@@ -191,10 +215,10 @@ class Gains:
             advice = [item for item in advice if item is not same[1]]
             instead = _instead(*same)
         combined = self._combined(advice)
-        together = {title for combination in combined for title in combination.titles}
-        kept = [item for item in advice if _is_noticeable(item) or item.title in together]
+        together = {id for combination in combined for id in combination.ids}
+        kept = [item for item in advice if _is_noticeable(item) or item.id in together]
         reasons = [self._reason(item) + (instead if item in same else "") for item in kept]
-        return [replace(item, why=item.why + why) for item, why in zip(kept, reasons, strict=True)], combined
+        return [replace(item, do=item.do + why) for item, why in zip(kept, reasons, strict=True)], combined
 
     def _reason(self, item: Advice) -> str:
         """Why an estimate is far from its cost, beyond it or below its bound, to be added to the advice; else ""."""
@@ -235,8 +259,9 @@ class Gains:
             if gains[best] < gain * ADDED:
                 break
             taken, gain = [*taken, left.pop(best)], gains[best]
-            in_order = [item.title for item in advice if item in taken]
-            combinations.append(Combination(in_order, gain))
+            in_order = [item for item in advice if item in taken]
+            ids, titles = [item.id for item in in_order], [item.title for item in in_order]
+            combinations.append(Combination(ids, titles, gain))
         return combinations
 
     def _together(self, advice: Sequence[Advice]) -> float:
@@ -245,10 +270,9 @@ class Gains:
 
 
 def _is_noticeable(advice: Advice) -> bool:
-    """Whether its gain is one, or is unknown, or could be one after other changes."""
+    """Whether its gain is one, or is unknown."""
     gain = advice.estimated_gain or advice.predicted_gain
-    could = advice.predicted_gain or 1 / max(1 - advice.share_of_step, 1e-9)
-    return gain is None or gain >= NOTICEABLE or could >= BOUNDED
+    return gain is None or gain >= NOTICEABLE
 
 
 def _instead(first: Advice, second: Advice) -> str:
@@ -266,7 +290,7 @@ def longest_gap(analysis: Analysis, advice: Advice) -> Gap | None:
     a, cost = analysis.typical, advice.cost
     if cost.where:
         return _longest(cost.where(a))
-    if not len(a.trace.kernels):
+    if not a.on_gpu:
         loading = a.trace.operators.cover(a.trace.named(a.trace.operators, is_loading))
         return _longest(loading & Cover(a.steps.cpu_start, a.steps.cpu_end)) if "dataloader" in cost.idle else None
     best, longest = None, 0.0

@@ -8,11 +8,10 @@ that it removes from the step: such a cost has no bound.
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import distinct
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
@@ -24,34 +23,60 @@ SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in f
 _NO_IMAGES = "no operator of this trace works on images"
 _NO_LOADER = "no DataLoader in this trace"
 _CORES = "Workers need cores, which the training uses too"
-_FIRST = "loads by itself: that is the first thing to change"
+
+
+def loaded_by_workers(a: Analysis) -> str:
+    """That worker processes load already, in words; else ""."""
+    return "worker processes load already" if a.phases.workers else ""
+
+
+def no_work_for_workers(a: Analysis) -> str:
+    """The same on a CPU, where a trace without a DataLoader shows nothing to load."""
+    if not len(a.phases.loading.start):
+        return _NO_LOADER
+    more = "; more of them would take cores from the training"
+    return loaded_by_workers(a) + more if a.phases.workers else ""
 
 
 def dataloader_workers(a: Analysis) -> Evidence:
     """Batches are loaded in the main process."""
-    if a.phases.workers:
-        return no_effect("worker processes load already")
     share = a.idle_share("dataloader")
-    wait = f"each step waits {step_time(a, share)} for the DataLoader"
-    return bounded(f"{wait}, which does its work in the main process", share)
+    return _loading(a, f"each step waits {step_time(a, share)} for the main process to load its batch", share)
+
+
+def _loading(a: Analysis, why: str, share: float) -> Evidence:
+    """Evidence of waits for a batch; with stacks, the innermost Python functions meanwhile stand out."""
+    named = _functions_while_loading(a) if share >= WORTHWHILE else ""
+    return bounded(
+        why,
+        share,
+        do="more worker processes, or less work for each batch"
+        if a.phases.workers
+        else "DataLoader(num_workers=4, persistent_workers=True): worker processes prepare batches meanwhile",
+        what="Python while the GPU is idle" if named else "",
+        detail=f"{why}; of that the innermost functions: {named}" if named else "",
+        when=Cover(a.phases.loading.start, a.phases.loading.end) if named else Cover(),
+    )
+
+
+def _functions_while_loading(a: Analysis) -> str:
+    """The innermost Python functions while the loop waits for a batch, with their shares of it; "" without stacks."""
+    total = max(a.phases.loading.total, 1e-9)
+    functions = innermost_functions(a.trace, a.phases.loading, stepping_thread(a.trace))[:3]
+    return "; ".join(f"{name} {us / total:.0%}" for name, us in functions)
 
 
 def dataloader_workers_on_cpu(a: Analysis) -> Evidence:
     """The same without a GPU: workers would take cores from the training."""
-    if not len(a.phases.loading.start):
-        return no_effect(_NO_LOADER)
-    if a.phases.workers:
-        return no_effect("worker processes load already; more of them would take cores from the training")
-    waiting = a.share_within(a.phases.loading)
-    functions = innermost_functions(a.trace, a.phases.loading, stepping_thread(a.trace))[:3]
-    total = max(a.phases.loading.total, 1e-9)
-    named = f": {'; '.join(f'{name} {us / total:.0%} of that' for name, us in functions)}" if functions else ""
-    why = (
-        f"each step waits {step_time(a, waiting)} for the DataLoader, which does its work in the training "
-        f"process. {_CORES}{_of_cores(a)}, so a step may even take longer. Measure it with walkthrough time: "
-        f"this command versus the same with num_workers=2. Or do less for each batch{named}"
+    waiting, named = a.share_within(a.phases.loading), _functions_while_loading(a)
+    why = f"each step waits {step_time(a, waiting)} for the training process to load its batch"
+    return Evidence(
+        why,
+        waiting,
+        do=f"{_CORES}{_of_cores(a)}, so a step may even take longer: measure with `walkthrough time` this command "
+        "versus the same with num_workers=2, or do less for each batch",
+        detail=f"{why}: {named}" if named else "",
     )
-    return Evidence(why, waiting)
 
 
 def more_workers(a: Analysis) -> Evidence | None:
@@ -59,8 +84,7 @@ def more_workers(a: Analysis) -> Evidence | None:
     if not a.phases.workers or _lacks_cores(a):
         return None
     share = a.idle_share("dataloader")
-    wait = f"each step still waits {step_time(a, share)} for its batch"
-    return bounded(f"although worker processes load, {wait}: more workers, or less to do", share)
+    return _loading(a, f"each step waits {step_time(a, share)} for its batch, although worker processes load", share)
 
 
 def more_workers_on_cpu(a: Analysis) -> Evidence | None:
@@ -71,12 +95,13 @@ def more_workers_on_cpu(a: Analysis) -> Evidence | None:
     if not recording.workers or not recording.cores or not recording.has_cores_left:
         return None
     waiting = a.share_within(a.phases.loading)
-    why = (
-        f"although {recording.workers} worker process{'es load' if recording.workers > 1 else ' loads'}, each step "
-        f"waits {step_time(a, waiting)} for its batch. {_CORES}{_of_cores(a)}, so a step may even take longer with "
-        "more. Measure it with walkthrough time: this command versus the same with more of them"
+    load = counted(recording.workers, "worker process loads", "worker processes load")
+    return Evidence(
+        f"each step waits {step_time(a, waiting)} for its batch, although {load}",
+        waiting,
+        do=f"{_CORES}{_of_cores(a)}, so a step may even take longer with more: measure with `walkthrough time` this "
+        "command versus the same with more of them",
     )
-    return Evidence(why, waiting)
 
 
 def less_per_batch(a: Analysis) -> Evidence | None:
@@ -85,20 +110,21 @@ def less_per_batch(a: Analysis) -> Evidence | None:
     if not a.phases.workers or not recording or not _lacks_cores(a):
         return None
     share = a.idle_share("dataloader")
-    why = (
-        f"each step waits {step_time(a, share)} for its batch, although {recording.workers} worker processes load, and "
-        f"this process may use {recording.cores} cores: more of them would share those. Prepare the data once, before "
-        "training, or on the GPU"
+    return Evidence(
+        f"each step waits {step_time(a, share)} for its batch; {recording.workers} worker processes load on "
+        f"{recording.cores} cores",
+        share,
+        do="more workers would share those cores: prepare the data once, before training, or on the GPU",
     )
-    return Evidence(why, share)
 
 
 def less_per_batch_on_cpu(a: Analysis) -> Evidence | None:
     """Worker processes of any program; what they do is not known."""
     if not a.phases.workers or not a.trace.recording:
         return None
-    less = "Do what can be done once before training, and what can be done for a batch at once after loading"
-    return Evidence(f"{_slowed_by_workers(a)[0]}. {less}", a.share_within(a.phases.loading))
+    why, _ = _slowed_by_workers(a)
+    do = "do once before training what can be done then, and after loading what can be done for a batch at once"
+    return Evidence(why, a.share_within(a.phases.loading), do=do)
 
 
 def persistent_workers(a: Analysis) -> Evidence | None:
@@ -110,12 +136,12 @@ def persistent_workers(a: Analysis) -> Evidence | None:
         return None
     longer = recording.epoch_begin_us
     share = longer / (longer + recording.steps_per_epoch * recording.untraced_us)
-    why = (
-        f"an epoch has {recording.steps_per_epoch} steps, and its first takes {rounded_time(longer)} longer than "
-        f"another, {share:.0%} of the epoch: the worker processes start anew. persistent_workers=True keeps them; "
-        "where little is done for each batch, num_workers=0 needs none"
+    return bounded(
+        f"the first of an epoch's {recording.steps_per_epoch} steps takes {rounded_time(longer)} longer, {share:.0%} "
+        "of the epoch: workers start anew",
+        share,
+        do="persistent_workers=True keeps them; where little is done for each batch, num_workers=0 needs none",
     )
-    return bounded(why, share)
 
 
 def without_loading(a: Analysis) -> Change:
@@ -132,71 +158,73 @@ def _of_cores(a: Analysis) -> str:
     return f" (this process may use {cores} core{'s' * (cores > 1)})" if cores else ""
 
 
+def nothing_to_enlarge(a: Analysis) -> str:
+    """Why batches of small images would change nothing, in words; "" where they might."""
+    if not len(a.phases.loading.start):
+        return _NO_LOADER
+    if not a.phases.workers:  # that is the first thing to change
+        return ""
+    if a.phases.resizes:
+        return "batches are resized after loading already"
+    return "" if a.workload.images else _NO_IMAGES
+
+
+def no_loader(a: Analysis) -> str:
+    """That the trace has no DataLoader, in words; else ""."""
+    return "" if len(a.phases.loading.start) else _NO_LOADER
+
+
 def small_images(a: Analysis) -> Evidence:
-    """Images that are enlarged on the CPU."""
-    if too_early := _loads_otherwise(a, "main"):
-        return too_early
-    if a.phases.resizes or not a.workload.images:
-        return no_effect("batches are resized on the GPU already" if a.phases.resizes else _NO_IMAGES)
+    """Images that are enlarged on the CPU by worker processes."""
+    if not a.phases.workers:
+        return _LOADS_ITSELF
     why, share = _loaded_and_copied(a)
-    return bounded(
-        f"{why}: images that are enlarged can cross as they are stored, so that only a part of both remains", share
-    )
+    return bounded(why, share, do="load and copy images as they are stored, and enlarge them on the GPU")
 
 
 def data_on_device(a: Analysis) -> Evidence:
     """Batches that are loaded and copied although the data may fit on the GPU."""
-    if too_early := _loads_otherwise(a, "main"):
-        return too_early
+    if not a.phases.workers:
+        return _LOADS_ITSELF
     why, share = _loaded_and_copied(a)
-    return bounded(f"{why}: a small data set fits on the GPU, which can prepare it too", share)
+    return bounded(why, share, do="a small data set fits on the GPU, which can prepare it too")
 
 
 def small_images_on_cpu(a: Analysis) -> Evidence:
     """Images that worker processes enlarge one by one."""
-    if too_early := _loads_otherwise(a, "training"):
-        return too_early
+    if not a.phases.workers:
+        return _LOADS_ITSELF
     if a.trace.recording:
-        return no_effect("what the workers do is not known")
-    if a.phases.resizes or not a.workload.images:
-        return no_effect("batches are resized after loading already" if a.phases.resizes else _NO_IMAGES)
+        return Evidence("what the workers do is not known", gain=1.0)
     why, concerned = _slowed_by_workers(a)
-    return Evidence(
-        f"{why}. Images that are enlarged could be loaded as they are stored, and enlarged a batch at a time", concerned
-    )
+    do = "images that are enlarged can be loaded as they are stored, and enlarged a batch at a time"
+    return Evidence(why, concerned, do=do)
 
 
 def data_in_memory(a: Analysis) -> Evidence | None:
     """Without a GPU: samples that worker processes load one by one although the data may fit in memory."""
-    if too_early := _loads_otherwise(a, "training"):
-        return too_early
+    if not a.phases.workers:
+        return _LOADS_ITSELF
     if a.trace.recording:
         return None
     why, concerned = _slowed_by_workers(a)
-    return Evidence(f"{why}. Small data fits in memory, from where a batch is picked at once", concerned)
+    return Evidence(why, concerned, do="small data fits in memory, from where a batch is picked at once")
 
 
-def _loads_otherwise(a: Analysis, process: str) -> Evidence | None:
-    """Why it is not worker processes that load."""
-    if not len(a.phases.loading.start):
-        return no_effect(_NO_LOADER)
-    return None if a.phases.workers else Evidence(f"the {process} process {_FIRST}")
+_LOADS_ITSELF = Evidence("the main process loads by itself: that is the first thing to change")
 
 
 def _loaded_and_copied(a: Analysis) -> tuple[str, float]:
     waiting, copying = a.idle_share("dataloader"), _copied_batches(a).share
-    why = f"although worker processes load, a step waits {step_time(a, waiting)} for its batch and "
-    return f"{why}{step_time(a, copying)} for the copy", waiting + copying
+    why = f"a step waits {step_time(a, waiting)} for its batch, although worker processes load, and "
+    return f"{why}{step_time(a, copying)} for its copy", waiting + copying
 
 
 def _slowed_by_workers(a: Analysis) -> tuple[str, float]:
     """Without a GPU: how long a step waits, and the share of it that workers make longer or hold up."""
     waiting = a.share_within(a.phases.loading)
     busy = 1 - a.share_within(a.between_operators)
-    why = (
-        f"although worker processes load, a step waits {step_time(a, waiting)} for its batch, and they take cores "
-        "from the training; how much that slows it down, its trace does not show"
-    )
+    why = f"a step waits {step_time(a, waiting)} for its batch, and the workers take cores from the training"
     return why, busy if waiting >= WORTHWHILE else waiting
 
 
@@ -216,16 +244,16 @@ def _copied_batches(a: Analysis) -> _Batches:
     trace, copies, batch = a.trace, a.trace.copies, a.step_bytes
     inside = direction(trace, "h2d") & of_steps(trace, a.steps, copies)
     weight = np.nan_to_num(copies.bytes) if batch else np.ones(len(copies))  # of unknown sizes, every copy counts alike
-    what = f"{batch / 1e6:.1f} MB per step cross" if batch >= 1e5 else f"{batch / 1e3:.1f} kB per step cross"
+    what = f"{batch / 1e6:.1f} MB" if batch >= 1e5 else f"{batch / 1e3:.1f} kB"
     if not batch:
-        what = counted(inside.sum() / a.step_count, "copy per step crosses", "copies per step cross")
-    share = _blocked_share(a, "h2d")
-    crossing = f"{what} to the GPU, which computes nothing for {step_time(a, share)} meanwhile"
+        what = counted(inside.sum() / a.step_count, "copy", "copies")
+    share = blocked_share(a, "h2d")
+    crossing = f"{what} {per_step(a)} to the GPU, which computes nothing for {step_time(a, share)} meanwhile"
     pageable = weight[inside & _from_pageable(a)].sum() > weight[inside].sum() / 2
     return _Batches(what, crossing, share, batch, bool(pageable))
 
 
-def _blocked_share(a: Analysis, name: str) -> float:
+def blocked_share(a: Analysis, name: str) -> float:
     """Of the steps' time, in which a GPU, on average, runs no kernel during copies of that direction or their calls.
 
     Not during such a call where work is queued: then the GPU does not wait for the call.
@@ -246,43 +274,70 @@ def _from_pageable(a: Analysis) -> np.ndarray:
     return a.trace.named(a.trace.copies, lambda name: "Pageable" in name)
 
 
+def copied_as_uint8(a: Analysis) -> str:
+    """Why images cross as bytes already, or none do, in words; else ""."""
+    batches = _copied_batches(a)
+    if a.phases.normalises:
+        return "batches are normalised on the GPU, so they cross as uint8"
+    if not a.workload.images or 0 < batches.bytes < SMALLEST_IMAGE:
+        return f"{batches.what} {per_step(a)} to the GPU: no images"
+    return ""
+
+
 def uint8_images(a: Analysis) -> Evidence:
     """Images that are copied as float32."""
     batches = _copied_batches(a)
-    if a.phases.normalises:
-        return no_effect("batches are normalised on the GPU, so they cross as uint8")
-    if not a.workload.images or 0 < batches.bytes < SMALLEST_IMAGE:
-        return no_effect(f"{batches.what} to the GPU: no images")
-    why = f"{batches.crossing}; images sent as uint8 instead of float32 are a quarter of that"
-    return bounded(why, batches.share, stays=1 - SAVED_BY_UINT8)
+    do = "send images as uint8, a quarter of the bytes, and normalise them on the GPU"
+    return bounded(batches.crossing, batches.share, stays=1 - SAVED_BY_UINT8, do=do)
+
+
+def converted_in_batches(a: Analysis) -> str:
+    """On a CPU: why no image is converted by itself, in words; else ""."""
+    if not a.workload.images:
+        return _NO_IMAGES
+    if a.phases.normalises or not len(a.phases.loading.start):
+        return "batches are converted after loading, not image by image"
+    if not a.phases.workers and not a.phases.converts:
+        return "the DataLoader scales no images, so that nothing is left to convert later"
+    return ""
 
 
 def uint8_images_on_cpu(a: Analysis) -> Evidence:
     """Images that the DataLoader converts to float32 one by one."""
-    phases = a.phases
-    if not a.workload.images:
-        return no_effect(_NO_IMAGES)
-    if phases.normalises or not len(phases.loading.start):
-        return no_effect("batches are converted after loading, not image by image")
-    if phases.workers:
+    if a.phases.workers:
         return Evidence("whether worker processes convert images, a trace of the training process does not show")
-    if not phases.converts:
-        return no_effect("the DataLoader scales no images, so that nothing is left to convert later")
-    converting = a.share_within(phases.converting)
-    why = (
-        f"a step waits {step_time(a, a.share_within(phases.loading))} for the DataLoader; {step_time(a, converting)} "
-        "of it convert, normalise and stack images one by one, in float32. A batch of uint8 is a quarter of the bytes, "
-        "and converted at once; what fewer bytes save in other operators, no trace shows"
+    converting = a.share_within(a.phases.converting)
+    return Evidence(
+        f"{step_time(a, converting)} {of_step(a)} convert, normalise and stack images one by one, in float32",
+        converting,
+        do="load a batch as uint8, a quarter of the bytes, and convert it at once",
     )
-    return Evidence(why, converting)
+
+
+def pinned_already(a: Analysis) -> str:
+    """That no batch is copied from pageable memory, in words; else ""."""
+    return "" if _copied_batches(a).pageable else "no batch is copied from pageable memory"
 
 
 def pinned_memory(a: Analysis) -> Evidence:
-    """Batches that are copied from pageable memory."""
-    batches = _copied_batches(a)
-    if not batches.pageable:
-        return no_effect("no batch is copied from pageable memory")
-    return bounded(f"{batches.crossing}, from pageable memory", batches.share)
+    """Batches that are copied from pageable memory: the CPU waits for each copy."""
+    batches, mask = _copied_batches(a), direction(a.trace, "h2d") & _from_pageable(a)
+    stands_out = batches.share >= WORTHWHILE
+    return bounded(
+        f"{batches.crossing}, from pageable memory",
+        batches.share,
+        do="pin_memory=True and .to(device, non_blocking=True); create small tensors on the device",
+        what="copies that the CPU waits for" if stands_out else "",
+        detail=f"{copies_text(a, mask)} from pageable memory, while no kernel runs" if stands_out else "",
+        when=a.trace.copies.cover(mask) | a.trace.runtime.cover(calls_of_copies(a, mask)),
+    )
+
+
+def copies_text(a: Analysis, copies: np.ndarray) -> str:
+    """How many copies of a mask there are, and their bytes: "2 copies per step, 1.00 MB"."""
+    copies = copies & of_steps(a.trace, a.steps, a.trace.copies)
+    size = np.nan_to_num(a.trace.copies.bytes)[copies].sum() / a.step_count
+    return f"{counted(copies.sum() / a.step_count, 'copy', 'copies')} {per_step(a)}, {size / 1e6:.2f} MB"
 
 
 def prefetch_stream(a: Analysis) -> Evidence:
@@ -290,44 +345,8 @@ def prefetch_stream(a: Analysis) -> Evidence:
     batches = _copied_batches(a)
     if batches.pageable:
         return Evidence("copies from pageable memory cannot overlap: that is the first thing to change")
-    return bounded(f"{batches.crossing}, though not from pageable memory", batches.share)
-
-
-def results_on_device(a: Analysis) -> Evidence:
-    """Results that are copied back while the GPU waits."""
-    share = _blocked_share(a, "d2h")
-    why = f"copies back to the CPU (.item(), .cpu(), print) hold the GPU up for {step_time(a, share)}"
-    return bounded(why, share)
-
-
-def blocking_copies(a: Analysis) -> Finding | None:
-    """Copies that hold the CPU up, and for which no kernel runs meanwhile."""
-    trace = a.trace
-    copies, runtime = trace.copies, trace.runtime
-    if not len(copies) or not a.idle:
-        return None
-    pageable = _from_pageable(a)
-    synchronous = trace.named(runtime, lambda name: name in ("cudaMemcpy", "hipMemcpy", "hipMemcpyWithStream"))
-    blocking = (pageable | np.append(synchronous, False)[copies.call]) & (copies.call >= 0)
-    calls = distinct(copies.call[blocking])
-    holding = Cover(runtime.start[calls], runtime.end[calls]) | copies.cover(blocking)
-    held = [gpu.pending.gaps(holding.start, holding.end).within(gpu.start, gpu.end).sum() for gpu in a.idle]
-    us = float(np.mean(held)) / a.step_count  # where work is pending, no call holds the GPU up
-    if not worthwhile(a, us):
-        return None
-    blocking &= of_steps(trace, a.steps, copies)
-    count = len(distinct(copies.call[blocking])) / a.step_count
-    size = np.nan_to_num(copies.bytes)[blocking].sum() / a.step_count
-    return Finding(
-        "blocking_copies",
-        "copies that the CPU waits for",
-        f"{count:.0f} per step, {size / 1e6:.2f} MB, from or to pageable memory or by a synchronous call, while no "
-        "kernel runs",
-        us,
-        "pin_memory=True and .to(device, non_blocking=True); create small tensors on the device",
-        advice="pinned_memory" if (pageable & direction(trace, "h2d")).any() else None,
-        when=holding,
-    )
+    do = "copy the next batch on a stream of its own, while the GPU computes"
+    return bounded(f"{batches.crossing}, though not from pageable memory", batches.share, do=do)
 
 
 def calls_of_copies(a: Analysis, copies: np.ndarray) -> np.ndarray:

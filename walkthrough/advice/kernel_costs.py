@@ -6,7 +6,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
@@ -21,7 +21,6 @@ from walkthrough.trace.kernel_names import (
     MATRIX,
     NORMALISATION,
     REDUCTION,
-    is_ordinary,
     short_name,
 )
 from walkthrough.trace.kernels import has_tf32, is_amd, unit_name
@@ -64,12 +63,15 @@ def shortest_us(a: Analysis) -> float:
     return quantile(a.trace.kernels.duration, 0.05)
 
 
+def has_no_units(a: Analysis) -> str:
+    """That no GPU of the trace has Tensor Cores, in words; "" where one has them, or may."""
+    majors = [gpu["computeMajor"] for gpu in a.trace.gpu_properties if isinstance(gpu.get("computeMajor"), int)]
+    return f"this GPU has no {unit_name(a.trace)}" if majors and max(majors) < 7 else ""
+
+
 def mixed_precision(a: Analysis) -> Evidence:
     """At best the matrix work in float32 is gone, and that in TF32 and the other kernels move half as many bytes."""
-    kernels, units, cores = a.trace.kernels, unit_name(a.trace), a.tensor_cores
-    majors = [gpu["computeMajor"] for gpu in a.trace.gpu_properties if isinstance(gpu.get("computeMajor"), int)]
-    if majors and max(majors) < 7:
-        return no_effect(f"this GPU has no {units}")
+    kernels, cores = a.trace.kernels, a.tensor_cores
     full, matrix, all_work = (
         a.share_within(kernels.cover(mask))
         for mask in (
@@ -79,13 +81,35 @@ def mixed_precision(a: Analysis) -> Evidence:
         )
     )
     tf32, others = matrix - full, all_work - matrix
-    kernels_text = "in float32" if is_amd(a.trace) else "in kernels without Tensor Cores"
-    why = f"{step_time(a, full)} of a step are matrix products and convolutions {kernels_text}"
-    if tf32 >= WORTHWHILE:
-        why += f", another {step_time(a, tf32)} such in TF32, which take half as long in 16 bits"
-    if others >= WORTHWHILE:
-        why += f", and other kernels in float32, {step_time(a, others)}, may move half as many bytes"
-    return Evidence(why, min(full + tf32 / 2, 1.0), bounded("", full + (tf32 + others) / 2).gain)
+    kinds = [(full, "of matrix work in float32"), (tf32, "in TF32"), (others, "of other kernels in float32")]
+    why = ", ".join(f"{step_time(a, share)} {what}" for share, what in kinds if share >= WORTHWHILE)
+    mix = _precisions(a)
+    return Evidence(
+        f"{why or step_time(a, full) + ' of matrix work in float32'} {of_step(a)}",
+        min(full + tf32 / 2, 1.0),
+        bounded("", full + (tf32 + others) / 2).gain,
+        do="train under torch.autocast"
+        + (", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)" if has_tf32(a.trace) and full else ""),
+        what="matrix products in several precisions" if mix else "",
+        detail=mix,
+        us_per_step=full * a.total_us / a.step_count,
+        when=a.while_running(cores.fp32_matrix),
+    )
+
+
+def _precisions(a: Analysis) -> str:
+    """The precisions of matrix kernels where float32 is one of several, in words; else ""."""
+    matrix, full, tf32 = a.of_kind(MATRIX, CONVOLUTION), a.tensor_cores.fp32_matrix, a.tensor_cores.tf32_matrix
+    half = matrix & ~tf32 & ~full & a.named(r"half|bf16|bfloat16|fp16|h884|h1688|h16816|_hh?s?_|f16")
+    shares = {name: a.share_of_kernels(mask) for name, mask in (("fp32", full), ("TF32", tf32), ("16 bits", half))}
+    if min(shares["fp32"], max(shares["TF32"], shares["16 bits"])) < WORTHWHILE or not worthwhile(
+        a, a.us_per_step(full)
+    ):
+        return ""
+    common = Counter(a.trace.names[number] for number in a.trace.kernels.name[full].tolist()).most_common(1)
+    named = f"; for example {short_name(common[0][0], 60)}" if common else ""
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= WORTHWHILE)
+    return f"{listed} of the kernels' time{named}"
 
 
 def in_16_bits(a: Analysis) -> Change:
@@ -113,31 +137,6 @@ def _matrix_ratio(a: Analysis) -> float:
     known = [MATRIX_RATIO.get(f"{major}.{minor}") for major, minor in versions]
     ratio = max(filter(None, known), default=MATRIX_RATIO["7.0"])
     return max(HALF_THE_BYTES, ratio * REACHED_16_BITS / REACHED_FP32)
-
-
-def precision_mix(a: Analysis) -> Finding | None:
-    """Matrix kernels of several precisions in one step."""
-    matrix = a.of_kind(MATRIX, CONVOLUTION)
-    half = matrix & a.named(r"half|bf16|bfloat16|fp16|h884|h1688|h16816|_hh?s?_|f16")
-    tf32 = matrix & ~half & a.named(r"tf32|s1688|_s884|16x8x8_f32")
-    full = matrix & ~half & ~tf32 & (a.named(is_ordinary) | a.named("_sb_"))
-    full &= a.named(r"sgemm|ffma|simt|scudnn|_f32f32_f32f32|float|_sb_")
-    shares = {name: a.share_of_kernels(mask) for name, mask in (("fp32", full), ("TF32", tf32), ("16 bits", half))}
-    us = a.us_per_step(full)
-    if min(shares["fp32"], max(shares["TF32"], shares["16 bits"])) < WORTHWHILE or not worthwhile(a, us):
-        return None
-    common = Counter(a.trace.names[number] for number in a.trace.kernels.name[full].tolist()).most_common(1)
-    named = f"; for example {short_name(common[0][0], 60)}" if common else ""
-    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= WORTHWHILE)
-    return Finding(
-        "precision_mix",
-        "matrix products in several precisions",
-        f"{listed} of the kernels' time{named}",
-        us,
-        "bring what stays in fp32 under autocast"
-        + (", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)" if has_tf32(a.trace) else ""),
-        when=a.while_running(full),
-    )
 
 
 @once
@@ -177,39 +176,32 @@ def _beside(order: np.ndarray, at: int, way: int, wanted: np.ndarray, between: n
 
 
 def fused_attention(a: Analysis) -> Evidence:
-    """Kernels between the products of attention in parts; they go, at least."""
-    us = a.us_per_step(attention(a)[1])
-    why = f"{rounded_time(us)} of a step are softmax and elementwise kernels between the two products of attention"
-    how = "scaled_dot_product_attention is one kernel, which does not store the matrix of scores"
-    return bounded(f"{why}: {how}", a.share_of_steps(us))
+    """A batched product, softmax and a batched product in stream order, with only elementwise kernels between.
 
-
-def unfused_attention(a: Analysis) -> Finding | None:
-    """A batched product, softmax and a batched product in stream order, with only elementwise kernels between."""
+    Those between the products go, at least.
+    """
     part, between, count = attention(a)
-    us = a.us_per_step(part)
-    if not worthwhile(a, us):
-        return None
+    us, between_us = a.us_per_step(part), a.us_per_step(between)
     products = part & a.launched_by(*_BATCHED)
     unaligned = a.us_per_step(products & a.named(_UNALIGNED))
     aligned = f"; {rounded_time(unaligned)} of it products of rows that are not aligned" if unaligned >= us / 10 else ""
-    return Finding(
-        "unfused_attention",
-        "attention in separate kernels",
-        f"{count / a.step_count:.0f}x per step a batched product, softmax and another batched product, "
-        f"{rounded_time(a.us_per_step(between))} of it softmax and elementwise kernels between them"
+    return bounded(
+        f"{rounded_time(between_us)} {of_step(a)} are softmax and elementwise kernels between attention's products",
+        a.share_of_steps(between_us),
+        do="torch.nn.functional.scaled_dot_product_attention is one kernel, which never stores the matrix of scores",
+        what="attention in separate kernels" if worthwhile(a, us) else "",
+        detail=f"{count / a.step_count:.0f}x {per_step(a)} a batched product, softmax and another batched product, "
+        f"{rounded_time(between_us)} of it softmax and elementwise kernels between them"
         f"{_shapes(a, products)}{aligned}; {a.share_of_kernels(part):.0%} of the kernels' time",
-        us,
-        "call torch.nn.functional.scaled_dot_product_attention, which never stores the matrix of scores",
-        without(between),
+        us_per_step=us,
         when=a.while_running(part),
     )
 
 
-def misaligned_matmul(a: Analysis) -> Finding | None:
+def misaligned_matmul(a: Analysis) -> Evidence | None:
     """Matrix products whose kernels load one or two elements at a time, or whose rows are no multiples of 16 bytes.
 
-    Not those of attention in parts: fused attention, which `unfused_attention` asks for, does not have them.
+    Not those of attention in parts: fused attention does not have them.
     """
     matrix = a.of_kind(MATRIX) & ~attention(a)[0]
     by_name = matrix & a.named(_UNALIGNED)
@@ -223,13 +215,12 @@ def misaligned_matmul(a: Analysis) -> Finding | None:
     count, named = a.count_per_step(bad), a.count_per_step(by_name)
     built = "" if not named else ", built" if named == count else f", {named:.0f} of them built"
     rows = f"{built} for rows that are not aligned (align1, align2)" if named else ""
-    return Finding(
-        "misaligned_matmul",
-        "matrix products with unaligned sizes",
-        f"{counted(count, 'kernel', 'kernels')} per step{rows}{_shapes(a, bad)}: a last dimension that is no "
+    return bounded(
+        f"{counted(count, 'kernel', 'kernels')} {per_step(a)}{rows}{_shapes(a, bad)}: a last dimension that is no "
         f"multiple of {_ALIGNED} bytes",
-        us,
-        "pad vocabulary, classes, sequence length and hidden sizes to multiples of 8 elements (64 is better)",
+        a.share_of_steps(us),
+        do="pad vocabulary, classes, sequence length and hidden sizes to multiples of 8 elements (64 is better)",
+        what="matrix products with unaligned sizes",
         when=a.while_running(bad),
     )
 
@@ -266,11 +257,10 @@ def _shapes(a: Analysis, kernels: np.ndarray) -> str:
 
 
 @once
-def _chains(a: Analysis) -> np.ndarray:
+def chains(a: Analysis) -> np.ndarray:
     """The number of the chain of pointwise kernels and reductions that each kernel is in, from 1; 0 for none.
 
-    A chain is in one stream. Not the optimizer's kernels, which compiling the model leaves as they are: for those there
-    is `unfused_optimizer`.
+    A chain is in one stream. Not the optimizer's kernels, which compiling the model leaves as they are.
     """
     pointwise = a.of_kind(ELEMENTWISE, NORMALISATION, REDUCTION) | (a.of_kind(COPY) & a.named("elementwise"))
     pointwise &= ~a.named("^triton_") & ~a.launched_in(a.phases.optimizer)
@@ -284,43 +274,29 @@ def _chains(a: Analysis) -> np.ndarray:
 
 @once
 def fused_away(a: Analysis) -> np.ndarray:
-    """A mask: of each of the `_chains` all kernels but the longest, as if fused."""
-    chain = _chains(a)
+    """A mask: of each of the `chains` all kernels but the longest, as if fused."""
+    chain = chains(a)
     by_length = np.lexsort([-a.trace.kernels.duration, chain])
     gone = chain > 0
     gone[by_length[np.append(True, np.diff(chain[by_length]) > 0)[: len(chain)]]] = False
     return gone
 
 
-def fusable_elementwise(a: Analysis) -> Finding | None:
-    """Chains of elementwise kernels: each reads and writes memory anew."""
-    gone, chain = fused_away(a), _chains(a)
-    us, members = a.us_per_step(gone), np.isin(chain, chain[gone])
-    if not worthwhile(a, us):
-        return None
-    do = "torch.compile fuses them, with the products before them where it can"
-    if a.workload.compiled:
-        do = "compiled code runs here: look for what is not compiled, and for graph breaks"
-        if not a.workload.fused:
-            do = "compiled code runs here, but none of its kernels is fused: use torch.compile's backend inductor"
-    return Finding(
-        "fusable_elementwise",
-        "chains of elementwise kernels",
-        f"of {a.count_per_step(members):.0f} elementwise kernels and reductions per step that follow one another, all "
-        "but the longest of each chain",
-        us,
-        do,
-        without(gone),
-        when=a.while_running(gone),
-    )
-
-
 def channels_last(a: Analysis) -> Evidence:
     """Kernels that only convert an image's layout, because the kernels before and after need different ones."""
-    share = a.share_within(a.trace.kernels.cover(converts_layout(a)))
+    own = converts_layout(a)
+    share = a.share_within(a.trace.kernels.cover(own))
     if not share:
         return Evidence("no kernel changes a layout; whether others would be faster in NHWC, no trace shows")
-    return bounded(f"{step_time(a, share)} of a step are layout conversions between NCHW and NHWC", share)
+    return bounded(
+        f"{step_time(a, share)} {of_step(a)} are layout conversions between NCHW and NHWC",
+        share,
+        do="model and images in torch.channels_last" if a.of_kind(CONVOLUTION).any() else "keep one layout",
+        what="layout conversions" if share >= WORTHWHILE else "",
+        detail=f"{counted(a.count_per_step(own), 'conversion', 'conversions')} between NCHW and NHWC {per_step(a)}, "
+        f"{a.share_of_kernels(own):.0%} of the kernels' time",
+        when=a.while_running(own),
+    )
 
 
 def converts_layout(a: Analysis) -> np.ndarray:
@@ -328,19 +304,15 @@ def converts_layout(a: Analysis) -> np.ndarray:
     return a.named(LAYOUT)
 
 
-def layout_conversions(a: Analysis) -> Finding | None:
-    """Kernels and copies that only move or convert elements.
+def needless_copies(a: Analysis) -> Evidence | None:
+    """Kernels and copies that only move or convert elements, but for conversions between NCHW and NHWC.
 
-    Conversions between NCHW and NHWC by the libraries' own kernels, and MIOpen's fills and casts beside its
-    convolutions; copies that make a tensor contiguous; copies within the GPU, while no kernel runs.
+    MIOpen's fills and casts beside its convolutions; copies that make a tensor contiguous; copies within the GPU, while
+    no kernel runs.
     """
-    own, filling = converts_layout(a), a.named(_FILLS_AND_CASTS)
-    permuting = _permuting(a) & ~(own | filling)
-    within, copying_us = _within_the_gpu(a)
-    keep = "model and images in torch.channels_last" if a.of_kind(CONVOLUTION).any() else "keep one layout"
+    permuting, filling, within, copying_us = _moving(a)
     parts = []
     for kernels, one, several, do in (
-        (own, "conversion between NCHW and NHWC", "conversions between NCHW and NHWC", keep),
         (
             permuting,
             "copy by .contiguous() or .reshape()",
@@ -357,8 +329,8 @@ def layout_conversions(a: Analysis) -> Finding | None:
         us = a.us_per_step(kernels)
         if us > 0:
             share = f"{a.share_of_kernels(kernels):.0%} of the kernels' time"
-            parts.append((us, f"{counted(a.count_per_step(kernels), one, several)} per step, {share}", do))
-    if worthwhile(a, copying_us):
+            parts.append((us, f"{counted(a.count_per_step(kernels), one, several)} {per_step(a)}, {share}", do))
+    if within.any():
         text = _copies_text(a, within, copying_us)
         do = "write results where they are used, and give a CUDA graph inputs whose addresses stay the same"
         if _DDP_COPIES in text:
@@ -367,17 +339,27 @@ def layout_conversions(a: Analysis) -> Finding | None:
     us = sum(part[0] for part in parts)
     if not worthwhile(a, us):
         return None
-    within &= worthwhile(a, copying_us)
-    kernels = own | permuting | filling
-    return Finding(
-        "layout_conversions",
-        "what only moves or converts elements",
+    return bounded(
         "; ".join(why for part, why, _ in parts if part >= us / 20),
-        us,
-        "; ".join(do for part, _, do in sorted(parts, reverse=True) if part >= us / 5),
-        without(kernels) | Change(copies=np.where(within, 0.0, 1.0)),
-        when=a.while_running(kernels) | a.trace.copies.cover(within),
+        a.share_of_steps(us),
+        do="; ".join(do for part, _, do in sorted(parts, reverse=True) if part >= us / 5),
+        what="copies that only move or convert elements",
+        when=a.while_running(permuting | filling) | a.trace.copies.cover(within),
     )
+
+
+def without_needless_copies(a: Analysis) -> Change:
+    """They are gone."""
+    permuting, filling, within, _ = _moving(a)
+    return without(permuting | filling) | Change(copies=np.where(within, 0.0, 1.0))
+
+
+@once
+def _moving(a: Analysis) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Masks of `needless_copies`: over kernels two, over copies one; and the µs per step of those copies alone."""
+    filling = a.named(_FILLS_AND_CASTS)
+    within, copying_us = _within_the_gpu(a)
+    return _permuting(a) & ~(converts_layout(a) | filling), filling, within & worthwhile(a, copying_us), copying_us
 
 
 def _permuting(a: Analysis) -> np.ndarray:
@@ -407,7 +389,7 @@ def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
     trace, copies = a.trace, a.trace.copies
     count, size = within.sum() / a.step_count, np.nan_to_num(copies.bytes)[within].sum() / a.step_count
     size_text = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
-    text = f"{counted(count, 'copy', 'copies')} within the GPU per step, {size_text}, {rounded_time(us)}"
+    text = f"{counted(count, 'copy', 'copies')} within the GPU {per_step(a)}, {size_text}, {rounded_time(us)}"
     text += " with no kernel beside them"
     callers = Counter[str]()
     operators = launching_operators(trace, copies.call[within])
@@ -419,7 +401,7 @@ def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
     return f"{text}, most of it inside {' and '.join(named)}" if named else text
 
 
-def recomputation(a: Analysis) -> Finding | None:
+def recomputation(a: Analysis) -> Evidence | None:
     """Forward operators inside the backward pass: activation checkpointing."""
     trace, operators = a.trace, a.trace.operators
     forward = trace.named(operators, _FORWARD.__contains__)
@@ -436,30 +418,27 @@ def recomputation(a: Analysis) -> Finding | None:
     if not worthwhile(a, us):
         return None
     count = (again & Cover(a.steps.cpu_start, a.steps.cpu_end).holds(operators.start)).sum() / a.step_count
-    return Finding(
-        "recomputation",
-        "forward kernels run again in the backward pass",
+    return bounded(
         f"{counted(count, 'forward operator per step runs', 'forward operators per step run')} inside the backward "
-        "pass, "
-        f"{a.share_of_kernels(kernels):.0%} of the kernels' time: activation checkpointing",
-        us,
-        "checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
+        f"pass, {a.share_of_kernels(kernels):.0%} of the kernels' time: activation checkpointing",
+        a.share_of_steps(us),
+        do="checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
+        what="forward kernels run again in the backward pass",
         when=a.while_running(kernels),
     )
 
 
-def depthwise(a: Analysis) -> Finding | None:
+def depthwise(a: Analysis) -> Evidence | None:
     """Depthwise convolutions: no sum over channels, so no matrix product."""
     mask = a.named(DEPTHWISE)
     us = a.us_per_step(mask)
     if not worthwhile(a, us):
         return None
-    return Finding(
-        "depthwise",
-        "depthwise convolutions",
-        f"{counted(a.count_per_step(mask), 'kernel', 'kernels')} per step, {a.share_of_kernels(mask):.0%} of the "
+    return bounded(
+        f"{counted(a.count_per_step(mask), 'kernel', 'kernels')} {per_step(a)}, {a.share_of_kernels(mask):.0%} of the "
         "kernels' time: each output sums over one channel only, so matrix cores cannot help, and memory decides",
-        us,
-        "channels_last and 16 bits move fewer bytes; wider groups, if the model may change",
+        a.share_of_steps(us),
+        do="channels_last and 16 bits move fewer bytes; wider groups, if the model may change",
+        what="depthwise convolutions",
         when=a.while_running(mask),
     )

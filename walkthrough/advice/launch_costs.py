@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, Finding, bounded, no_effect, once, step_time, worthwhile
-from walkthrough.advice.kernel_costs import fused_away, shortest_us, without
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
+from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
@@ -21,27 +21,27 @@ MANY_KERNELS = 50  # of a step, or of an optimizer's: a fused one has a few
 MANY, COSTLY = 0.2, 0.05
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 CALLS_PER_LAUNCH = 3  # a compiled launch takes as long on the CPU as that many bare calls of the driver
-_INFERENCE = "no backward pass and no optimizer ran: inference"
+INFERENCE = "no backward pass and no optimizer ran: inference"
+_SLOWER_ANSWERS = Evidence(f"{INFERENCE}, in which each answer of a bigger batch takes longer")
 
 
 def bigger_batch(a: Analysis) -> Evidence:
     """Waits for launches, and SMs that are idle because kernels have too few blocks."""
     if a.workload.training is False:
-        return Evidence(f"{_INFERENCE}, in which each answer of a bigger batch takes longer")
+        return _SLOWER_ANSWERS
     kernels, share = a.trace.kernels, a.idle_share("launch")
     inside = Cover(a.steps.start, a.steps.end).holds(kernels.start)
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
     empty = max(0.0, mean_of_known(_without_blocks(a, gpu.id) for gpu in a.gpus) or 0.0)
-    why = (
-        f"{counted(inside.sum() / a.step_count, 'kernel', 'kernels')} per step, {mean_us:.0f} us on average: for "
-        f"{step_time(a, share)} of it the GPU waits for the CPU to launch the next one"
-    )
+    why = f"{counted(inside.sum() / a.step_count, 'kernel', 'kernels')} {per_step(a)}, {mean_us:.0f} us on average; "
+    lost = [f"the GPU waits {step_time(a, share)} for launches"] if share >= WORTHWHILE else []
     if empty >= WORTHWHILE:
-        why += f", and {step_time(a, empty)} are lost on SMs for which kernels have no blocks"
-    why += "; a bigger batch gives each launch more work"
-    if not a.workload.compiled and not a.workload.graphed:
-        why += ", torch.compile needs fewer launches"
-    return bounded(why, share + empty)
+        lost.append(f"{step_time(a, empty)} are lost on SMs without blocks")
+    return bounded(
+        why + " and ".join(lost or ["little is lost"]),
+        share + empty,
+        do="a bigger batch gives each launch more work; it changes the training, so check the learning rate",
+    )
 
 
 def _without_blocks(a: Analysis, device: int) -> float | None:
@@ -62,18 +62,19 @@ def _without_blocks(a: Analysis, device: int) -> float | None:
 def bigger_batch_on_cpu(a: Analysis) -> Evidence:
     """Python and the optimizer take the same time for a batch of any size."""
     if a.workload.training is False:
-        return Evidence(f"{_INFERENCE}, in which each answer of a bigger batch takes longer")
+        return _SLOWER_ANSWERS
     python = a.between_operators
     paused = a.share_within(pauses(python))
     calling, optimizer = a.share_within(python) - paused, a.share_within(a.phases.per_step)
     why = (
-        f"{step_time(a, calling)} of a step are spent outside of operators and loading, so in Python, and "
-        f"{step_time(a, optimizer)} in the optimizer: the same for a batch of any size. So is a part of every "
-        "operator's time, which the trace of one batch size does not show"
+        f"{step_time(a, calling)} of Python and {step_time(a, optimizer)} of the optimizer take as long for a batch of "
+        "any size"
     )
+    detail = f"{why}. So does a part of every operator's time, which the trace of one batch size does not show"
     if paused >= WORTHWHILE:
-        why += f". Another {step_time(a, paused)} of Python, in longer pauses, may be work on single samples"
-    return Evidence(why, min(calling + optimizer, 1.0))
+        detail += f". Another {step_time(a, paused)} of Python, in longer pauses, may be work on single samples"
+    do = "it changes the training, so check the learning rate"
+    return Evidence(why, min(calling + optimizer, 1.0), detail=detail, do=do)
 
 
 def twice_the_batch(a: Analysis) -> Change:
@@ -93,79 +94,90 @@ def twice_the_batch(a: Analysis) -> Change:
     )
 
 
+def fused_already(a: Analysis) -> str:
+    """Whether the optimizer is fused, in words; else ""."""
+    return "the optimizer is fused already" if a.phases.fused else ""
+
+
+@once
+def optimizer_kernels(a: Analysis) -> np.ndarray:
+    """A mask: kernels launched inside `Optimizer.step` that a fused one joins, so neither products nor collectives."""
+    return a.launched_in(a.phases.optimizer) & ~a.of_kind(MATRIX, COLLECTIVE)
+
+
 def fused_optimizer(a: Analysis) -> Evidence:
-    """Kernels launched inside `Optimizer.step`, and waits for them."""
-    if a.phases.fused:
-        return no_effect("the optimizer is fused already")
-    working, waiting = _caused_by(a, a.phases.optimizer)
-    waits = f", and for {step_time(a, waiting)} the GPU waits meanwhile" if waiting > 0 else ""
-    why = f"Optimizer.step launches {step_time(a, working)} of kernels per step{waits}; fused, it is a few kernels"
-    return bounded(why, working + waiting)
-
-
-def fused_optimizer_on_cpu(a: Analysis) -> Evidence:
-    """The time in `Optimizer.step`."""
-    if a.phases.fused:
-        return no_effect("the optimizer is fused already")
-    share = a.share_within(a.phases.optimizer)
-    return bounded(f"Optimizer.step takes {step_time(a, share)} of a step", share)
-
-
-def unfused_optimizer(a: Analysis) -> Finding | None:
-    """Kernels launched inside `Optimizer.step`, one or more for each parameter or group."""
-    optimizer, steps = a.phases.optimizer, a.steps
-    kernels = a.launched_in(optimizer) & ~a.of_kind(MATRIX, COLLECTIVE)
-    count, us = a.count_per_step(kernels), a.us_per_step(kernels)
-    waiting = sum(
-        float(np.minimum(optimizer.within(gpu.start, gpu.end), gpu.end - gpu.start).sum()) for gpu in a.idle
-    ) / max(1, len(a.idle) * a.step_count)
-    cpu_us = float(optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / a.step_count
-    share = count / max(a.count_per_step(np.ones(len(kernels), bool)), 1e-9)
-    costly = share >= MANY and cpu_us * a.step_count >= COSTLY * a.total_us
-    if a.phases.fused or count < MANY_KERNELS or not (costly or worthwhile(a, us + waiting)):
-        return None
-    return Finding(
-        "unfused_optimizer",
-        "an optimizer of many kernels",
-        f"{count:.0f} kernels per step, {share:.0%} of all, are launched inside Optimizer.step, which takes the CPU "
-        f"{rounded_time(cpu_us)}: {rounded_time(us)} of kernels, and for {rounded_time(waiting)} no kernel runs "
-        "meanwhile",
-        us + waiting,
-        "fused=True, or foreach=True where the optimizer has no fused form",
-        advice="fused_optimizer",
+    """Kernels launched inside `Optimizer.step`, one or more for each parameter or group, and waits for them."""
+    optimizer, steps, kernels = a.phases.optimizer, a.steps, optimizer_kernels(a)
+    working, waiting = _caused_by(a, optimizer, kernels)
+    count = a.count_per_step(kernels)
+    cpu_share = float(optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / a.total_us
+    of_all = count / max(a.count_per_step(np.ones(len(kernels), bool)), 1e-9)
+    costly = of_all >= MANY and cpu_share >= COSTLY
+    waits = f", and the GPU waits {step_time(a, waiting)} meanwhile" if waiting >= WORTHWHILE / 10 else ""
+    why = f"Optimizer.step launches {counted(count, 'kernel', 'kernels')} {per_step(a)}, {step_time(a, working)}{waits}"
+    return bounded(
+        why,
+        working + waiting,
+        do="fused=True, or foreach=True where the optimizer has no fused form",
+        what="an optimizer of many kernels"
+        if count >= MANY_KERNELS and (costly or working + waiting >= WORTHWHILE)
+        else "",
+        detail=f"{why}; it takes the CPU {step_time(a, cpu_share)}, for {of_all:.0%} of all kernels",
         when=a.while_running(kernels),
     )
 
 
+def fused_optimizer_on_cpu(a: Analysis) -> Evidence:
+    """The time in `Optimizer.step`."""
+    share = a.share_within(a.phases.optimizer)
+    return bounded(f"Optimizer.step takes {step_time(a, share)} {of_step(a)}", share, do="fused=True, or foreach=True")
+
+
+def one_launch_for_the_optimizer(a: Analysis) -> Change:
+    """A fused optimizer."""
+    return _one_launch(a, a.phases.optimizer, optimizer_kernels(a))
+
+
+def without_a_loss(a: Analysis) -> str:
+    """That an inference has no loss, in words; "" for training, or where something else could be compiled."""
+    return f"{INFERENCE}, without a loss" if a.workload.training is False and not a.phases.normalises else ""
+
+
 def compile_loss(a: Analysis) -> Evidence:
     """Operators that convert and normalise a batch, or compute the loss."""
-    if a.workload.training is False and not a.phases.normalises:
-        return no_effect(f"{_INFERENCE}, without a loss")
-    working, waiting = _caused_by(a, a.phases.preparing | a.phases.loss)
-    runs = f"runs their kernels for {step_time(a, working)} of a step, and " if working > 0 else ""
+    code = a.phases.preparing | a.phases.loss
+    working, waiting = _caused_by(a, code, _loss_kernels(a))
     why = (
-        "operators convert and normalise the batch before the model, or compute the loss: the GPU "
-        f"{runs}waits for them for {step_time(a, waiting)}; both can be compiled with the model"
+        f"preparing the batch and the loss: {step_time(a, working)} of kernels, and the GPU waits "
+        f"{step_time(a, waiting)} meanwhile"
     )
-    return bounded(why, working + waiting)
+    return bounded(why, working + waiting, do="compile them with the model, in one function")
+
+
+def _loss_kernels(a: Analysis) -> np.ndarray:
+    """A mask: kernels that operators which prepare a batch or compute the loss launched."""
+    return a.launched_in(a.phases.preparing | a.phases.loss) & ~a.of_kind(COLLECTIVE)
 
 
 def compile_loss_on_cpu(a: Analysis) -> Evidence:
     """The time of the same operators."""
-    if a.workload.training is False and not a.phases.normalises:
-        return no_effect(f"{_INFERENCE}, without a loss")
     preparing, loss = a.share_within(a.phases.preparing), a.share_within(a.phases.loss)
     why = (
-        f"{step_time(a, preparing)} of a step convert and normalise the batch before the model, a pass over memory "
-        f"for each operation, and {step_time(a, loss)} are the loss: both can be compiled with the model"
+        f"{step_time(a, preparing)} {of_step(a)} convert and normalise the batch, and {step_time(a, loss)} are the "
+        "loss, a pass over memory for each operation"
     )
-    return bounded(why, preparing + loss)
+    return bounded(why, preparing + loss, do="compile them with the model, in one function")
 
 
-def _caused_by(a: Analysis, code: Cover) -> tuple[float, float]:
-    """Of the steps' time, the shares in which a GPU runs kernels that `code` (a cover on the CPU) launches, and waits
-    while it runs, for other than copies and setting up."""
-    runtime, kernels, launched = a.trace.runtime, a.trace.kernels, a.launched_in(code)
+def one_launch_for_the_loss(a: Analysis) -> Change:
+    """What prepares a batch and what computes the loss, compiled."""
+    return _one_launch(a, a.phases.preparing | a.phases.loss, _loss_kernels(a))
+
+
+def _caused_by(a: Analysis, code: Cover, launched: np.ndarray) -> tuple[float, float]:
+    """Of the steps' time, the shares in which a GPU runs kernels that `code` (a cover on the CPU) launched (a mask),
+    and waits while it runs, for other than copies and setting up."""
+    runtime, kernels = a.trace.runtime, a.trace.kernels
     alone = runtime.cover(a.trace.calls.copies).gaps(code.start, code.end)
     working_us, waiting_us = [], []
     for gpu in a.idle:
@@ -176,77 +188,93 @@ def _caused_by(a: Analysis, code: Cover) -> tuple[float, float]:
     return (mean_of_known(working_us) or 0.0) / a.total_us, (mean_of_known(waiting_us) or 0.0) / a.total_us
 
 
-def fused(a: Analysis, code: Cover) -> Change:
-    """One launch in place of all, and of each kernel only what is not its fixed cost."""
-    duration = np.maximum(a.trace.kernels.duration, 1e-9)
-    rest = np.maximum(0.0, 1 - shortest_us(a) / duration)
-    return Change(cpu=[(code, 0.0)], kernels=np.where(a.launched_in(code), rest, 1.0))
+def _one_launch(a: Analysis, code: Cover, kernels: np.ndarray) -> Change:
+    """One launch in place of all that `code` makes for `kernels` (a mask), of which only their fixed cost goes."""
+    launched = a.launched_in(code)
+    rest = np.maximum(0.0, 1 - shortest_us(a) / np.maximum(a.trace.kernels.duration, 1e-9))
+    left = float((launched & ~kernels).sum()) / max(float(launched.sum()), 1.0)  # of the CPU's time, for other kernels
+    return Change(cpu=[(code, left)], kernels=np.where(kernels, rest, 1.0))
 
 
 def compile_model(a: Analysis) -> Evidence:
-    """Waits for launches, and kernels that compiled code fuses with those beside them."""
+    """Waits for launches, and chains of elementwise kernels, each of which reads and writes memory anew."""
+    gone = fused_away(a)
+    fused_us, waits = a.us_per_step(gone), a.idle_share("launch")
+    title, do = "", "torch.compile fuses them, with the products before them where it can"
+    if a.workload.compiled or a.workload.graphed > 0.5:
+        waits = 0.0
     if a.workload.compiled:
-        return no_effect("compiled code runs already")
-    if a.workload.graphed > 0.5:
-        return no_effect("CUDA graphs launch most kernels already")
-    why = f"{_wait_for_launches(a)}; torch.compile launches fewer kernels, which also read and write less"
-    waits, fused_us = bounded(why, a.idle_share("launch")), a.us_per_step(fused_away(a))
-    if waits.gain == 1.0 or not worthwhile(a, fused_us):
-        return waits
-    chains = f"{rounded_time(fused_us)} of a step are kernels that compiled code fuses with those beside them"
-    why = f"{chains}, and {why}" if waits.share >= WORTHWHILE else chains
-    return bounded(why, waits.share + a.share_of_steps(fused_us))
+        title, do = "Compile the rest of the model", "look for what is not compiled, and for graph breaks"
+        if not a.workload.fused:
+            do = "compiled code runs, but none of its kernels is fused: use torch.compile's backend inductor"
+    if not worthwhile(a, fused_us):
+        why = f"the GPU waits {step_time(a, waits)} {of_step(a)} for launches"
+        return bounded(why, waits, do="torch.compile launches fewer kernels, which also read and write less")
+    text = f"{rounded_time(fused_us)} {of_step(a)} are elementwise kernels in chains that could be one"
+    members = a.count_per_step(np.isin(chains(a), chains(a)[gone]))
+    return bounded(
+        f"{text}, and the GPU waits {step_time(a, waits)} for launches" if waits >= WORTHWHILE else text,
+        waits + a.share_of_steps(fused_us),
+        do=do,
+        title=title,
+        what="chains of elementwise kernels",
+        detail=f"of {members:.0f} elementwise kernels and reductions {per_step(a)} that follow one another, all but "
+        "the longest of each chain",
+        us_per_step=fused_us,
+        when=a.while_running(gone),
+    )
+
+
+def nothing_to_compile(a: Analysis) -> str:
+    """Why there is nothing to compile on a GPU, in words; "" where there is."""
+    if worthwhile(a, a.us_per_step(fused_away(a))):
+        return ""
+    if a.workload.compiled:
+        return "compiled code runs already"
+    return "CUDA graphs launch most kernels already" if a.workload.graphed > 0.5 else ""
+
+
+def compiled_already(a: Analysis) -> str:
+    """That compiled code runs, in words; else ""."""
+    return "compiled code runs already" if a.workload.compiled else ""
 
 
 def compile_model_on_cpu(a: Analysis) -> Evidence:
     """At best all of the model's time is gone but its convolutions, its matrix products and the loss."""
     phases, model = a.phases, a.phases.model & Cover(a.steps.start, a.steps.end)
-    if a.workload.compiled:
-        return no_effect("compiled code runs already")
     elsewhere = exposed_on_cpu(a.trace) | pauses(a.between_operators)
     products = float(phases.products.within(model.start, model.end).sum()) / a.total_us
     remaining = phases.products | phases.loss | phases.per_step | phases.loading | elsewhere
     share = (model.total - float(remaining.within(model.start, model.end).sum())) / a.total_us
     computed = "convolutions and matrix products" if phases.convolves else "matrix products"
-    why = (
-        f"the model's {computed} take {step_time(a, products)} of a step, and "
-        f"{step_time(a, share)} everything between them (normalisation, activations, additions, and calling them): "
-        "compiled code does that in fewer passes over memory"
-    )
-    return bounded(why, share)
+    why = f"{step_time(a, share)} {of_step(a)} are between the model's {computed}, which take {step_time(a, products)}"
+    detail = f"{why}: normalisation, activations, additions, and calling them"
+    return bounded(why, share, detail=detail, do="compiled code does that in fewer passes over memory")
+
+
+def graphs_already(a: Analysis) -> str:
+    """That CUDA graphs launch most kernels, in words; else ""."""
+    return "CUDA graphs launch most kernels already" if a.workload.graphed > 0.5 else ""
 
 
 def cuda_graphs(a: Analysis) -> Evidence:
     """Waits for launches."""
-    if a.workload.graphed:
-        return no_effect("CUDA graphs are launched already")
-    graph = 'a CUDA graph launches all kernels with one call (torch.compile with mode="reduce-overhead" records it)'
-    return bounded(f"{_wait_for_launches(a)}; {graph}", a.idle_share("launch"))
-
-
-def many_small_launches(a: Analysis) -> Finding | None:
-    """Kernels about as short as a launch, and a GPU that waits for launches."""
-    us, count = a.idle_us_per_step("launch"), a.count_per_step(a.in_steps)
-    if a.workload.graphed > 0.5 or not worthwhile(a, us) or count < MANY_KERNELS:
-        return None
-    short = float((a.trace.kernels.duration[a.in_steps] < SHORT).mean())
-    if short < 0.5:
-        return None
-    return Finding(
-        "many_small_launches",
-        "many small launches",
-        f"{count:.0f} kernels per step, {short:.0%} of them shorter than {SHORT:.0f} us: the GPU waits for the CPU to "
-        "launch the next one",
-        us,
-        'CUDA graphs (torch.compile with mode="reduce-overhead"), or fewer and larger operators'
-        + ("" if a.workload.training is False else ", or a bigger batch"),
-        advice="cuda_graphs",
-        when=a.while_idle("launch"),
+    share, count = a.idle_share("launch"), a.count_per_step(a.in_steps)
+    short = float((a.trace.kernels.duration[a.in_steps] < SHORT).mean()) if a.in_steps.any() else 0.0
+    many = share >= WORTHWHILE and count >= MANY_KERNELS and short >= 0.5
+    kernels = f"{counted(count, 'kernel', 'kernels')} {per_step(a)}, {short:.0%} of them shorter than {SHORT:.0f} us"
+    return bounded(
+        f"{kernels}; the GPU waits {step_time(a, share)} for launches",
+        share,
+        do='a graph launches all kernels with one call: torch.compile with mode="reduce-overhead" records it',
+        what="many small launches" if many else "",
+        when=a.while_idle("launch") if many else Cover(),
     )
 
 
-def _wait_for_launches(a: Analysis) -> str:
-    return f"for {step_time(a, a.idle_share('launch'))} of a step the GPU waits for a launch"
+def without_launches(a: Analysis) -> Change:
+    """The model's code takes no time on the CPU."""
+    return Change(cpu=[(model_code(a), 0.0)])
 
 
 @once
@@ -263,6 +291,8 @@ def model_code(a: Analysis) -> Cover:
 
 def compiled_model(a: Analysis) -> Change:
     """Of a chain of pointwise kernels the longest stays; each launch left costs the CPU a few bare calls."""
+    if a.workload.compiled or a.workload.graphed > 0.5:
+        return without(fused_away(a))
     trace, model = a.trace, model_code(a)
     inside = a.launched_in(model)
     if not model.total:  # no operator was recorded, so only what fusion saves is known

@@ -34,9 +34,9 @@ RETURN = 5.0  # µs that a call takes when it does not have to wait
 class Change(Struct, frozen=True):
     """What takes another time in a replay; by default nothing does.
 
-    cpu: (when, factor) for the CPU's time outside of waits; where several apply, the smallest factor. kernels, copies:
-    a factor of each duration, float64 over `Trace.kernels` and `Trace.copies`. returns: a mask over `Trace.runtime`:
-    calls that no longer wait for the GPU. at_least: µs of each step, float64, that something takes which goes on beside
+    cpu: (when, factor) for the CPU's time outside of waits and set-up; where several apply, the smallest factor.
+    kernels, copies: a factor of each duration, float64 over `Trace.kernels` and `Trace.copies`. returns: a mask over
+    `Trace.runtime`: calls that no longer wait for the GPU. at_least: µs of each step, float64, that something takes which goes on beside
     the rest. samples: how many times as many a step then trains on.
     """
 
@@ -94,9 +94,23 @@ class Replay:
         """
         if self.error > MAX_ERROR:
             return None
-        new = float(self.step_us(change)[self.typical].sum())
+        new = max(float(self.step_us(change)[self.typical].sum()), self._working_us(change))
         gain = change.samples * float(self.same_us[self.typical].sum()) / new if new > 0 else 0.0
         return max(gain, 1.0) if gain * (1 + MAX_ERROR) >= 1 else None
+
+    def most(self, change: Change) -> float:
+        """How many times faster the typical steps can be at most: as long as their kernels and copies that stay."""
+        working_us = self._working_us(change)
+        return change.samples * float(self.same_us[self.typical].sum()) / working_us if working_us > 0 else np.inf
+
+    def _working_us(self, change: Change) -> float:
+        """For how long the device works in the typical steps with `change`: no step can be shorter.
+
+        The time of what stays, where it was recorded: what runs beside other work then may not do so more than before.
+        """
+        inside = np.isin(self._launched_in, np.flatnonzero(self.typical))
+        begin, us = self._start[inside], ((self._end - self._start) * self._factors(change))[inside]
+        return Cover(begin, begin + us).total
 
     def step_us(self, change: Change) -> np.ndarray:
         """µs of each step with `change`, float64 [steps], steps as `steps.steps` defines them."""
@@ -226,7 +240,8 @@ class Replay:
         runtime, steps, calls = self.trace.runtime, self.steps, self._wait_call
         self._launched = np.where(self._has_call, self._call_start, self._start)
         self._wait_begin, self._wait_end = runtime.start[calls], runtime.end[calls]
-        self._waiting = Cover(self._wait_begin, self._wait_end)
+        # What no change of the program's code makes shorter: waits, which the replay ends, and setting up.
+        self._staying = Cover(self._wait_begin, self._wait_end) | runtime.cover(self.trace.calls.sets_up)
         # The clock's shift changes where a wait ends: how many waits have ended before.
         self._done_at_launch, self._done_at_wait, *self._done_at_mark = (
             np.searchsorted(self._wait_at, time + TICK, "right").tolist()
@@ -238,7 +253,7 @@ class Replay:
 
     def _replayed(self, change: Change) -> tuple[tuple[list[float], list[float]], np.ndarray]:
         """When steps' marks begin and end, and when each device work ends."""
-        saved = _saved(change.cpu, self._waiting, float(self._origin()))
+        saved = _saved(change.cpu, self._staying, float(self._origin()))
         factors = self._factors(change)
         duration = (self._end - self._start) * factors
         delay = np.where(self._staged, self._delay * np.minimum(factors, 1), self._delay)
@@ -319,16 +334,16 @@ def _both(combine: np.ufunc, one: np.ndarray | None, other: np.ndarray | None) -
     return one if other is None else other if one is None else combine(one, other)
 
 
-def _saved(cpu: Sequence[tuple[Cover, float]], waiting: Cover, origin: float):
-    """A function from times to µs that the CPU has saved until then, outside of its waits."""
-    parts, taken = [], waiting
+def _saved(cpu: Sequence[tuple[Cover, float]], staying: Cover, origin: float):
+    """A function from times to µs that the CPU has saved until then, outside of what stays as long."""
+    parts, taken = [], staying
     for cover, factor in sorted(cpu, key=lambda part: part[1]):
         taken = taken | cover
         parts.append((taken, 1 - factor))
 
     def saved(time: np.ndarray) -> np.ndarray:
         total = np.zeros(len(time))
-        before = waiting.within(origin, time) if parts else total
+        before = staying.within(origin, time) if parts else total
         for cover, share in parts:
             until = cover.within(origin, time)
             total += share * (until - before)

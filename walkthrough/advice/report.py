@@ -8,8 +8,7 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from walkthrough.advice import verdict
-from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.evidence import Finding
+from walkthrough.advice.catalogue import Advice, Finding
 from walkthrough.advice.gains import advise, longest_gap
 from walkthrough.advice.wait_costs import REMEDIES, doing, ways_to_communicate_less
 from walkthrough.terminal import micro_sign
@@ -76,14 +75,11 @@ def report(analysis: Analysis) -> dict[str, Any]:
             "memory": _memory(a.memory),
             "typical": _typical(a.typical),
             "idle": [_idle(a, idle) for idle in a.typical.idle],
-            "bound": getattr(advised, "bound", advised.verdict.rpartition("; ")[0]),
-            "why_idle": getattr(advised, "why_idle", ""),
+            "bound": advised.bound,
+            "why_idle": advised.why_idle,
             "verdict": advised.verdict,
             "advice": [_advice(a, item) for item in advised.advice],
-            "combined": [
-                {"ids": [item.id for item in advised.advice if item.title in combination.titles]} | asdict(combination)
-                for combination in advised.together
-            ],
+            "combined": [asdict(combination) for combination in advised.together],
             "findings": [_finding(finding) for finding in advised.findings],
             "predictions": {item.step: _gains(item) for item in advised.costs if item.step},
             "meanings": {
@@ -227,32 +223,21 @@ def _curve(memory: Memory) -> dict[str, Any]:
 def _advice(a: Analysis, item: Advice) -> dict[str, Any]:
     """Advice with its gain in words, and the longest gap that it is about: µs from the begin of the first step."""
     gap, origin = longest_gap(a, item), float(a.steps.cpu_start[0])
-    keys = ("id", "step", "title", "why", "do", "us_per_step", "share_of_step")
+    keys = ("id", "step", "title", "why", "do", "share_of_step")
     where = gap and {"start": round(gap.start - origin, 3), "end": round(gap.end - origin, 3), "device": gap.device}
-    return {key: getattr(item, key, 0 if "us" in key else "") for key in keys} | _gains(item) | {"gap": where}
+    us_per_step = item.share_of_step * a.typical.steps.mean_us
+    return {key: getattr(item, key) for key in keys} | {"us_per_step": us_per_step} | _gains(item) | {"gap": where}
 
 
 def _gains(item: Advice) -> dict[str, Any]:
     keys = ("predicted_gain", "estimated_gain", "low_gain", "high_gain")
-    return {"gain": _gain(item)} | {key: getattr(item, key, None) for key in keys}
-
-
-def _gain(item: Advice) -> str:
-    """The gain in words, "" where it is unknown."""
-    low, high = getattr(item, "low_gain", None), getattr(item, "high_gain", None)
-    if low and high and high > 1.1 * low:
-        return f"{low:.1f}x to {high:.1f}x"
-    if item.estimated_gain:
-        return f"about {item.estimated_gain:.2f}x"
-    return f"at most {item.predicted_gain:.2f}x" if item.predicted_gain else ""
+    return {"gain": verdict.gain_text(item)} | {key: getattr(item, key) for key in keys}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
     """A finding. marked: whether the timeline marks the times that it is about."""
     keys = ("id", "cost", "what", "why", "us_per_step", "do", "estimated_gain")
-    return {key: getattr(finding, key, getattr(finding, "advice", None)) for key in keys} | {
-        "marked": len(finding.when.start) > 0
-    }
+    return {key: getattr(finding, key) for key in keys} | {"marked": len(finding.when.start) > 0}
 
 
 def _divided(values: Mapping[str, float], divisor: float) -> dict[str, float]:

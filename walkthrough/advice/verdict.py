@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.evidence import Finding
+from walkthrough.advice.catalogue import Advice, Finding
 from walkthrough.advice.wait_costs import REMEDIES, doing
 from walkthrough.results.errors import printable
 from walkthrough.terminal import rounded_time, time_text
@@ -20,6 +19,9 @@ STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostl
 MENTIONED = 0.01  # of the step: collectives' kernels that take less are counted as other kernels in the verdict
 MUCH = 0.1  # of the step: with collectives alone for longer, a GPU is not bound by computing
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
+BUSY = 0.05  # of the step: a GPU that is idle for less is busy
+MOST_CAUSES, MENTIONED_CAUSE = 3, 0.1  # of why a GPU is idle: so many, of so much of that time
+NARROW = 1.05  # times: an estimate so near to its lower end is said as one number
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 MOST_LOADERS = 3  # that are named
 ROLES = {
@@ -47,26 +49,61 @@ CAUSES_OF_IDLE = {
 }
 
 
+WHILE_IDLE = {  # the same, after a share of the time
+    "copy": "copying",
+    "queued": "with work queued: it waits for itself",
+    "dataloader": "waiting for the DataLoader",
+    "synchronisation": "while the CPU waits for it",
+    "setup": "allocating memory, loading code or starting up",
+    "launch": "launch-bound",
+    "other": "in Python, or nothing recorded",
+}
+
+
 def gain_text(advice: Advice) -> str:
-    """The gain in words: "about 1.50x as fast (at most 2.05x)"."""
+    """The gain in words: "about 1.29x", "1.2x to 1.6x", "at most 1.50x"; "" where it is unknown."""
     bound, estimate = advice.predicted_gain, advice.estimated_gain
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"
-    most = "" if bound is None or bound >= MOST else f"at most {bound:.2f}x"
     if estimate is None:
-        return f"{most} as fast" if most else "gain unknown"
-    about = f"about {estimate:.2f}x as fast"
-    return f"{about} ({most})" if most and most != f"at most {estimate:.2f}x" else about
+        return f"at most {bound:.2f}x" if bound else ""
+    low, high = advice.low_gain or estimate, advice.high_gain or estimate
+    if estimate / low < NARROW or f"{low:.1f}" == f"{high:.1f}":
+        return f"about {estimate:.2f}x"
+    return f"{low:.1f}x to {high:.1f}x"
 
 
 def verdict(a: Analysis, advice: Sequence[Advice]) -> str:
-    """One sentence on what bounds the typical steps, and on what is left to try where no advice (ranked) remains."""
+    """One sentence on what bounds the typical steps, and on what to do first of the (ranked) advice."""
+    text, first = bound(a, advice), _first(advice)
+    return f"{text}; {first}" if first and a.workload.has_steps and not a.trace.partial else text
+
+
+def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
+    """One sentence on what bounds the typical steps; where there is little to do, also on what is left to try."""
     if a.trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
     if not a.workload.has_steps:
         return why_no_steps(a)
-    one_step = "a typical step" if a.outliers else "the step"
-    return _of_gpu(a, advice, one_step) if len(a.trace.kernels) else _of_cpu(a, advice, one_step)
+    one_step = "a typical step" if a.outliers else "the step" if a.steps.marked else "the trace"
+    return _of_gpu(a, advice, one_step) if a.on_gpu else _of_cpu(a, advice, one_step)
+
+
+def why_idle(a: Analysis) -> str:
+    """One sentence on why the GPUs run no kernel, on average; "" without a GPU, or where they nearly always run one."""
+    if not a.idle or a.trace.partial or not a.steps.whole:
+        return ""
+    count, steps = len(a.idle), a.step_count
+    total_us = sum(gpu.total_us for gpu in a.idle) / count
+    if total_us < BUSY * a.total_us:
+        return ""
+    shares = {name: sum(gpu.causes_us[name] for gpu in a.idle) / count / total_us for name in CAUSES}
+    largest = [name for name in sorted(CAUSES, key=lambda name: -shares[name]) if shares[name] >= MENTIONED_CAUSE]
+    named = [f"{shares[name]:.0%} {WHILE_IDLE[name]}" for name in largest[:MOST_CAUSES]]
+    named[0] = named[0].replace("% ", "% of it ", 1)
+    idle = "The GPU is idle" if count == 1 else f"Each of {count} GPUs is idle"
+    of_step = "of a step" if a.steps.marked else "of this trace"
+    return f"{idle} for {time_text(total_us / steps)} {of_step}: {', '.join(named)}"
 
 
 def why_no_steps(a: Analysis) -> str:
@@ -117,14 +154,16 @@ def why_no_steps(a: Analysis) -> str:
     )
 
 
-def _first(advice: Sequence[Advice], at_best: str = "") -> str:
-    """What to do first; "" without advice. at_best: before a gain that may be none."""
+def _first(advice: Sequence[Advice]) -> str:
+    """What to do first; "" without advice."""
     if not advice:
         return ""
-    gains = [item.estimated_gain or item.predicted_gain or 0.0 for item in advice]
-    if not gains[0]:
-        return f"to try first, the gain unknown: {advice[0].title}"
-    return f"{at_best}{'the most to gain' if gains[0] >= max(gains) else 'to do first'}: {advice[0].title}"
+    first, gain = advice[0], gain_text(advice[0])
+    if not gain:
+        return f"try first: {first.title}. The gain cannot be estimated here; measure it"
+    if first.estimated_gain is None:
+        return f"biggest possible gain: {first.title}, {gain}"
+    return f"do first: {first.title}, {gain}"
 
 
 def _of_cpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
@@ -138,40 +177,50 @@ def _of_cpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
         bound = f"for {exchanging:.0%} of {one_step} a collective runs"
     elif waiting > share:
         bound = f"{waiting:.0%} of {one_step} waits for the DataLoader"
-    if advice and (share < 0.5 or advice[0].remaining <= COMPUTE_BOUND):
-        return f"{unseen}{bound}; {_first(advice, 'at best ')}"  # what replaces a cost on a CPU may cost more
-    if share < 0.5:
-        return f"{unseen}{bound}, and nothing stands out"
-    if unseen:
-        return f"{unseen}compute-bound: {bound}"
-    left = "".join(f"{item.title}, " for item in advice)
+    elif named := _longest_operator(a):
+        bound += f", {named}"
+    if unseen or (share < 0.5 and not advice):
+        return f"{unseen}{bound}" + ("" if advice or share >= 0.5 else ", and nothing stands out")
+    if advice and (share < 0.5 or (advice[0].predicted_gain or 1.0) >= 1 / COMPUTE_BOUND):
+        return bound
     fewer = "fewer or smaller images" if a.workload.images else "smaller inputs"
-    return f"compute-bound: {bound}; left to try: {left}a GPU, a smaller model, or {fewer}"
+    left = "" if advice else f"; left to try: a GPU, a smaller model, or {fewer}"
+    return f"compute-bound: {bound}{left}"
+
+
+def _longest_operator(a: Analysis) -> str:
+    """The operator that takes half of the operators' time on a CPU, with its share of it, in words; else ""."""
+    total = sum(row.us for row in a.operators)
+    longest = max(a.operators, key=lambda row: row.us, default=None)
+    if longest is None or longest.us < total / 2:
+        return ""
+    return f"{longest.us / total:.0%} of their time {printable(longest.name, 60)}"
 
 
 def _of_gpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
     share, alone = _computing(a)
-    matrix, first = a.tensor_cores.eligible_share or 0.0, _first(advice)
+    matrix = a.tensor_cores.eligible_share or 0.0
+    if not len(a.trace.kernels):
+        copying = sum(a.steps.mean_breakdown_us[role] for role in ("memcpy", "memset")) / max(a.steps.mean_us, 1e-9)
+        return f"copies fill {copying:.0%} of {one_step}, and no kernel runs: copies bound it"
     computing = "kernels" if alone is None else "kernels that compute"
     communicating = "" if alone is None else f", communication alone {alone:.0%}"
     if stalled(a):
-        text = _of_stall(a, share, alone, one_step)
-        return f"{text}; {first}" if first else text
+        return _of_stall(a, share, alone, one_step)
     filled = f"{computing} fill {share:.0%} of {one_step}{communicating}"
-    if first:
-        return f"{filled}; {first}"
+    if advice:
+        return filled
     if (alone or 0.0) > MUCH:
         return f"{filled}, and nothing else stands out"
     if share < 0.5:
         return f"{filled}, and nothing stands out"
-    left = "a model that computes less, or lower precision still"
-    if matrix <= 0.5:
-        fused = "" if a.workload.compiled else "fused kernels (torch.compile)"
-        named = " and ".join(filter(None, [fused, "channels_last" if a.workload.images else ""]))
-        left = f"fewer passes over memory{': ' if named else ''}{named}"
     whose = "their" if alone is None else "all kernels'"
-    bound = f"{share:.0%} of {one_step} is {computing}{communicating}, {matrix:.0%} of {whose} time matrix work"
-    return f"compute-bound: {bound}; left to try: {left}"
+    filled += f", {matrix:.0%} of {whose} time matrix work"
+    if matrix > 0.5:
+        return f"compute-bound: {filled}; left to try: a model that computes less, or lower precision still"
+    fused = "" if a.workload.compiled else "fused kernels (torch.compile)"
+    named = " and ".join(filter(None, [fused, "channels_last" if a.workload.images else ""]))
+    return f"GPU-bound: {filled}; left to try: fewer passes over memory{': ' * bool(named)}{named}"
 
 
 def _computing(a: Analysis) -> tuple[float, float | None]:
@@ -349,5 +398,4 @@ def _loader(loader: Loader) -> str:
 def gain_without(finding: Finding) -> str:
     """How many times as fast the steps would be without what stands out; "" where that is unknown or little."""
     gain = finding.estimated_gain or 0.0
-    as_it_is = "" if finding.advice else ", the CPU as it is"
-    return f"about {gain:.2f}x as fast without{as_it_is}" if 1.01 <= gain < MOST else ""
+    return f"about {gain:.2f}x as fast without" if 1.01 <= gain < MOST else ""

@@ -8,8 +8,8 @@ from collections import Counter
 
 import numpy as np
 
-from walkthrough.advice.evidence import Evidence, Finding, bounded, step_time, worthwhile
-from walkthrough.advice.input_costs import calls_of_copies
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
+from walkthrough.advice.input_costs import blocked_share, calls_of_copies, copies_text, without_copies
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
@@ -46,7 +46,7 @@ _PREPARES_INPUT = re.compile(  # reading, decoding and transforming images, vide
 
 
 def hidden_syncs(a: Analysis) -> Evidence:
-    """Waits inside calls that synchronise, and after them until the GPU has work again."""
+    """Waits inside calls that synchronise or copy to the CPU, and after them until the GPU has work again."""
     runtime, waiting = a.trace.runtime, a.trace.calls.waits
     drained = Cover(runtime.start[waiting], runtime.end[waiting] + 1)  # the call returns as the last kernel ends
     waits_us = []
@@ -54,32 +54,57 @@ def hidden_syncs(a: Analysis) -> Evidence:
         after = drained.holds(gpu.start)
         inside, launching, other = (gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
         waits_us.append(inside.sum() + launching[after].sum() + other[after].sum())
-    share = (mean_of_known(waits_us) or 0.0) / a.total_us
-    count = (waiting & Cover(a.steps.start, a.steps.end).holds(runtime.start)).sum() / a.step_count
-    why = (
-        f"the CPU waits for the GPU, {count:.0f}x per step (.item(), .cpu(), synchronize), "
-        f"and then the GPU for the CPU: {step_time(a, share)} without a kernel"
+    waits, copies = (mean_of_known(waits_us) or 0.0) / a.total_us, blocked_share(a, "d2h")
+    back = direction(a.trace, "d2h")
+    calls = waiting | calls_of_copies(a, back)
+    count = (calls & Cover(a.steps.start, a.steps.end).holds(runtime.start)).sum() / a.step_count
+    return bounded(
+        f"the CPU waits for the GPU {count:.0f}x {per_step(a)}, which then waits for it: {step_time(a, waits + copies)}"
+        " without a kernel",
+        waits + copies,
+        do="look for .item(), .cpu(), print and synchronize; keep results on the GPU, and read them now and then",
+        what="copies that the CPU waits for" if copies >= WORTHWHILE else "",
+        detail=f"{copies_text(a, back)} to the CPU, while no kernel runs" if copies >= WORTHWHILE else "",
+        when=a.trace.copies.cover(back) | runtime.cover(calls_of_copies(a, back)),
     )
-    return bounded(why, share)
 
 
 def without_waits(a: Analysis) -> Change:
-    """No call waits; but on threads that launch no kernels, such as one that pins memory, which has to."""
+    """No call waits, and nothing is copied back; but on threads that launch no kernels, such as one that pins memory,
+    which has to."""
     trace, call = a.trace, a.trace.kernels.call
     launching = distinct(trace.runtime.thread[call[call >= 0]])
-    waits = trace.calls.waits | calls_of_copies(a, direction(trace, "d2h"))
-    return Change(returns=waits & np.isin(trace.runtime.thread, launching))
+    waits = trace.calls.waits & np.isin(trace.runtime.thread, launching)
+    return Change(returns=waits) | without_copies(a, "d2h")
 
 
 def host_python(a: Analysis) -> Evidence:
-    """Neither the GPU works nor an operator."""
-    share = a.idle_share("other")
-    why = f"for {step_time(a, share)} of a step neither the GPU nor any operator works: Python, most likely"
-    look = "what stands out names its functions" if a.workload.stacks else "trace with stacks to see its functions"
-    if not len(a.trace.operators) and not a.workload.stacks:
-        why = f"for {step_time(a, share)} of a step no kernel runs, and no operator or function was recorded"
-        look = "trace with stacks, and with ProfilerActivity.CPU"
-    return bounded(f"{why}; {look}", share)
+    """Neither the GPU works nor an operator; with stacks, the innermost Python functions meanwhile."""
+    share, trace = a.idle_share("other"), a.trace
+    idle = f"{step_time(a, share)} {of_step(a)}"
+    if not len(trace.python):
+        why = f"for {idle} neither the GPU nor any operator works: Python, most likely"
+        if not len(trace.operators):
+            why = f"for {idle} no kernel runs, and no operator or function was recorded"
+        return bounded(why, share, do="record with stacks to see its functions: `walkthrough trace --stacks`")
+    operators = trace.operators
+    busy = operators.cover(~trace.named(operators, is_mark)) | trace.runtime.cover()
+    free = Cover()
+    for gpu in a.idle[:1]:
+        free = (busy | gpu.pending).gaps(gpu.start, gpu.end)
+    launching = trace.runtime.thread[trace.kernels.call[trace.kernels.call >= 0]]
+    named = _functions(a, free, int(np.bincount(launching).argmax()) if len(launching) else stepping_thread(trace))
+    do = "move it out of the loop, or to a DataLoader's worker processes; what is the model's own, compile"
+    if _PREPARES_INPUT.search(named):
+        do = "preparing input is for a DataLoader's worker processes, while the GPU computes"
+    return bounded(
+        f"{idle} are Python while the GPU is idle{': ' * bool(named)}{named}",
+        share,
+        do=do,
+        what="Python while the GPU is idle" if named and share >= WORTHWHILE else "",
+        detail=f"neither the GPU nor an operator works; the innermost functions: {named}",
+        when=free,
+    )
 
 
 def host_python_on_cpu(a: Analysis) -> Evidence | None:
@@ -88,16 +113,15 @@ def host_python_on_cpu(a: Analysis) -> Evidence | None:
     share = a.share_within(python)
     if share < MUCH_PYTHON:
         return None
-    inside = "neither an operator runs nor the loop waits for a DataLoader"
-    why = f"for {step_time(a, share)} of a step {inside if len(a.phases.loading.start) else 'no operator runs'}"
+    idle = "no operator runs and the loop does not wait for a DataLoader"
+    why = f"for {step_time(a, share)} {of_step(a)} {idle if len(a.phases.loading.start) else 'no operator runs'}"
     if named := _functions(a, python, stepping_thread(a.trace)):
-        why += f"; the innermost functions: {named}"
-    else:
-        why += ": Python, most likely"
-        if a.share_within(pauses(python)) >= share / 2:
-            why += ", mostly in long pauses, which may be your own loader or preprocessing"
-        why += ". Record with stacks (walkthrough trace --stacks) to see its functions"
-    return bounded(why, share)
+        return bounded(f"{why}: {named}", share, do="move it out of the loop, or compile it with the model")
+    detail = ""
+    if a.share_within(pauses(python)) >= share / 2:
+        detail = f"{why}: Python, mostly in long pauses, which may be your own loader or preprocessing"
+    do = "record with stacks to see its functions: `walkthrough trace --stacks`"
+    return bounded(f"{why}: Python, most likely", share, do=do, detail=detail)
 
 
 def _functions(a: Analysis, when: Cover, thread: int) -> str:
@@ -113,46 +137,7 @@ def without_python(a: Analysis) -> Change:
     return Change(cpu=[(busy.gaps(steps.cpu_start, steps.cpu_end), 0.0)])
 
 
-def functions_while_idle(a: Analysis) -> Finding | None:
-    """The innermost Python functions that run while the GPU is idle and no operator or call runs."""
-    trace = a.trace
-    if not a.idle or not len(trace.python):
-        return None
-    marks = trace.named(trace.operators, lambda name: is_mark(name) or name.startswith("enumerate(Data"))
-    busy = trace.operators.cover(~marks) | trace.runtime.cover()
-    for gpu in a.idle:
-        busy = busy | gpu.pending
-    free = busy.gaps(a.idle[0].start, a.idle[0].end)
-    us = free.total / a.step_count
-    if not worthwhile(a, us):
-        return None
-    launching = trace.runtime.thread[trace.kernels.call[trace.kernels.call >= 0]]
-    main = int(np.bincount(launching).argmax()) if len(launching) else stepping_thread(trace)
-    named = _functions(a, free, main)
-    if not named:
-        return None
-    why = f"neither the GPU nor an operator works; the innermost functions: {named}"
-    do = "move this work out of the loop, or to a loader's process; what is the model's own, compile"
-    loading_us = (free & a.phases.loading).total / a.step_count
-    if loading_us >= us / 2:
-        why = f"for {rounded_time(loading_us)} of it the loop waits for the DataLoader; {why}"
-        do = "worker processes (num_workers) prepare batches while the GPU computes"
-        if a.phases.workers:
-            do = "more worker processes, or less work for each batch"
-    elif _PREPARES_INPUT.search(named):
-        do = f"preparing input is for a DataLoader's worker processes, while the GPU computes. Else {do}"
-    return Finding(
-        "host_python",
-        "Python while the GPU is idle",
-        why,
-        us,
-        do,
-        advice="dataloader_workers" if loading_us >= us / 2 else "host_python",
-        when=free,
-    )
-
-
-def long_host_wait(a: Analysis) -> Finding | None:
+def long_host_wait(a: Analysis) -> Evidence | None:
     """Without stacks: the outermost operators during the longest time without a kernel of each step, if it is `LONG`.
 
     On the thread that launches the kernel which ends that time, and only where they fill most of it.
@@ -195,13 +180,12 @@ def long_host_wait(a: Analysis) -> Finding | None:
             "broadcast_buffers=False where the ranks need not agree on them"
         )
     us = length / a.step_count
-    return Finding(
-        "host_python",
-        "a long wait for the CPU in each step",
-        f"the longest time without a kernel is {rounded_time(us)} of a step; meanwhile the thread that launches the "
+    return bounded(
+        f"the longest time without a kernel is {rounded_time(us)} {of_step(a)}; meanwhile the thread that launches the "
         f"next one runs{where}: {'; '.join(named)}",
-        us,
-        do,
+        a.share_of_steps(us),
+        do=do,
+        what="a long wait for the CPU in each step",
         when=Cover(begins, ends),
     )
 
@@ -237,9 +221,9 @@ def _longest_gaps(a: Analysis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def ways_to_communicate_less(communication: Communication | None, training: bool | None) -> str:
     """What to do about collectives that nothing hides, after a look at the ranks."""
     if communication and communication.exchanges:
-        return "fewer bytes (16 bits), or an exchange beside layers that do not need its result"
+        return "exchange fewer bytes (16 bits), or exchange beside layers that do not need the result"
     if training is False:
-        return "products fused with their collectives, or fewer ranks for each answer"
+        return "fuse products with their collectives, or use fewer GPUs for each answer"
     return (
         "fewer collectives per sample (DDP's no_sync() while gradients are accumulated, or a bigger batch per rank), "
         "fewer bytes (bf16_compress_hook), or another size of bucket (bucket_cap_mb: larger if they are many, smaller "
@@ -247,62 +231,29 @@ def ways_to_communicate_less(communication: Communication | None, training: bool
     )
 
 
-def exposed_communication(a: Analysis) -> Evidence:
-    """Collectives with no kernel beside them."""
-    share = a.communication.exposed_us / a.total_us if a.communication else 0.0
-    how = ways_to_communicate_less(a.communication, a.workload.training)
-    why = (
-        f"collectives run {step_time(a, share)} of a step with nothing beside them; compare the ranks first, since "
-        f"waiting for the slowest is part of it; then {how}"
-    )
-    return bounded(why, share)
-
-
-def exposed_communication_on_cpu(a: Analysis) -> Evidence | None:
-    """Collectives of gloo with no operator beside them."""
-    if a.communication is None:
-        return None
-    count, share = a.communication.count / a.step_count, a.communication.exposed_us / a.total_us
-    mean = rounded_time(a.communication.us / max(a.communication.count, 1))
-    why = (
-        f"for {step_time(a, share)} of a step a collective runs and no operator does "
-        f"({counted(count, 'collective', 'collectives')} per step, {mean} on average). Waiting for the slowest rank is "
-        "part of it: compare the ranks, a trace of each in one folder. Then "
-        f"{ways_to_communicate_less(a.communication, a.workload.training)}"
-    )
-    return bounded(why, share)
-
-
-def exposed_collectives(a: Analysis) -> Finding | None:
-    """The same as evidence of how many collectives of which length there are."""
+def exposed_communication(a: Analysis) -> Evidence | None:
+    """Collectives with no kernel beside them; on a CPU gloo's, with no operator beside them."""
     collectives = a.communication
     if collectives is None:
         return None
-    us, count = collectives.exposed_us / a.step_count, collectives.count / a.step_count
-    if not worthwhile(a, us):
-        return None
+    share, count = collectives.exposed_us / a.total_us, collectives.count / a.step_count
     mean_us = collectives.us / max(collectives.count, 1)
-    do = "larger buckets (bucket_cap_mb) if they are many, smaller ones if they begin late"
-    if collectives.exchanges:
-        do = "exchange fewer bytes (16 bits), or exchange beside layers that do not need the result"
-    elif a.workload.training is False:
-        do = "products fused with their collectives, or fewer GPUs for each answer"
-    elif count >= MANY_COLLECTIVES and mean_us < SHORT_COLLECTIVE:
-        do = (
+    long = f", the longest {rounded_time(collectives.longest_us)}" if collectives.longest_us >= 3 * mean_us else ""
+    number = f"{counted(count, 'collective', 'collectives')} {per_step(a)}, {rounded_time(mean_us)} on average{long}"
+    ways = ways_to_communicate_less(collectives, a.workload.training)
+    if a.workload.training and count >= MANY_COLLECTIVES and mean_us < SHORT_COLLECTIVE:
+        ways = (
             f"join them in buckets, as DDP does with gradients: one takes {rounded_time(mean_us)}, of which a launch "
             "and a wait for the other ranks are the same for any size"
         )
-    communicating = a.while_running(a.of_kind(COLLECTIVE))
-    return Finding(
-        "exposed_collectives",
-        "collectives that nothing hides",
-        f"{counted(count, 'collective per step takes', 'collectives per step take')} "
-        f"{rounded_time(collectives.us / a.step_count)}, {rounded_time(us)} of it "
-        "with no other kernel beside them; waiting for the slowest rank is part of it",
-        us,
-        f"compare the ranks first; then {do}",
-        advice="overlap_communication",
-        when=a.while_running(~a.of_kind(COLLECTIVE)).gaps(communicating.start, communicating.end),
+    return bounded(
+        f"{step_time(a, share)} {of_step(a)} only collectives run ({number})",
+        share,
+        do=f"compare the ranks first, since waiting for the slowest is part of it; then {ways}",
+        what="collectives that nothing hides" if len(a.trace.kernels) and share >= WORTHWHILE else "",
+        detail=f"{number}, {rounded_time(collectives.us / a.step_count)} in all, {step_time(a, share)} of it with "
+        "nothing beside them",
+        when=while_only_communicating(a),
     )
 
 
@@ -323,7 +274,7 @@ def while_only_communicating(a: Analysis) -> Cover:
     return trace.kernels.cover(~collective).gaps(alone.start, alone.end) & steps
 
 
-def device_queue_stall(a: Analysis) -> Finding | None:
+def device_queue_stall(a: Analysis) -> Evidence | None:
     """The GPU is idle although work has been launched: it waits for itself, a peer, or what was not recorded.
 
     Not the pause of a µs or two that is between any two kernels.
@@ -344,52 +295,31 @@ def device_queue_stall(a: Analysis) -> Finding | None:
     if longest and longest.first:
         why += ", the first work of its stream in the trace"
         do = "most likely the GPU still ran what was launched before the trace began: look at the time after it"
-    return Finding(
-        "device_queue_stall",
-        "a GPU that waits for itself",
-        why,
-        us,
-        do,
-        when=a.while_idle("queued", PAUSE),
-    )
+    what = "a GPU that waits for itself"
+    return bounded(why, a.share_of_steps(us), do=do, what=what, when=a.while_idle("queued", PAUSE))
 
 
 def warm_up(a: Analysis) -> Evidence:
-    """The GPU waits for memory, code, or its own start."""
+    """The GPU waits while memory is allocated, code is loaded, or it starts."""
     share = a.idle_share("setup")
-    why = (
-        f"{step_time(a, share)} of a step go into allocating GPU memory, loading code or starting the GPU up: "
-        "trace after a warm-up, and see that no step has larger tensors than those before"
-    )
-    return bounded(why, share)
-
-
-def startup(a: Analysis) -> Finding | None:
-    """The same: memory is allocated, code is loaded, the GPU starts."""
-    us = a.idle_us_per_step("setup")
-    if not worthwhile(a, us):
-        return None
-    return Finding(
-        "startup",
-        "set-up inside the traced steps",
-        "the GPU waits while memory is allocated, code is loaded or it starts",
-        us,
-        "trace after a warm-up: schedule(wait, warmup, active); see that no step has larger tensors than those before",
+    return bounded(
+        f"{step_time(a, share)} {of_step(a)} go into allocating GPU memory, loading code or starting the GPU",
+        share,
+        do="trace after a warm-up (schedule(wait, warmup, active)); see that no step has larger tensors than before",
+        what="set-up inside the traced steps" if share >= WORTHWHILE else "",
         when=a.while_idle("setup"),
     )
 
 
-def graph_capture(a: Analysis) -> Finding | None:
+def graph_capture(a: Analysis) -> Evidence | None:
     """A CUDA graph is captured: what is recorded is not how the program runs."""
-    us = a.workload.capturing * a.total_us / a.step_count
-    if not a.workload.capturing or not worthwhile(a, us):
+    if a.workload.capturing < WORTHWHILE:
         return None
-    return Finding(
-        "graph_capture",
-        "a CUDA graph is captured",
+    return bounded(
         "kernels are recorded meanwhile, and run when the graph is launched",
-        us,
-        "trace the launches of the graph, after its capture",
+        a.workload.capturing,
+        do="trace the launches of the graph, after its capture",
+        what="a CUDA graph is captured",
     )
 
 
@@ -398,7 +328,7 @@ def doing(step: Outlier) -> str:
     return " and ".join(DOING[reason] for reason in step.reasons)
 
 
-def outlier_steps(a: Analysis) -> Finding | None:
+def outlier_steps(a: Analysis) -> Evidence | None:
     """Steps that take far longer than the others."""
     if not a.outliers:
         return None
@@ -418,12 +348,11 @@ def outlier_steps(a: Analysis) -> Finding | None:
         do = REMEDIES[worst.workers] or "see how often it does; to trace training alone, trace other steps"
     steps = a.whole.steps
     far = is_outlier(steps)
-    return Finding(
-        "outlier_steps",
-        "steps that take far longer than the others",
+    return Evidence(
         f"{longest} takes {rounded_time(worst.excess_us)} more than the median step, {rounded_time(worst.role_us)} of "
         f"it {worst.role}{gap}{besides}. Other findings and advice leave them out",
-        sum(step.excess_us for step in a.outliers) / len(steps.names),
-        do,
+        do=do,
+        what="steps that take far longer than the others",
+        us_per_step=sum(step.excess_us for step in a.outliers) / len(steps.names),
         when=Cover(steps.start[far], steps.end[far]),
     )

@@ -118,6 +118,11 @@ class Analysis:
         usual = outliers.typical(self.steps)
         return self if usual is self.steps else Analysis(self.trace, usual, self.whole)
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the trace holds work of a GPU."""
+        return len(self.trace.device_work) > 0
+
     @of_trace
     def outliers(self) -> list[outliers.Outlier]:
         """The steps that take far longer than the others."""

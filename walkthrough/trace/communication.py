@@ -28,12 +28,14 @@ class Communication(Struct, frozen=True):
 
     count: in the steps. µs over all steps; hidden_us: while other kernels (on the CPU: operators) ran too. exchanges:
     whether most of their time is of all-to-all and the like, which no bucket joins; NCCL calls those SendRecv.
+    longest_us: of one of them.
     """
 
     count: int
     us: float
     hidden_us: float
     exchanges: bool = False
+    longest_us: float = 0.0
 
     @property
     def exposed_us(self) -> float:
@@ -52,11 +54,13 @@ def communication(trace: Trace, steps: Steps) -> Communication | None:
     either = (communicating | computing).within(steps.start, steps.end)
     total = communicating.within(steps.start, steps.end)
     hidden = total - (either - computing.within(steps.start, steps.end))
-    count = int((collective & of_steps(trace, steps, trace.kernels)).sum())
+    collective_of_steps = collective & of_steps(trace, steps, trace.kernels)
     exchanging = trace.named(trace.kernels, is_exchange)
     time = trace.kernels.duration
     exchanges = time[exchanging].sum() > time[collective].sum() / 2
-    return Communication(count, float(total.sum()), float(hidden.sum()), bool(exchanges))
+    longest = float(time[collective_of_steps].max(initial=0.0))
+    count = int(collective_of_steps.sum())
+    return Communication(count, float(total.sum()), float(hidden.sum()), bool(exchanges), longest)
 
 
 def marked_collectives(trace: Trace) -> Cover:
@@ -75,11 +79,12 @@ def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
     marks = _gloo_marks(trace)
     if not len(marks):
         return None
-    count = int(Cover(steps.cpu_start, steps.cpu_end).holds(marks.start).sum())
+    own = Cover(steps.cpu_start, steps.cpu_end).holds(marks.start)
     total = float(marked_collectives(trace).within(steps.start, steps.end).sum())
     exposed = float(exposed_on_cpu(trace).within(steps.start, steps.end).sum())
     exchanging_us = marks.duration[trace.named(marks, _EXCHANGE_ON_CPU.match)].sum()
-    return Communication(count, total, total - exposed, bool(exchanging_us > marks.duration.sum() / 2))
+    exchanges, longest = bool(exchanging_us > marks.duration.sum() / 2), float(marks.duration[own].max(initial=0.0))
+    return Communication(int(own.sum()), total, total - exposed, exchanges, longest)
 
 
 def _gloo_marks(trace: Trace) -> Spans:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from walkthrough.advice import analysis_of
 from walkthrough.explain.text import text
 from walkthrough.results.errors import InputError
+from walkthrough.terminal import micro_sign
 
 if TYPE_CHECKING:
     import pandas
@@ -78,7 +79,7 @@ class Explanation:
         return pandas.DataFrame(getattr(self, table))
 
     def __str__(self) -> str:
-        return text(self._report)
+        return micro_sign(text(self._report))
 
     def __repr__(self) -> str:
         return f"<Explanation of {self._report['file']}>"

@@ -14,14 +14,15 @@ from walkthrough.explain.text import (
     LEAST_SHARE,
     ROLES,
     further_findings,
+    gain_text,
     gain_without,
     how_sure,
     is_some,
     sentence,
+    steps_lines,
     steps_text,
     together,
     verdict,
-    worth_printing,
 )
 from walkthrough.results.errors import printable
 from walkthrough.terminal import count_text, micro_sign, share_text, size_text, time_text
@@ -110,14 +111,14 @@ def _legend(colours: Mapping[str, str]) -> str:
 
 
 def _advice(report: Report, most: int | None = None) -> str:
-    advice = worth_printing(report["advice"])[:most]
+    advice = report["advice"][:most]
     if not advice:
         return ""
     items = []
     for item in advice:
         step = f" (step {item['step'][:2]})" if item["step"] else ""
         words = f"{sentence(item['why'])} {sentence(item['do'])}" if most is None else sentence(item["why"])
-        items.append(f"<li><b>{_words(item['title'])}</b>{_words(item['gain'] + step)}<br>{_words(words)}</li>")
+        items.append(f"<li><b>{_words(item['title'])}</b>{_words(gain_text(item) + step)}<br>{_words(words)}</li>")
     closing = " ".join([*together(report, advice), how_sure(advice)])
     return (
         f"{_title('What to do') if most is None else ''}<ol>{''.join(items)}</ol><p class=quiet>{_words(closing)}</p>"
@@ -247,5 +248,5 @@ def _memory(report: Report) -> str:
 
 
 def _steps(report: Report) -> str:
-    lines = [*(outlier["why"] for outlier in report["steps"]["outliers"]), *report["recorded"], *report["warnings"]]
+    lines = [*steps_lines(report), *report["warnings"]]
     return _title("Steps") + "".join(f"<p>{_words(sentence(line))}</p>" for line in lines) if lines else ""

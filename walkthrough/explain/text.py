@@ -3,6 +3,7 @@
 The default is a verdict on one screen. Names from a trace pass through `printable`: none can control the terminal.
 """
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
@@ -41,6 +42,7 @@ LEAST_SHARE = 0.01  # of a step: roles that take less are not in the legend of i
 HARD_BLANK = "\xa0"  # where no line may end
 TOP_ALLOCATIONS = 4  # rows per device
 LEAST_BYTES = 1000  # of memory that is worth a line
+OUTLIERS = "outlier_steps"  # the cost that `steps_lines` are about
 CPU = -1  # the device of a CPU's memory
 DIRECTIONS = {"h2d": "to the GPU", "d2h": "from the GPU", "d2d": "within the GPU"}
 UNITS = {"share": share_text, "count": count_text, "bytes": size_text}
@@ -108,8 +110,7 @@ def _verdict(report: Report, page: Page, everything: bool) -> None:
                   if shares[role] >= LEAST_SHARE]  # fmt: skip
         page.wrapped("   ".join(entry.replace(" ", HARD_BLANK) for entry in legend), 0)
     page.wrapped(verdict(report), 0)
-    advice = worth_printing(report["advice"])
-    shown = advice if everything else advice[:BEST]
+    shown = report["advice"] if everything else report["advice"][:BEST]
     if shown:
         page.line()
         _advice(report, shown, page, everything)
@@ -122,7 +123,7 @@ def _verdict(report: Report, page: Page, everything: bool) -> None:
 
 def verdict(report: Report) -> str:
     """Where the time goes and why the GPU is idle; without advice also what is left to try, or why there is none."""
-    bound = report["bound"] if worth_printing(report["advice"]) else report["verdict"]
+    bound = report["bound"] if report["advice"] else report["verdict"]
     return " ".join(filter(None, map(sentence, (bound, report["why_idle"]))))
 
 
@@ -166,36 +167,36 @@ def steps_text(report: Report) -> str:
     return f"{steps['count']} steps of {mean}{spread}"
 
 
-def worth_printing(advice: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The advice whose gain, where it is known, is not too small to be printed."""
-    return [item for item in advice if (item["estimated_gain"] or item["predicted_gain"] or 9) >= SMALLEST_GAIN]
+def gain_text(item: Mapping[str, Any]) -> str:
+    """The gain of a piece of advice; one that is too small to be printed comes with others only."""
+    small = (item["estimated_gain"] or item["predicted_gain"] or SMALLEST_GAIN) < SMALLEST_GAIN
+    return "with others" if small else item["gain"]
 
 
 def sentence(text: str) -> str:
     """With a capital letter at its begin, unless that is a name in code, and a full stop at its end; "" for ""."""
     if not text:
         return ""
-    first = text.split()[0].rstrip(",:;.")
-    begin = text[0].upper() if first.isalpha() else text[0]
-    return f"{begin}{text[1:]}{'.' * (text[-1] not in '.!?')}"
+    is_code = re.match(r"\S*[._=(]\S", text)
+    return f"{text[0] if is_code else text[0].upper()}{text[1:]}{'.' * (text[-1] not in '.!?…')}"
 
 
 def how_sure(advice: Sequence[Mapping[str, Any]]) -> str:
     """What the gains of these pieces of advice are, in a sentence or two."""
-    if not advice[0]["gain"]:
+    if not gain_text(advice[0]):
         return f"Try first: {advice[0]['title']}. The gain cannot be estimated here; measure it."
-    gains = " ".join(item["gain"] for item in advice)
-    words = ["Estimates replay this trace without that cost."] if "about" in gains or " to " in gains else []
-    words += ["At most: with that cost gone, all else as it is."] if "at most" in gains else []
-    return " ".join([*words, "`walkthrough time` measures."])
+    gains = " ".join(map(gain_text, advice))
+    words = ["Estimates replay this trace without that cost;"] if "about" in gains or " to " in gains else []
+    words += ["at most: with that cost gone and all else as it is;"] if "at most" in gains else []
+    return sentence(" ".join([*words, "`walkthrough time` measures"]))
 
 
 def _advice(report: Report, advice: Sequence[Mapping[str, Any]], page: Page, everything: bool) -> None:
     """A line for each piece of advice, and its evidence: what fits into one line, or all of it."""
-    titles, gains = (max(len(item[key]) for item in advice) for key in ("title", "gain"))
+    titles, gains = max(len(item["title"]) for item in advice), max(len(gain_text(item)) for item in advice)
     for number, item in enumerate(advice, start=1):
         step = f"step {item['step'][:2]}" if item["step"] else ""
-        page.line(f"{number:2}  {item['title']:{titles}}  {item['gain']:{gains}}  {step}", BOLD)
+        page.line(f"{number:2}  {item['title']:{titles}}  {gain_text(item):{gains}}  {step}", BOLD)
         if not everything:
             page.line(f"    {_one_line(item['why'], page.width - 4)}")
             continue
@@ -209,9 +210,9 @@ def _advice(report: Report, advice: Sequence[Mapping[str, Any]], page: Page, eve
 
 def _one_line(text: str, width: int) -> str:
     """As many of its clauses as fit into a line, else as many words."""
-    while len(text) > width and "; " in text:
+    while len(text) >= width and "; " in text:
         text = text.rpartition("; ")[0]
-    return sentence(text)[:width] if len(text) < width else textwrap.shorten(text, width, placeholder=" …")
+    return textwrap.shorten(sentence(text), width, placeholder=" …")
 
 
 def _roles(report: Report, page: Page) -> None:
@@ -326,7 +327,7 @@ def _copies(report: Report, page: Page) -> None:
         rate = f"{speed:.1f} GB/s" if speed else ""
         rows.append([DIRECTIONS[name], count_text(row["count"]), size_text(row["bytes"]), time_text(row["us"]), rate])
         rows[-1].append(", ".join(kinds))
-    page.table([["", "count", "size", "time", "", ""], *rows], "lrrrrl", headed=True)
+    page.table([["", "count", "size", "time", "speed", "host memory"], *rows], "lrrrrl", headed=True)
 
 
 def _memory(report: Report, page: Page) -> None:
@@ -351,9 +352,9 @@ def _memory(report: Report, page: Page) -> None:
 
 
 def further_findings(report: Report) -> list[Mapping[str, Any]]:
-    """What stands out and is not said by the advice."""
-    advised = {item["id"] for item in worth_printing(report["advice"])}
-    return [finding for finding in report["findings"] if finding["cost"] not in advised]
+    """What stands out and is said neither by the advice nor of the steps that are left out."""
+    said = {item["id"] for item in report["advice"]} | {OUTLIERS}
+    return [finding for finding in report["findings"] if finding["cost"] not in said]
 
 
 def gain_without(finding: Mapping[str, Any]) -> str:
@@ -373,14 +374,17 @@ def _findings(report: Report, page: Page) -> None:
 
 
 def _steps(report: Report, page: Page) -> None:
-    """The steps that are left out, and what was recorded of the program beside its events."""
-    lines = [outlier["why"] for outlier in report["steps"]["outliers"]] + report["recorded"]
-    if lines:
+    if lines := steps_lines(report):
         page.title("Steps")
     for line in lines:
         page.wrapped(sentence(line))
-    if report["of_which_steps"]:
-        page.wrapped(report["of_which_steps"], 2, DIM)
+
+
+def steps_lines(report: Report) -> list[str]:
+    """Which steps are left out and why, and what was recorded of the program beside its events."""
+    todo = [finding["do"] for finding in report["findings"] if finding["cost"] == OUTLIERS]
+    left_out = [outlier["why"] for outlier in report["steps"]["outliers"]]
+    return [*left_out, *todo, *filter(None, [report["of_which_steps"]]), *report["recorded"]]
 
 
 def change_text(

@@ -4,7 +4,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ SCREEN_WIDTH = 100  # columns of what `explain` prints
 LEAST_WIDTH = 60  # columns: narrower terminals wrap its lines themselves
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines need not wrap
 
+HARD_BLANK = "\xa0"  # where no line of a `Page` may end
 BOLD, DIM, RED, GREEN, YELLOW = 1, 2, 31, 32, 33  # of ANSI terminals
 SIMPLER = str.maketrans("▓▒░·…µ", "#%:-~u")
 
@@ -59,6 +61,40 @@ def console() -> "Console":
 def painted(text: str, *codes: int) -> str:
     """The text in a colour or style of ANSI terminals."""
     return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m" if codes else text
+
+
+class Page:
+    """Lines of at most `width` columns, in colour or not."""
+
+    def __init__(self, width: int = SCREEN_WIDTH, colour: bool = False) -> None:
+        self.width, self.colour, self.lines = width, colour, list[str]()
+
+    def text(self) -> str:
+        return "\n".join(self.lines) + "\n"
+
+    def line(self, text: str = "", *codes: int) -> None:
+        text = text.rstrip()
+        self.lines.append(painted(text, *codes) if self.colour and text else text)
+
+    def title(self, text: str) -> None:
+        """A title, after an empty line."""
+        self.line()
+        self.wrapped(text, 0, BOLD)
+
+    def wrapped(self, text: str, indent: int = 2, *codes: int) -> None:
+        blank = " " * indent
+        blanks = {"initial_indent": blank, "subsequent_indent": blank}
+        for line in textwrap.wrap(text, self.width, break_on_hyphens=False, **blanks):
+            self.line(line.replace(HARD_BLANK, " "), *codes)
+
+    def table(self, rows: Iterable[Sequence[str]], justified: str, headed: bool = False) -> None:
+        """Rows of cells, the first one a header if `headed`; justified: "l" or "r" for each column."""
+        rows = [[*row] for row in rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for number, row in enumerate(rows):
+            cells = zip(row, widths, justified, strict=True)
+            text = "  ".join(cell.rjust(width) if side == "r" else cell.ljust(width) for cell, width, side in cells)
+            self.line(f"  {text}", *([DIM] if headed and not number else []))
 
 
 def screen() -> tuple[int, bool]:

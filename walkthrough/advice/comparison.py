@@ -82,7 +82,8 @@ def ranks(reports: Mapping[int, Report], complete: bool = True) -> dict[str, Any
 
     ranks: `rank_of` each report, and wait_us, µs per step that it waits in collectives for others, None where that is
     not known; no_waits: why not, "" where it is. difference, advice: texts. straggler: the rank that the
-    others wait for, or None. first: that one, else the slowest; verdict: its. Waits are known from reports with
+    others wait for, or None. first: that one, else the slowest; verdict: what bounds it. first_advice: what to do
+    first, of which ranks and why. Waits are known from reports with
     "collectives", as `report.tables` has them. complete: False where a trace is a sample of its events, from which
     nobody can tell who waits for whom.
     """
@@ -98,9 +99,20 @@ def ranks(reports: Mapping[int, Report], complete: bool = True) -> dict[str, Any
         "advice": advice(rows) if complete else "",
         "straggler": last and last["rank"],
         "first": first["rank"],
-        "verdict": reports[first["rank"]]["verdict"],
+        "verdict": reports[first["rank"]]["bound"],
+        "first_advice": _first_advice(reports),
         "no_waits": no_waits,
     }
+
+
+def _first_advice(reports: Mapping[int, Report]) -> list[dict[str, Any]]:
+    """[{title, ranks, why}]: the first piece of advice of each rank, those of most ranks first."""
+    rows = dict[str, dict[str, Any]]()
+    for rank, report in reports.items():
+        for first in report["advice"][:1]:
+            row = rows.setdefault(first["id"], {"title": first["title"], "ranks": [], "why": first["why"]})
+            row["ranks"].append(rank)
+    return sorted(rows.values(), key=lambda row: -len(row["ranks"]))
 
 
 def rank_of(rank: int, report: Report) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkthrough.advice import analysis_of
+from walkthrough.explain.command import traces_at
 from walkthrough.explain.text import text
 from walkthrough.results.errors import InputError
 from walkthrough.terminal import micro_sign
@@ -23,7 +24,7 @@ class Explanation:
     """
 
     def __init__(self, path: str | Path, max_size: int | None = None) -> None:
-        self._analysis = analysis_of(path, max_size)
+        self._analysis = analysis_of(traces_at(Path(path))[0], max_size)
         for line in self._analysis.trace.warnings:
             warnings.warn(line, stacklevel=3)
 

@@ -5,7 +5,7 @@ The default is a verdict on one screen. Names from a trace pass through `printab
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -14,8 +14,10 @@ from walkthrough.terminal import (
     BOLD,
     DIM,
     GREEN,
+    HARD_BLANK,
     SCREEN_WIDTH,
     YELLOW,
+    Page,
     count_text,
     painted,
     share_text,
@@ -39,7 +41,6 @@ BEST = 3  # pieces of advice in the verdict
 SMALLEST_GAIN = 1.02  # times faster: less is not printed
 LARGEST_GAIN = 100  # times faster: more means that nothing else is in the step
 LEAST_SHARE = 0.01  # of a step: roles that take less are not in the legend of its bar
-HARD_BLANK = "\xa0"  # where no line may end
 TOP_ALLOCATIONS = 4  # rows per device
 LEAST_BYTES = 1000  # of memory that is worth a line
 OUTLIERS = "outlier_steps"  # the cost that `steps_lines` are about
@@ -47,48 +48,6 @@ CPU = -1  # the device of a CPU's memory
 DIRECTIONS = {"h2d": "to the GPU", "d2h": "from the GPU", "d2d": "within the GPU"}
 UNITS = {"share": share_text, "count": count_text, "bytes": size_text}
 MEASURE = "`walkthrough time -- COMMAND --versus COMMAND` measures it."
-
-
-class Page:
-    """Lines of at most `width` columns, in colour or not."""
-
-    def __init__(self, width: int = SCREEN_WIDTH, colour: bool = False) -> None:
-        self.width, self.colour, self.lines = width, colour, list[str]()
-
-    def text(self) -> str:
-        return "\n".join(self.lines) + "\n"
-
-    def line(self, text: str = "", *codes: int) -> None:
-        text = text.rstrip()
-        self.lines.append(painted(text, *codes) if self.colour and text else text)
-
-    def title(self, text: str) -> None:
-        """A title, after an empty line."""
-        self.line()
-        self.wrapped(text, 0, BOLD)
-
-    def wrapped(self, text: str, indent: int = 2, *codes: int) -> None:
-        blank = " " * indent
-        for line in textwrap.wrap(text, self.width, initial_indent=blank, subsequent_indent=blank):
-            self.line(line.replace(HARD_BLANK, " "), *codes)
-
-    def table(self, rows: Iterable[Sequence[str]], justified: str, headed: bool = False) -> None:
-        """Rows of cells, the first one a header if `headed`; justified: "l" or "r" for each column."""
-        rows = [[*row] for row in rows]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for number, row in enumerate(rows):
-            cells = zip(row, widths, justified, strict=True)
-            text = "  ".join(cell.rjust(width) if side == "r" else cell.ljust(width) for cell, width, side in cells)
-            self.line(f"  {text}", *([DIM] if headed and not number else []))
-
-    def bar(self, shares: Mapping[str, float]) -> None:
-        """A bar as wide as the page, divided by role."""
-        text, column = "", 0.0
-        for role, (_, mark, colour) in ROLES.items():
-            begin, column = round(column), column + shares[role] * self.width
-            part = mark * (round(column) - begin)
-            text += painted(part, colour) if self.colour and part else part
-        self.lines.append(text)
 
 
 def text(report: Report, everything: bool = False, width: int = SCREEN_WIDTH, colour: bool = False) -> str:
@@ -103,7 +62,7 @@ def text(report: Report, everything: bool = False, width: int = SCREEN_WIDTH, co
 
 def _verdict(report: Report, page: Page, everything: bool) -> None:
     page.line(_header(report, page.width), BOLD)
-    page.bar(report["typical"]["breakdown_shares"])
+    page.lines.append(_bar(report["typical"]["breakdown_shares"], page))
     if not everything:
         shares = report["typical"]["breakdown_shares"]
         legend = [f"{mark} {name} {shares[role]:.0%}" for role, (name, mark, _) in ROLES.items()
@@ -119,6 +78,16 @@ def _verdict(report: Report, page: Page, everything: bool) -> None:
     closing += [how_sure(shown)] if shown else []
     closing += [] if everything else ["More: --all"]
     page.wrapped(" ".join(closing), 0)
+
+
+def _bar(shares: Mapping[str, float], page: Page) -> str:
+    """A bar as wide as the page, divided by role."""
+    bar, column = "", 0.0
+    for role, (_, mark, colour) in ROLES.items():
+        begin, column = round(column), column + shares[role] * page.width
+        part = mark * (round(column) - begin)
+        bar += painted(part, colour) if page.colour and part else part
+    return bar
 
 
 def verdict(report: Report) -> str:
@@ -443,6 +412,11 @@ def ranks_text(
                          "the table", 2, YELLOW)  # fmt: skip
     page.line()
     page.wrapped(f"Rank {ranks['first']}: {printable(ranks['verdict'])}. `explain` its trace to see more.", 0)
+    for row in ranks["first_advice"]:
+        alone = len(ranks["first_advice"]) == 1
+        of = "every rank" if alone else f"rank {', '.join(map(str, row['ranks']))}"
+        why = "" if alone else f", since {row['why']}"
+        page.wrapped(f"First on {of}: {row['title']}{why}.", 0)
     if ranks["advice"]:
         page.wrapped(f"Overlap communication: {ranks['advice']}.", 0, BOLD)
     page.wrapped("A rank that others wait for shows little time in collectives; those that wait show much.", 0, DIM)

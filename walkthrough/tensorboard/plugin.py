@@ -443,7 +443,8 @@ class _Report(msgspec.Struct):
     partial: bool
     sampled: bool
     typical: dict[str, Any]
-    verdict: str
+    advice: list[dict[str, Any]]
+    bound: str
 
 
 _decode = msgspec.json.Decoder(_Report).decode
@@ -486,7 +487,15 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
 def _compared(newest: dict[int, tuple[str, _Report]]) -> dict[str, Any]:
     """newest: {rank: (file, its numbers)}."""
     if not newest:
-        return {"ranks": [], "difference": "", "advice": "", "straggler": None, "verdict": "", "no_waits": ""}
+        return {
+            "ranks": [],
+            "difference": "",
+            "advice": "",
+            "straggler": None,
+            "verdict": "",
+            "first_advice": [],
+            "no_waits": "",
+        }
     complete = not any(report.sampled for _, report in newest.values())
     both = comparison.ranks({rank: msgspec.structs.asdict(report) for rank, (_, report) in newest.items()}, complete)
     rows = [row | {"trace": newest[row["rank"]][0]} for row in both["ranks"]]

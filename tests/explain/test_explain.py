@@ -266,7 +266,7 @@ def test_ranks_that_take_as_long_in_collectives_wait_for_none(run, tmp_path):
 
 def test_ranks_that_hide_their_collectives_get_no_advice_on_them(run, tmp_path):
     text = " ".join(run(ranks_of_gloo(tmp_path, (0, 300), (0, 300)))[1].split())
-    assert "overlap communication" not in text
+    assert "Overlap communication" not in text
 
 
 def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(run, tmp_path):

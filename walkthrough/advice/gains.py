@@ -29,7 +29,7 @@ ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
 MOST_COMBINED = 3
 CANDIDATES = 2  # to combine with what was combined already, those of the largest costs
 ADDED = 1.05  # times faster with than without: less says nothing new
-NOTICEABLE = 1.02  # times faster: less than that is not worth a change
+NOTICEABLE = 1 + MAX_ERROR  # times faster: less than that may be nothing
 OTHER = 1.1  # times faster with both of two against launches than with one: less is the same gain twice
 FAR = 1.2  # times faster: an estimate so far from its bound, or from the time it names, deserves a reason
 

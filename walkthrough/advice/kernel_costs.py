@@ -81,11 +81,11 @@ def mixed_precision(a: Analysis) -> Evidence:
         )
     )
     tf32, others = matrix - full, all_work - matrix
-    kinds = [(full, "of matrix work in float32"), (tf32, "in TF32"), (others, "of other kernels in float32")]
-    why = ", ".join(f"{step_time(a, share)} {what}" for share, what in kinds if share >= WORTHWHILE)
+    kinds = [(full, "matrix work in float32"), (tf32, "matrix work in TF32"), (others, "other kernels in float32")]
+    slow = " and ".join(f"{step_time(a, share)} of {what}" for share, what in kinds if share >= WORTHWHILE)
     mix = _precisions(a)
     return Evidence(
-        f"{why or step_time(a, full) + ' of matrix work in float32'} {of_step(a)}",
+        f"{slow} {per_step(a)}" if slow else "hardly a kernel computes in float32",
         min(full + tf32 / 2, 1.0),
         bounded("", full + (tf32 + others) / 2).gain,
         do="train under torch.autocast"

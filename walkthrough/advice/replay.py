@@ -36,8 +36,8 @@ class Change(Struct, frozen=True):
 
     cpu: (when, factor) for the CPU's time outside of waits and set-up; where several apply, the smallest factor.
     kernels, copies: a factor of each duration, float64 over `Trace.kernels` and `Trace.copies`. returns: a mask over
-    `Trace.runtime`: calls that no longer wait for the GPU. at_least: µs of each step, float64, that something takes which goes on beside
-    the rest. samples: how many times as many a step then trains on.
+    `Trace.runtime`: calls that no longer wait for the GPU. at_least: µs of each step, float64, that something takes
+    which goes on beside the rest. samples: how many times as many a step then trains on.
     """
 
     cpu: Sequence[tuple[Cover, float]] = ()

@@ -91,7 +91,7 @@ WITHOUT_A_GAP = {"mixed_precision", "channels_last", "cudnn_benchmark", "data_pa
 
 def some(name, share, gain=None, estimate=None):
     """An `Advice` on that cost."""
-    return Advice(BY_ID[name].step, "t", "w", share, gain, estimate, id=name)
+    return Advice(BY_ID[name].step, "t", "w", share, gain, estimate, id=name, error=BY_ID[name].error)
 
 
 def some_bounded(name, share):
@@ -271,7 +271,9 @@ def test_a_cpu_that_only_computes_is_called_compute_bound(analysis):
     assert advise(result).verdict.startswith(
         "compute-bound: 95% of the step is operators on the CPU, 100% of their time aten::conv2d; try first: Use a big"
     )
-    assert advise(analysis(cpu_step(*STEP))).verdict.endswith("biggest possible gain: Compile normalisation and loss, at most 1.47x")
+    assert advise(analysis(cpu_step(*STEP))).verdict.endswith(
+        "biggest possible gain: Compile normalisation and loss, at most 1.47x"
+    )
 
 
 def recorded(builder, cores, workers):

@@ -96,7 +96,9 @@ def test_attention_in_parts_is_to_be_fused(analysis):
     softmax = ("void (anonymous namespace)::softmax_warp_forward<c10::Half>", 200, "aten::_softmax")
     product = ("ampere_fp16_s16816gemm", 100, "aten::bmm")
     result = analysis(steps_of(product, softmax, product))
-    [fusing] = [advice for advice in advise(result).advice if advice.title == "Fuse attention (scaled_dot_product_attention)"]
+    [fusing] = [
+        advice for advice in advise(result).advice if advice.title == "Fuse attention (scaled_dot_product_attention)"
+    ]
     assert fusing.estimated_gain == pytest.approx(2, rel=0.1)
     assert "Fuse attention (scaled_dot_product_attention)" not in titles(analysis(steps_of(product, product)))
 

@@ -439,7 +439,9 @@ def test_loading_and_preparing_input_is_for_worker_processes(found):
     assert doing("transformers/image_transforms.py(390): normalize").do.startswith("preparing input is for a DataL")
     loading = doing("train.py(7): augment", "_SingleProcessDataLoaderIter")
     assert loading.cost == "dataloader_workers"
-    assert loading.why.startswith("each step waits 880 us for the main process to load its batch; of that the innermost")
+    assert loading.why.startswith(
+        "each step waits 880 us for the main process to load its batch; of that the innermost"
+    )
     assert "train.py(7): augment 100%" in loading.why
     assert "num_workers" in loading.do
     assert doing("train.py(7): augment", "_MultiProcessingDataLoaderIter").do.startswith("more worker processes")

@@ -88,7 +88,7 @@ def mixed_precision(a: Analysis) -> Evidence:
         f"{slow} {per_step(a)}" if slow else "hardly a kernel computes in float32",
         min(full + tf32 / 2, 1.0),
         bounded("", full + (tf32 + others) / 2).gain,
-        do="train under torch.autocast"
+        do="run the model under torch.autocast"
         + (", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)" if has_tf32(a.trace) and full else ""),
         what="matrix products in several precisions" if mix else "",
         detail=mix,

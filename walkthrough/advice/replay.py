@@ -98,11 +98,6 @@ class Replay:
         gain = change.samples * float(self.same_us[self.typical].sum()) / new if new > 0 else 0.0
         return max(gain, 1.0) if gain * (1 + MAX_ERROR) >= 1 else None
 
-    def most(self, change: Change) -> float:
-        """How many times faster the typical steps can be at most: as long as their kernels and copies that stay."""
-        working_us = self._working_us(change)
-        return change.samples * float(self.same_us[self.typical].sum()) / working_us if working_us > 0 else np.inf
-
     def _working_us(self, change: Change) -> float:
         """For how long the device works in the typical steps with `change`: no step can be shorter.
 

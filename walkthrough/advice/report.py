@@ -300,7 +300,6 @@ def _gains(item: Advice) -> dict[str, Any]:
         "predicted_gain": item.predicted_gain,
         "estimated_gain": item.estimated_gain,
         "low_gain": item.low_gain,
-        "high_gain": item.high_gain,
     }
 
 

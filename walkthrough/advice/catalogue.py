@@ -37,9 +37,9 @@ class Cost(Struct, frozen=True, kw_only=True):
     treating it changes nothing for that trace, in words, or ""; unless_on_cpu: where that is another.
 
     change: what treating it would change, for a `Replay`; None where no trace tells: the cost followed as far as the
-    trace can show, so that what is to go, goes, and what is to be fused, runs once. error: of the estimate: how much less
-    it may save, as a share of the time saved. finding: the id of what stands out because of it, where the
-    rule says that something does. of_trace: whether that is about the trace as a whole, so that it comes first, and is
+    trace can show, so that what is to go, goes, and what is to be fused, runs once. error: how much less than estimated
+    it may save, as a share of that time. finding: the id of what stands out because of it, where the rule says that
+    something does. of_trace: whether that is about the trace as a whole, so that it comes first, and is
     looked for where the trace shows no steps.
 
     idle: why the GPU waits because of it, of `idle.CAUSES`. where: when it runs, if that is no time without a kernel.
@@ -371,7 +371,14 @@ COSTS = (
         finding="host_python",
         idle=("other",),
     ),
-    Cost(id="long_host_wait", on_gpu=wait_costs.long_host_wait, finding="host_python"),
+    Cost(
+        id="cpu_operators",
+        title="Move CPU work out of the step",
+        on_gpu=wait_costs.cpu_operators,
+        change=lambda a: Change(cpu=[(wait_costs.cpu_work(a), 0.0)]),
+        finding="host_python",
+        idle=("launch",),
+    ),
     Cost(id="device_queue_stall", on_gpu=wait_costs.device_queue_stall, finding="device_queue_stall"),
     Cost(
         id="fused_attention",

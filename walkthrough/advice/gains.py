@@ -187,8 +187,8 @@ class Gains:
         return self._changes[cost.id]
 
     def estimated(self, item: Advice) -> Advice:
-        """With the gain of a replay, and what of it is sure. One beyond the bound is that bound or, far beyond it, proves that
-        it is none.
+        """With the gain of a replay, and what of it is sure. One beyond the bound is that bound or, far beyond it,
+        proves that it is none.
 
         Less work on the CPU also lets it run ahead, and a bigger batch is more samples.
         """

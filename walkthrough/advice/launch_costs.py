@@ -6,6 +6,7 @@ from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, 
 from walkthrough.advice.input_costs import calls_of_copies, from_pageable
 from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
+from walkthrough.advice.wait_costs import cpu_work
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct, median
@@ -28,11 +29,16 @@ INFERENCE = "no backward pass and no optimizer ran: inference"
 _SLOWER_ANSWERS = Evidence(f"{INFERENCE}, in which each answer of a bigger batch takes longer")
 
 
+def waiting_for_launches(a: Analysis) -> float:
+    """The share of the steps' time in which a GPU waits for a launch, and the CPU does no longer work meanwhile."""
+    return max(0.0, a.idle_share("launch") - cpu_work(a).total / a.total_us)
+
+
 def bigger_batch(a: Analysis) -> Evidence:
     """Waits for launches, and SMs that are idle because kernels have too few blocks."""
     if a.workload.training is False:
         return _SLOWER_ANSWERS
-    kernels, share = a.trace.kernels, a.idle_share("launch")
+    kernels, share = a.trace.kernels, waiting_for_launches(a)
     inside = Cover(a.steps.start, a.steps.end).holds(kernels.start)
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
     empty = max(0.0, mean_of_known(_without_blocks(a, gpu.id) for gpu in a.gpus) or 0.0)
@@ -204,7 +210,7 @@ def _one_launch(a: Analysis, code: Cover, kernels: np.ndarray) -> Change:
 def compile_model(a: Analysis) -> Evidence:
     """Waits for launches, and chains of elementwise kernels, each of which reads and writes memory anew."""
     gone = fused_away(a)
-    fused_us, waits = a.us_per_step(gone), a.idle_share("launch")
+    fused_us, waits = a.us_per_step(gone), waiting_for_launches(a)
     title, do = "", "torch.compile fuses them, with the products before them where it can"
     if a.workload.compiled or a.workload.graphed > 0.5:
         waits = 0.0
@@ -271,7 +277,7 @@ def nothing_to_capture(a: Analysis) -> str:
 
 def cuda_graphs(a: Analysis) -> Evidence:
     """Waits for launches."""
-    share, count = a.idle_share("launch"), a.count_per_step(a.in_steps)
+    share, count = waiting_for_launches(a), a.count_per_step(a.in_steps)
     short = float((a.trace.kernels.duration[a.in_steps] < SHORT).mean()) if a.in_steps.any() else 0.0
     many = share >= WORTHWHILE and count >= MANY_KERNELS and short >= 0.5
     kernels = f"{counted(count, 'kernel', 'kernels')} {per_step(a)}, {short:.0%} of them shorter than {SHORT:.0f} us"
@@ -296,7 +302,7 @@ def model_code(a: Analysis) -> Cover:
     Without long pauses of Python: no compiler knows what the program does there.
     """
     phases, runtime, call = a.phases, a.trace.runtime, a.trace.kernels.call
-    elsewhere = phases.per_step | phases.loading | pauses(a.whole.between_operators)
+    elsewhere = phases.per_step | phases.loading | pauses(a.whole.between_operators) | cpu_work(a.whole)
     calls = distinct(call[call >= 0])
     calls = calls[~elsewhere.holds(runtime.start[calls])]
     last = np.searchsorted(runtime.start[calls], phases.model.end) - 1

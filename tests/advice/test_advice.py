@@ -91,7 +91,7 @@ WITHOUT_A_GAP = {"mixed_precision", "channels_last", "cudnn_benchmark", "data_pa
 
 def some(name, share, gain=None, estimate=None):
     """An `Advice` on that cost."""
-    return Advice(BY_ID[name].step, "t", "w", share, gain, estimate, id=name)
+    return Advice(BY_ID[name].step, "t", "w", share, gain, estimate, id=name, error=BY_ID[name].error)
 
 
 def some_bounded(name, share):
@@ -99,9 +99,9 @@ def some_bounded(name, share):
 
 
 def test_a_cost_without_a_bound_ranks_by_its_share():
-    unknown = some("compile", 0.3)
+    unknown = some("compile", 0.3)  # half of which is sure
     larger, smaller = some_bounded("uint8_images", 0.4), some_bounded("pinned_memory", 0.2)
-    assert ranked([some("mixed_precision", 0.0), smaller, unknown, larger]) == [larger, unknown, smaller]
+    assert ranked([some("mixed_precision", 0.0), smaller, unknown, larger]) == [larger, smaller, unknown]
 
 
 def test_where_the_gpu_waits_for_itself_bounds_over_the_cpus_work_are_no_advice(analysis):
@@ -128,14 +128,20 @@ def test_gains_as_good_as_equal_are_in_the_order_of_the_steps():
         return some(name, 0.3, None, gain)
 
     later, earlier, best = (
-        estimated("compile", 1.52),
+        estimated("no_hidden_syncs", 1.52),
         estimated("dataloader_workers", 1.49),
-        estimated("host_python", 1.7),
+        estimated("pinned_memory", 1.7),
     )
     assert ranked([later, earlier, best]) == [best, earlier, later]
-    assert ranked([estimated("compile", 1.6), earlier])[0].id == "compile"
+    assert ranked([estimated("no_hidden_syncs", 1.6), earlier])[0].id == "no_hidden_syncs"
     least, less = estimated("mixed_precision", 1.0), estimated("fused_optimizer", 1.03)
     assert ranked([least, less]) == [less, least]  # of gains that small the estimate alone decides
+
+
+def test_a_wait_that_the_trace_shows_comes_before_a_guess_about_kernels_that_do_not_exist():
+    waiting, guessed = some("dataloader_workers", 0.3, None, 1.3), some("compile", 0.3, None, 1.4)
+    assert ranked([guessed, waiting]) == [waiting, guessed]
+    assert ranked([some("compile", 0.6, None, 2.5), waiting])[0].id == "compile"  # half of it is more
 
 
 def test_a_bigger_batch_is_ranked_by_its_cost():
@@ -144,7 +150,7 @@ def test_a_bigger_batch_is_ranked_by_its_cost():
 
     other = some("cuda_graphs", 0.3, None, 1.3)
     assert ranked([bigger(0.02), other]) == [other, bigger(0.02)]
-    assert ranked([bigger(0.24), other]) == [other, bigger(0.24)]  # alike
+    assert ranked([bigger(0.16), other]) == [other, bigger(0.16)]  # alike
     assert ranked([bigger(0.4), other]) == [bigger(0.4), other]
 
 
@@ -186,7 +192,7 @@ def test_workers_on_a_cpu_compete_with_the_training_so_that_less_work_for_them_h
     for advice in (first, second):
         assert advice.share_of_step == pytest.approx(0.8)  # all but Python: waiting 0.5, the convolution 0.3
         assert advice.predicted_gain is None
-    assert "the gain unknown: resize batches" in advise(result).verdict
+    assert "try first: Resize batches, not images. The gain cannot be estimated here" in advise(result).verdict
 
 
 def test_workers_that_keep_up_leave_nothing_to_load_faster(analysis):
@@ -263,9 +269,11 @@ def test_what_is_compiled_or_fused_already_is_not_advised_again(analysis):
 def test_a_cpu_that_only_computes_is_called_compute_bound(analysis):
     result = analysis(cpu_step(("aten::conv2d", 0, 950)))
     assert advise(result).verdict.startswith(
-        "compute-bound: 95% of the step is operators on the CPU; left to try: do more work"
+        "compute-bound: 95% of the step is operators on the CPU, 100% of their time aten::conv2d; try first: Use a big"
     )
-    assert advise(analysis(cpu_step(*STEP))).verdict.endswith("the most to gain: compile normalisation and loss")
+    assert advise(analysis(cpu_step(*STEP))).verdict.endswith(
+        "biggest possible gain: Compile normalisation and loss, at most 1.47x"
+    )
 
 
 def recorded(builder, cores, workers):
@@ -278,18 +286,18 @@ def test_on_a_cpu_loading_in_processes_has_no_bound_and_names_the_cores(analysis
     advice = advise(analysis(loaded_images(5))).advice[0]
     assert (advice.step, advice.share_of_step) == ("04_multiprocess_loading", pytest.approx(0.5))
     assert advice.predicted_gain is None
-    assert "waits 500 us" in advice.why and "Measure it with walkthrough time" in advice.why
-    assert "may use" not in advice.why
-    assert "(this process may use 2 cores)" in advise(analysis(recorded(loaded_images(5), 2, 0))).advice[0].why
-    assert "(this process may use 1 core)" in advise(analysis(recorded(loaded_images(5), 1, 0))).advice[0].why
+    assert "waits 500 us" in advice.why and "measure with `walkthrough time`" in advice.do
+    assert "may use" not in advice.do
+    assert "(this process may use 2 cores)" in advise(analysis(recorded(loaded_images(5), 2, 0))).advice[0].do
+    assert "(this process may use 1 core)" in advise(analysis(recorded(loaded_images(5), 1, 0))).advice[0].do
 
 
 @pytest.mark.parametrize(("cores", "workers", "more"), [(8, 2, True), (3, 2, False), (2, 8, False), (8, 0, False)])
 def test_more_workers_on_a_cpu_are_advised_where_cores_are_left_and_have_no_bound(analysis, cores, workers, more):
     result = analysis(recorded(loaded_images(0, loader=WORKERS), cores, workers))
-    advice = [item for item in advise(result).advice if item.title == "load in more processes"]
+    advice = [item for item in advise(result).advice if item.title == "Use more DataLoader workers"]
     assert [item.predicted_gain for item in advice] == [None] * more
-    assert all("this process may use 8 cores" in item.why and "2 worker processes" in item.why for item in advice)
+    assert all("this process may use 8 cores" in item.do and "2 worker processes" in item.why for item in advice)
 
 
 CLOSURE = (  # the optimizer's call wraps all: Python until 400, the model until 700, the update until 900, and Python
@@ -309,12 +317,12 @@ def test_an_optimizer_that_wraps_a_closure_is_what_follows_its_backward_pass(ana
         ("aten::mm", 280), ("aten::addcdiv_", 200)
     ]  # fmt: skip
     assert advise(result).verdict.startswith(
-        "60% of the step is operators on the CPU; at best the most to gain: find the Python"
+        "60% of the step is operators on the CPU, 56% of their time aten::mm; biggest possible gain: Reduce Python"
     )
     python = advise(result).advice[0]
-    assert (python.title, python.share_of_step) == ("find the Python between operators", pytest.approx(0.4))
-    assert "mostly in long pauses, which may be your own loader or preprocessing" in python.why
-    assert "walkthrough trace --stacks" in python.why
+    assert (python.title, python.share_of_step) == ("Reduce Python overhead", pytest.approx(0.4))
+    assert python.why.endswith("no operator runs: Python, most likely")
+    assert "walkthrough trace --stacks" in python.do
     assert advised(result, "02_bigger_batch").share_of_step == pytest.approx(0.3)  # without the pause
 
 
@@ -339,17 +347,17 @@ def test_python_functions_between_a_cpus_operators_are_named(analysis):
     builder.add("python_function", "data.py(77): augment", 550, 400)
     builder.add("python_function", "threading.py(1): wait", 0, 1000, tid=9)  # of another thread
     advice = advise(analysis(builder)).advice[0]
-    assert advice.title == "find the Python between operators"
+    assert advice.title == "Reduce Python overhead"
     assert advice.predicted_gain == pytest.approx(2)
-    assert advice.why.endswith("innermost functions: data.py(77): augment 400 us; train.py(10): main 100 us")
+    assert advice.why.endswith("no operator runs: data.py(77): augment 400 us; train.py(10): main 100 us")
 
 
 def test_little_python_and_python_in_short_pauses_is_no_loader(analysis):
-    assert "find the Python between operators" not in [
+    assert "Reduce Python overhead" not in [
         advice.title for advice in advise(analysis(cpu_step(("aten::mm", 0, 950)))).advice
     ]
     short = analysis(cpu_step(*[("aten::mm", start, 50) for start in range(0, 1000, 100)]))
-    python = next(item for item in advise(short).advice if item.title == "find the Python between operators")
+    python = next(item for item in advise(short).advice if item.title == "Reduce Python overhead")
     assert python.share_of_step == pytest.approx(0.5)
     assert "loader" not in python.why
     assert advised(short, "02_bigger_batch").share_of_step == pytest.approx(0.5)
@@ -372,21 +380,21 @@ def test_collectives_of_gloo_are_exposed_where_no_operator_runs(analysis):
     assert (result.communication.count, result.communication.us) == (2, 550)
     assert (result.communication.hidden_us, result.communication.exposed_us) == (200, 350)
     advice = advise(result).advice[0]
-    assert (advice.title, advice.share_of_step) == ("overlap communication", pytest.approx(0.35))
+    assert (advice.title, advice.share_of_step) == ("Overlap communication", pytest.approx(0.35))
     assert "2 collectives per step, 275 us on average" in advice.why
-    assert all(word in advice.why for word in ("slowest rank", "no_sync", "bucket_cap_mb", "bigger batch", "bf16"))
+    assert all(word in advice.do for word in ("compare the ranks", "no_sync", "bucket_cap_mb", "bigger batch", "bf16"))
     assert advise(result).verdict.startswith(
-        "for 55% of the step a collective runs; at best the most to gain: overlap communication"
+        "for 55% of the step a collective runs; biggest possible gain: Overlap communication, at most 1.54x"
     )
     assert advised(result, "13_compile").share_of_step == pytest.approx(0.15)  # the update, and 850 to 900
-    assert "overlap communication" not in [item.title for item in advise(analysis(gloo_step())).costs]
+    assert "Overlap communication" not in [item.title for item in advise(analysis(gloo_step())).costs]
     assert analysis(gloo_step()).communication is None
 
 
 def test_a_barrier_that_operators_hide_is_no_advice(analysis):
     result = analysis(gloo_step(("gloo:barrier", 100, 300)))
     assert result.communication.exposed_us == 0
-    assert "overlap communication" not in [item.title for item in advise(result).advice]
+    assert "Overlap communication" not in [item.title for item in advise(result).advice]
 
 
 # On a GPU.
@@ -442,7 +450,8 @@ def test_cuda_graphs_remove_the_waits_for_launches_unless_there_are_graphs_alrea
     assert waits > 0
     assert advised(result, "15_cuda_graphs").share_of_step == pytest.approx(waits)
     assert advised(result, "13_compile").share_of_step == pytest.approx(waits)
-    builder.launch("k", 550, 10, 555, 10, call="cudaGraphLaunch")
+    for start in (550, 560, 570):  # most kernels are of graphs
+        builder.launch("k", start, 5, start + 5, 5, call="cudaGraphLaunch")
     operators(builder, ("Torch-Compiled Region: 0/0", 0, 900))
     result = analysis(builder)
     assert [advised(result, step).predicted_gain for step in ("13_compile", "15_cuda_graphs")] == [1, 1]
@@ -453,7 +462,7 @@ def test_workers_that_load_already_are_not_advised_again_but_more_of_them(analys
     builder.loading(0, 400, WORKERS)
     result = analysis(builder)
     assert advised(result, "04_multiprocess_loading").predicted_gain == 1
-    more = next(advice for advice in advise(result).advice if advice.title == "load in more processes")
+    more = next(advice for advice in advise(result).advice if advice.title == "Use more DataLoader workers")
     assert (more.step, more.predicted_gain) == (None, pytest.approx(1000 / 600))
 
 
@@ -463,13 +472,13 @@ def test_workers_on_all_cores_are_no_reason_for_more_of_them(analysis):
         builder.loading(0, 400, WORKERS)
         return {advice.title: advice for advice in advise(analysis(builder)).advice}
 
-    assert "load in more processes" in titles(8, 4)
+    assert "Use more DataLoader workers" in titles(8, 4)
     few = titles(2, 4)
-    assert "load in more processes" not in few
-    less = few["do less for each batch"]
+    assert "Use more DataLoader workers" not in few
+    less = few["Do less work per batch"]
     assert less.share_of_step == pytest.approx(0.4)
     assert (less.predicted_gain, less.estimated_gain) == (None, None)
-    assert "4 worker processes load, and this process may use 2 cores" in less.why
+    assert "4 worker processes load on 2 cores" in less.why
 
 
 def test_what_no_trace_shows_has_no_bound(analysis):
@@ -495,7 +504,7 @@ def test_advice_names_the_units_as_their_maker_does(analysis):
 
     assert "Tensor Cores" in of({"id": 0, "name": "NVIDIA A100", "computeMajor": 8})
     on_amd = of({"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9})
-    assert "on Matrix cores" in on_amd and "Tensor Cores" not in on_amd
+    assert "Use Matrix cores" in on_amd and "Tensor Cores" not in on_amd
 
 
 @pytest.mark.parametrize(

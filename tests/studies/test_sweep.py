@@ -476,7 +476,7 @@ def test_the_heat_map_has_a_panel_for_each_pinning_on_one_scale():
     assert "1.5 cores" in pageable.text[1][2]
     assert "100 MB per worker" in pageable.text[1][2]
     assert "per worker" not in pageable.text[1][0]
-    assert [annotation.text for annotation in drawn.layout.annotations] == ["pageable memory", "pinned memory"]
+    assert [annotation.text for annotation in drawn.layout.annotations] == ["pageable memory", "Pin memory"]
 
 
 def test_a_cell_that_failed_is_a_gap_with_its_reason():

@@ -269,7 +269,7 @@ def test_a_table_is_sorted_and_filtered_by_keyboard(tab):
 
 def test_a_row_and_a_piece_of_advice_lead_to_the_timeline(tab):
     page = tab("step", run="gpu")
-    page.locator("li", has_text="load in processes").locator("button", has_text="longest gap: 330.0 µs").click()
+    page.locator("li", has_text="Use DataLoader workers").locator("button", has_text="longest gap: 330.0 µs").click()
     page.wait_for_selector("canvas")
     name, options = address(page)
     assert (name, options["run"], options["at"]) == ("timeline", "gpu", "idle 0@0")

@@ -588,7 +588,7 @@ def test_pinned_copies_that_block_the_gpu_are_to_start_earlier(analysis):
     builder.copy(0, 5, 5, 195, 1000, name="Memcpy HtoD (Pinned -> Device)")
     builder.launch("k", 100, 10, 200, 800)
     early = advised(analysis(builder), "06_prefetch_stream")
-    assert early.title == "copy the next batch early"
+    assert early.title == "Prefetch on a side stream"
     assert early.share_of_step == pytest.approx(0.2, abs=0.01)
 
 
@@ -734,7 +734,7 @@ def test_the_wait_after_a_synchronisation_counts_for_it(analysis):
         builder.op("aten::add", begin, 400)
         builder.launch("k", begin + 385, 10, begin + 400, 500)
         builder.add("runtime", "cudaStreamSynchronize", begin + 450, 450, correlation=-2)
-    advice = next(advice for advice in advise(analysis(builder)).costs if advice.title == "do not synchronise")
+    advice = next(advice for advice in advise(analysis(builder)).costs if advice.title == "Remove synchronisations")
     assert advice.share_of_step == pytest.approx((500 + 100) / 2000)  # to the next kernel, and to the end
 
 

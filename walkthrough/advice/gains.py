@@ -29,7 +29,8 @@ ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
 MOST_COMBINED = 3
 CANDIDATES = 2  # to combine with what was combined already, those of the largest costs
 ADDED = 1.05  # times faster with than without: less says nothing new
-NOTICEABLE = 1.02  # times faster: less than that is not worth a change
+NOTICEABLE = 1 + MAX_ERROR  # times faster: less than that may be nothing
+POSSIBLE = 1.1  # times faster: the bound of what gains nothing alone, but may after other changes
 OTHER = 1.1  # times faster with both of two against launches than with one: less is the same gain twice
 FAR = 1.2  # times faster: an estimate so far from its bound, or from the time it names, deserves a reason
 
@@ -109,6 +110,7 @@ def costs_of(a: Analysis, shown: Mapping[str, Evidence]) -> list[Advice]:
             shown[cost.id].gain,
             id=cost.id,
             do=shown[cost.id].do,
+            error=cost.error_for(a),
         )
         for cost in COSTS
         if cost.title and cost.id in shown
@@ -152,7 +154,8 @@ def ranked(costs: Iterable[Advice]) -> list[Advice]:
 
 def _remaining(item: Advice) -> float:
     """The share of the step that is left; see `ranked` on a bigger batch."""
-    return max(item.remaining, 1 - item.share_of_step) if item.cost.changes_training else item.remaining
+    by_share = 1 - item.share_of_step * (1 - item.error)
+    return max(item.remaining, by_share) if item.cost.changes_training else item.remaining
 
 
 def despite_a_stall(advice: Iterable[Advice]) -> list[Advice]:
@@ -184,8 +187,8 @@ class Gains:
         return self._changes[cost.id]
 
     def estimated(self, item: Advice) -> Advice:
-        """With the gain of a replay, and its range. One beyond the bound is that bound or, far beyond it, proves that
-        it is none.
+        """With the gain of a replay, and what of it is sure. One beyond the bound is that bound or, far beyond it,
+        proves that it is none.
 
         Less work on the CPU also lets it run ahead, and a bigger batch is more samples.
         """
@@ -196,18 +199,14 @@ class Gains:
             return item
         if bound is not None and gain > bound:
             gain, bound = (bound, bound) if gain <= bound * (1 + MAX_ERROR) else (gain, None)
-        saved, error = 1 - 1 / gain, item.cost.error
-        low, high = (1 / max(1 - saved * (1 + sign * error), 1e-9) for sign in (-1, 1))
-        most = self.replay.most(self.change(item.cost)) if bound is None else bound
-        return replace(
-            item, estimated_gain=gain, predicted_gain=bound, low_gain=low, high_gain=max(gain, min(high, most))
-        )
+        low = 1 / (1 - (1 - 1 / gain) * (1 - item.error))
+        return replace(item, estimated_gain=gain, predicted_gain=bound, low_gain=low)
 
     def worth_following(self, advice: Sequence[Advice]) -> tuple[list[Advice], list[Combination]]:
         """The ranked advice without what adds nothing to the rest, and the first pieces of it together.
 
-        Nothing add those that gain nothing, alone or together with others, and the second one of those against launches
-        where both together gain little more than the first, which then names it.
+        Nothing add those that gain nothing, alone or together with others, nor could, and the second one of those
+        against launches where both together gain little more than the first, which then names it.
         """
         same = [item for item in advice if item.cost.joins_launches and item.estimated_gain is not None]
         instead = ""
@@ -270,9 +269,9 @@ class Gains:
 
 
 def _is_noticeable(advice: Advice) -> bool:
-    """Whether its gain is one, or is unknown."""
+    """Whether its gain is one, or is unknown, or could be one after other changes."""
     gain = advice.estimated_gain or advice.predicted_gain
-    return gain is None or gain >= NOTICEABLE
+    return gain is None or gain >= NOTICEABLE or (advice.predicted_gain or 0.0) >= POSSIBLE
 
 
 def _instead(first: Advice, second: Advice) -> str:

@@ -249,7 +249,7 @@ def _copied_batches(a: Analysis) -> _Batches:
         what = counted(inside.sum() / a.step_count, "copy", "copies")
     share = blocked_share(a, "h2d")
     crossing = f"{what} {per_step(a)} to the GPU, which computes nothing for {step_time(a, share)} meanwhile"
-    pageable = weight[inside & _from_pageable(a)].sum() > weight[inside].sum() / 2
+    pageable = weight[inside & from_pageable(a)].sum() > weight[inside].sum() / 2
     return _Batches(what, crossing, share, batch, bool(pageable))
 
 
@@ -269,7 +269,7 @@ def blocked_share(a: Analysis, name: str) -> float:
     return (mean_of_known(blocked_us) or 0.0) / a.total_us
 
 
-def _from_pageable(a: Analysis) -> np.ndarray:
+def from_pageable(a: Analysis) -> np.ndarray:
     """A mask over the copies: from pageable memory, or to it."""
     return a.trace.named(a.trace.copies, lambda name: "Pageable" in name)
 
@@ -321,7 +321,7 @@ def pinned_already(a: Analysis) -> str:
 
 def pinned_memory(a: Analysis) -> Evidence:
     """Batches that are copied from pageable memory: the CPU waits for each copy."""
-    batches, mask = _copied_batches(a), direction(a.trace, "h2d") & _from_pageable(a)
+    batches, mask = _copied_batches(a), direction(a.trace, "h2d") & from_pageable(a)
     stands_out = batches.share >= WORTHWHILE
     return bounded(
         f"{batches.crossing}, from pageable memory",
@@ -364,7 +364,7 @@ def quarter_of_the_bytes(a: Analysis) -> Change:
 
 def pinned(a: Analysis) -> Change:
     """The copy takes as long, but nobody waits for it but the kernels."""
-    return Change(returns=calls_of_copies(a, direction(a.trace, "h2d") & _from_pageable(a)))
+    return Change(returns=calls_of_copies(a, direction(a.trace, "h2d") & from_pageable(a)))
 
 
 def without_copies(a: Analysis, name: str) -> Change:

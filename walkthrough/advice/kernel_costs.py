@@ -81,14 +81,14 @@ def mixed_precision(a: Analysis) -> Evidence:
         )
     )
     tf32, others = matrix - full, all_work - matrix
-    kinds = [(full, "of matrix work in float32"), (tf32, "in TF32"), (others, "of other kernels in float32")]
-    why = ", ".join(f"{step_time(a, share)} {what}" for share, what in kinds if share >= WORTHWHILE)
+    kinds = [(full, "matrix work in float32"), (tf32, "matrix work in TF32"), (others, "other kernels in float32")]
+    slow = " and ".join(f"{step_time(a, share)} of {what}" for share, what in kinds if share >= WORTHWHILE)
     mix = _precisions(a)
     return Evidence(
-        f"{why or step_time(a, full) + ' of matrix work in float32'} {of_step(a)}",
+        f"{slow} {per_step(a)}" if slow else "hardly a kernel computes in float32",
         min(full + tf32 / 2, 1.0),
         bounded("", full + (tf32 + others) / 2).gain,
-        do="train under torch.autocast"
+        do="run the model under torch.autocast"
         + (", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)" if has_tf32(a.trace) and full else ""),
         what="matrix products in several precisions" if mix else "",
         detail=mix,

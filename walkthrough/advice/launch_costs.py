@@ -3,8 +3,10 @@
 import numpy as np
 
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
+from walkthrough.advice.input_costs import calls_of_copies, from_pageable
 from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
+from walkthrough.advice.wait_costs import cpu_work
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct, median
@@ -19,17 +21,24 @@ from walkthrough.trace.operators import pauses
 MANY_KERNELS = 50  # of a step, or of an optimizer's: a fused one has a few
 # An optimizer that costs more than its kernels show: so many of all kernels, and so much of the step on the CPU.
 MANY, COSTLY = 0.2, 0.05
+LITTLE = 0.002  # of the step: not worth a word
+SYNCHRONISES = 2  # times in a step's forward and backward pass: no graph holds a call that waits for the GPU
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 CALLS_PER_LAUNCH = 3  # a compiled launch takes as long on the CPU as that many bare calls of the driver
 INFERENCE = "no backward pass and no optimizer ran: inference"
 _SLOWER_ANSWERS = Evidence(f"{INFERENCE}, in which each answer of a bigger batch takes longer")
 
 
+def waiting_for_launches(a: Analysis) -> float:
+    """The share of the steps' time in which a GPU waits for a launch, and the CPU does no longer work meanwhile."""
+    return max(0.0, a.idle_share("launch") - cpu_work(a).total / a.total_us)
+
+
 def bigger_batch(a: Analysis) -> Evidence:
     """Waits for launches, and SMs that are idle because kernels have too few blocks."""
     if a.workload.training is False:
         return _SLOWER_ANSWERS
-    kernels, share = a.trace.kernels, a.idle_share("launch")
+    kernels, share = a.trace.kernels, waiting_for_launches(a)
     inside = Cover(a.steps.start, a.steps.end).holds(kernels.start)
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
     empty = max(0.0, mean_of_known(_without_blocks(a, gpu.id) for gpu in a.gpus) or 0.0)
@@ -101,8 +110,11 @@ def fused_already(a: Analysis) -> str:
 
 @once
 def optimizer_kernels(a: Analysis) -> np.ndarray:
-    """A mask: kernels launched inside `Optimizer.step` that a fused one joins, so neither products nor collectives."""
-    return a.launched_in(a.phases.optimizer) & ~a.of_kind(MATRIX, COLLECTIVE)
+    """A mask: kernels launched inside `Optimizer.step` that a fused one joins.
+
+    Neither matrix products (as in Muon) nor collectives, nor what is compiled already.
+    """
+    return a.launched_in(a.phases.optimizer) & ~a.of_kind(MATRIX, COLLECTIVE) & ~a.named("^triton_")
 
 
 def fused_optimizer(a: Analysis) -> Evidence:
@@ -113,7 +125,7 @@ def fused_optimizer(a: Analysis) -> Evidence:
     cpu_share = float(optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / a.total_us
     of_all = count / max(a.count_per_step(np.ones(len(kernels), bool)), 1e-9)
     costly = of_all >= MANY and cpu_share >= COSTLY
-    waits = f", and the GPU waits {step_time(a, waiting)} meanwhile" if waiting >= WORTHWHILE / 10 else ""
+    waits = f", and the GPU waits {step_time(a, waiting)} meanwhile" if waiting >= LITTLE else ""
     why = f"Optimizer.step launches {counted(count, 'kernel', 'kernels')} {per_step(a)}, {step_time(a, working)}{waits}"
     return bounded(
         why,
@@ -147,16 +159,15 @@ def compile_loss(a: Analysis) -> Evidence:
     """Operators that convert and normalise a batch, or compute the loss."""
     code = a.phases.preparing | a.phases.loss
     working, waiting = _caused_by(a, code, _loss_kernels(a))
-    why = (
-        f"preparing the batch and the loss: {step_time(a, working)} of kernels, and the GPU waits "
-        f"{step_time(a, waiting)} meanwhile"
-    )
+    parts = [(working, "{} of kernels"), (waiting, "the GPU waits {} meanwhile")]
+    listed = " and ".join(text.format(step_time(a, share)) for share, text in parts if share >= LITTLE)
+    why = f"preparing the batch and the loss: {listed or 'hardly any time'}"
     return bounded(why, working + waiting, do="compile them with the model, in one function")
 
 
 def _loss_kernels(a: Analysis) -> np.ndarray:
     """A mask: kernels that operators which prepare a batch or compute the loss launched."""
-    return a.launched_in(a.phases.preparing | a.phases.loss) & ~a.of_kind(COLLECTIVE)
+    return a.launched_in(a.phases.preparing | a.phases.loss) & ~a.of_kind(COLLECTIVE) & ~a.named("^triton_")
 
 
 def compile_loss_on_cpu(a: Analysis) -> Evidence:
@@ -185,7 +196,7 @@ def _caused_by(a: Analysis, code: Cover, launched: np.ndarray) -> tuple[float, f
         working_us.append(float(cover.within(a.steps.start, a.steps.end).sum()))
         avoidable = sum(gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
         waiting_us.append(float(np.minimum(alone.within(gpu.start, gpu.end), avoidable).sum()))
-    return (mean_of_known(working_us) or 0.0) / a.total_us, (mean_of_known(waiting_us) or 0.0) / a.total_us
+    return tuple(max(mean_of_known(us) or 0.0, 0.0) / a.total_us for us in (working_us, waiting_us))
 
 
 def _one_launch(a: Analysis, code: Cover, kernels: np.ndarray) -> Change:
@@ -199,7 +210,7 @@ def _one_launch(a: Analysis, code: Cover, kernels: np.ndarray) -> Change:
 def compile_model(a: Analysis) -> Evidence:
     """Waits for launches, and chains of elementwise kernels, each of which reads and writes memory anew."""
     gone = fused_away(a)
-    fused_us, waits = a.us_per_step(gone), a.idle_share("launch")
+    fused_us, waits = a.us_per_step(gone), waiting_for_launches(a)
     title, do = "", "torch.compile fuses them, with the products before them where it can"
     if a.workload.compiled or a.workload.graphed > 0.5:
         waits = 0.0
@@ -252,14 +263,21 @@ def compile_model_on_cpu(a: Analysis) -> Evidence:
     return bounded(why, share, detail=detail, do="compiled code does that in fewer passes over memory")
 
 
-def graphs_already(a: Analysis) -> str:
-    """That CUDA graphs launch most kernels, in words; else ""."""
-    return "CUDA graphs launch most kernels already" if a.workload.graphed > 0.5 else ""
+def nothing_to_capture(a: Analysis) -> str:
+    """Why CUDA graphs would change nothing, or could not be captured, in words; else ""."""
+    if a.workload.graphed > 0.5:
+        return "CUDA graphs launch most kernels already"
+    runtime, pageable = a.trace.runtime, from_pageable(a)
+    waits = (a.trace.calls.waits | calls_of_copies(a, pageable)) & model_code(a).holds(runtime.start)
+    count = (waits & Cover(a.steps.cpu_start, a.steps.cpu_end).holds(runtime.start)).sum() / a.step_count
+    if count <= SYNCHRONISES:
+        return ""
+    return f"the model waits for the GPU {count:.0f}x {per_step(a)}, which no graph can hold: remove these waits first"
 
 
 def cuda_graphs(a: Analysis) -> Evidence:
     """Waits for launches."""
-    share, count = a.idle_share("launch"), a.count_per_step(a.in_steps)
+    share, count = waiting_for_launches(a), a.count_per_step(a.in_steps)
     short = float((a.trace.kernels.duration[a.in_steps] < SHORT).mean()) if a.in_steps.any() else 0.0
     many = share >= WORTHWHILE and count >= MANY_KERNELS and short >= 0.5
     kernels = f"{counted(count, 'kernel', 'kernels')} {per_step(a)}, {short:.0%} of them shorter than {SHORT:.0f} us"
@@ -279,9 +297,12 @@ def without_launches(a: Analysis) -> Change:
 
 @once
 def model_code(a: Analysis) -> Cover:
-    """The forward and the backward pass on the CPU, to the last kernel that a step launches: what is compiled."""
+    """The forward and the backward pass on the CPU, to the last kernel that a step launches: what is compiled.
+
+    Without long pauses of Python: no compiler knows what the program does there.
+    """
     phases, runtime, call = a.phases, a.trace.runtime, a.trace.kernels.call
-    elsewhere = phases.per_step | phases.loading
+    elsewhere = phases.per_step | phases.loading | pauses(a.whole.between_operators) | cpu_work(a.whole)
     calls = distinct(call[call >= 0])
     calls = calls[~elsewhere.holds(runtime.start[calls])]
     last = np.searchsorted(runtime.start[calls], phases.model.end) - 1

@@ -36,8 +36,8 @@ class Change(Struct, frozen=True):
 
     cpu: (when, factor) for the CPU's time outside of waits and set-up; where several apply, the smallest factor.
     kernels, copies: a factor of each duration, float64 over `Trace.kernels` and `Trace.copies`. returns: a mask over
-    `Trace.runtime`: calls that no longer wait for the GPU. at_least: µs of each step, float64, that something takes which goes on beside
-    the rest. samples: how many times as many a step then trains on.
+    `Trace.runtime`: calls that no longer wait for the GPU. at_least: µs of each step, float64, that something takes
+    which goes on beside the rest. samples: how many times as many a step then trains on.
     """
 
     cpu: Sequence[tuple[Cover, float]] = ()
@@ -97,11 +97,6 @@ class Replay:
         new = max(float(self.step_us(change)[self.typical].sum()), self._working_us(change))
         gain = change.samples * float(self.same_us[self.typical].sum()) / new if new > 0 else 0.0
         return max(gain, 1.0) if gain * (1 + MAX_ERROR) >= 1 else None
-
-    def most(self, change: Change) -> float:
-        """How many times faster the typical steps can be at most: as long as their kernels and copies that stay."""
-        working_us = self._working_us(change)
-        return change.samples * float(self.same_us[self.typical].sum()) / working_us if working_us > 0 else np.inf
 
     def _working_us(self, change: Change) -> float:
         """For how long the device works in the typical steps with `change`: no step can be shorter.

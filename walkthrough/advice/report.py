@@ -230,7 +230,7 @@ def _advice(a: Analysis, item: Advice) -> dict[str, Any]:
 
 
 def _gains(item: Advice) -> dict[str, Any]:
-    keys = ("predicted_gain", "estimated_gain", "low_gain", "high_gain")
+    keys = ("predicted_gain", "estimated_gain", "low_gain")
     return {"gain": verdict.gain_text(item)} | {key: getattr(item, key) for key in keys}
 
 

@@ -22,6 +22,7 @@ COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, 
 BUSY = 0.05  # of the step: a GPU that is idle for less is busy
 MOST_CAUSES, MENTIONED_CAUSE = 3, 0.1  # of why a GPU is idle: so many, of so much of that time
 NARROW = 1.05  # times: an estimate so near to its lower end is said as one number
+LEAST = 1.02  # times faster: a smaller gain is not said
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 MOST_LOADERS = 3  # that are named
 ROLES = {
@@ -65,12 +66,13 @@ def gain_text(advice: Advice) -> str:
     bound, estimate = advice.predicted_gain, advice.estimated_gain
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"
-    if estimate is None:
-        return f"at most {bound:.2f}x" if bound else ""
-    low, high = advice.low_gain or estimate, advice.high_gain or estimate
-    if estimate / low < NARROW or f"{low:.1f}" == f"{high:.1f}":
+    if estimate is None or estimate < LEAST:  # alone it gains nothing
+        return f"at most {bound:.2f}x" if bound else "" if estimate is None else "after the others"
+    low = advice.low_gain or estimate
+    if estimate / low < NARROW:
         return f"about {estimate:.2f}x"
-    return f"{low:.1f}x to {high:.1f}x"
+    decimals = 2 if f"{low:.1f}" == f"{estimate:.1f}" else 1
+    return f"{low:.{decimals}f}x to {estimate:.{decimals}f}x"
 
 
 def verdict(a: Analysis, advice: Sequence[Advice]) -> str:

@@ -4,16 +4,16 @@ Waits for input and for launches have files of their own.
 """
 
 import re
-from collections import Counter
 
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
 from walkthrough.advice.input_costs import blocked_share, calls_of_copies, copies_text, without_copies
 from walkthrough.advice.replay import Change
+from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import MAX_DEPTH, Nesting, Spans, distinct, places
+from walkthrough.trace.columns import distinct
 from walkthrough.trace.communication import Communication, exposed_on_cpu
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from walkthrough.trace.intervals import Cover
@@ -23,11 +23,11 @@ from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import innermost_functions, pauses, stepping_thread
 from walkthrough.trace.outliers import Outlier, is_outlier
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
-from walkthrough.trace.steps import is_mark, is_step
+from walkthrough.trace.steps import is_loading, is_mark
 
 MUCH_PYTHON = 0.1  # of the step: calling operators takes less in most programs
 TOP_FUNCTIONS = 3
-LONG = 0.05  # of a step: shorter times without a kernel are many, and none of them stands out
+LONG = 0.05  # of a step: what takes less does not stand out
 PAUSE = 10.0  # µs: shorter times between two kernels are usual
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
@@ -137,85 +137,59 @@ def without_python(a: Analysis) -> Change:
     return Change(cpu=[(busy.gaps(steps.cpu_start, steps.cpu_end), 0.0)])
 
 
-def long_host_wait(a: Analysis) -> Evidence | None:
-    """Without stacks: the outermost operators during the longest time without a kernel of each step, if it is `LONG`.
+@once
+def cpu_work(a: Analysis) -> Cover:
+    """When a GPU idles while the threads that launch run operators, and call nothing for `PAUSE` or longer.
 
-    On the thread that launches the kernel which ends that time, and only where they fill most of it.
+    To call operators and to launch kernels takes less from one call to the next: so this is work on the CPU, which no
+    compiler and no graph makes shorter. Not before the first kernel of a trace without steps.
     """
-    trace, steps = a.trace, a.steps
-    if not a.idle or len(trace.python):
-        return None
-    gpu = a.idle[0]
-    gaps, begins, ends = _longest_gaps(a)
-    length = float((ends - begins).sum())
-    cause = CAUSES[int(gpu.by_gap[:, gaps].sum(axis=1).argmax())] if len(gaps) else ""
-    if cause not in ("launch", "other") or length < LONG * steps.duration.sum():
-        return None
+    trace, runtime = a.trace, a.trace.runtime
+    launching = distinct(runtime.thread[trace.device_work.call[trace.device_work.call >= 0]])
     operators = trace.operators
-    wrapper = trace.named(operators, lambda name: is_mark(name) or _WRAPPER.match(name))
-    outermost = ~wrapper & ((trace.nesting.parent < 0) | np.append(wrapper, False)[trace.nesting.parent])
-    kernels = trace.kernels.where(trace.kernels.device == gpu.device)
-    call = np.append(kernels.call, -1)[np.searchsorted(kernels.start, gpu.end[gaps])]
-    known = call >= 0
-    threads = trace.runtime.thread[call[known]]
-    begin, end, times = begins[known], ends[known], np.zeros(len(trace.names))
-    by_thread = places(np.where(outermost, operators.thread, -1))
-    for thread, here in places(threads).items():
-        running = operators.where(by_thread.get(thread, np.empty(0, np.int64)))
-        waiting = Cover(begin[here], end[here]).within(running.start, running.end)
-        times += np.bincount(running.name, waiting, len(times))
-    around = _around(trace.annotations.where(~trace.named(trace.annotations, is_step)), threads, begin, end)
-    inside = Counter(trace.names[number] for number in around.tolist())
-    if times.sum() < length / 2:
+    running = ~trace.named(operators, lambda name: is_mark(name) or is_loading(name))
+    running = operators.cover(running & np.isin(operators.thread, launching))
+    idle = Cover()
+    for gpu in a.idle[:1]:
+        idle = (runtime.cover() | gpu.pending | trace.copies.cover()).gaps(gpu.start, gpu.end)
+    if not a.steps.marked:
+        idle = idle & Cover(trace.device_work.start[:1], a.steps.end[-1:])
+    return pauses(idle) & running
+
+
+def cpu_operators(a: Analysis) -> Evidence | None:
+    """Operators that work on the CPU while the GPU waits."""
+    work = cpu_work(a)
+    share = work.total / a.total_us
+    if share < WORTHWHILE:
         return None
-    order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS]
+    trace, operators = a.trace, a.trace.operators
+    wrapper = trace.named(operators, lambda name: is_mark(name) or is_loading(name) or _WRAPPER.match(name))
+    outermost = np.flatnonzero(
+        ~wrapper & ((trace.nesting.parent < 0) | np.append(wrapper, False)[trace.nesting.parent])
+    )
+    us = work.within(operators.start[outermost], operators.end[outermost])
+    times = np.bincount(operators.name[outermost], us, len(trace.names))
+    order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS].tolist()
     named = [
-        f"{trace.names[n]} {rounded_time(float(times[n]) / a.step_count)}" for n in order if times[n] >= LONG * length
+        f"{printable(trace.names[n], 60)} {rounded_time(float(times[n]) / a.step_count)}"
+        for n in order
+        if times[n] >= LONG * work.total
     ]
-    where = f", inside {inside.most_common(1)[0][0]}" if inside else ""
-    do = "see whether each step needs these operators, or whether they can run before, or in another thread"
-    if "aten::unflatten_dense_tensors" in trace.names[order[0]] and "DistributedDataParallel" in where:
+    do = "run it on the GPU (device=), before the loop, or in a DataLoader's worker processes"
+    if named and "aten::unflatten_dense_tensors" in named[0]:
         do = (
             "DDP broadcasts its buffers (means and variances of batch normalisation) before each forward pass: "
             "broadcast_buffers=False where the ranks need not agree on them"
         )
-    us = length / a.step_count
     return bounded(
-        f"the longest time without a kernel is {rounded_time(us)} {of_step(a)}; meanwhile the thread that launches the "
-        f"next one runs{where}: {'; '.join(named)}",
-        a.share_of_steps(us),
+        f"the GPU waits {step_time(a, share)} {of_step(a)} for the CPU, which launches nothing and runs "
+        f"{'; '.join(named) or 'what no operator names'}",
+        share,
         do=do,
-        what="a long wait for the CPU in each step",
-        when=Cover(begins, ends),
+        what="operators on the CPU while the GPU is idle" if share >= LONG else "",
+        when=work,
     )
-
-
-def _around(ranges: Spans, thread: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The names of the innermost ranges that hold nine tenths of each interval on its thread, where there is one."""
-    nesting = Nesting(ranges)
-    at = nesting.innermost(thread, (start + end) / 2)
-    for _ in range(MAX_DEPTH):
-        known = np.flatnonzero(at >= 0)
-        held = np.minimum(ranges.end[at[known]], end[known]) - np.maximum(ranges.start[at[known]], start[known])
-        short = known[held < 0.9 * (end - start)[known]]
-        at[short] = nesting.parent[at[short]]
-        if not len(short):
-            break
-    return ranges.name[at[at >= 0]]
-
-
-def _longest_gaps(a: Analysis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each step the index of its longest stretch without a kernel, and where that begins and ends inside it, µs."""
-    gpu, steps = a.idle[0], a.steps
-    first, last = np.searchsorted(gpu.end, steps.start, "right"), np.searchsorted(gpu.start, steps.end)
-    rows = []
-    for low, high, start, end in zip(first, last, steps.start, steps.end, strict=True):
-        begins, ends = np.maximum(gpu.start[low:high], start), np.minimum(gpu.end[low:high], end)
-        if high > low:
-            longest = int((ends - begins).argmax())
-            rows.append((low + longest, begins[longest], ends[longest]))
-    gaps, begins, ends = np.array(rows).reshape(-1, 3).T
-    return gaps.astype(np.int64), begins, ends
 
 
 def ways_to_communicate_less(communication: Communication | None, training: bool | None) -> str:

@@ -42,12 +42,12 @@ def bigger_batch(a: Analysis) -> Evidence:
     inside = Cover(a.steps.start, a.steps.end).holds(kernels.start)
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
     empty = max(0.0, mean_of_known(_without_blocks(a, gpu.id) for gpu in a.gpus) or 0.0)
-    why = f"{counted(inside.sum() / a.step_count, 'kernel', 'kernels')} {per_step(a)}, {mean_us:.0f} us on average; "
+    why = f"{counted(inside.sum() / a.step_count, 'kernel', 'kernels')} {per_step(a)}, {mean_us:.0f} us on average"
     lost = [f"the GPU waits {step_time(a, share)} for launches"] if share >= WORTHWHILE else []
     if empty >= WORTHWHILE:
         lost.append(f"{step_time(a, empty)} are lost on SMs without blocks")
     return bounded(
-        why + " and ".join(lost or ["little is lost"]),
+        f"{why}{'; ' * bool(lost)}{' and '.join(lost)}",
         share + empty,
         do="a bigger batch gives each launch more work; it changes the training, so check the learning rate",
     )

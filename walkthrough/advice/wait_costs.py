@@ -20,15 +20,17 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
-from walkthrough.trace.operators import innermost_functions, pauses, stepping_thread
+from walkthrough.trace.operators import COMPILED, innermost_functions, pauses, stepping_thread
 from walkthrough.trace.outliers import Outlier, is_outlier
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import is_loading, is_mark
 
 MUCH_PYTHON = 0.1  # of the step: calling operators takes less in most programs
 TOP_FUNCTIONS = 3
+LONG_WORK = 1_000.0  # µs between two calls of the runtime: to call operators takes a tenth of that
 LONG = 0.05  # of a step: what takes less does not stand out
 PAUSE = 10.0  # µs: shorter times between two kernels are usual
+MUCH_WAITING = 0.1  # of the step: collectives alone for longer are a wait for another rank, in part
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
 DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
@@ -139,7 +141,7 @@ def without_python(a: Analysis) -> Change:
 
 @once
 def cpu_work(a: Analysis) -> Cover:
-    """When a GPU idles while the threads that launch run operators, and call nothing for `PAUSE` or longer.
+    """When a GPU idles while the threads that launch run operators, and call nothing for `LONG_WORK` or longer.
 
     To call operators and to launch kernels takes less from one call to the next: so this is work on the CPU, which no
     compiler and no graph makes shorter. Not before the first kernel of a trace without steps.
@@ -154,7 +156,8 @@ def cpu_work(a: Analysis) -> Cover:
         idle = (runtime.cover() | gpu.pending | trace.copies.cover()).gaps(gpu.start, gpu.end)
     if not a.steps.marked:
         idle = idle & Cover(trace.device_work.start[:1], a.steps.end[-1:])
-    return pauses(idle) & running
+    long = idle.end - idle.start >= LONG_WORK
+    return Cover(idle.start[long], idle.end[long]) & running
 
 
 def cpu_operators(a: Analysis) -> Evidence | None:
@@ -177,7 +180,12 @@ def cpu_operators(a: Analysis) -> Evidence | None:
         if times[n] >= LONG * work.total
     ]
     do = "run it on the GPU (device=), before the loop, or in a DataLoader's worker processes"
-    if named and "aten::unflatten_dense_tensors" in named[0]:
+    if named and re.match(f"{COMPILED.pattern}|autograd::", named[0]):
+        do = (
+            "record with stacks to see its Python functions: `walkthrough trace --stacks`; a CUDA graph leaves them out"
+        )
+    is_ddp = trace.has_name(lambda name: "DistributedDataParallel" in name, operators, trace.annotations)
+    if is_ddp and named and "aten::unflatten_dense_tensors" in named[0]:
         do = (
             "DDP broadcasts its buffers (means and variances of batch normalisation) before each forward pass: "
             "broadcast_buffers=False where the ranks need not agree on them"
@@ -223,11 +231,24 @@ def exposed_communication(a: Analysis) -> Evidence | None:
     return bounded(
         f"{step_time(a, share)} {of_step(a)} only collectives run ({number})",
         share,
-        do=f"compare the ranks first, since waiting for the slowest is part of it; then {ways}",
+        do=ways,
         what="collectives that nothing hides" if len(a.trace.kernels) and share >= WORTHWHILE else "",
         detail=f"{number}, {rounded_time(collectives.us / a.step_count)} in all, {step_time(a, share)} of it with "
         "nothing beside them",
         when=while_only_communicating(a),
+    )
+
+
+def slowest_rank(a: Analysis) -> Evidence | None:
+    """Collectives with nothing beside them, for so long that this rank most likely waits for another in them."""
+    share = a.communication.exposed_us / a.total_us if a.communication else 0.0
+    if a.communication is None or share < MUCH_WAITING:
+        return None
+    return Evidence(
+        f"only collectives run for {step_time(a, share)} {of_step(a)}, the longest for "
+        f"{rounded_time(a.communication.longest_us)}: waiting for another rank is part of it",
+        share,
+        do="put a trace of each rank in one folder, and `explain` that folder",
     )
 
 

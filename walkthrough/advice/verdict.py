@@ -62,7 +62,7 @@ WHILE_IDLE = {  # the same, after a share of the time
 
 
 def gain_text(advice: Advice) -> str:
-    """The gain in words: "about 1.29x", "1.2x to 1.6x", "at most 1.50x"; "" where it is unknown."""
+    """The gain in words: "about 1.29x", "1.2x to 1.6x", "up to 1.14x" (little of it sure), "at most 1.50x"; "" where it is unknown."""
     bound, estimate = advice.predicted_gain, advice.estimated_gain
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"
@@ -71,6 +71,8 @@ def gain_text(advice: Advice) -> str:
     low = advice.low_gain or estimate
     if estimate / low < NARROW:
         return f"about {estimate:.2f}x"
+    if low < NARROW:
+        return f"up to {estimate:.2f}x"
     decimals = 2 if f"{low:.1f}" == f"{estimate:.1f}" else 1
     return f"{low:.{decimals}f}x to {estimate:.{decimals}f}x"
 

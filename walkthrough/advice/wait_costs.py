@@ -153,7 +153,7 @@ def cpu_work(a: Analysis) -> Cover:
     running = operators.cover(running & np.isin(operators.thread, launching))
     idle = Cover()
     for gpu in a.idle[:1]:
-        idle = (runtime.cover() | gpu.pending | trace.copies.cover()).gaps(gpu.start, gpu.end)
+        idle = (runtime.cover() | gpu.pending | trace.copies.cover() | a.phases.loading).gaps(gpu.start, gpu.end)
     if not a.steps.marked:
         idle = idle & Cover(trace.device_work.start[:1], a.steps.end[-1:])
     long = idle.end - idle.start >= LONG_WORK

@@ -62,7 +62,8 @@ WHILE_IDLE = {  # the same, after a share of the time
 
 
 def gain_text(advice: Advice) -> str:
-    """The gain in words: "about 1.29x", "1.2x to 1.6x", "up to 1.14x" (little of it sure), "at most 1.50x"; "" where it is unknown."""
+    """The gain in words: "about 1.29x", "1.2x to 1.6x", "up to 1.14x" (little of it is sure), "at most 1.50x" (the
+    bound); "" where it is unknown."""
     bound, estimate = advice.predicted_gain, advice.estimated_gain
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"

@@ -23,11 +23,14 @@ from walkthrough.trace.columns import (
 )
 from walkthrough.trace.intervals import Cover, integral
 from walkthrough.trace.kernel_names import (
+    ATTENTION,
+    CONVOLUTION,
     COPY,
     ELEMENTWISE,
     ELIGIBLE,
     ELIGIBLE_SINCE,
     KINDS,
+    MATRIX,
     OPTIMIZER,
     OTHER,
     REDUCTION,
@@ -85,12 +88,12 @@ class TensorCores(Struct, frozen=True):
     """share: per GPU id, of its kernel time, None if all names are unknown. unknown: per GPU id, the unknown share.
 
     eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels.
-    unknown_kind_share: of the same time, that of kernels which such operators did not launch and whose names do not
-    tell whether they are matrix work; it and eligible_share are 1 at most. Masks over
-    `Trace.kernels`: fp32_matrix, the matrix products and convolutions that such operators or CUDA graphs launched, in
-    full precision and surely without Tensor Cores, and on AMD those whose names say float32, which its matrix cores
-    multiply as well, but slower than 16 bits; tf32_matrix, those in TF32; fp32_other, the other kernels that name float
-    and no narrower type, and would not under autocast: not the optimizer's, nor what autocast leaves in float32.
+    unknown_kind_share: of the same time, that of other kernels whose names do not tell whether they are matrix work.
+    Masks over `Trace.kernels`: fp32_matrix, the matrix products and convolutions that such operators or CUDA graphs
+    launched, in full precision and surely without Tensor Cores, and on AMD those whose names say float32, which its
+    matrix cores multiply as well, but slower than 16 bits; tf32_matrix, those in TF32; fp32_other, the other kernels
+    that name float and no narrower type, and would not under autocast: not the optimizer's, nor what autocast leaves in
+    float32. None of them is in float64, which autocast leaves alone.
     """
 
     share: dict[int, float | None]
@@ -112,8 +115,8 @@ def tensor_cores(
     Over the kernels that operators launched, as the plugin counts (Optimizer.* marks and the wrappers of parallel
     training are not operators), and those that CUDA graphs launched, which the plugin leaves out where no operator is
     around the launch; over all kernels if the trace links none to an operator. An operator that launches Tensor Core
-    kernels is eligible whatever its name, and the time counts for the innermost eligible one. A graph's kernels name no
-    operator: of those the matrix products and convolutions are eligible.
+    kernels, or matrix work that may use them, is eligible whatever its name, and the time counts for the innermost
+    eligible one. A graph's kernels name no operator: of those the matrix work is eligible.
     """
     kernels, operators = trace.kernels, trace.operators
     none = np.zeros(len(kernels), bool)
@@ -121,10 +124,12 @@ def tensor_cores(
         return TensorCores({}, {}, None, 0.0, none, none, none)
     sure = trace.named(kernels, lambda name: classify(name) is True)
     unsure = trace.named(kernels, lambda name: classify(name) is None)
-    amd, unknown_kind = is_amd(trace), unsure | (kind_numbers(trace) == KINDS.index(OTHER))
+    amd, kinds = is_amd(trace), kind_numbers(trace)
+    unknown_kind = unsure & (kinds == KINDS.index(OTHER))
     old = [device for device in distinct(kernels.device).tolist() if not has_matrix_units(trace, device)]
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)
+    matrix_work = sure | (unsure & np.isin(kinds, [KINDS.index(name) for name in (MATRIX, CONVOLUTION, ATTENTION)]))
 
     graphed = graph_launched(trace, kernels)
     operator = launching_operators(trace, np.where(graphed, -1, kernels.call))
@@ -143,9 +148,9 @@ def tensor_cores(
     if not (launched | graphed).any():
         return TensorCores(share, unknown, None, _part(time[unknown_kind].sum(), time.sum()), none, none, none)
     able = trace.named(operators, eligible.__contains__)
-    able[operator[launched & sure]] = True
+    able[operator[launched & matrix_work]] = True
     ordinary = trace.named(kernels, is_ordinary)
-    in_innermost = graphed & (sure | ordinary)
+    in_innermost = graphed & (matrix_work | ordinary)
     if launched.any():
         innermost = able & ~trace.nesting.has_descendant(able)
         in_innermost |= launched & innermost[operator]

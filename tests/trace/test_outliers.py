@@ -25,7 +25,7 @@ def made(durations, role="other"):
     breakdown = np.zeros((len(ROLES), len(durations)))
     breakdown[ROLES.index(role)] = durations
     start = end - durations
-    return Steps([str(number) for number in range(len(durations))], start, end, start, end, breakdown, True)
+    return Steps([str(number) for number in range(len(durations))], start, end, start, end, breakdown, "ProfilerStep")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
-from walkthrough.trace.steps import ROLES, Steps, is_loading
+from walkthrough.trace.steps import ROLES, Steps, is_backward, is_loading
 
 FEWEST = 3  # steps: of two, neither is the odd one
 FAR = 3.5  # standard deviations, by the median absolute deviation
@@ -26,7 +26,6 @@ EXPLAINED = 0.5  # of what a step takes longer than usual: so much of it explain
 REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)
 # Of each product one operator; those of attention count beside them.
 _PRODUCT = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_convolution|\w*convolution_overrideable|_scaled_dot_product_\w+)")
-_BACKWARD = re.compile(r"autograd::engine|Backward\d*$")
 _SAVING = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|torch[/\\]distributed[/\\]checkpoint[/\\].*: \w*save$")
 
 
@@ -199,7 +198,7 @@ def _loads(trace: Trace) -> Spans:
 
 
 def _computes(name: str) -> bool:
-    return bool(_PRODUCT.fullmatch(name) or _BACKWARD.search(name)) or name.startswith("Optimizer.")
+    return bool(_PRODUCT.fullmatch(name) or is_backward(name)) or name.startswith("Optimizer.")
 
 
 def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -223,7 +222,7 @@ def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarra
 def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """A mask: steps with more forward passes than usual, by their products or else by their batches."""
     operators = trace.operators
-    backward = trace.named(operators, _BACKWARD.search)
+    backward = trace.named(operators, is_backward)
     passes = _counts(operators.start[backward], start, end)
     usual_passes = _lower_median(passes)
     if not usual_passes:

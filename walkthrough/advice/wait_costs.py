@@ -21,7 +21,7 @@ from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import innermost_functions, pauses, stepping_thread
-from walkthrough.trace.outliers import Outlier, is_outlier
+from walkthrough.trace.outliers import CUT, Outlier
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import is_mark, is_step
 
@@ -32,6 +32,7 @@ PAUSE = 10.0  # µs: shorter times between two kernels are usual
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
 DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
+DOING |= {CUT: "begins while the GPU still runs earlier work"}
 REMEDIES = {  # by `Outlier.workers`
     "kept": "persistent_workers=True keeps the workers, but their queue is filled anew in each epoch",
     "anew": "the worker processes start anew in each epoch; persistent_workers=True keeps them",
@@ -400,30 +401,31 @@ def doing(step: Outlier) -> str:
 
 def outlier_steps(a: Analysis) -> Finding | None:
     """Steps that take far longer than the others."""
-    if not a.outliers:
+    longer = [step for step in a.outliers if CUT not in step.reasons]
+    if not longer:
         return None
-    worst = max(a.outliers, key=lambda step: step.excess_us)
+    worst = max(longer, key=lambda step: step.excess_us)
     gap = (
         f"; no kernel runs for {rounded_time(worst.gap_us)} of it in one stretch, mostly {worst.cause}"
         if worst.cause
         else ""
     )
-    names = ", ".join(step.name for step in a.outliers[:5])
+    names = ", ".join(step.name for step in longer[:5])
     longest = f"step {worst.name}"
-    if len(a.outliers) > 1:
+    if len(longer) > 1:
         longest = f"steps {names}; the longest, {longest},"
     besides = f", and {doing(worst)}" if worst.reasons else ""
     do = "see in the Trace view what happens there: a garbage collection, a larger batch, another program"
     if besides:
         do = REMEDIES[worst.workers] or "see how often it does; to trace training alone, trace other steps"
     steps = a.whole.steps
-    far = is_outlier(steps)
+    far = np.isin(steps.names, [step.name for step in longer])
     return Finding(
         "outlier_steps",
         "steps that take far longer than the others",
         f"{longest} takes {rounded_time(worst.excess_us)} more than the median step, {rounded_time(worst.role_us)} of "
         f"it {worst.role}{gap}{besides}. Other findings and advice leave them out",
-        sum(step.excess_us for step in a.outliers) / len(steps.names),
+        sum(step.excess_us for step in longer) / len(steps.names),
         do,
         when=Cover(steps.start[far], steps.end[far]),
     )

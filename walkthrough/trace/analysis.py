@@ -161,8 +161,12 @@ class Analysis:
 
     @cached_property
     def between_operators(self) -> Cover:
-        """When the CPU runs neither an operator nor a call: Python; see `operators.between_operators`."""
-        return operators.between_operators(self.trace, self.steps)
+        """When, in the steps, neither a device works nor the CPU, but for Python; see `operators.between_operators`.
+
+        As the role "other" of the breakdown, and also what closures do inside `Optimizer.step` between operators.
+        """
+        busy = self.trace.device_work.cover() | operators.optimizer_calls(self.trace).per_step
+        return operators.between_operators(self.trace, self.steps.start, self.steps.end, busy)
 
     @cached_property
     def idle(self) -> list[idle.Idle]:
@@ -297,10 +301,18 @@ class Analysis:
             when = when | Cover(gpu.start[gaps], gpu.end[gaps])
         return when
 
+    def while_idle_operators(self, cause: str) -> list[tuple[str, float]]:
+        """(name, µs per step) of the operators that fill the CPU while a GPU is idle mostly for this cause.
+
+        They launch nothing; see `operators.without_calls`. The longest first.
+        """
+        found = operators.without_calls(self.trace, self.while_idle(cause))
+        return [(name, us / self.step_count) for name, us in found]
+
 
 def analyze(path: str | Path | Chunks) -> Analysis:
-    """The `Analysis` of a trace: its path, or its `Chunks`. Raises InputError; see `reader.read`."""
-    return Analysis(reader.read(path))
+    """The `Analysis` of a trace: its path, or its `Chunks`; of one process. Raises InputError; see `reader.read`."""
+    return Analysis(steps.one_process(reader.read(path)))
 
 
 def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload:

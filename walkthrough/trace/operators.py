@@ -144,14 +144,17 @@ _MODULE = re.compile(r"\(\d+\): <module>$")  # its line is that at which recordi
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
-def between_operators(trace: Trace, steps: Steps) -> Cover:
-    """When, in the steps, no operator, call or collective runs and the loop does not wait for its DataLoader.
+def between_operators(
+    trace: Trace, start: np.ndarray, end: np.ndarray, busy: Cover | None = None, loading: bool = False
+) -> Cover:
+    """When, in the intervals [start, end), no operator, no call and no collective of gloo runs: Python, most likely.
 
-    As the role "other" of the breakdown on a CPU, and also what closures do inside `Optimizer.step` between operators.
+    busy: when not either. loading: whether waits for the DataLoader count, which are Python of the loader.
     """
     operators = trace.operators
-    working = operators.cover(~trace.named(operators, is_mark)) | trace.runtime.cover() | marked_collectives(trace)
-    return (working | trace.device_work.cover() | optimizer_calls(trace).per_step).gaps(steps.start, steps.end)
+    idle = trace.named(operators, lambda name: is_mark(name) or (loading and is_loading(name)))
+    working = operators.cover(~idle) | trace.runtime.cover() | marked_collectives(trace)
+    return (working | busy if busy else working).gaps(start, end)
 
 
 def pauses(between: Cover) -> Cover:
@@ -196,6 +199,27 @@ def innermost_functions(trace: Trace, free: Cover, thread: int) -> list[tuple[st
 
 
 OUTSIDE = "outside of any operator"
+
+
+def without_calls(trace: Trace, when: Cover) -> list[tuple[str, float]]:
+    """(name, µs) of the operators that keep the CPU busy during `when` for themselves, the longest first.
+
+    They run on a thread that launches work of a GPU, but call its runtime at no time, for `PAUSE` at least: to launch
+    takes less. Of operators inside one another the outermost counts.
+    """
+    operators, runtime, call = trace.operators, trace.runtime, trace.device_work.call
+    launching = distinct(runtime.thread[call[call >= 0]])
+    alone = np.isin(operators.thread, launching) & (operators.duration >= PAUSE)
+    alone &= ~trace.named(operators, lambda name: is_mark(name) or is_loading(name))
+    for thread in launching.tolist():
+        here, calls = np.flatnonzero(alone & (operators.thread == thread)), runtime.start[runtime.thread == thread]
+        called = np.searchsorted(calls, operators.end[here]) > np.searchsorted(calls, operators.start[here])
+        alone[here[called]] = False
+    chosen = operators.where(alone)
+    chosen = chosen.where(Nesting(chosen).parent < 0)
+    us = np.bincount(chosen.name, weights=when.within(chosen.start, chosen.end), minlength=1)
+    order = np.argsort(-us, kind="stable").tolist()
+    return [(trace.names[number], float(us[number])) for number in order if us[number] > 0]
 
 
 class Operator(Struct, frozen=True):

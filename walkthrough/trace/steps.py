@@ -8,8 +8,9 @@ import re
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
-from walkthrough.trace.columns import Spans, Trace, joined, median
+from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of, distinct, joined, median
 from walkthrough.trace.intervals import Cover, shares
 
 MAX_SERIES = 16  # of marks that overlap: no program is profiled by so many profilers at once
@@ -67,6 +68,45 @@ def is_backward(name: str) -> bool:
     return _BACKWARD.search(name) is not None
 
 
+def one_process(trace: Trace) -> Trace:
+    """The trace without other processes that mark steps, as in a file that is merged from the traces of several ranks.
+
+    Of those that do, the one with the most marks is kept, of equals the first in the file; a warning names it. Its
+    device work is that of the streams whose work follows its calls: ids of calls may be the same in all ranks.
+    """
+    cpu = np.ones(len(trace.threads), bool)
+    cpu[trace.device_work.thread] = False
+    processes = [process for process, _ in trace.threads]
+    marks: dict[str, int] = {}
+    for test in (is_step, is_optimizer_step, is_loading):
+        for spans in (trace.operators, trace.annotations):
+            for thread in spans.thread[trace.named(spans, test)].tolist():
+                if cpu[thread]:
+                    marks[processes[thread]] = marks.get(processes[thread], 0) + 1
+        if marks:
+            break
+    if len(marks) < 2:
+        return trace
+    kept = max(sorted(marks, key=processes.index), key=marks.__getitem__)
+    trace.warnings.append(
+        f"{len(marks)} processes mark steps, as in merged traces of ranks: only process {kept} is used"
+    )
+    own = np.array([process == kept or process not in marks for process in processes])
+    work, launches = trace.device_work, {}
+    for process in marks:
+        runtime = trace.runtime.where(np.array([process == other for other in processes])[trace.runtime.thread])
+        launches[process] = work.start - np.append(runtime.start, np.inf)[calls_of(runtime, work.correlation)]
+    for thread in distinct(work.thread).tolist():
+        waits = {process: since[(work.thread == thread) & (since >= 0)] for process, since in launches.items()}
+        own[thread] = kept == min(waits, key=lambda process: (-len(waits[process]), waits[process].sum()))
+    tables = {name: spans.where(own[spans.thread]) for name, spans in asdict(trace).items() if isinstance(spans, Spans)}
+    for name in ("kernels", "copies", "sets"):
+        tables[name] = replace(tables[name], call=calls_of(tables["runtime"], tables[name].correlation))
+    inside = own[trace.memory.thread.astype(np.int64)]  # empty without events, and of floats
+    memory = MemoryEvents(**{name: column[inside] for name, column in asdict(trace.memory).items()})
+    return replace(trace, memory=memory, **tables)
+
+
 def step_marks(trace: Trace) -> Marks:
     """The `Marks` of a trace: of one thread, and no two at the same time.
 
@@ -112,10 +152,10 @@ def _rounds(trace: Trace) -> Marks | None:
     no step. None where the loop went round less than `ROUNDS` times.
     """
     waits, calls = _first_waits(trace), _last_calls(trace)
-    if len(waits) >= ROUNDS:  # of calls that follow the same wait the last: several optimizers, or several updates
-        batch = np.searchsorted(waits, calls)
-        last = np.append(batch[1:] != batch[:-1], True)[: len(calls)]
-        calls = calls[last] if last.sum() >= ROUNDS else calls
+    batch = np.searchsorted(waits, calls)
+    last = np.append(batch[1:] != batch[:-1], True)[: len(calls)]
+    if last.sum() >= max(ROUNDS, len(waits) - 1) and len(waits) >= ROUNDS:  # with each batch several optimizers step
+        calls = calls[last]
     for edges, marked_by in ((calls, OPTIMIZER), (waits, LOADER)):
         if len(edges) >= ROUNDS:
             names = [str(number) for number in range(1, len(edges))]

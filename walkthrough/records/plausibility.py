@@ -26,12 +26,12 @@ def contradictions(trace: dict[str, Any], analysis: Analysis, result: Result) ->
         yield "it marks no steps"
         return
     if result.device_type == "cuda":
-        names = {gpu.name for gpu in analysis.gpus}
+        names = {gpu.name for gpu in analysis.gpus if len(analysis.trace.kernels)}
         if names != {result.device}:
             yield f"it is from {' and '.join(sorted(map(str, names))) or 'no GPU'}, not from {result.device}"
         elif abs(analysis.step_bytes - result.batch_bytes) > 0.02 * result.batch_bytes + SMALL_COPIES:
             yield f"a step copies {analysis.step_bytes:.0f} bytes to the GPU, a batch has {result.batch_bytes}"
-    elif analysis.gpus or len(analysis.trace.copies):
+    elif analysis.on_gpu:
         yield "it shows work on a GPU, the figures are a CPU's"
     replayed = analysis.trace.named(analysis.trace.runtime, lambda name: "GraphLaunch" in name).any()
     if not replayed and not any(_input_shape(event) == batch for event in trace["traceEvents"]):  # a graph has none

@@ -755,7 +755,7 @@ def test_copies_of_a_mark_are_not_further_steps(analysis, trace):
         builder.events.append(event | {"pid": 0, "tid": 7})
     assert analysis(builder).steps.names == ["3", "4"]
     for event in [event for event in builder.events if event["name"] == "ProfilerStep#3"][:1]:
-        builder.events.append(event | {"pid": 101, "ts": event["ts"] + 100})
+        builder.events.append(event | {"tid": 2, "ts": event["ts"] + 100})
     result = analysis(builder)
     assert result.steps.names == ["3", "4"]
     assert any("2 threads mark steps" in warning for warning in result.trace.warnings)

@@ -26,7 +26,7 @@ from walkthrough.trace.kernel_names import (
 )
 from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, is_amd, unit_name
 from walkthrough.trace.memory import direction
-from walkthrough.trace.steps import of_steps
+from walkthrough.trace.steps import is_backward, of_steps
 
 # How many times as many matrix operations per second in fp16 or bf16 with Tensor Cores, summed in fp32, as in fp32
 # without, by compute capability. Dense; NVIDIA's data sheets of V100, T4, A100, A10, L4, H100 (SXM), B200, RTX 5090.
@@ -46,7 +46,6 @@ _FORWARD = {
     f"aten::{name}"
     for name in ("convolution", "linear", "batch_norm", "layer_norm", "native_batch_norm", "cudnn_convolution")
 }
-_ENGINE = re.compile("autograd::engine::evaluate_function|.*CheckpointFunctionBackward")
 _PERMUTING = {"aten::contiguous", "aten::reshape"}  # they copy only where the order of the elements changes
 _FILLS_AND_CASTS = r"subtensorop"  # MIOpen's, before and after a convolution that sums parts in float32
 _DDP_COPIES = "ddp.reducer::copy_bucket_to_grad"
@@ -421,7 +420,7 @@ def recomputation(a: Analysis) -> Evidence | None:
     """Forward operators inside the backward pass: activation checkpointing."""
     trace, operators = a.trace, a.trace.operators
     forward = trace.named(operators, _FORWARD.__contains__)
-    backward = trace.named(operators, lambda name: bool(_ENGINE.match(name)))
+    backward = trace.named(operators, is_backward)
     if not forward.any() or not backward.any():
         return None
     again = np.zeros(len(operators), bool)

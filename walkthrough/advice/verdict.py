@@ -12,7 +12,7 @@ from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import COMPUTE, EXPOSED, OVERLAPPED
 from walkthrough.trace.idle import CAUSES, Idle, longest_stall
 from walkthrough.trace.kernel_names import short_name
-from walkthrough.trace.outliers import Outlier, is_undecided
+from walkthrough.trace.outliers import CUT, Outlier, is_undecided
 from walkthrough.trace.reader import NEW_EPOCH, Loader, Recording
 
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
@@ -329,6 +329,8 @@ def why_outlier(step: Outlier) -> str:
         text = f"{name} {doing(step)} and waits {time_text(step.wait_us)} for its first batch; the other steps' "
         text += f"median wait is {time_text(step.usual_wait_us)}"
         return f"{text}: {REMEDIES[step.workers]}" if step.workers else text
+    if CUT in step.reasons:
+        return f"{name} {doing(step)}: it takes {time_text(step.us)}, {time_text(-step.excess_us)} less than the median"
     if step.reasons:
         return f"{name} {doing(step)}: it {longer}"
     text = f"{name} {longer}, the largest part of it {step.role}"

@@ -20,8 +20,8 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
-from walkthrough.trace.operators import COMPILED, innermost_functions, pauses, stepping_thread
-from walkthrough.trace.outliers import Outlier, is_outlier
+from walkthrough.trace.operators import COMPILED, between_operators, innermost_functions, pauses, stepping_thread
+from walkthrough.trace.outliers import CUT, Outlier
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import is_loading, is_mark
 
@@ -34,6 +34,7 @@ MUCH_WAITING = 0.1  # of the step: collectives alone for longer are a wait for a
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
 DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
+DOING |= {CUT: "begins while the GPU still runs earlier work"}
 REMEDIES = {  # by `Outlier.workers`
     "kept": "persistent_workers=True keeps the workers, but their queue is filled anew in each epoch",
     "anew": "the worker processes start anew in each epoch; persistent_workers=True keeps them",
@@ -89,11 +90,9 @@ def host_python(a: Analysis) -> Evidence:
         if not len(trace.operators):
             why = f"for {idle} no kernel runs, and no operator or function was recorded"
         return bounded(why, share, do="record with stacks to see its functions: `walkthrough trace --stacks`")
-    operators = trace.operators
-    busy = operators.cover(~trace.named(operators, is_mark)) | trace.runtime.cover()
     free = Cover()
     for gpu in a.idle[:1]:
-        free = (busy | gpu.pending).gaps(gpu.start, gpu.end)
+        free = between_operators(trace, gpu.start, gpu.end, gpu.pending)
     launching = trace.runtime.thread[trace.kernels.call[trace.kernels.call >= 0]]
     named = _functions(a, free, int(np.bincount(launching).argmax()) if len(launching) else stepping_thread(trace))
     do = "move it out of the loop, or to a DataLoader's worker processes; what is the model's own, compile"
@@ -134,9 +133,8 @@ def _functions(a: Analysis, when: Cover, thread: int) -> str:
 
 def without_python(a: Analysis) -> Change:
     """No Python runs where the CPU runs no operator and no call."""
-    operators, steps = a.trace.operators, a.whole.steps
-    busy = operators.cover(~a.trace.named(operators, is_mark)) | a.trace.runtime.cover()
-    return Change(cpu=[(busy.gaps(steps.cpu_start, steps.cpu_end), 0.0)])
+    steps = a.whole.steps
+    return Change(cpu=[(between_operators(a.trace, steps.cpu_start, steps.cpu_end), 0.0)])
 
 
 @once
@@ -325,29 +323,30 @@ def doing(step: Outlier) -> str:
 
 def outlier_steps(a: Analysis) -> Evidence | None:
     """Steps that take far longer than the others."""
-    if not a.outliers:
+    longer = [step for step in a.outliers if CUT not in step.reasons]
+    if not longer:
         return None
-    worst = max(a.outliers, key=lambda step: step.excess_us)
+    worst = max(longer, key=lambda step: step.excess_us)
     gap = (
         f"; no kernel runs for {rounded_time(worst.gap_us)} of it in one stretch, mostly {worst.cause}"
         if worst.cause
         else ""
     )
-    names = ", ".join(step.name for step in a.outliers[:5])
+    names = ", ".join(step.name for step in longer[:5])
     longest = f"step {worst.name}"
-    if len(a.outliers) > 1:
+    if len(longer) > 1:
         longest = f"steps {names}; the longest, {longest},"
     besides = f", and {doing(worst)}" if worst.reasons else ""
     do = "see in the Trace view what happens there: a garbage collection, a larger batch, another program"
     if besides:
         do = REMEDIES[worst.workers] or "see how often it does; to trace training alone, trace other steps"
     steps = a.whole.steps
-    far = is_outlier(steps)
+    far = np.isin(steps.names, [step.name for step in longer])
     return Evidence(
         f"{longest} takes {rounded_time(worst.excess_us)} more than the median step, {rounded_time(worst.role_us)} of "
         f"it {worst.role}{gap}{besides}. Other findings and advice leave them out",
         do=do,
         what="steps that take far longer than the others",
-        us_per_step=sum(step.excess_us for step in a.outliers) / len(steps.names),
+        us_per_step=sum(step.excess_us for step in longer) / len(steps.names),
         when=Cover(steps.start[far], steps.end[far]),
     )

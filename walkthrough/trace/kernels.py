@@ -247,8 +247,12 @@ def gpu(trace: Trace, number: int, begin: float, end: float, tensor_cores: dict[
 
 
 def gpu_ids(trace: Trace) -> list[int]:
-    """The devices on which kernels ran, sorted; of more than `MAX_GPUS` those with the most kernels."""
-    ids, count = np.unique(trace.kernels.device, return_counts=True)
+    """The devices on which kernels ran, sorted; of more than `MAX_GPUS` those with the most kernels.
+
+    In a trace without kernels: those that copied or set memory.
+    """
+    work = trace.kernels if len(trace.kernels) else trace.device_work
+    ids, count = np.unique(work.device, return_counts=True)
     ids = ids[np.argsort(-count, kind="stable")[:MAX_GPUS]]
     return sorted(int(number) for number in ids.tolist() if np.isfinite(number))
 

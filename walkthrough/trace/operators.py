@@ -9,9 +9,7 @@ from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operat
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE
-from walkthrough.trace.steps import Steps, is_loading, is_mark, is_step, of_steps
-
-_BACKWARD = re.compile(r"autograd::engine|Backward\d*$|_backward(?![a-z])")
+from walkthrough.trace.steps import Steps, is_backward, is_loading, is_mark, is_optimizer_step, is_step, of_steps
 
 
 class OptimizerCalls(Struct, frozen=True):
@@ -32,10 +30,10 @@ class OptimizerCalls(Struct, frozen=True):
 def optimizer_calls(trace: Trace) -> OptimizerCalls:
     """The `OptimizerCalls` of a trace: a mark wraps a closure if an operator of a backward pass begins inside it."""
     operators = trace.operators
-    steps = trace.named(operators, lambda name: name.startswith("Optimizer.step"))
+    steps = trace.named(operators, is_optimizer_step)
     zeroing = operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.")) & ~steps)
     start, end, wrapping = operators.start[steps], operators.end[steps], np.zeros(len(operators), bool)
-    backward = operators.where(trace.named(operators, _BACKWARD.search))  # sorted by start, as all spans are
+    backward = operators.where(trace.named(operators, is_backward))  # sorted by start, as all spans are
     if not len(backward) or not len(start):
         own = Cover(start, end)
         return OptimizerCalls(own, own | zeroing, wrapping)
@@ -130,7 +128,7 @@ def _starts(trace: Trace, steps: Steps) -> np.ndarray:
     """Where steps begin on the CPU, µs; `Steps.start` may be later, where the GPU is behind."""
     marks = [spans.start[trace.named(spans, is_step)] for spans in (trace.operators, trace.annotations)]
     starts = distinct(np.concatenate(marks))
-    return starts if len(starts) else steps.start
+    return starts if len(starts) else steps.cpu_start
 
 
 def _without_pauses(whole: Cover, working: Cover) -> Cover:
@@ -146,14 +144,17 @@ _MODULE = re.compile(r"\(\d+\): <module>$")  # its line is that at which recordi
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
-def between_operators(trace: Trace, steps: Steps) -> Cover:
-    """When, in the steps, no operator, call or collective runs and the loop does not wait for its DataLoader.
+def between_operators(
+    trace: Trace, start: np.ndarray, end: np.ndarray, busy: Cover | None = None, loading: bool = False
+) -> Cover:
+    """When, in the intervals [start, end), no operator, no call and no collective of gloo runs: Python, most likely.
 
-    As the role "other" of the breakdown on a CPU, and also what closures do inside `Optimizer.step` between operators.
+    busy: when not either. loading: whether waits for the DataLoader count, which are Python of the loader.
     """
     operators = trace.operators
-    working = operators.cover(~trace.named(operators, is_mark)) | trace.runtime.cover() | marked_collectives(trace)
-    return (working | trace.device_work.cover() | optimizer_calls(trace).per_step).gaps(steps.start, steps.end)
+    idle = trace.named(operators, lambda name: is_mark(name) or (loading and is_loading(name)))
+    working = operators.cover(~idle) | trace.runtime.cover() | marked_collectives(trace)
+    return (working | busy if busy else working).gaps(start, end)
 
 
 def pauses(between: Cover) -> Cover:
@@ -163,11 +164,15 @@ def pauses(between: Cover) -> Cover:
 
 
 def stepping_thread(trace: Trace) -> int:
-    """The thread that marks the steps, else the one with the most operators; an index into `Trace.threads`."""
-    for spans in (trace.annotations, trace.operators):
-        marks = spans.thread[trace.named(spans, is_step)]
-        if len(marks):
-            return int(np.bincount(marks).argmax())
+    """The thread that marks the steps (see `Marks`), else the one with the most operators.
+
+    An index into `Trace.threads`.
+    """
+    for test in (is_step, is_optimizer_step, is_loading):
+        for spans in (trace.annotations, trace.operators):
+            marks = spans.thread[trace.named(spans, test)]
+            if len(marks):
+                return int(np.bincount(marks).argmax())
     return int(np.bincount(trace.operators.thread).argmax()) if len(trace.operators) else 0
 
 

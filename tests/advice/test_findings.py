@@ -13,7 +13,7 @@ from walkthrough.trace.analysis import analyze
 IDS = {
     "unfused_attention", "misaligned_matmul", "fusable_elementwise", "layout_conversions", "unfused_optimizer",
     "host_python", "blocking_copies", "many_small_launches", "exposed_collectives", "device_queue_stall",
-    "graph_capture", "startup", "outlier_steps", "precision_mix", "recomputation", "depthwise",
+    "graph_capture", "startup", "outlier_steps", "precision_mix", "recomputation", "depthwise", "float64",
 }  # fmt: skip
 BMM = "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn"
 SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<c10::Half, c10::Half, float, 10, false, false>(...)"

@@ -409,6 +409,7 @@ COSTS = (
     ),
     Cost(id="misaligned_matmul", on_gpu=kernel_costs.misaligned_matmul, finding="misaligned_matmul"),
     Cost(id="recomputation", on_gpu=kernel_costs.recomputation, finding="recomputation"),
+    Cost(id="float64", on_gpu=kernel_costs.float64, finding="float64"),
     Cost(id="depthwise", on_gpu=kernel_costs.depthwise, finding="depthwise"),
 )
 BY_ID = {cost.id: cost for cost in COSTS}

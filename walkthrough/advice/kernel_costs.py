@@ -1,6 +1,5 @@
 """What kernels cost: precision, layout, attention in parts, chains of pointwise kernels, sizes, recomputation."""
 
-import re
 from collections import Counter
 from typing import Any
 
@@ -22,6 +21,7 @@ from walkthrough.trace.kernel_names import (
     MATRIX,
     NORMALISATION,
     REDUCTION,
+    is_float64,
     short_name,
 )
 from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, is_amd, unit_name
@@ -439,6 +439,23 @@ def recomputation(a: Analysis) -> Evidence | None:
         a.share_of_steps(us),
         do="checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
         what="forward kernels run again in the backward pass",
+        when=a.while_running(kernels),
+    )
+
+
+def float64(a: Analysis) -> Evidence | None:
+    """Kernels in float64: on most GPUs slower by far than those in float32."""
+    kernels = a.named(is_float64)
+    us = a.us_per_step(kernels)
+    if not worthwhile(a, us):
+        return None
+    common = Counter(a.trace.names[number] for number in a.trace.kernels.name[kernels].tolist()).most_common(1)
+    return bounded(
+        f"{counted(a.count_per_step(kernels), 'kernel', 'kernels')} {per_step(a)}, {a.share_of_kernels(kernels):.0%} "
+        f"of the kernels' time; for example {short_name(common[0][0], 60)}",
+        a.share_of_steps(us),
+        do="look for a float64 constant, or a NumPy array, that makes a tensor float64",
+        what="kernels in float64",
         when=a.while_running(kernels),
     )
 

@@ -11,7 +11,7 @@ from walkthrough.terminal import rounded_time, time_text
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import COMPUTE, EXPOSED, OVERLAPPED
 from walkthrough.trace.idle import CAUSES, Idle, longest_stall
-from walkthrough.trace.kernel_names import short_name
+from walkthrough.trace.kernel_names import ATTENTION, CONVOLUTION, MATRIX, short_name
 from walkthrough.trace.outliers import CUT, Outlier, is_undecided
 from walkthrough.trace.reader import NEW_EPOCH, Loader, Recording
 
@@ -30,7 +30,7 @@ ROLES = {
     "memcpy": "the GPU only copies",
     "memset": "the GPU only sets memory",
     "communication": "only a marked collective; NCCL's kernels count as kernel",
-    "runtime": "the GPU is idle, the CPU in a CUDA or HIP call",
+    "runtime": "the GPU is idle, the CPU in a call of its runtime",
     "dataloader": "the loop waits for its next batch",
     "cpu_exec": "the CPU runs operators",
     "other": "nothing recorded: Python, most likely",
@@ -204,7 +204,9 @@ def _longest_operator(a: Analysis) -> str:
 
 def _of_gpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
     share, alone = _computing(a)
-    matrix = a.tensor_cores.eligible_share or 0.0
+    matrix = a.tensor_cores.eligible_share
+    if matrix is None:
+        matrix = a.share_of_kernels(a.of_kind(MATRIX, CONVOLUTION, ATTENTION))
     if not len(a.trace.kernels):
         copying = sum(a.steps.mean_breakdown_us[role] for role in ("memcpy", "memset")) / max(a.steps.mean_us, 1e-9)
         return f"copies fill {copying:.0%} of {one_step}, and no kernel runs: copies bound it"
@@ -221,6 +223,8 @@ def _of_gpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
         return f"{filled}, and nothing stands out"
     whose = "their" if alone is None else "all kernels'"
     filled += f", {matrix:.0%} of {whose} time matrix work"
+    if (unknown := a.tensor_cores.unknown_kind_share) >= MUCH:
+        return f"GPU-bound: {filled} and {unknown:.0%} of kernels whose names do not tell what they do"
     if matrix > 0.5:
         return f"compute-bound: {filled}; left to try: a model that computes less, or lower precision still"
     fused = "" if a.workload.compiled else "fused kernels (torch.compile)"

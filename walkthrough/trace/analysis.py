@@ -16,10 +16,10 @@ from walkthrough.trace import communication, idle, kernels, memory, operators, o
 from walkthrough.trace.chrome_trace import Chunks
 from walkthrough.trace.columns import Trace, distinct, graph_launched, launched_in, launching_operators, places
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import KINDS
-from walkthrough.trace.operators import COMPILED
+from walkthrough.trace.kernel_names import KINDS, is_compiled
+from walkthrough.trace.operators import COMPILED, pauses
 from walkthrough.trace.outliers import is_undecided
-from walkthrough.trace.steps import Steps, is_backward, is_optimizer_step, is_step
+from walkthrough.trace.steps import Steps, is_backward, is_loading, is_mark, is_optimizer_step, is_step
 
 FEWEST = 10  # kernels, or operators: one training step of a single linear layer has more
 WORKING = 0.05  # of the time: those that fill so much are evidence, however few they are
@@ -28,7 +28,6 @@ ENOUGH = 100  # operators, to tell that
 MOSTLY = 0.5  # of the steps' time: a trace with more capturing or setting up than that is of nothing else
 _COMPUTING = re.compile("aten::")
 _TRAINING_KERNELS = re.compile(r"backward|wgrad|flash_bwd|adam", re.IGNORECASE)  # dgrad: transposed, too
-_COMPILED_KERNELS = re.compile(r"^triton_[a-z]+_fused_|^triton__0d1d")  # Inductor's, by its names of today and of 2023
 _LAUNCH = re.compile(r"^(cuda|cu|hip)(Module|Ext)*LaunchKernel")
 # What only a program on a GPU does. record_stream keeps a block of GPU memory for another stream. Not the question
 # whether cuDNN can be used, which LSTMs ask on a CPU, too.
@@ -49,9 +48,10 @@ class Workload(Struct, frozen=True):
     work on images. stacks: whether Python's functions are recorded. is_blind: whether the program works on a GPU (it
     launches kernels, or runs operators that only a GPU has) and no work of a GPU is recorded. accelerator: see `Trace`;
     "" where work of a GPU is recorded. work: "kernel", without kernels "memory operation" (copies and sets), without
-    either "operator"; count: how many of them. busy: the share of the steps' time that they fill. recorded: the share
-    of the operators that the trace holds; 1.0 unless it is a sample of them. unusable: whether no step of the trace
-    stands for the program's: none is whole, or two of very different length are all there are.
+    either "operator"; count: how many of them. busy: the share of the steps' time that they fill; operating: that in
+    which operators run for long without a call of the runtime. recorded: the share of the operators that the trace
+    holds; 1.0 unless it is a sample of them. unusable: whether no step of the trace stands for the program's: none is
+    whole, or two of very different length are all there are.
     """
 
     training: bool | None
@@ -68,6 +68,7 @@ class Workload(Struct, frozen=True):
     count: int
     busy: float
     recorded: float
+    operating: float
     unusable: bool = False
 
     @property
@@ -83,7 +84,7 @@ class Workload(Struct, frozen=True):
     @property
     def is_fragment(self) -> bool:
         """True for so little work that nobody can tell what the rest of the time is."""
-        return self.count < FEWEST and self.busy < WORKING
+        return self.count < FEWEST and self.busy < WORKING and self.operating < MOSTLY
 
     @property
     def has_steps(self) -> bool:
@@ -320,7 +321,7 @@ def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, kernels).mean()) if len(kernels) else 0.0
     captured = _captures(trace)
-    fused = trace.has_name(_COMPILED_KERNELS.search, kernels)
+    fused = trace.has_name(is_compiled, kernels)
     if len(captured.start) and not graphed:  # what runs between captures prepares the next one
         captured = Cover(captured.start[:1], captured.end[-1:])
     return Workload(
@@ -343,8 +344,16 @@ def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload
         count=len(work),
         busy=working,
         recorded=_recorded(operators.external),
+        operating=_operating(trace, steps) / total,
         unusable=not steps.whole or is_undecided(steps),
     )
+
+
+def _operating(trace: Trace, steps: Steps) -> float:
+    """µs in the steps in which operators run, and nothing is called for so long that they do not launch anything."""
+    silent = pauses(trace.runtime.cover().gaps(steps.start, steps.end))
+    operators = trace.operators
+    return (silent & operators.cover(~trace.named(operators, lambda name: is_mark(name) or is_loading(name)))).total
 
 
 def _recorded(ids: np.ndarray) -> float:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operators
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE
+from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, is_compiled
 from walkthrough.trace.steps import Steps, is_backward, is_loading, is_mark, is_optimizer_step, is_step, of_steps
 
 
@@ -84,6 +84,11 @@ class Phases(Struct, frozen=True):
     fused: bool
 
 
+def _is_loss(name: str) -> bool:
+    """True for an operator of a loss; compiled code, whose kernels name the operators in them, is the model's."""
+    return _LOSS.search(name) is not None and not is_compiled(name)
+
+
 def phases(trace: Trace, steps: Steps) -> Phases:
     """The `Phases` of a trace."""
     operators = trace.operators
@@ -117,7 +122,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
         model=Cover(begin[has_model], end[has_model]),
         products=operators.cover(products),
         convolves=bool((products & trace.named(operators, lambda name: "conv" in name.lower())).any()),
-        loss=operators.cover(trace.named(operators, _LOSS.search) & outside),
+        loss=operators.cover(trace.named(operators, _is_loss) & outside),
         optimizer=calls.own,
         per_step=calls.per_step,
         fused=trace.has_name(_FUSED.fullmatch, operators),

@@ -9,7 +9,7 @@ from support.trace_builder import TraceBuilder
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
 from walkthrough.trace.analysis import analyze
-from walkthrough.trace.outliers import is_outlier, typical
+from walkthrough.trace.outliers import CUT, is_outlier, typical
 from walkthrough.trace.steps import ROLES, Steps
 
 
@@ -25,7 +25,7 @@ def made(durations, role="other"):
     breakdown = np.zeros((len(ROLES), len(durations)))
     breakdown[ROLES.index(role)] = durations
     start = end - durations
-    return Steps([str(number) for number in range(len(durations))], start, end, start, end, breakdown, True)
+    return Steps([str(number) for number in range(len(durations))], start, end, start, end, breakdown, "ProfilerStep")
 
 
 @pytest.mark.parametrize(
@@ -134,3 +134,50 @@ def test_what_stands_out_is_of_typical_steps(analysis):
     waits = next(advice for advice in advise(result).costs if advice.step == "15_cuda_graphs")
     assert found["many_small_launches"] == pytest.approx(waits.share_of_step * result.typical.steps.mean_us)
     assert found["outlier_steps"] == pytest.approx(8000 / 6)
+
+
+def catching_up(backlog, steps=4, us=1000):
+    """Steps that take the CPU 1000 µs each; `us` of kernels follow one another, launched bit by bit.
+
+    When the first one begins, the GPU still has `backlog` µs of what was launched before the trace.
+    """
+    builder = TraceBuilder()
+    calling, _ = builder.launch("k", -20, 10, -10, backlog + 10)
+    builder.events.remove(calling)
+    now = backlog
+    for number in range(steps):
+        builder.step(number, 1000 * number, 1000)
+        for at in range(1000 * number + 50, 1000 * number + 1000, 100):
+            now = max(now, at + 10)
+            builder.launch("k", at, 5, now, us / 10, op=builder.op("AddBackward0", at - 10, 20))
+            now += us / 10
+    return builder
+
+
+def test_a_first_step_that_is_cut_short_by_earlier_work_is_left_out(analysis):
+    result = analysis(catching_up(700, us=200))
+    assert result.steps.duration.tolist() == [300, 1000, 1000, 1000]  # from the end of the earlier work
+    [outlier] = result.outliers
+    assert (outlier.name, outlier.reasons, outlier.excess_us) == ("0", (CUT,), -700)
+    assert (result.steps.mean_us, result.typical.steps.mean_us) == (825, 1000)
+    assert "outlier_steps" not in [finding.id for finding in advise(result).findings]
+    assert (
+        "while the GPU still runs earlier work: it takes 300.0 us, 700.0 us less"
+        in report(result)["steps"]["outliers"][0]["why"]
+    )
+    assert analysis(catching_up(700, steps=2, us=200)).typical.steps.names == ["1"]
+
+
+@pytest.mark.parametrize("backlog, us", [(700, 1000), (0, 200), (50, 200)])
+def test_a_first_step_is_not_cut_where_the_gpu_is_behind_in_all_or_in_none(analysis, backlog, us):
+    result = analysis(catching_up(backlog, us=us))
+    assert (result.outliers, result.typical) == ([], result)
+
+
+def test_a_first_step_that_is_short_for_itself_is_not_cut(analysis):
+    builder = catching_up(0, us=200)
+    builder.events = [e for e in builder.events if e["name"] == "ProfilerStep#0" or e["ts"] < 0 or e["ts"] >= 300]
+    for event in builder.events:
+        if event["name"] == "ProfilerStep#0":
+            event["ts"], event["dur"] = 700, 300
+    assert analysis(builder).outliers == []

@@ -1,4 +1,7 @@
-"""Which marks of steps count: of two profilers those of one, and none that was open when the profiler stopped."""
+"""Which marks of steps count: of two profilers or processes those of one, none that was open when the profiler stopped.
+
+Without any, the rounds of the training loop.
+"""
 
 import pytest
 from support.trace_builder import TraceBuilder, two_steps
@@ -74,3 +77,118 @@ def test_any_other_value_says_nothing(analysis, value):
     builder.events[-1]["args"]["finished"] = value
     result = analysis(builder)
     assert (result.steps.names, result.trace.warnings) == (["0", "1"], [])
+
+
+SGD, ADAM = "Optimizer.step#SGD.step", "Optimizer.step#Adam.step"
+
+
+def rounds(count, *names, loading=True, backward=True):
+    """A training loop without marks of steps; each round of 1000 µs waits for a batch, then runs these operators.
+
+    A kernel of 150 µs for each; before an optimizer, which takes 100 µs, a backward pass.
+    """
+    builder = TraceBuilder()
+    for begin in range(0, 1000 * count, 1000):
+        if loading:
+            builder.loading(begin, 50)
+        for at, name in enumerate(names):
+            now = begin + 100 + 200 * at
+            if backward and name.startswith("Optimizer"):
+                builder.op("AddBackward0", now - 40, 30)
+            builder.launch("k", now + 10, 5, now + 20, 150, op=builder.op(name, now, 100))
+    return builder
+
+
+def edges(result):
+    """Where the marks of the steps begin and end, µs."""
+    steps, origin = result.steps, result.trace.origin
+    return [*(steps.cpu_start + origin).tolist(), float(steps.cpu_end[-1] + origin)]
+
+
+def test_without_marks_a_step_runs_from_one_optimizer_step_to_the_next(analysis):
+    result = analysis(rounds(4, "aten::mm", SGD))
+    assert (result.steps.names, result.steps.marked_by, result.steps.marked) == (
+        ["1", "2", "3"],
+        "Optimizer.step",
+        True,
+    )
+    assert edges(result) == [400, 1400, 2400, 3400]
+    assert result.steps.duration.tolist() == [
+        1000,
+        1000,
+        1000,
+    ]  # from the end of one's kernels to the end of the next's
+    assert result.steps.mean_breakdown_us["kernel"] == 300
+    assert sum(kernel.count for kernel in result.tables.kernels) == 6  # those of the first round are in no step
+
+
+def test_without_an_optimizer_a_step_runs_from_one_wait_for_the_loader_to_the_next(analysis):
+    builder = rounds(4, "aten::mm")
+    builder.loading(4000, 20)  # no operator runs until the next one begins: a new epoch, or a second loader
+    builder.loading(4030, 20)
+    builder.op("aten::mm", 4100, 100)
+    result = analysis(builder)
+    assert (result.steps.names, result.steps.marked_by) == (["1", "2", "3", "4"], "DataLoader")
+    assert edges(result) == [0, 1000, 2000, 3000, 4000]
+
+
+@pytest.mark.parametrize("builder", [rounds(2, "aten::mm", SGD), rounds(9, "aten::mm", loading=False)])
+def test_where_nothing_marks_three_rounds_the_whole_trace_is_one_step(analysis, builder):
+    result = analysis(builder)
+    assert (result.steps.names, result.steps.marked_by, result.steps.marked) == (["0"], "", False)
+
+
+def test_marks_of_the_profiler_come_first(analysis):
+    builder = rounds(4, "aten::mm", SGD)
+    builder.step(7, 0, 4000)
+    assert (analysis(builder).steps.names, analysis(builder).steps.marked_by) == (["7"], "ProfilerStep")
+
+
+def test_accumulated_gradients_make_the_optimizers_steps_and_not_the_batches(analysis):
+    builder = rounds(6, "aten::mm", SGD)
+    builder.events = [e for e in builder.events if e["name"] != SGD or e["ts"] // 1000 % 2]
+    assert edges(analysis(builder)) == [1400, 3400, 5400]
+
+
+@pytest.mark.parametrize(
+    ("builder", "ends"),
+    [
+        (rounds(3, SGD, ADAM), [400, 1400, 2400]),
+        (rounds(3, SGD, SGD, ADAM), [600, 1600, 2600]),  # the one that steps least marks
+        (rounds(3, ADAM, ADAM), [400, 1400, 2400]),  # of one class: one batch, one round
+        (rounds(3, ADAM, ADAM, loading=False, backward=False), [200, 400, 1200, 1400, 2200, 2400]),  # nothing tells
+    ],
+)
+def test_several_optimizers_make_one_step_of_a_round(analysis, builder, ends):
+    assert edges(analysis(builder)) == ends
+
+
+def test_optimizers_of_one_class_that_follow_one_backward_pass_are_one(analysis):
+    builder = rounds(3, "AddBackward0", ADAM, ADAM, loading=False, backward=False)
+    assert edges(analysis(builder)) == [600, 1600, 2600]
+
+
+def test_optimizers_that_run_inside_the_backward_pass_mark_no_step(analysis):
+    builder = rounds(3, ADAM, ADAM)
+    for begin in range(0, 3000, 1000):
+        builder.op("autograd::engine::evaluate_function: AddBackward0", begin + 60, 400)
+    assert analysis(builder).steps.marked_by == "DataLoader"
+
+
+@pytest.mark.parametrize("offset", [0, 1000])  # of the second rank's ids: some programs that merge leave them alone
+def test_of_merged_ranks_one_is_used_with_its_own_work(analysis, offset):
+    merged = TraceBuilder(devices=())
+    for rank in (0, 1):
+        builder = two_steps()
+        for event in builder.events:
+            event["pid"] += 500 * rank
+            event["ts"] += 330 * rank
+            if "correlation" in event["args"]:
+                event["args"]["correlation"] += offset * rank
+        merged.events += builder.events
+    alone, result = analysis(two_steps()), analysis(merged)
+    assert result.steps.mean_breakdown_us == alone.steps.mean_breakdown_us
+    assert result.tables.kernels == alone.tables.kernels
+    assert [gpu.utilization for gpu in result.gpus] == [0.4]
+    [warning] = result.trace.warnings
+    assert warning.endswith("only process 100 is used")

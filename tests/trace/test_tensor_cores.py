@@ -6,8 +6,11 @@ Sources: the name itself, its library's sources, NVIDIA's lists. None was checke
 """
 
 import pytest
+from support.trace_builder import TraceBuilder
 
-from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, uses_tensor_cores
+from walkthrough.trace.analysis import analyze
+from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, is_ordinary, uses_tensor_cores
+from walkthrough.trace.kernels import has_matrix_units, unit_name, vendor
 
 YES = """
 volta_h884gemm_64x64_ldg8_nn
@@ -54,6 +57,11 @@ cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_6_64x64x64_4x1x1
 cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x64x64_4x1x1_kernel0_0
 void at::native::tinygemm_m16n8k16_chunk_kernel<at::native::ALayout_RM<(at::native::KReductionType)0>>
 triton_tem_fused_mm_bf16_0
+triton_tem_fused__int_mm_2_0d1d2d
+kernel_cutlass_kernel_torchaoprototypemoe_trainingepsynclesscutedsl_mxfp8_gmmSm100GroupedBlockScaledGemmKernel_object_at__TiledMMA
+kernel_cutlass_kernel_flashinfergemmkernelsdense_blockscaled_gemm_sm100Sm100BlockScaledPersistentDenseGemmKernel_object_at__TiledMMA_ThrLayoutVMNK21111000
+void cutlass::device_kernel<dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel>(dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel::Params)
+void cutlass::device_kernel<cutlass::conv::kernel::ConvUniversal<MainloopSm90TmaGmmaWarpSpecializedImplicitGemm<0, 4>, SM90_TMA_LOAD_IM2COL>>
 void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 7168u, 2048u, 1u, 128u, 112u, 128u, 128u>
 fmha_v2_flash_attention_bf16_64_128_S_q_k_v_128_causal_tma_ws_sm90_kernel
 void flashinfer::BatchPrefillWithPagedKVCacheKernel<flashinfer::KernelTraits<(flashinfer::MaskMode)0, 16u, 1u, 4u, 4u, 4u, 1u, 4u>>
@@ -193,6 +201,10 @@ cudnn::fusion::compute_dot_do_o_specialized<true, 128, 64>(Params)
 void cutlass::device_kernel<cutlass::fmha::kernel::FmhaKernelBwdSumOdO<cute::tuple<int>>>
 void elemWiseRNNcell<float, float, float, (cudnnRNNMode_t)2, (cudnnRNNBiasMode_t)2>(int, int, int)
 void at::native::(anonymous namespace)::kernel::lstm_cell_forward<float, float, int, 1>(at::cuda::detail::TensorInfo)
+kernel_cutlass_prepare_kernel_torchaoprototypemoe_trainingepsynclesscutedsl_mxfp8_gmmSm100GroupedBlockScaledGemmKernel_object_at__0
+void flash::prepare_varlen_num_blocks_kernel<8, false>(int, int, int, int const*)
+volta_dgemm_128x64_nn
+void deep_gemm::transpose_fp32<512, 128>(float const*, float*)
 volta_hgemm_128x64_nn
 maxwell_hcudnn_128x32_relu_interior_nn
 triton_poi_fused_add_cos_sin_0
@@ -218,6 +230,13 @@ miopenSp3AsmConvFury_v2_4_1_gfx11_fp16_fp16acc_f2x3_c16_stride1
 void wvSplitK_hf_sml_<__hip_bfloat16, 64, 4, 16, 8, 1, 4>(int, int, int, int, int, int, __hip_bfloat16 const*)
 triton__0d1d2d3d4d5d
 my_fused_gemm
+void somebodys::BatchedGemm<__nv_bfloat16>
+void somebodys::StridedGemm<float>
+void somebodys::FusedGemmK128<float>
+void somebodys::DiffMatmul<float>
+void somebodys::ClassGemm<float>
+void somebodys::my_dot_kernel<float>
+void somebodys::AddBmmAct<float>
 somebodys_kernel
 void elementwise_free_attention_kernel<float>
 """
@@ -250,3 +269,79 @@ def test_the_operators_of_today_are_eligible_as_well():
 def test_the_end_of_an_endless_name_decides_nothing():
     assert uses_tensor_cores("void gemm<" + "a" * 1000 + "16816")
     assert uses_tensor_cores("void gemm<" + "a" * 5000 + "16816") is None
+
+
+@pytest.mark.parametrize("name", names(CANNOT_TELL))
+def test_a_name_that_does_not_decide_is_no_ordinary_product(name):
+    assert not is_ordinary(name)
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """launched(kernels, device, call): the analysis of [(kernel's name, µs, operator)] on that device."""
+
+    def analysis(kernels, device=None, call="cudaLaunchKernel"):
+        builder = TraceBuilder(devices=[{"id": 0, **device}] if device else [])
+        for place, (name, us, operator) in enumerate(kernels):
+            op = builder.op(operator, place * 1000, 50)
+            builder.launch(name, place * 1000 + 10, 5, place * 1000 + 20, us, op=op, call=call)
+        return analyze(builder.write(tmp_path / "made.pt.trace.json.gz"))
+
+    return analysis
+
+
+@pytest.mark.parametrize(
+    ("device", "call", "maker", "units"),
+    [
+        ({"name": "NVIDIA H100 80GB HBM3", "computeMajor": 9}, "cudaLaunchKernel", "nvidia", "Tensor Cores"),
+        ({"name": "AMD Instinct MI300X", "computeMajor": 9}, "hipLaunchKernel", "amd", "Matrix cores"),
+        ({"name": "Intel(R) Data Center GPU Max 1550"}, "urEnqueueKernelLaunch", "intel", "XMX engines"),
+        (None, "urEnqueueKernelLaunchWithArgsExp", "intel", "XMX engines"),
+        (None, "zeCommandListAppendLaunchKernel", "intel", "XMX engines"),
+        (None, "cudaLaunchKernel", "nvidia", "Tensor Cores"),
+    ],
+)
+def test_the_maker_and_its_word_for_the_units_are_told_by_names_and_calls(launched, device, call, maker, units):
+    trace = launched([("gemm_kernel", 100, "aten::mm")], device, call).trace
+    assert (vendor(trace), unit_name(trace)) == (maker, units)
+    assert has_matrix_units(trace, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "major", "has_units"),
+    [
+        ("NVIDIA GeForce GTX 1650", 7, False),
+        ("NVIDIA T1000 8GB", 7, False),
+        ("NVIDIA GeForce MX450", 7, False),
+        ("Tesla P100-PCIE-16GB", 6, False),
+        ("Tesla T4", 7, True),
+        ("NVIDIA TITAN V", 7, True),
+        ("NVIDIA GeForce RTX 2080 Ti", 7, True),
+        ("AMD Instinct MI50/MI60", 9, False),
+        ("AMD Radeon RX 6800", 10, False),
+        ("AMD Radeon RX 7900 XTX", 11, True),
+        ("Intel(R) Iris(R) Xe Graphics", None, False),
+        ("Intel(R) Arc(TM) B580 Graphics", None, True),
+    ],
+)
+def test_a_gpu_without_matrix_units_is_known_by_its_name_or_compute_capability(launched, name, major, has_units):
+    result = launched([("volta_h884gemm_128x64", 100, "aten::mm")], {"name": name, "computeMajor": major})
+    assert has_matrix_units(result.trace, 0) is has_units
+    assert result.gpus[0].tensor_core_share == has_units
+
+
+def test_kernels_of_which_nothing_tells_what_they_do_are_not_counted_as_no_matrix_work(launched):
+    elementwise = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
+    kernels = [("volta_sgemm_128x64_nn", 100, "aten::mm"), ("triton__0d1d2d3de", 600, "triton__0d1d2d3de")]
+    kernels += [("_attn_fwd", 200, "my::attention"), (elementwise, 100, "aten::add")]
+    cores = launched(kernels).tensor_cores
+    assert (cores.eligible_share, cores.unknown_kind_share) == (pytest.approx(0.3), pytest.approx(0.6))
+    assert launched([("somebodys_kernel", 100, "aten::mm")]).tensor_cores.unknown_kind_share == 0  # by its operator
+
+
+def test_float64_products_are_none_that_autocast_would_speed_up(launched):
+    kernels = [("volta_sgemm_128x64_nn", 100, "aten::mm"), ("volta_dgemm_128x64_nn", 100, "aten::mm")]
+    kernels += [("void at::native::vectorized_elementwise_kernel<4, CUDAFunctor_add<double>, float>", 50, "aten::add")]
+    cores = launched(kernels).tensor_cores
+    assert cores.fp32_matrix.tolist() == [True, False, False]
+    assert not cores.fp32_other.any()

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import zlib
 
 import msgspec
@@ -406,3 +407,13 @@ def test_a_trace_of_python_functions_alone_is_refused(tmp_path):
     builder.add("python_function", "train.py(1): main", 100, 50)
     with pytest.raises(InputError, match="Python functions alone"):
         analyze(builder.write(tmp_path / "made.pt.trace.json"))
+
+
+@pytest.mark.parametrize("name", ["made.tar", "made.tar.gz", "made.zip"])
+def test_an_archive_is_said_to_be_one(tmp_path, name):
+    (tmp_path / "trace.json").write_bytes(GOOD)
+    kind, _, packed = name.removeprefix("made.").partition(".")
+    format = f"{packed}tar" if packed else kind
+    path = shutil.make_archive(str(tmp_path / "made"), format, tmp_path, "trace.json")
+    with pytest.raises(InputError, match=f"{name} is a {kind} archive: unpack it"):
+        analyze(path)

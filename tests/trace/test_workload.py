@@ -1,14 +1,15 @@
 """What a trace is of, and that no advice is given for what it is not."""
 
+import numpy as np
 import pytest
 from support.trace_builder import TraceBuilder
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import tables
 from walkthrough.trace.analysis import analyze
-from walkthrough.trace.operators import phases
+from walkthrough.trace.operators import between_operators, phases
 from walkthrough.trace.reader import read
-from walkthrough.trace.steps import steps
+from walkthrough.trace.steps import is_backward, steps
 
 
 @pytest.fixture
@@ -237,11 +238,12 @@ def test_a_trace_with_stacks_is_not_to_be_traced_with_stacks(analysis):
     builder = TraceBuilder()
     builder.step(1, 0, 1000)
     builder.launch("k", 900, 10, 915, 80)
-    assert "trace with stacks" in advise(analysis(builder)).advice[0].why
+    assert "record with stacks" in advise(analysis(builder)).advice[0].do
     builder.add("python_function", "train.py(12): step", 0, 900)
     result = analysis(builder)
     assert result.typical.workload.stacks
-    assert "what stands out names its functions" in advise(result).advice[0].why
+    assert "train.py(12): step" in advise(result).advice[0].why
+    assert "stacks" not in advise(result).advice[0].do
 
 
 def test_where_no_operator_is_recorded_nobody_knows_what_the_cpu_does(analysis):
@@ -261,3 +263,57 @@ def test_collectives_lose_no_sms_that_a_bigger_batch_would_fill(analysis):
     builder.launch("k", 20, 10, 415, 585, **{"blocks per SM": 0.5})
     share = advised(analysis(builder), "02_bigger_batch").share_of_step
     assert share == pytest.approx(0.585 * 0.5, abs=0.011)  # and the wait for the first launch
+
+
+@pytest.mark.parametrize("kind, call", [("copy", "cudaMemcpyAsync"), ("set", "cudaMemsetAsync")])
+def test_a_gpu_that_copies_or_sets_memory_is_no_program_of_the_cpu(analysis, kind, call):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.op("aten::copy_", 0, 900)
+    builder.launch("Memcpy HtoD (Pageable -> Device)", 5, 890, 10, 880, kind=kind, call=call, bytes=1000)
+    result = analysis(builder)
+    [gpu], [idle], calling = result.gpus, result.idle, 10 * (kind == "copy")
+    assert (result.on_gpu, gpu.id, gpu.utilization) == (True, 0, 0.0)
+    assert (idle.total_us, idle.causes_us["copy"], idle.causes_us["launch"]) == (1000, 880 + calling, 20 - calling)
+    workload = result.workload
+    assert (workload.is_blind, workload.work, workload.busy) == (False, "memory operation", 0.88)
+    assert workload.has_steps
+
+
+def test_launches_with_copies_but_without_kernels_are_of_a_gpu(analysis):
+    builder = launching("aten::mm")
+    builder.events = [event for event in builder.events if event["cat"] != "kernel"]
+    assert (analysis(builder).workload.is_blind, analysis(builder).on_gpu) == (True, False)
+    builder.copy(0, 50, 5, 40, 1000)
+    assert (analysis(builder).workload.is_blind, analysis(builder).on_gpu) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "name, backward",
+    [
+        ("autograd::engine::evaluate_function: AddmmBackward0", True),
+        ("torch::autograd::AccumulateGrad", True),
+        ("CompiledFunctionBackward", True),
+        ("MulBackward0", True),
+        ("aten::convolution_backward", True),
+        ("## backward ##", True),
+        ("aten::_backwards", False),
+        ("BackwardHook", False),
+        ("aten::mm", False),
+    ],
+)
+def test_what_belongs_to_a_backward_pass_is_known_by_its_name(name, backward):
+    assert is_backward(name) is backward
+
+
+def test_python_runs_where_no_operator_does(analysis):
+    builder = TraceBuilder()
+    builder.step(1, 0, 1000)
+    builder.loading(0, 300)
+    builder.op("aten::mm", 500, 100)
+    builder.launch("k", 700, 50, 750, 100)
+    trace = analysis(builder).trace
+    start = np.array([0.0]) - trace.origin
+    assert between_operators(trace, start, start + 1000).total == 1000 - 300 - 100 - 50
+    assert between_operators(trace, start, start + 1000, loading=True).total == 1000 - 100 - 50
+    assert between_operators(trace, start, start + 1000, busy=trace.kernels.cover()).total == 1000 - 300 - 100 - 150

@@ -25,6 +25,7 @@ ON_CPU, WITH_STACKS = 0.4, 0.6
 # Kernels that do not exist yet. Tensor Cores: 2.7 times estimated for matrix work of ResNet-50 on a V100, 2.3 and 3.3
 # measured (see `kernel_costs.in_16_bits`): of the time saved 10 % less to 11 % more; those of other shapes differ more.
 TENSOR_CORES = 0.25
+OTHER_RANKS = 0.5  # how much of a collective is a wait for another rank, no trace of one rank tells
 OTHER_KERNELS = 0.5  # compiled, fused, of twice the batch: nothing is published that this could be compared with
 
 
@@ -114,6 +115,8 @@ class Advice(Struct, frozen=True):
 
         Where no replay tells, the bound is taken, which is as uncertain as an estimate, else the share of the step.
         """
+        if self.low_gain:
+            return 1 / self.low_gain
         gain = self.estimated_gain or self.predicted_gain
         saved = 1 - 1 / gain if gain else self.share_of_step
         return 1 - saved * (1 - self.error)
@@ -351,6 +354,15 @@ COSTS = (
     ),
     Cost(id="outlier_steps", on_gpu=wait_costs.outlier_steps, finding="outlier_steps", of_trace=True),
     Cost(
+        id="slowest_rank",
+        title="Compare the ranks",
+        on_gpu=wait_costs.slowest_rank,
+        on_cpu=wait_costs.slowest_rank,
+        error=OTHER_RANKS,
+        where=wait_costs.while_only_communicating,
+        shortens_gpu_work=True,
+    ),
+    Cost(
         id="overlap_communication",
         title="Overlap communication",
         on_gpu=wait_costs.exposed_communication,
@@ -397,6 +409,7 @@ COSTS = (
     ),
     Cost(id="misaligned_matmul", on_gpu=kernel_costs.misaligned_matmul, finding="misaligned_matmul"),
     Cost(id="recomputation", on_gpu=kernel_costs.recomputation, finding="recomputation"),
+    Cost(id="float64", on_gpu=kernel_costs.float64, finding="float64"),
     Cost(id="depthwise", on_gpu=kernel_costs.depthwise, finding="depthwise"),
 )
 BY_ID = {cost.id: cost for cost in COSTS}

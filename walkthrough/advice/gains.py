@@ -199,7 +199,8 @@ class Gains:
             return item
         if bound is not None and gain > bound:
             gain, bound = (bound, bound) if gain <= bound * (1 + MAX_ERROR) else (gain, None)
-        low = 1 / (1 - (1 - 1 / gain) * (1 - item.error))
+        sure = item.predicted_gain if bound is None and item.predicted_gain else gain  # the rest is what might follow
+        low = 1 / (1 - (1 - 1 / sure) * (1 - item.error))
         return replace(item, estimated_gain=gain, predicted_gain=bound, low_gain=low)
 
     def worth_following(self, advice: Sequence[Advice]) -> tuple[list[Advice], list[Combination]]:

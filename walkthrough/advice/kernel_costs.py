@@ -1,7 +1,7 @@
 """What kernels cost: precision, layout, attention in parts, chains of pointwise kernels, sizes, recomputation."""
 
-import re
 from collections import Counter
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,11 +21,12 @@ from walkthrough.trace.kernel_names import (
     MATRIX,
     NORMALISATION,
     REDUCTION,
+    is_float64,
     short_name,
 )
-from walkthrough.trace.kernels import has_tf32, is_amd, unit_name
+from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, is_amd, unit_name
 from walkthrough.trace.memory import direction
-from walkthrough.trace.steps import of_steps
+from walkthrough.trace.steps import is_backward, of_steps
 
 # How many times as many matrix operations per second in fp16 or bf16 with Tensor Cores, summed in fp32, as in fp32
 # without, by compute capability. Dense; NVIDIA's data sheets of V100, T4, A100, A10, L4, H100 (SXM), B200, RTX 5090.
@@ -40,12 +41,11 @@ _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_da
 _BETWEEN = 8  # elementwise kernels between a product and softmax, at most: scale, mask, dropout and casts
 _ALIGNED = 16  # bytes, for the widest loads of a matrix kernel
 _ELEMENT_BYTES = {"c10::half": 2, "c10::bfloat16": 2}  # fp32 has no such limit without Tensor Cores
-_UNALIGNED = r"align[12](?![0-9])"
+_UNALIGNED = r"^(?!.*(simt|d884)).*align[12](?![0-9])"  # CUTLASS's without Tensor Cores, and float64's, all are align1
 _FORWARD = {
     f"aten::{name}"
     for name in ("convolution", "linear", "batch_norm", "layer_norm", "native_batch_norm", "cudnn_convolution")
 }
-_ENGINE = re.compile("autograd::engine::evaluate_function|.*CheckpointFunctionBackward")
 _PERMUTING = {"aten::contiguous", "aten::reshape"}  # they copy only where the order of the elements changes
 _FILLS_AND_CASTS = r"subtensorop"  # MIOpen's, before and after a convolution that sums parts in float32
 _DDP_COPIES = "ddp.reducer::copy_bucket_to_grad"
@@ -65,8 +65,9 @@ def shortest_us(a: Analysis) -> float:
 
 def has_no_units(a: Analysis) -> str:
     """That no GPU of the trace has Tensor Cores, in words; "" where one has them, or may."""
-    majors = [gpu["computeMajor"] for gpu in a.trace.gpu_properties if isinstance(gpu.get("computeMajor"), int)]
-    return f"this GPU has no {unit_name(a.trace)}" if majors and max(majors) < 7 else ""
+    gpus = gpu_ids(a.trace)
+    none = gpus and not any(has_matrix_units(a.trace, number) for number in gpus)
+    return f"this GPU has no {unit_name(a.trace)}" if none else ""
 
 
 def mixed_precision(a: Analysis) -> Evidence:
@@ -205,9 +206,8 @@ def misaligned_matmul(a: Analysis) -> Evidence | None:
     """
     matrix = a.of_kind(MATRIX) & ~attention(a)[0]
     by_name = matrix & a.named(_UNALIGNED)
-    odd = np.array([_is_odd(*inputs) for inputs in a.trace.inputs] + [False])
-    operators = a.trace.operators
-    by_shape = matrix & odd[np.append(operators.inputs, -1)[a.launching_operator]] if len(operators) else by_name
+    odd = np.array([_is_odd(inputs) for inputs in _factors(a)] + [False])
+    by_shape = matrix & odd[_factor_numbers(a)]
     bad = by_name | by_shape
     us = a.us_per_step(bad)
     if not worthwhile(a, us):
@@ -225,35 +225,50 @@ def misaligned_matmul(a: Analysis) -> Evidence | None:
     )
 
 
-def _is_odd(shapes: bytes, types: bytes) -> bool:
+@once
+def _factors(a: Analysis) -> list[list[tuple[list[int], str]]]:
+    """(shape, type) of the two factors of each recorded matrix product, by `_factor_numbers`; [] if they are broken.
+
+    First as of mm and bmm, whose inputs begin with them (a third one is out=), then as of addmm and baddbmm, whose
+    first input is the bias.
+    """
+    known = []
+    for first in (0, 1):
+        for inputs in a.trace.inputs:
+            try:
+                shapes, types = (msgspec.json.decode(text, type=list[Any])[first : first + 2] for text in inputs)
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                shapes, types = [], []
+            known.append([pair for pair in zip(shapes, types, strict=False) if _is_matrix(*pair)])
+    return known
+
+
+def _is_matrix(shape: object, name: object) -> bool:
+    """Whether an input is a matrix or a batch of them, as far as it can be read."""
+    is_list = isinstance(shape, list) and len(shape) >= 2 and isinstance(name, str)
+    return is_list and all(isinstance(size, int) for size in shape)
+
+
+def _factor_numbers(a: Analysis) -> np.ndarray:
+    """For each kernel, the place of its operator's inputs in `_factors`; -1 where they are not recorded."""
+    operators = a.trace.operators
+    biased = a.trace.named(operators, lambda name: "add" in name)
+    numbers = np.where(operators.inputs < 0, -1, operators.inputs + biased * len(a.trace.inputs))
+    return np.append(numbers, -1)[a.launching_operator]
+
+
+def _is_odd(factors: list[tuple[list[int], str]]) -> bool:
     """Whether a last dimension of a matrix of half precision is no multiple of 16 bytes."""
-    try:
-        dims, names = msgspec.json.decode(shapes), msgspec.json.decode(types)
-        for shape, name in zip(dims, names, strict=False):
-            size = _ELEMENT_BYTES.get(str(name).lower())
-            if size and len(shape) >= 2 and min(shape[-2:]) > 1 and shape[-1] * size % _ALIGNED:
-                return True
-    except (msgspec.DecodeError, TypeError, ValueError):
-        return False
-    return False
+    sizes = [(shape, _ELEMENT_BYTES.get(name.lower(), _ALIGNED)) for shape, name in factors]
+    return any(min(shape[-2:]) > 1 and shape[-1] * size % _ALIGNED for shape, size in sizes)
 
 
 def _shapes(a: Analysis, kernels: np.ndarray) -> str:
-    """The inputs' shapes that take the most time, as text, "" where they are not recorded."""
-    operators = a.trace.operators
-    if not len(operators):
-        return ""
-    inputs = np.append(operators.inputs, -1)[a.launching_operator[kernels]]
-    times = np.bincount(inputs + 1, weights=a.us_in_steps[kernels], minlength=1)
+    """The factors' shapes that take the most time, as text, "" where they are not recorded."""
+    times = np.bincount(_factor_numbers(a)[kernels] + 1, weights=a.us_in_steps[kernels], minlength=1)
     times[0] = 0.0
-    if not times.any():
-        return ""
-    try:
-        dims = msgspec.json.decode(a.trace.inputs[int(np.argmax(times)) - 1][0])
-        shapes = [shape for shape in dims if isinstance(shape, list) and len(shape) >= 2]
-    except (msgspec.DecodeError, TypeError):
-        return ""
-    return f" (mostly {' @ '.join(str(shape) for shape in shapes[-2:])})" if shapes else ""
+    shapes = [str(shape) for shape, _ in _factors(a)[int(np.argmax(times)) - 1]] if times.any() else []
+    return f" (mostly {' @ '.join(shapes)})" if shapes else ""
 
 
 @once
@@ -405,7 +420,7 @@ def recomputation(a: Analysis) -> Evidence | None:
     """Forward operators inside the backward pass: activation checkpointing."""
     trace, operators = a.trace, a.trace.operators
     forward = trace.named(operators, _FORWARD.__contains__)
-    backward = trace.named(operators, lambda name: bool(_ENGINE.match(name)))
+    backward = trace.named(operators, is_backward)
     if not forward.any() or not backward.any():
         return None
     again = np.zeros(len(operators), bool)
@@ -424,6 +439,23 @@ def recomputation(a: Analysis) -> Evidence | None:
         a.share_of_steps(us),
         do="checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
         what="forward kernels run again in the backward pass",
+        when=a.while_running(kernels),
+    )
+
+
+def float64(a: Analysis) -> Evidence | None:
+    """Kernels in float64: on most GPUs slower by far than those in float32."""
+    kernels = a.named(is_float64)
+    us = a.us_per_step(kernels)
+    if not worthwhile(a, us):
+        return None
+    common = Counter(a.trace.names[number] for number in a.trace.kernels.name[kernels].tolist()).most_common(1)
+    return bounded(
+        f"{counted(a.count_per_step(kernels), 'kernel', 'kernels')} {per_step(a)}, {a.share_of_kernels(kernels):.0%} "
+        f"of the kernels' time; for example {short_name(common[0][0], 60)}",
+        a.share_of_steps(us),
+        do="look for a float64 constant, or a NumPy array, that makes a tensor float64",
+        what="kernels in float64",
         when=a.while_running(kernels),
     )
 

@@ -13,8 +13,8 @@ from walkthrough.trace.columns import distinct, median
 from walkthrough.trace.communication import exposed_on_cpu
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover, integral
-from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, is_collective, is_exchange
-from walkthrough.trace.kernels import mean_of_known
+from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, is_collective, is_compiled, is_exchange
+from walkthrough.trace.kernels import mean_of_known, vendor
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import pauses
 
@@ -42,12 +42,12 @@ def bigger_batch(a: Analysis) -> Evidence:
     inside = Cover(a.steps.start, a.steps.end).holds(kernels.start)
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
     empty = max(0.0, mean_of_known(_without_blocks(a, gpu.id) for gpu in a.gpus) or 0.0)
-    why = f"{counted(inside.sum() / a.step_count, 'kernel', 'kernels')} {per_step(a)}, {mean_us:.0f} us on average; "
+    why = f"{counted(inside.sum() / a.step_count, 'kernel', 'kernels')} {per_step(a)}, {mean_us:.0f} us on average"
     lost = [f"the GPU waits {step_time(a, share)} for launches"] if share >= WORTHWHILE else []
     if empty >= WORTHWHILE:
         lost.append(f"{step_time(a, empty)} are lost on SMs without blocks")
     return bounded(
-        why + " and ".join(lost or ["little is lost"]),
+        f"{why}{'; ' * bool(lost)}{' and '.join(lost)}",
         share + empty,
         do="a bigger batch gives each launch more work; it changes the training, so check the learning rate",
     )
@@ -114,7 +114,7 @@ def optimizer_kernels(a: Analysis) -> np.ndarray:
 
     Neither matrix products (as in Muon) nor collectives, nor what is compiled already.
     """
-    return a.launched_in(a.phases.optimizer) & ~a.of_kind(MATRIX, COLLECTIVE) & ~a.named("^triton_")
+    return a.launched_in(a.phases.optimizer) & ~a.of_kind(MATRIX, COLLECTIVE) & ~a.named(is_compiled)
 
 
 def fused_optimizer(a: Analysis) -> Evidence:
@@ -167,7 +167,7 @@ def compile_loss(a: Analysis) -> Evidence:
 
 def _loss_kernels(a: Analysis) -> np.ndarray:
     """A mask: kernels that operators which prepare a batch or compute the loss launched."""
-    return a.launched_in(a.phases.preparing | a.phases.loss) & ~a.of_kind(COLLECTIVE) & ~a.named("^triton_")
+    return a.launched_in(a.phases.preparing | a.phases.loss) & ~a.of_kind(COLLECTIVE) & ~a.named(is_compiled)
 
 
 def compile_loss_on_cpu(a: Analysis) -> Evidence:
@@ -265,6 +265,8 @@ def compile_model_on_cpu(a: Analysis) -> Evidence:
 
 def nothing_to_capture(a: Analysis) -> str:
     """Why CUDA graphs would change nothing, or could not be captured, in words; else ""."""
+    if vendor(a.trace) == "intel":
+        return "CUDA graphs are for GPUs of NVIDIA and AMD"
     if a.workload.graphed > 0.5:
         return "CUDA graphs launch most kernels already"
     runtime, pageable = a.trace.runtime, from_pageable(a)

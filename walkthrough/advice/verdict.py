@@ -11,8 +11,8 @@ from walkthrough.terminal import rounded_time, time_text
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import COMPUTE, EXPOSED, OVERLAPPED
 from walkthrough.trace.idle import CAUSES, Idle, longest_stall
-from walkthrough.trace.kernel_names import short_name
-from walkthrough.trace.outliers import Outlier, is_undecided
+from walkthrough.trace.kernel_names import ATTENTION, CONVOLUTION, MATRIX, short_name
+from walkthrough.trace.outliers import CUT, Outlier, is_undecided
 from walkthrough.trace.reader import NEW_EPOCH, Loader, Recording
 
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
@@ -30,7 +30,7 @@ ROLES = {
     "memcpy": "the GPU only copies",
     "memset": "the GPU only sets memory",
     "communication": "only a marked collective; NCCL's kernels count as kernel",
-    "runtime": "the GPU is idle, the CPU in a CUDA or HIP call",
+    "runtime": "the GPU is idle, the CPU in a call of its runtime",
     "dataloader": "the loop waits for its next batch",
     "cpu_exec": "the CPU runs operators",
     "other": "nothing recorded: Python, most likely",
@@ -62,7 +62,8 @@ WHILE_IDLE = {  # the same, after a share of the time
 
 
 def gain_text(advice: Advice) -> str:
-    """The gain in words: "about 1.29x", "1.2x to 1.6x", "at most 1.50x"; "" where it is unknown."""
+    """The gain in words: "about 1.29x", "1.2x to 1.6x", "up to 1.14x" (little of it is sure), "at most 1.50x" (the
+    bound); "" where it is unknown."""
     bound, estimate = advice.predicted_gain, advice.estimated_gain
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"
@@ -71,6 +72,8 @@ def gain_text(advice: Advice) -> str:
     low = advice.low_gain or estimate
     if estimate / low < NARROW:
         return f"about {estimate:.2f}x"
+    if low < NARROW:
+        return f"up to {estimate:.2f}x"
     decimals = 2 if f"{low:.1f}" == f"{estimate:.1f}" else 1
     return f"{low:.{decimals}f}x to {estimate:.{decimals}f}x"
 
@@ -201,7 +204,9 @@ def _longest_operator(a: Analysis) -> str:
 
 def _of_gpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
     share, alone = _computing(a)
-    matrix = a.tensor_cores.eligible_share or 0.0
+    matrix = a.tensor_cores.eligible_share
+    if matrix is None:
+        matrix = a.share_of_kernels(a.of_kind(MATRIX, CONVOLUTION, ATTENTION))
     if not len(a.trace.kernels):
         copying = sum(a.steps.mean_breakdown_us[role] for role in ("memcpy", "memset")) / max(a.steps.mean_us, 1e-9)
         return f"copies fill {copying:.0%} of {one_step}, and no kernel runs: copies bound it"
@@ -218,6 +223,8 @@ def _of_gpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
         return f"{filled}, and nothing stands out"
     whose = "their" if alone is None else "all kernels'"
     filled += f", {matrix:.0%} of {whose} time matrix work"
+    if (unknown := a.tensor_cores.unknown_kind_share) >= MUCH:
+        return f"GPU-bound: {filled} and {unknown:.0%} of kernels whose names do not tell what they do"
     if matrix > 0.5:
         return f"compute-bound: {filled}; left to try: a model that computes less, or lower precision still"
     fused = "" if a.workload.compiled else "fused kernels (torch.compile)"
@@ -314,6 +321,8 @@ def why_outlier(step: Outlier) -> str:
         text = f"{name} {doing(step)} and waits {time_text(step.wait_us)} for its first batch; the other steps' "
         text += f"median wait is {time_text(step.usual_wait_us)}"
         return f"{text}: {REMEDIES[step.workers]}" if step.workers else text
+    if CUT in step.reasons:
+        return f"{name} {doing(step)}: it takes {time_text(step.us)}, {time_text(-step.excess_us)} less than the median"
     if step.reasons:
         return f"{name} {doing(step)}: it {longer}"
     text = f"{name} {longer}, the largest part of it {step.role}"

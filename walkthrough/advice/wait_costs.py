@@ -20,18 +20,21 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
-from walkthrough.trace.operators import innermost_functions, pauses, stepping_thread
-from walkthrough.trace.outliers import Outlier, is_outlier
+from walkthrough.trace.operators import COMPILED, between_operators, innermost_functions, pauses, stepping_thread
+from walkthrough.trace.outliers import CUT, Outlier
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import is_loading, is_mark
 
 MUCH_PYTHON = 0.1  # of the step: calling operators takes less in most programs
 TOP_FUNCTIONS = 3
+LONG_WORK = 1_000.0  # µs between two calls of the runtime: to call operators takes a tenth of that
 LONG = 0.05  # of a step: what takes less does not stand out
 PAUSE = 10.0  # µs: shorter times between two kernels are usual
+MUCH_WAITING = 0.1  # of the step: collectives alone for longer are a wait for another rank, in part
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
 DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
+DOING |= {CUT: "begins while the GPU still runs earlier work"}
 REMEDIES = {  # by `Outlier.workers`
     "kept": "persistent_workers=True keeps the workers, but their queue is filled anew in each epoch",
     "anew": "the worker processes start anew in each epoch; persistent_workers=True keeps them",
@@ -87,11 +90,9 @@ def host_python(a: Analysis) -> Evidence:
         if not len(trace.operators):
             why = f"for {idle} no kernel runs, and no operator or function was recorded"
         return bounded(why, share, do="record with stacks to see its functions: `walkthrough trace --stacks`")
-    operators = trace.operators
-    busy = operators.cover(~trace.named(operators, is_mark)) | trace.runtime.cover()
     free = Cover()
     for gpu in a.idle[:1]:
-        free = (busy | gpu.pending).gaps(gpu.start, gpu.end)
+        free = between_operators(trace, gpu.start, gpu.end, gpu.pending)
     launching = trace.runtime.thread[trace.kernels.call[trace.kernels.call >= 0]]
     named = _functions(a, free, int(np.bincount(launching).argmax()) if len(launching) else stepping_thread(trace))
     do = "move it out of the loop, or to a DataLoader's worker processes; what is the model's own, compile"
@@ -132,14 +133,13 @@ def _functions(a: Analysis, when: Cover, thread: int) -> str:
 
 def without_python(a: Analysis) -> Change:
     """No Python runs where the CPU runs no operator and no call."""
-    operators, steps = a.trace.operators, a.whole.steps
-    busy = operators.cover(~a.trace.named(operators, is_mark)) | a.trace.runtime.cover()
-    return Change(cpu=[(busy.gaps(steps.cpu_start, steps.cpu_end), 0.0)])
+    steps = a.whole.steps
+    return Change(cpu=[(between_operators(a.trace, steps.cpu_start, steps.cpu_end), 0.0)])
 
 
 @once
 def cpu_work(a: Analysis) -> Cover:
-    """When a GPU idles while the threads that launch run operators, and call nothing for `PAUSE` or longer.
+    """When a GPU idles while the threads that launch run operators, and call nothing for `LONG_WORK` or longer.
 
     To call operators and to launch kernels takes less from one call to the next: so this is work on the CPU, which no
     compiler and no graph makes shorter. Not before the first kernel of a trace without steps.
@@ -151,10 +151,11 @@ def cpu_work(a: Analysis) -> Cover:
     running = operators.cover(running & np.isin(operators.thread, launching))
     idle = Cover()
     for gpu in a.idle[:1]:
-        idle = (runtime.cover() | gpu.pending | trace.copies.cover()).gaps(gpu.start, gpu.end)
+        idle = (runtime.cover() | gpu.pending | trace.copies.cover() | a.phases.loading).gaps(gpu.start, gpu.end)
     if not a.steps.marked:
         idle = idle & Cover(trace.device_work.start[:1], a.steps.end[-1:])
-    return pauses(idle) & running
+    long = idle.end - idle.start >= LONG_WORK
+    return Cover(idle.start[long], idle.end[long]) & running
 
 
 def cpu_operators(a: Analysis) -> Evidence | None:
@@ -177,7 +178,12 @@ def cpu_operators(a: Analysis) -> Evidence | None:
         if times[n] >= LONG * work.total
     ]
     do = "run it on the GPU (device=), before the loop, or in a DataLoader's worker processes"
-    if named and "aten::unflatten_dense_tensors" in named[0]:
+    if named and re.match(f"{COMPILED.pattern}|autograd::", named[0]):
+        do = (
+            "record with stacks to see its Python functions: `walkthrough trace --stacks`; a CUDA graph leaves them out"
+        )
+    is_ddp = trace.has_name(lambda name: "DistributedDataParallel" in name, operators, trace.annotations)
+    if is_ddp and named and "aten::unflatten_dense_tensors" in named[0]:
         do = (
             "DDP broadcasts its buffers (means and variances of batch normalisation) before each forward pass: "
             "broadcast_buffers=False where the ranks need not agree on them"
@@ -223,11 +229,24 @@ def exposed_communication(a: Analysis) -> Evidence | None:
     return bounded(
         f"{step_time(a, share)} {of_step(a)} only collectives run ({number})",
         share,
-        do=f"compare the ranks first, since waiting for the slowest is part of it; then {ways}",
+        do=ways,
         what="collectives that nothing hides" if len(a.trace.kernels) and share >= WORTHWHILE else "",
         detail=f"{number}, {rounded_time(collectives.us / a.step_count)} in all, {step_time(a, share)} of it with "
         "nothing beside them",
         when=while_only_communicating(a),
+    )
+
+
+def slowest_rank(a: Analysis) -> Evidence | None:
+    """Collectives with nothing beside them, for so long that this rank most likely waits for another in them."""
+    share = a.communication.exposed_us / a.total_us if a.communication else 0.0
+    if a.communication is None or share < MUCH_WAITING:
+        return None
+    return Evidence(
+        f"only collectives run for {step_time(a, share)} {of_step(a)}, the longest for "
+        f"{rounded_time(a.communication.longest_us)}: waiting for another rank is part of it",
+        share,
+        do="put a trace of each rank in one folder, and `explain` that folder",
     )
 
 
@@ -304,29 +323,30 @@ def doing(step: Outlier) -> str:
 
 def outlier_steps(a: Analysis) -> Evidence | None:
     """Steps that take far longer than the others."""
-    if not a.outliers:
+    longer = [step for step in a.outliers if CUT not in step.reasons]
+    if not longer:
         return None
-    worst = max(a.outliers, key=lambda step: step.excess_us)
+    worst = max(longer, key=lambda step: step.excess_us)
     gap = (
         f"; no kernel runs for {rounded_time(worst.gap_us)} of it in one stretch, mostly {worst.cause}"
         if worst.cause
         else ""
     )
-    names = ", ".join(step.name for step in a.outliers[:5])
+    names = ", ".join(step.name for step in longer[:5])
     longest = f"step {worst.name}"
-    if len(a.outliers) > 1:
+    if len(longer) > 1:
         longest = f"steps {names}; the longest, {longest},"
     besides = f", and {doing(worst)}" if worst.reasons else ""
     do = "see in the Trace view what happens there: a garbage collection, a larger batch, another program"
     if besides:
         do = REMEDIES[worst.workers] or "see how often it does; to trace training alone, trace other steps"
     steps = a.whole.steps
-    far = is_outlier(steps)
+    far = np.isin(steps.names, [step.name for step in longer])
     return Evidence(
         f"{longest} takes {rounded_time(worst.excess_us)} more than the median step, {rounded_time(worst.role_us)} of "
         f"it {worst.role}{gap}{besides}. Other findings and advice leave them out",
         do=do,
         what="steps that take far longer than the others",
-        us_per_step=sum(step.excess_us for step in a.outliers) / len(steps.names),
+        us_per_step=sum(step.excess_us for step in longer) / len(steps.names),
         when=Cover(steps.start[far], steps.end[far]),
     )

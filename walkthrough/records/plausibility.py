@@ -7,6 +7,7 @@ from typing import Any
 from walkthrough.results.result import Result
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.memory import CPU
+from walkthrough.trace.steps import PROFILER
 
 SMALL_COPIES = 4096  # bytes per step, beside the batch
 CONVOLUTIONS = re.compile(r"aten::(conv2d|_?convolution|cudnn_convolution|mkldnn_convolution)")
@@ -21,16 +22,16 @@ def contradictions(trace: dict[str, Any], analysis: Analysis, result: Result) ->
     if analysis.trace.partial or not isinstance(trace.get("traceEvents"), list):
         yield "it is damaged"
         return
-    if not analysis.steps.marked:
+    if analysis.steps.marked_by != PROFILER:
         yield "it marks no steps"
         return
     if result.device_type == "cuda":
-        names = {gpu.name for gpu in analysis.gpus}
+        names = {gpu.name for gpu in analysis.gpus if len(analysis.trace.kernels)}
         if names != {result.device}:
             yield f"it is from {' and '.join(sorted(map(str, names))) or 'no GPU'}, not from {result.device}"
         elif abs(analysis.step_bytes - result.batch_bytes) > 0.02 * result.batch_bytes + SMALL_COPIES:
             yield f"a step copies {analysis.step_bytes:.0f} bytes to the GPU, a batch has {result.batch_bytes}"
-    elif analysis.gpus or len(analysis.trace.copies):
+    elif analysis.on_gpu:
         yield "it shows work on a GPU, the figures are a CPU's"
     replayed = analysis.trace.named(analysis.trace.runtime, lambda name: "GraphLaunch" in name).any()
     if not replayed and not any(_input_shape(event) == batch for event in trace["traceEvents"]):  # a graph has none

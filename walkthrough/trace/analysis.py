@@ -16,20 +16,18 @@ from walkthrough.trace import communication, idle, kernels, memory, operators, o
 from walkthrough.trace.chrome_trace import Chunks
 from walkthrough.trace.columns import Trace, distinct, graph_launched, launched_in, launching_operators, places
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import KINDS
-from walkthrough.trace.operators import COMPILED
+from walkthrough.trace.kernel_names import KINDS, is_compiled
+from walkthrough.trace.operators import COMPILED, pauses
 from walkthrough.trace.outliers import is_undecided
-from walkthrough.trace.steps import Steps, is_step
+from walkthrough.trace.steps import Steps, is_backward, is_loading, is_mark, is_optimizer_step, is_step
 
 FEWEST = 10  # kernels, or operators: one training step of a single linear layer has more
 WORKING = 0.05  # of the time: those that fill so much are evidence, however few they are
 NEAR = 2  # to the next operator by its number: most are nearer in whole traces, few in a sample
 ENOUGH = 100  # operators, to tell that
 MOSTLY = 0.5  # of the steps' time: a trace with more capturing or setting up than that is of nothing else
-_TRAINING = re.compile(r"autograd::engine|Backward\d*$|_backward(?![a-z])|^Optimizer\.step|## backward ##")
 _COMPUTING = re.compile("aten::")
 _TRAINING_KERNELS = re.compile(r"backward|wgrad|flash_bwd|adam", re.IGNORECASE)  # dgrad: transposed, too
-_COMPILED_KERNELS = re.compile(r"^triton_[a-z]+_fused_|^triton__0d1d")  # Inductor's, by its names of today and of 2023
 _LAUNCH = re.compile(r"^(cuda|cu|hip)(Module|Ext)*LaunchKernel")
 # What only a program on a GPU does. record_stream keeps a block of GPU memory for another stream. Not the question
 # whether cuDNN can be used, which LSTMs ask on a CPU, too.
@@ -48,10 +46,11 @@ class Workload(Struct, frozen=True):
     capturing, setting_up: shares of the steps' time in which CUDA graphs were captured (from the first capture to the
     last where none is launched), and in which a GPU waited for memory, code or its own start. images: whether operators
     work on images. stacks: whether Python's functions are recorded. is_blind: whether the program works on a GPU (it
-    launches kernels, or runs operators that only a GPU has) and no kernel is recorded. accelerator: see `Trace`; ""
-    where kernels of a GPU are recorded. work: "kernel", or "operator" where no kernel is recorded; count: how many of
-    them. busy: the share of the steps' time that they fill. recorded: the share of the operators that the trace holds;
-    1.0 unless it is a sample of them. unusable: whether no step of the trace stands for the program's: none is
+    launches kernels, or runs operators that only a GPU has) and no work of a GPU is recorded. accelerator: see `Trace`;
+    "" where work of a GPU is recorded. work: "kernel", without kernels "memory operation" (copies and sets), without
+    either "operator"; count: how many of them. busy: the share of the steps' time that they fill; operating: that in
+    which operators run for long without a call of the runtime. recorded: the share of the operators that the trace
+    holds; 1.0 unless it is a sample of them. unusable: whether no step of the trace stands for the program's: none is
     whole, or two of very different length are all there are.
     """
 
@@ -69,6 +68,7 @@ class Workload(Struct, frozen=True):
     count: int
     busy: float
     recorded: float
+    operating: float
     unusable: bool = False
 
     @property
@@ -84,7 +84,7 @@ class Workload(Struct, frozen=True):
     @property
     def is_fragment(self) -> bool:
         """True for so little work that nobody can tell what the rest of the time is."""
-        return self.count < FEWEST and self.busy < WORKING
+        return self.count < FEWEST and self.busy < WORKING and self.operating < MOSTLY
 
     @property
     def has_steps(self) -> bool:
@@ -117,11 +117,6 @@ class Analysis:
         """The analysis of the steps without outliers; this one where there is none."""
         usual = outliers.typical(self.steps)
         return self if usual is self.steps else Analysis(self.trace, usual, self.whole)
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether the trace holds work of a GPU."""
-        return len(self.trace.device_work) > 0
 
     @of_trace
     def outliers(self) -> list[outliers.Outlier]:
@@ -167,8 +162,12 @@ class Analysis:
 
     @cached_property
     def between_operators(self) -> Cover:
-        """When the CPU runs neither an operator nor a call: Python; see `operators.between_operators`."""
-        return operators.between_operators(self.trace, self.steps)
+        """When, in the steps, neither a device works nor the CPU, but for Python; see `operators.between_operators`.
+
+        As the role "other" of the breakdown, and also what closures do inside `Optimizer.step` between operators.
+        """
+        busy = self.trace.device_work.cover() | operators.optimizer_calls(self.trace).per_step
+        return operators.between_operators(self.trace, self.steps.start, self.steps.end, busy)
 
     @cached_property
     def idle(self) -> list[idle.Idle]:
@@ -199,6 +198,11 @@ class Analysis:
     def workload(self) -> Workload:
         """What the trace is of: training, compiled code, a start-up, …"""
         return _workload(self.trace, self.steps, self.idle)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether work of a GPU is recorded: kernels, copies or sets."""
+        return len(self.trace.device_work) > 0
 
     @property
     def step_count(self) -> int:
@@ -300,22 +304,24 @@ class Analysis:
 
 
 def analyze(path: str | Path | Chunks) -> Analysis:
-    """The `Analysis` of a trace: its path, or its `Chunks`. Raises InputError; see `reader.read`."""
-    return Analysis(reader.read(path))
+    """The `Analysis` of a trace: its path, or its `Chunks`; of one process. Raises InputError; see `reader.read`."""
+    return Analysis(steps.one_process(reader.read(path)))
 
 
 def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload:
     """The `Workload` of a trace. idle: the `Idle` of each of its GPUs."""
     operators, kernels = trace.operators, trace.kernels
     total = max(float(steps.duration.sum()), 1e-9)
-    own = operators.where(~trace.named(operators, is_step))
-    working = float(own.cover().within(steps.start, steps.end).sum()) / total
-    if idle:
+    work, name = operators.where(~trace.named(operators, is_step)), "operator"
+    if len(trace.device_work):
+        work, name = (kernels, "kernel") if len(kernels) else (trace.device_work, "memory operation")
+    working = float(work.cover().within(steps.start, steps.end).sum()) / total
+    if len(kernels):
         working = 1 - float(np.mean([gpu.total_us for gpu in idle])) / total
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, kernels).mean()) if len(kernels) else 0.0
     captured = _captures(trace)
-    fused = trace.has_name(_COMPILED_KERNELS.search, kernels)
+    fused = trace.has_name(is_compiled, kernels)
     if len(captured.start) and not graphed:  # what runs between captures prepares the next one
         captured = Cover(captured.start[:1], captured.end[-1:])
     return Workload(
@@ -328,18 +334,26 @@ def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload
         images=trace.has_name(_IMAGES.search, operators)
         or (trace.has_name(_LIKELY_IMAGES.search, operators) and not trace.has_name(_NO_IMAGES.search, operators)),
         stacks=len(trace.python) > 0,
-        is_blind=not len(kernels)
+        is_blind=not len(trace.device_work)
         and (
             trace.has_name(_LAUNCH.search, trace.runtime)
             or trace.has_name(_ON_GPU.search, operators, trace.annotations)
         ),
-        accelerator="" if len(kernels) else trace.accelerator,
-        work="kernel" if len(kernels) else "operator",
-        count=len(kernels) or len(own),
+        accelerator="" if len(trace.device_work) else trace.accelerator,
+        work=name,
+        count=len(work),
         busy=working,
         recorded=_recorded(operators.external),
+        operating=_operating(trace, steps) / total,
         unusable=not steps.whole or is_undecided(steps),
     )
+
+
+def _operating(trace: Trace, steps: Steps) -> float:
+    """µs in the steps in which operators run, and nothing is called for so long that they do not launch anything."""
+    silent = pauses(trace.runtime.cover().gaps(steps.start, steps.end))
+    operators = trace.operators
+    return (silent & operators.cover(~trace.named(operators, lambda name: is_mark(name) or is_loading(name)))).total
 
 
 def _recorded(ids: np.ndarray) -> float:
@@ -367,8 +381,12 @@ def _captures(trace: Trace) -> Cover:
     return Cover(np.concatenate(start), np.concatenate(end)) if start else Cover()
 
 
+def _trains(name: str) -> bool:
+    return is_backward(name) or is_optimizer_step(name)
+
+
 def _training(trace: Trace) -> bool | None:
-    if trace.has_name(_TRAINING.search, trace.operators, trace.annotations) or trace.has_name(
+    if trace.has_name(_trains, trace.operators, trace.annotations) or trace.has_name(
         _TRAINING_KERNELS.search, trace.kernels
     ):
         return True

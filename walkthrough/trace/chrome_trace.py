@@ -211,6 +211,10 @@ _BROKEN = (msgspec.DecodeError, UnicodeDecodeError)
 _POSITION = re.compile(r"\(byte (\d+)\)")  # of the damage, in a message of msgspec's
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_ARCHIVES = (
+    ("tar", 257, b"ustar", "tar -xf"),
+    ("zip", 0, b"PK\x03\x04", "unzip"),
+)  # what stands where, what unpacks it
 _RUN = 2 * 2**20  # bytes to decode at a time
 _MAX_RUN = 64 * 2**20  # bytes to collect before a run that does not decode counts as damaged
 _TRIES = 8  # places where one event may end and the next may begin; others are inside a nested list
@@ -280,6 +284,9 @@ def _find_events(chunks: Iterator[bytes], name: str | PathLike[str], header: Hea
             del header["traceEvents"]
             return bytearray(text[opening.end() - 1 :]), False
         searched = max(searched, len(text) - 4096)
+    for kind, at, magic, unpack in _ARCHIVES:
+        if text[at:].startswith(magic):
+            raise InputError(f"{name} is a {kind} archive: unpack it ({unpack} {name}) and name the trace inside")
     try:
         _decoder(Header).decode(text)
     except msgspec.ValidationError:

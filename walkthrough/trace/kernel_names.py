@@ -52,6 +52,12 @@ OPTIMIZER, COLLECTIVE, COPY, OTHER = "optimizer", "collective", "copy-like", "ot
 KINDS = (MATRIX, CONVOLUTION, ATTENTION, NORMALISATION, ELEMENTWISE, REDUCTION, OPTIMIZER, COLLECTIVE, COPY, OTHER)
 
 _COPIES = "_to_copy|clone|copy|cat|stack|view|_unsafe_view|transpose|permute|slice|split|unbind|unsqueeze|expand|select"
+# All-to-all, send and receive, and what dispatches tokens to experts and combines their results: DeepEP, the kernels of
+# TensorRT-LLM, FlashInfer and Perplexity (a2a), mori.
+EXCHANGE = (
+    r"send_?recv|all_?to_?all|deep_ep::|(?<![a-z])ep::(cuda::)?(intra|inter)node|a2a\w*(dispatch|combine)"
+    r"|mori::moe::ep"
+)
 LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)"  # conversions, lower case
 # In this order; the first match decides. Patterns are in lower case.
 _PATTERNS = [
@@ -65,10 +71,14 @@ _PATTERNS = [
     (MATRIX, r"^triton_tem_"),
     # A matrix product with a collective inside is a matrix product.
     (MATRIX, r"(?<!fb)(gemm|matmul)\w*(all_?reduce|all_?gather|reduce_?scatter)|all_?gather\w*(gemm|matmul)"),
-    # NCCL, RCCL, MSCCL; torch's symmetric memory; the all-reduces of vLLM, SGLang, aiter, TensorRT-LLM and QuickReduce;
-    # DeepEP, NVSHMEM, Transformer Engine's user buffers.
-    (COLLECTIVE, r"^(void )?(nccl|rccl|msccl)|multimem_|cross_device_reduce|quick_?reduce|all_?reduce|all_?gather"),
-    (COLLECTIVE, r"reduce_?scatter|all_?to_?all|deep_ep::|nvshmem|userbuffers_"),
+    # DeepEP: what only counts or moves what this rank has (layout.cu, *_epilogue.cuh); all else exchanges, or waits.
+    (REDUCTION, r"get_dispatch_layout|combine_reduce_epilogue"),
+    (COPY, r"dispatch_copy_epilogue"),
+    # NCCL, RCCL, MSCCL, oneCCL; torch's symmetric memory; the all-reduces of vLLM, SGLang, aiter, TensorRT-LLM and
+    # QuickReduce; NVSHMEM, UCC's executor, Transformer Engine's user buffers; exchanges between experts.
+    (COLLECTIVE, r"^(void )?((nccl|rccl|msccl|oneccl)|executor_kernel<)|multimem_|cross_device_reduce|quick_?reduce"),
+    (COLLECTIVE, r"(?<!sm)(?<!over)(?<!warp)(?<!block)all_?(reduce|gather)|reduce_?scatter|nvshmem|_on_stream_kernel"),
+    (COLLECTIVE, rf"userbuffers_|{EXCHANGE}"),
     # Sums of embeddings (FBGEMM's backward ones apply the optimizer too): gather and scatter by index.
     (COPY, r"split_embedding|embedding_(bag|backward|forward|dense)"),
     (OPTIMIZER, r"multi_tensor_apply\w*<.*(adam|sgd|lamb(?!da)|adagrad|rmsprop|adadelta)|koptimizer\w*bit"),
@@ -81,7 +91,7 @@ _PATTERNS = [
     (REDUCTION, r"native::reduce_kernel<"),
     (ELEMENTWISE, r"rotary|(?<![a-z])rope(?![a-z])|elemwisernn|(lstm|gru)_cell|upsample|interpolat|scal_kernel"),
     (COPY, r"reshape_and_cache|store_kv_?cache|set_mla_kv|im2d2col|im2col|col2im"),
-    (COPY, rf"{LAYOUT}|subtensorop|catarray"),
+    (COPY, rf"{LAYOUT}|foldednhwc|subtensorop|catarray"),
     # sage_quant: the quantisation of its inputs. reduce_segments: of vLLM's unified attention.
     (ELEMENTWISE, r"sage_quant"),
     (ATTENTION, r"flash_(fwd|bwd|attn|fprop|bprop)|flash::|flashattn|fmha|attention|attn|sdpa|pagedkv|mla_decode"),
@@ -93,35 +103,35 @@ _PATTERNS = [
     ),
     (NORMALISATION, r"compute(internalgradients|backwardfusedparams|fusedparams|gradinput)"),
     # SGEMM and the like inside a convolution are a convolution.
-    (CONVOLUTION, r"conv(?!ert)|fprop|[dw]grad|igemm_(fwd|bwd|wrw)|cudnn_\w*\d+x\d+|\d+cudnn|c1_k1_n|cask_cudnn"),
-    (CONVOLUTION, r"winograd|fft2d_|cudnn::cnn::"),
+    (CONVOLUTION, r"conv(?!ert)|fprop|(?<![a-z])[dw]grad(?!_gemm)|igemm_(fwd|bwd|wrw)|cudnn_\w*\d+x\d+|\d+cudnn"),
+    (CONVOLUTION, r"c1_k1_n|cask_cudnn|winograd|fft2d_|cudnn::cnn::"),
+    # Muon's products X @ X.T and b * A + c * A @ A (modded-nanogpt).
+    (MATRIX, r"^(xxt|ba_plus_caa)_kernel"),
     # triton_kernels' last step of a mixture of experts sums and scatters, although its name holds a product's.
     (COPY, r"_finalize_matmul"),
     (
         MATRIX,
-        r"(?<!fb)gemm|cijk_|nvjet|(^|[^a-z])b?mm_|matmul|gemv|split_?k|dot_kernel|reduce_1block|fused_moe|fmoe|marlin",
+        r"(?<!fb)gemm(?!::)|cijk_|nvjet|(^|[^a-z])b?mm_|matmul|gemv|split_?k(?!e[ry])|dot_kernel|reduce_1block|fmoe",
     ),
     (
         MATRIX,
-        r"wgmma|mfma|hmma|wmma|mmatensorop|mmasimt|llmm1|blockpersist|persist_?rnn|magma_|trsm|syrk|cublas(?!transpose)",
+        r"fused_moe|marlin|wgmma|mfma|hmma|wmma|mmatensorop|mmasimt|llmm1|blockpersist|persist_?rnn|magma_|trsm|syrk|cublas(?!transpose)",
     ),
     (REDUCTION, r"(?<![a-z])cub::|rocprim|thrust::|softmax|topk|sort|scan|cumsum|cumprod|argm(ax|in)|histogram"),
     (
         REDUCTION,
-        r"nll_?loss|class_?nll|criterion|cross_?entropy|_loss|pool(?!ed)|reduc|bitmatrix|moe_align|finalizekernel",
+        r"nll_?loss|class_?nll|criterion|entropy|_loss|pool(?!ed)|reduc(?!ed)|bitmatrix|moe_align|finalizekernel",
     ),
     (
         REDUCTION,
         r"routing_?(?!memset)(indices|compute)|bucketize|searchsorted|multinomial|average|moe_sum|offsets_range",
     ),
-    (
-        COPY,
-        r"index|gather|scatter|embedding|permute|transpose|copy|fill|memset|repeat|arange|triu|tril|token_ids|to_dense",
-    ),
-    (COPY, r"bounds_check_indices|block_bucketize|kv_indices|compute_cuda_kernel|compute_position|roll_|pad\d*d?_"),
+    (COPY, r"index|gather|scatter|embedding|permute|transpose|copy|(?<!pre)fill|memset|repeat|arange|converttensor"),
+    (COPY, r"triu|tril(?!inear)|token_ids|to_dense|bounds_check_indices|block_bucketize|(kv|write)_indices"),
+    (COPY, r"compute_cuda_kernel|compute_position|(?<![a-z])roll_|pad\d*d?_"),
     (ELEMENTWISE, r"elementwise|distribution_|dropout|silu|gelu|relu|swiglu|act_and_mul|quant|fp8rowwise|fp8_qparam"),
     (ELEMENTWISE, r"add_tensor|op_generic_tensor|op\d?d?tensor|scalepackedtensor|bias"),
-    (ELEMENTWISE, r"epilogue::impl|cudafunctor|clamp|cast_kernel|axpy"),
+    (ELEMENTWISE, r"epilogue::impl|cudafunctor|clamp|cast_kernel|cast_(to|back)_|to_mxfp\d|axpy"),
 ]
 _compiled = cache(re.compile)  # when it is first needed: all of them take as long as a small trace
 _KIND_DECIDING = 400  # letters: what follows are template arguments and parameters
@@ -141,7 +151,9 @@ def kind(name: str) -> str:
 
 # Matrix products and convolutions without matrix cores, by name.
 _ORDINARY = (
-    r"simt|ffma|sgemm|dgemm|cgemm|zgemm|scudnn(?!.*1688)|[_-]h(gemm|cudnn)|gemv|gemmk1|gemmsn|dot_kernel|fft|winograd",
+    # The type's letter begins a word: BlockScaledGemm, GroupedGemm and DenseGemm do not hold a dgemm or an sgemm.
+    r"(?<![a-z])(g?[sdcz]gemm|ffma(?![a-z])|fft|scudnn(?!.*1688))|simt|[_-]h(gemm|cudnn)|gemv|gemmk1_|gemmsn_[nt]{2}",
+    r"(?<![a-z_])(rocblas_)?dot_kernel|winograd",
     r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct",
     # Tensile's kernels with neither MFMA nor WMMA: multiply-add or, since 2024, dot2 (see below).
     r"^cijk_\w*_mt\d+x\d+",
@@ -169,7 +181,8 @@ _RULES = [
     # SubTensorOp sets, scales or casts a tensor (MIOpen's MIOpenSubTensorOpWith*Kernel.cl).
     (False, r"subtensorop|batched_transpose|im2d2col"),
     # Parts of matrix products, attention and recurrent cells that only prepare, sum or scale.
-    (False, r"split_?k_?reduce|reduce_?split_?k|reduce_wgrad|compute\w*offsets|im2col|col2im|epilogue::impl|zero_fill"),
+    (False, r"split_?k_?reduce|reduce_?split_?k|reduce_wgrad|compute\w*offsets|(?<!load_)im2col|col2im|zero_fill"),
+    (False, r"epilogue::impl|prepare_(varlen_num_blocks|kernel)"),
     (
         False,
         r"(splitkv|fwd)_?combine|dot_do_o|bwd_?(pre|post)process|convert_?d(q|kv)|clear_dkvaccum|sumodo|bwdconvert"
@@ -186,14 +199,18 @@ _RULES = [
     (False, r"fmha_cutlass[fb]_f32_\w*_sm(50|60|70|75)|fmha_cutlass[fb]_f16_\w*_sm(50|60)"),
     (True, r"fmha_cutlass[fb]_(f32|f16|bf16)_\w*_sm\d+"),
     # Instructions and their shapes: mma.m8n8k4 to tcgen05.
-    (True, r"[hsd]884|[hsc]1688|16816|16832|i8816|i8832|[hib]mma_?|dmma|tcgen05|m16n8k\d+|tensor(16x8x|8x8x)\d+"),
+    (True, r"(?<![a-z0-9])([hsd]884|[hsc]1688)|(?<!\d)(16816|16832)(?!\d)|i8816|i8832|(?<![a-z])[hibd]mma"),
+    (True, r"tcgen05|m16n8k\d+|tensor(16x8x|8x8x)\d+"),
     # CUTLASS's, Hopper's and Blackwell's: s64x128x16gemm, warp-specialised, cuBLAS's nvjet.
     (True, r"(?<!sub)tensorop|s64x\d+x\d+gemm|gmma|nvjet_|warpgroupsize|warp_?specialized|tensoropmultiplicand"),
     # TensorRT-LLM's generated kernels for Blackwell: m128x16x32 is the shape of tcgen05.mma; attention for sm100.
     (True, r"^(bmm|gemm)_\w+_fp32_t\d+x\d+x\d+\w*_m\d+x\d+x\d+_\w*sm1\d\d|^fmhasm1\d\d"),
     (True, r"sm(80|86|89|90|100|103|120)_xmma|xmma_(implicit_)?gemm|xmma_sparse|xmma_(fprop|dgrad|wgrad)"),
     (True, r"flash_(fwd|bwd)|flashattn(fwd|bwd)|flash_(fprop|bprop)|sdpa_sm\d+_flash"),
-    (True, r"deep_gemm::|fmha_v2_\w*(fp16|bf16|e4m3)"),
+    # DeepGEMM, CuTe's kernels in Python for Hopper and Blackwell, products of 8 bits or of blocks with one scale each.
+    (True, r"deep_gemm::\w*(gemm|logits)|kernel_cutlass_\w*sm(90|1[0-3]\d)\w*tiledmma|block_?scaled\w*gemm"),
+    (True, r"cutlass::device_kernel<[^>]*fp8[^>]*gemm"),
+    (True, r"fmha_v2_\w*(fp16|bf16|e4m3)"),
     # FlashInfer's attention of several queries (prefill.cuh: mma.sync, hopper/: wgmma) takes 8 and 16 bits only. Its
     # kernels of one query each (decode.cuh) multiply and add on ordinary units; those of MLA do either.
     (True, r"prefillwith(paged|ragged)?kvcachekernel"),
@@ -212,7 +229,7 @@ _RULES = [
     # computes in. That is 16 bits wide where it serves; float32 takes MFMA and TF32, but plain multiply-adds on RDNA.
     (True, r"^attn_fwd$|^kernel_unified_attention_[23]d$"),
     # Inductor's templates of matrix products: a type in the name for which tl.dot needs Tensor Cores; else unknown.
-    (True, r"^triton_tem_.*(mm|conv|attention).*(bf16|fp16|f16|tf32|fp8|e4m3)"),
+    (True, r"^triton_tem_.*(int_mm|(mm|conv|attention).*(bf16|fp16|f16|tf32|fp8|e4m3))"),
     (None, r"^triton_tem_"),
 ]
 _DECIDING = 2000  # letters: in public traces, the rest of a name decides nothing
@@ -232,7 +249,7 @@ _KEPT_FP32 = re.compile(
 # parameters) has a word of matrix products as well.
 _PLAIN = frozenset((NORMALISATION, ELEMENTWISE, REDUCTION, OPTIMIZER, COLLECTIVE, COPY))
 _MATRIX = re.compile(
-    r"(?<!fb)gemm|conv(?!ert)|(?<!a)mma|attention|attn|matmul|[^a-z](b?add)?b?mm|dot|[dw]grad|fprop|lstm|gru|rnn"
+    r"(?<!fb)gemm(?!::)|conv(?!ert)|(?<!a)mma|attention|attn|matmul|[^a-z](b?add)?b?mm|dot|(?<![a-z])[dw]grad|fprop|lstm|gru|rnn"
 )
 _ARGUMENTS = re.compile(r"(?<=\w)[<(]")
 
@@ -313,8 +330,25 @@ def is_amd_fp32(name: str) -> bool:
     return _AMD_FP32.search(name) is not None
 
 
-_EXCHANGE = re.compile("send_?recv|all_?to_?all")
+# double as the first type of a template or a lambda's argument: that of a scalar, as in FusedAdam's parameters, of an
+# optional, and after float is not what a kernel computes in. Then the libraries' letters and words for it.
+_FLOAT64 = re.compile(
+    r"(?<!optional)<(?:(?!float|\w*half|c10::|__)[^<>,(]+, ?)*double\b|lambda\([^()]*\bdouble\b"
+    r"|(?<![a-z])g?[dz](gemm|884)|f64f64|fp64|^cijk_[a-z]+_[a-z]+_[dz]_?b_|_double(?![a-z])",
+    re.IGNORECASE,
+)
+_COMPILED = re.compile(r"^triton_([a-z]+_fused_|_0d|$)")  # Inductor's, by its names of today and of 2023
 _MARK = re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):|record_param_comms")
+
+
+def is_float64(name: str) -> bool:
+    """True for a kernel that computes in float64, complex numbers of it too, or moves it; not for a collective."""
+    return _FLOAT64.search(name) is not None and not is_collective(name)
+
+
+def is_compiled(name: str) -> bool:
+    """True for a kernel that torch.compile's Inductor wrote: its name lists the operators that were fused."""
+    return _COMPILED.search(name) is not None
 
 
 def is_collective(name: str) -> bool:
@@ -333,5 +367,5 @@ def is_collective_mark(name: str) -> bool:
 
 
 def is_exchange(name: str) -> bool:
-    """True for a collective that exchanges what ranks computed of their batches: all-to-all, send and receive."""
-    return is_collective(name) and _EXCHANGE.search(name.lower()) is not None
+    """True for a collective that exchanges what ranks computed of their batches: see `EXCHANGE`."""
+    return is_collective(name) and _compiled(EXCHANGE).search(name.lower()) is not None

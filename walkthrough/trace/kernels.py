@@ -7,6 +7,7 @@ time of the kernels that operators launched).
 
 import re
 from collections.abc import Callable, Container, Iterable
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -22,16 +23,20 @@ from walkthrough.trace.columns import (
 )
 from walkthrough.trace.intervals import Cover, integral
 from walkthrough.trace.kernel_names import (
+    ATTENTION,
+    CONVOLUTION,
     COPY,
     ELEMENTWISE,
     ELIGIBLE,
     ELIGIBLE_SINCE,
     KINDS,
+    MATRIX,
     OPTIMIZER,
     OTHER,
     REDUCTION,
     halves_under_autocast,
     is_amd_fp32,
+    is_float64,
     is_low_precision,
     is_ordinary,
     is_tf32,
@@ -44,9 +49,12 @@ from walkthrough.trace.steps import Steps, of_steps
 
 # Of these kinds, a kernel that Optimizer.step launches is the optimizer's; its matrix products and collectives stay.
 _OPTIMIZERS = frozenset((ELEMENTWISE, REDUCTION, COPY, OTHER))
-_AMD = re.compile(r"AMD|Radeon|Instinct|gfx\d")
-# AMD's GPUs without matrix instructions: Vega (gfx900, gfx906), and RDNA 1 and 2 by their compute capability (gfx10..).
-_VEGA, _RDNA_1_AND_2 = re.compile(r"Vega|Radeon VII|MI(25|50|60)\b"), 10
+_AMD, _INTEL = re.compile(r"AMD|Radeon|Instinct|gfx\d"), re.compile(r"Intel|\bArc\b")
+_HIP_CALL, _SYCL_CALL = re.compile(r"hip[A-Z]"), re.compile(r"(ur|ze)[A-Z]")  # Unified Runtime and Level Zero
+# GPUs without matrix units whose compute capability does not tell: NVIDIA's TU116 and TU117, 7.5 as those with Tensor
+# Cores (GeForce GTX 16, MX450, MX550, T400 to T1200); AMD's Vega (gfx900, gfx906); Intel's graphics before Arc.
+_WITHOUT_UNITS = re.compile(r"GTX 16|\bMX[45]50|\bT\d{3,4}\b|Vega|Radeon VII|MI(25|50|60)\b|Iris|UHD")
+_RDNA_1_AND_2 = 10  # compute capability, major, of AMD's gfx10..
 _FIRST_WITH_TENSOR_CORES, _FIRST_WITH_TF32 = 7, 8  # compute capability, major
 
 
@@ -79,16 +87,19 @@ def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
 class TensorCores(Struct, frozen=True):
     """share: per GPU id, of its kernel time, None if all names are unknown. unknown: per GPU id, the unknown share.
 
-    eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels. Masks over
-    `Trace.kernels`: fp32_matrix, the matrix products and convolutions that such operators or CUDA graphs launched, in
-    full precision and surely without Tensor Cores, and on AMD those whose names say float32, which its matrix cores
-    multiply as well, but slower than 16 bits; tf32_matrix, those in TF32; fp32_other, the other kernels that name float
-    and no narrower type, and would not under autocast: not the optimizer's, nor what autocast leaves in float32.
+    eligible_share: of the kernel time, in operators that could use Tensor Cores; None without kernels.
+    unknown_kind_share: of the same time, that of other kernels whose names do not tell whether they are matrix work.
+    Masks over `Trace.kernels`: fp32_matrix, the matrix products and convolutions that such operators or CUDA graphs
+    launched, in full precision and surely without Tensor Cores, and on AMD those whose names say float32, which its
+    matrix cores multiply as well, but slower than 16 bits; tf32_matrix, those in TF32; fp32_other, the other kernels
+    that name float and no narrower type, and would not under autocast: not the optimizer's, nor what autocast leaves in
+    float32. None of them is in float64, which autocast leaves alone.
     """
 
     share: dict[int, float | None]
     unknown: dict[int, float]
     eligible_share: float | None
+    unknown_kind_share: float
     fp32_matrix: np.ndarray
     tf32_matrix: np.ndarray
     fp32_other: np.ndarray
@@ -104,19 +115,21 @@ def tensor_cores(
     Over the kernels that operators launched, as the plugin counts (Optimizer.* marks and the wrappers of parallel
     training are not operators), and those that CUDA graphs launched, which the plugin leaves out where no operator is
     around the launch; over all kernels if the trace links none to an operator. An operator that launches Tensor Core
-    kernels is eligible whatever its name, and the time counts for the innermost eligible one. A graph's kernels name no
-    operator: of those the matrix products and convolutions are eligible.
+    kernels, or matrix work that may use them, is eligible whatever its name, and the time counts for the innermost
+    eligible one. A graph's kernels name no operator: of those the matrix work is eligible.
     """
     kernels, operators = trace.kernels, trace.operators
     none = np.zeros(len(kernels), bool)
     if not len(kernels):
-        return TensorCores({}, {}, None, none, none, none)
+        return TensorCores({}, {}, None, 0.0, none, none, none)
     sure = trace.named(kernels, lambda name: classify(name) is True)
     unsure = trace.named(kernels, lambda name: classify(name) is None)
-    amd = is_amd(trace)
-    old = [device for device in distinct(kernels.device).tolist() if _has_none(trace, device, amd)]
+    amd, kinds = is_amd(trace), kind_numbers(trace)
+    unknown_kind = unsure & (kinds == KINDS.index(OTHER))
+    old = [device for device in distinct(kernels.device).tolist() if not has_matrix_units(trace, device)]
     sure &= ~np.isin(kernels.device, old)
     unsure &= ~np.isin(kernels.device, old)
+    matrix_work = sure | (unsure & np.isin(kinds, [KINDS.index(name) for name in (MATRIX, CONVOLUTION, ATTENTION)]))
 
     graphed = graph_launched(trace, kernels)
     operator = launching_operators(trace, np.where(graphed, -1, kernels.call))
@@ -133,21 +146,23 @@ def tensor_cores(
         share[device] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
     if not (launched | graphed).any():
-        return TensorCores(share, unknown, None, none, none, none)
+        return TensorCores(share, unknown, None, _part(time[unknown_kind].sum(), time.sum()), none, none, none)
     able = trace.named(operators, eligible.__contains__)
-    able[operator[launched & sure]] = True
+    able[operator[launched & matrix_work]] = True
     ordinary = trace.named(kernels, is_ordinary)
-    in_innermost = graphed & (sure | ordinary)
+    in_innermost = graphed & (matrix_work | ordinary)
     if launched.any():
         innermost = able & ~trace.nesting.has_descendant(able)
         in_innermost |= launched & innermost[operator]
     able_share = _part(time[in_innermost].sum(), time[counted].sum())
-    full = ~trace.named(kernels, is_low_precision) & ~np.isin(kernels.device, old)
+    unknown_share = _part(time[counted & unknown_kind & ~in_innermost].sum(), time[counted].sum())
+    full = ~trace.named(kernels, lambda name: is_low_precision(name) or is_float64(name))
+    full &= ~np.isin(kernels.device, old)
     fp32_matrix = in_innermost & full & (trace.named(kernels, is_amd_fp32) if amd else ordinary)
     tf32_matrix = in_innermost & full & sure & trace.named(kernels, is_tf32)
     fp32_other = full & ~sure & ~fp32_matrix & trace.named(kernels, halves_under_autocast)
     fp32_other &= ~launched_in(trace, kernels, optimizer_calls(trace).per_step)
-    return TensorCores(share, unknown, able_share, fp32_matrix, tf32_matrix, fp32_other)
+    return TensorCores(share, unknown, able_share, unknown_share, fp32_matrix, tf32_matrix, fp32_other)
 
 
 def _part(part: float, whole: float) -> float:
@@ -161,36 +176,45 @@ def _is_operator(name: str) -> bool:
     )
 
 
-def is_amd(trace: Trace) -> bool:
-    """Whether the GPUs are AMD's: by their names or their wavefronts of 64, or because the process runs HIP.
+def vendor(trace: Trace) -> Literal["nvidia", "amd", "intel"]:
+    """Who made the GPUs: by their names, AMD's also by their wavefronts of 64, or by the calls of the runtime.
 
-    A process runs either CUDA or HIP, so this holds for all its GPUs; ROCm's device numbers often have no properties.
+    A process runs CUDA, HIP or SYCL, so this holds for all its GPUs; ROCm's device numbers often have no properties.
     """
-    devices = trace.properties.values()
-    if any(_AMD.search(str(device.get("name", ""))) or device.get("warpSize") == 64 for device in devices):
-        return True
-    return trace.hip or trace.has_name(lambda name: name.startswith("hip"), trace.runtime)
+    names = " ".join(str(device.get("name", "")) for device in trace.properties.values())
+    if _AMD.search(names) or any(device.get("warpSize") == 64 for device in trace.properties.values()):
+        return "amd"
+    if trace.hip or trace.has_name(_HIP_CALL.match, trace.runtime):
+        return "amd"
+    return "intel" if _INTEL.search(names) or trace.has_name(_SYCL_CALL.match, trace.runtime) else "nvidia"
+
+
+def is_amd(trace: Trace) -> bool:
+    """Whether the GPUs are AMD's."""
+    return vendor(trace) == "amd"
 
 
 def has_tf32(trace: Trace) -> bool:
     """Whether a GPU is known to multiply in TF32: NVIDIA's from compute capability 8.0."""
     majors = [device.get("computeMajor") for device in trace.properties.values()]
-    return not is_amd(trace) and any(isinstance(major, int) and major >= _FIRST_WITH_TF32 for major in majors)
+    known = any(isinstance(major, int) and major >= _FIRST_WITH_TF32 for major in majors)
+    return known and vendor(trace) == "nvidia"
 
 
 def unit_name(trace: Trace) -> str:
-    """What the GPU's maker calls the units: "Tensor Cores", on AMD "Matrix cores"."""
-    return "Matrix cores" if is_amd(trace) else "Tensor Cores"
+    """What the GPU's maker calls its matrix units."""
+    return {"nvidia": "Tensor Cores", "amd": "Matrix cores", "intel": "XMX engines"}[vendor(trace)]
 
 
-def _has_none(trace: Trace, device: float, amd: bool) -> bool:
-    """True for a GPU without them: an old one of NVIDIA's or AMD's, or a GeForce GTX 16."""
-    properties = trace.properties.get(int(device), {}) if np.isfinite(device) else {}
-    if amd:
+def has_matrix_units(trace: Trace, device: float) -> bool:
+    """False for a GPU that is known to have no matrix units: see `_WITHOUT_UNITS`, and by its compute capability."""
+    maker, properties = vendor(trace), trace.properties.get(int(device), {}) if np.isfinite(device) else {}
+    if maker == "amd":
         properties = properties or next(iter(trace.properties.values()), {})
-        return properties.get("computeMajor") == _RDNA_1_AND_2 or bool(_VEGA.search(str(properties.get("name", ""))))
     major = properties.get("computeMajor")
-    return (isinstance(major, int) and 0 < major < _FIRST_WITH_TENSOR_CORES) or "GTX 16" in str(properties.get("name"))
+    old = isinstance(major, int) and 0 < major < _FIRST_WITH_TENSOR_CORES
+    old = major == _RDNA_1_AND_2 if maker == "amd" else old
+    return not old and not _WITHOUT_UNITS.search(str(properties.get("name", "")))
 
 
 class Gpu(Struct, frozen=True):
@@ -223,8 +247,12 @@ def gpu(trace: Trace, number: int, begin: float, end: float, tensor_cores: dict[
 
 
 def gpu_ids(trace: Trace) -> list[int]:
-    """The devices on which kernels ran, sorted; of more than `MAX_GPUS` those with the most kernels."""
-    ids, count = np.unique(trace.kernels.device, return_counts=True)
+    """The devices on which kernels ran, sorted; of more than `MAX_GPUS` those with the most kernels.
+
+    In a trace without kernels: those that copied or set memory.
+    """
+    work = trace.kernels if len(trace.kernels) else trace.device_work
+    ids, count = np.unique(work.device, return_counts=True)
     ids = ids[np.argsort(-count, kind="stable")[:MAX_GPUS]]
     return sorted(int(number) for number in ids.tolist() if np.isfinite(number))
 

@@ -8,10 +8,8 @@ from msgspec import Struct
 from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operators
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE
-from walkthrough.trace.steps import Steps, is_loading, is_mark, is_step, of_steps
-
-_BACKWARD = re.compile(r"autograd::engine|Backward\d*$|_backward(?![a-z])")
+from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, is_compiled
+from walkthrough.trace.steps import Steps, is_backward, is_loading, is_mark, is_optimizer_step, is_step, of_steps
 
 
 class OptimizerCalls(Struct, frozen=True):
@@ -32,10 +30,10 @@ class OptimizerCalls(Struct, frozen=True):
 def optimizer_calls(trace: Trace) -> OptimizerCalls:
     """The `OptimizerCalls` of a trace: a mark wraps a closure if an operator of a backward pass begins inside it."""
     operators = trace.operators
-    steps = trace.named(operators, lambda name: name.startswith("Optimizer.step"))
+    steps = trace.named(operators, is_optimizer_step)
     zeroing = operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.")) & ~steps)
     start, end, wrapping = operators.start[steps], operators.end[steps], np.zeros(len(operators), bool)
-    backward = operators.where(trace.named(operators, _BACKWARD.search))  # sorted by start, as all spans are
+    backward = operators.where(trace.named(operators, is_backward))  # sorted by start, as all spans are
     if not len(backward) or not len(start):
         own = Cover(start, end)
         return OptimizerCalls(own, own | zeroing, wrapping)
@@ -86,6 +84,11 @@ class Phases(Struct, frozen=True):
     fused: bool
 
 
+def _is_loss(name: str) -> bool:
+    """True for an operator of a loss; compiled code, whose kernels name the operators in them, is the model's."""
+    return _LOSS.search(name) is not None and not is_compiled(name)
+
+
 def phases(trace: Trace, steps: Steps) -> Phases:
     """The `Phases` of a trace."""
     operators = trace.operators
@@ -119,7 +122,7 @@ def phases(trace: Trace, steps: Steps) -> Phases:
         model=Cover(begin[has_model], end[has_model]),
         products=operators.cover(products),
         convolves=bool((products & trace.named(operators, lambda name: "conv" in name.lower())).any()),
-        loss=operators.cover(trace.named(operators, _LOSS.search) & outside),
+        loss=operators.cover(trace.named(operators, _is_loss) & outside),
         optimizer=calls.own,
         per_step=calls.per_step,
         fused=trace.has_name(_FUSED.fullmatch, operators),
@@ -130,7 +133,7 @@ def _starts(trace: Trace, steps: Steps) -> np.ndarray:
     """Where steps begin on the CPU, µs; `Steps.start` may be later, where the GPU is behind."""
     marks = [spans.start[trace.named(spans, is_step)] for spans in (trace.operators, trace.annotations)]
     starts = distinct(np.concatenate(marks))
-    return starts if len(starts) else steps.start
+    return starts if len(starts) else steps.cpu_start
 
 
 def _without_pauses(whole: Cover, working: Cover) -> Cover:
@@ -146,14 +149,17 @@ _MODULE = re.compile(r"\(\d+\): <module>$")  # its line is that at which recordi
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
 
 
-def between_operators(trace: Trace, steps: Steps) -> Cover:
-    """When, in the steps, no operator, call or collective runs and the loop does not wait for its DataLoader.
+def between_operators(
+    trace: Trace, start: np.ndarray, end: np.ndarray, busy: Cover | None = None, loading: bool = False
+) -> Cover:
+    """When, in the intervals [start, end), no operator, no call and no collective of gloo runs: Python, most likely.
 
-    As the role "other" of the breakdown on a CPU, and also what closures do inside `Optimizer.step` between operators.
+    busy: when not either. loading: whether waits for the DataLoader count, which are Python of the loader.
     """
     operators = trace.operators
-    working = operators.cover(~trace.named(operators, is_mark)) | trace.runtime.cover() | marked_collectives(trace)
-    return (working | trace.device_work.cover() | optimizer_calls(trace).per_step).gaps(steps.start, steps.end)
+    idle = trace.named(operators, lambda name: is_mark(name) or (loading and is_loading(name)))
+    working = operators.cover(~idle) | trace.runtime.cover() | marked_collectives(trace)
+    return (working | busy if busy else working).gaps(start, end)
 
 
 def pauses(between: Cover) -> Cover:
@@ -163,11 +169,15 @@ def pauses(between: Cover) -> Cover:
 
 
 def stepping_thread(trace: Trace) -> int:
-    """The thread that marks the steps, else the one with the most operators; an index into `Trace.threads`."""
-    for spans in (trace.annotations, trace.operators):
-        marks = spans.thread[trace.named(spans, is_step)]
-        if len(marks):
-            return int(np.bincount(marks).argmax())
+    """The thread that marks the steps (see `Marks`), else the one with the most operators.
+
+    An index into `Trace.threads`.
+    """
+    for test in (is_step, is_optimizer_step, is_loading):
+        for spans in (trace.annotations, trace.operators):
+            marks = spans.thread[trace.named(spans, test)]
+            if len(marks):
+                return int(np.bincount(marks).argmax())
     return int(np.bincount(trace.operators.thread).argmax()) if len(trace.operators) else 0
 
 

@@ -1,6 +1,7 @@
 """Steps that take far longer than the others, and why; the typical ones that remain are those that advice is about.
 
-One step with a gap of its own (a checkpoint, a garbage collection, another program) shifts the mean of three or six.
+One step with a gap of its own (a checkpoint, a garbage collection, another program) shifts the mean of three or six. So
+does a first step that is far shorter, because the GPU was still busy with earlier work when the CPU began it.
 """
 
 import re
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
-from walkthrough.trace.steps import ROLES, Steps, is_loading
+from walkthrough.trace.steps import ROLES, Steps, is_backward, is_loading
 
 FEWEST = 3  # steps: of two, neither is the odd one
 FAR = 3.5  # standard deviations, by the median absolute deviation
@@ -23,21 +24,21 @@ _SIGMA = 1.4826  # of a normal distribution, in median absolute deviations
 MORE = 1.5  # times the usual: so many products that only a further forward pass explains them
 UNEXPLAINED = 0.1  # of the usual step: what takes less longer needs no explanation
 EXPLAINED = 0.5  # of what a step takes longer than usual: so much of it explains it
-REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)
+CUT = "cut"  # see `_is_cut`
+REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)  # those that a recording may name
 # Of each product one operator; those of attention count beside them.
 _PRODUCT = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_convolution|\w*convolution_overrideable|_scaled_dot_product_\w+)")
-_BACKWARD = re.compile(r"autograd::engine|Backward\d*$")
 _SAVING = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|torch[/\\]distributed[/\\]checkpoint[/\\].*: \w*save$")
 
 
 class Outlier(Struct, frozen=True):
-    """A step that takes far longer than the median. us: its time. excess_us: what it takes more than the median step.
+    """A step that takes far longer than the median, or is `CUT`. us: its time. excess_us: that less the median step's.
 
     role: that whose time exceeds its median most, and by how much. gap_us, cause: the longest stretch inside the step
-    in which a GPU ran no kernel, and mostly why; 0.0 and "" without a GPU. reasons: what it does besides training, see
-    `with_reasons`. wait_us, usual_wait_us: of a step that begins an epoch, how long it waits for its first batch, and
-    how long the median typical step waits for its DataLoader. workers: "" where no processes load; "kept" or "anew"
-    where the recording tells whether an epoch keeps those of the one before, else "yes".
+    in which a GPU ran no kernel, and mostly why; 0.0 and "" without a GPU. reasons: see `with_reasons`. wait_us,
+    usual_wait_us: of a step that begins an epoch, how long it waits for its first batch, and how long the median
+    typical step waits for its DataLoader. workers: "" where no processes load; "kept" or "anew" where the recording
+    tells whether an epoch keeps those of the one before, else "yes".
     """
 
     name: str
@@ -54,7 +55,7 @@ class Outlier(Struct, frozen=True):
 
 
 def is_outlier(steps: Steps) -> np.ndarray:
-    """A mask over the steps: those far longer than the usual ones, which are those without a known reason.
+    """A mask over the steps: those far longer than the usual ones, which are those without a known reason; and `CUT`.
 
     Far: `FAR` standard deviations, estimated from the median absolute deviation, and `LEAST` of the median. That median
     deviation is exceeded by at most half of the steps, and five times of it by fewer: without reasons, less than half
@@ -67,9 +68,10 @@ def is_outlier(steps: Steps) -> np.ndarray:
     middle = float(median(usual))
     spread = _SIGMA * float(median(np.abs(usual - middle)))
     far = duration - middle > max(FAR * spread, LEAST * middle)
+    cut = np.array([CUT in reasons for reasons in _reasons(steps)])
     if len(usual) < FEWEST:
-        return far & known
-    return far & (known | (_excess(steps).argmax(axis=0) != ROLES.index("dataloader")))
+        return (far & known) | cut
+    return (far & (known | (_excess(steps).argmax(axis=0) != ROLES.index("dataloader")))) | cut
 
 
 def typical(steps: Steps) -> Steps:
@@ -97,7 +99,7 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     for index in np.flatnonzero(outlying).tolist():
         role = int(excess[:, index].argmax())
         gap_us, cause = _longest_gap(idle, float(steps.start[index]), float(steps.end[index]))
-        us, reasons = float(steps.duration[index]), steps.reasons[index] if steps.reasons else ()
+        us, reasons = float(steps.duration[index]), _reasons(steps)[index]
         outlier = Outlier(
             steps.names[index], us, us - usual_us, ROLES[role], float(excess[role, index]), gap_us, cause, reasons
         )
@@ -117,10 +119,12 @@ def _workers(trace: Trace) -> str:
     return "kept" if kept.pop() else "anew"
 
 
+def _reasons(steps: Steps) -> list[tuple[str, ...]]:
+    return steps.reasons or [()] * len(steps.names)
+
+
 def _has_reason(steps: Steps) -> np.ndarray:
-    if not steps.reasons:
-        return np.zeros(len(steps.names), bool)
-    return np.array([bool(reasons) for reasons in steps.reasons])
+    return np.array([bool(reasons) for reasons in _reasons(steps)])
 
 
 def _usual(steps: Steps) -> np.ndarray:
@@ -150,7 +154,7 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
     """The steps with their `reasons`: those of `REASONS` that the recording names, or that explain what a step takes.
 
     A step that begins an epoch asks its DataLoader once more than usual: for the batch that there was none of. A step
-    with an evaluation has more forward passes than usual, and no more backward passes.
+    with an evaluation has more forward passes than usual, and no more backward passes. The first may be `CUT`.
     """
     start, end, duration = steps.cpu_start, steps.cpu_end, steps.duration
     recorded: dict[str, set[str]] = {}
@@ -172,7 +176,21 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
         if begins_epoch[index] and not found[index] and (by_workers[index] or waits_us[index] >= EXPLAINED * excess):
             found[index].add(NEW_EPOCH)
     reasons = [tuple(reason for reason in REASONS if reason in step) for step in found]
+    if _is_cut(steps):
+        reasons[0] = (CUT,)
     return replace(steps, reasons=reasons)
+
+
+def _is_cut(steps: Steps) -> bool:
+    """Whether the first step is far shorter than all others because the GPU was busy with earlier work as it began.
+
+    It then begins where that work ends (see `steps.end_of_earlier_work`), and what the CPU launched until then runs
+    without a gap: the GPU catches up. Where the GPU is behind in all steps alike, all take the same time, and none is.
+    """
+    shortest = float(steps.duration[1:].min(initial=np.inf))
+    shorter = shortest - float(steps.duration[0])
+    moved = float(steps.start[0] - steps.cpu_start[0])
+    return len(steps.names) > 1 and shorter > LEAST * shortest and moved >= EXPLAINED * shorter
 
 
 def first_batches(trace: Trace, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -199,7 +217,7 @@ def _loads(trace: Trace) -> Spans:
 
 
 def _computes(name: str) -> bool:
-    return bool(_PRODUCT.fullmatch(name) or _BACKWARD.search(name)) or name.startswith("Optimizer.")
+    return bool(_PRODUCT.fullmatch(name) or is_backward(name)) or name.startswith("Optimizer.")
 
 
 def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -223,7 +241,7 @@ def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarra
 def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """A mask: steps with more forward passes than usual, by their products or else by their batches."""
     operators = trace.operators
-    backward = trace.named(operators, _BACKWARD.search)
+    backward = trace.named(operators, is_backward)
     passes = _counts(operators.start[backward], start, end)
     usual_passes = _lower_median(passes)
     if not usual_passes:

@@ -4,10 +4,13 @@ Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and
 for the begin of the first step, see `end_of_earlier_work`.
 """
 
+import re
+
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
-from walkthrough.trace.columns import Spans, Trace, joined, median
+from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of, distinct, joined, median
 from walkthrough.trace.intervals import Cover, shares
 
 MAX_SERIES = 16  # of marks that overlap: no program is profiled by so many profilers at once
@@ -15,23 +18,33 @@ MAX_DIGITS = 20  # of a step's number; Python refuses to read some thousands of 
 ROUNDING = 0.05  # of the shorter of two marks: they follow one another although they overlap by so much
 
 
+PROFILER, OPTIMIZER, LOADER = "ProfilerStep", "Optimizer.step", "DataLoader"
+ROUNDS = 3  # of a loop: so many calls of Optimizer.step, or waits for a DataLoader, mark steps
+
+
 class Marks(Struct, frozen=True):
     """The steps as a trace marks them. names: the text after "ProfilerStep#". start, end: µs, float64 [steps].
 
-    marked: False for a trace without marks, which counts as one step, "0". whole: False where the only step that is
-    marked was not over when the profiler stopped.
+    marked_by: `PROFILER`; without its marks `OPTIMIZER` or `LOADER`, see `_rounds`, whose steps are named "1", "2", …;
+    "" for a trace without any of them, which counts as one step, "0". whole: False where the only step that is marked
+    was not over when the profiler stopped.
     """
 
     names: list[str]
     start: np.ndarray
     end: np.ndarray
-    marked: bool = True
+    marked_by: str
     whole: bool = True
 
 
 def is_step(name: str) -> bool:
     """True for the mark of a training step."""
     return name.startswith("ProfilerStep#")
+
+
+def is_optimizer_step(name: str) -> bool:
+    """True for the mark around a call of an optimizer's `step`."""
+    return name.startswith("Optimizer.step")
 
 
 def is_mark(name: str) -> bool:
@@ -45,6 +58,55 @@ def is_loading(name: str) -> bool:
     return loader or name.startswith("enumerate(DataPipe)#")
 
 
+_BACKWARD = re.compile(
+    r"autograd::engine|torch::autograd::AccumulateGrad|Backward\d*$|_backward(?![a-z])|## backward ##"
+)
+
+
+def is_backward(name: str) -> bool:
+    """True for an operator, or a mark, of a backward pass."""
+    return _BACKWARD.search(name) is not None
+
+
+def one_process(trace: Trace) -> Trace:
+    """The trace without other processes that mark steps, as in a file that is merged from the traces of several ranks.
+
+    Of those that do, the one with the most marks is kept, of equals the first in the file; a warning names it. Its
+    device work is that of the streams whose work follows its calls: ids of calls may be the same in all ranks.
+    """
+    cpu = np.ones(len(trace.threads), bool)
+    cpu[trace.device_work.thread] = False
+    processes = [process for process, _ in trace.threads]
+    marks: dict[str, int] = {}
+    for test in (is_step, is_optimizer_step, is_loading):
+        for spans in (trace.operators, trace.annotations):
+            for thread in spans.thread[trace.named(spans, test)].tolist():
+                if cpu[thread]:
+                    marks[processes[thread]] = marks.get(processes[thread], 0) + 1
+        if marks:
+            break
+    if len(marks) < 2:
+        return trace
+    kept = max(sorted(marks, key=processes.index), key=marks.__getitem__)
+    trace.warnings.append(
+        f"{len(marks)} processes mark steps, as in merged traces of ranks: only process {kept} is used"
+    )
+    own = np.array([process == kept or process not in marks for process in processes])
+    work, launches = trace.device_work, {}
+    for process in marks:
+        runtime = trace.runtime.where(np.array([process == other for other in processes])[trace.runtime.thread])
+        launches[process] = work.start - np.append(runtime.start, np.inf)[calls_of(runtime, work.correlation)]
+    for thread in distinct(work.thread).tolist():
+        waits = {process: since[(work.thread == thread) & (since >= 0)] for process, since in launches.items()}
+        own[thread] = kept == min(waits, key=lambda process: (-len(waits[process]), waits[process].sum()))
+    tables = {name: spans.where(own[spans.thread]) for name, spans in asdict(trace).items() if isinstance(spans, Spans)}
+    for name in ("kernels", "copies", "sets"):
+        tables[name] = replace(tables[name], call=calls_of(tables["runtime"], tables[name].correlation))
+    inside = own[trace.memory.thread.astype(np.int64)]  # empty without events, and of floats
+    memory = MemoryEvents(**{name: column[inside] for name, column in asdict(trace.memory).items()})
+    return replace(trace, memory=memory, **tables)
+
+
 def step_marks(trace: Trace) -> Marks:
     """The `Marks` of a trace: of one thread, and no two at the same time.
 
@@ -55,7 +117,7 @@ def step_marks(trace: Trace) -> Marks:
     both = joined(marks)
     name, start, end, thread = both.name, both.start, both.end, both.thread
     if not len(both):
-        return _whole_trace(trace)
+        return _rounds(trace) or _whole_trace(trace)
     finished = np.concatenate([np.ones(len(marks[0]), bool), marks[1].finished])
     mask = ~np.isin(thread, trace.device_work.thread)  # marks in a device's row repeat the CPU's
     if not mask.any():
@@ -80,7 +142,60 @@ def step_marks(trace: Trace) -> Marks:
             f"{len(rows)} marks are used, ProfilerStep#{first} to ProfilerStep#{last}"
         )
     starts, ends, names = zip(*used, strict=True)
-    return Marks(list(names), np.array(starts), np.array(ends), whole=whole)
+    return Marks(list(names), np.array(starts), np.array(ends), PROFILER, whole)
+
+
+def _rounds(trace: Trace) -> Marks | None:
+    """Steps by the rounds of a training loop, from the end of one `Optimizer.step` to the end of the next.
+
+    Without optimizers from one wait for the DataLoader to the next. What is before the first and after the last is in
+    no step. None where the loop went round less than `ROUNDS` times.
+    """
+    waits, calls = _first_waits(trace), _last_calls(trace)
+    batch = np.searchsorted(waits, calls)
+    last = np.append(batch[1:] != batch[:-1], True)[: len(calls)]
+    if last.sum() >= max(ROUNDS, len(waits) - 1) and len(waits) >= ROUNDS:  # with each batch several optimizers step
+        calls = calls[last]
+    for edges, marked_by in ((calls, OPTIMIZER), (waits, LOADER)):
+        if len(edges) >= ROUNDS:
+            names = [str(number) for number in range(1, len(edges))]
+            return Marks(names, edges[:-1], edges[1:], marked_by)
+    return None
+
+
+def _last_calls(trace: Trace) -> np.ndarray:
+    """When `Optimizer.step` ends, µs, sorted: once for all optimizers that follow one backward pass.
+
+    Of optimizers of several classes only that which is called least counts, of equals the last in a round, as it marks
+    the steps of `walkthrough trace`. Calls inside another's, and inside a backward pass, do not count.
+    """
+    operators = trace.operators
+    backward = operators.where(trace.named(operators, is_backward))
+    calls = _of_one_thread(operators.where(trace.named(operators, is_optimizer_step)))
+    inside = backward.cover(backward.thread == calls.thread[0]) if len(calls) else Cover()
+    before = np.maximum.accumulate(np.append(-np.inf, calls.end[:-1]))
+    calls = calls.where((calls.start >= before[: len(calls)]) & ~inside.holds(calls.start))
+    number, count = np.unique(calls.name, return_counts=True)
+    number, count = number[count >= ROUNDS], count[count >= ROUNDS]
+    if not len(number):
+        return np.empty(0)
+    rarest = number[count == count.min()]
+    ends = calls.end[calls.name == calls.name[np.isin(calls.name, rarest)][-1]]
+    passes = np.searchsorted(backward.start, ends)
+    return ends[np.append(passes[1:] > passes[:-1], True)] if len(backward) else ends
+
+
+def _first_waits(trace: Trace) -> np.ndarray:
+    """When waits for a DataLoader begin, µs, sorted: once for all waits between which no operator runs."""
+    operators = trace.operators
+    waits = _of_one_thread(operators.where(trace.named(operators, is_loading)))
+    begun = np.searchsorted(operators.start, waits.start[1:]) > np.searchsorted(operators.start, waits.end[:-1])
+    return waits.start[np.append(True, begun)[: len(waits)]]
+
+
+def _of_one_thread(marks: Spans) -> Spans:
+    """The marks of the thread that has most of them."""
+    return marks.where(marks.thread == np.bincount(marks.thread).argmax()) if len(marks) else marks
 
 
 def _whole_trace(trace: Trace) -> Marks:
@@ -88,8 +203,8 @@ def _whole_trace(trace: Trace) -> Marks:
     if not len(events):
         events = joined([trace.runtime, trace.annotations, trace.device_work])
     if not len(events):  # memory events alone
-        return Marks(["0"], trace.memory.time[:1], trace.memory.time[-1:], marked=False)
-    return Marks(["0"], np.array([events.start.min()]), np.array([events.end.max()]), marked=False)
+        return Marks(["0"], trace.memory.time[:1], trace.memory.time[-1:], "")
+    return Marks(["0"], np.array([events.start.min()]), np.array([events.end.max()]), "")
 
 
 def _one_series(rows: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
@@ -130,13 +245,13 @@ COLLECTIVES = {
 
 
 class Steps(Struct, frozen=True):
-    """names: the text after "ProfilerStep#"; "0" for a trace without steps. start, end: µs, float64 [steps].
+    """names, marked_by: see `Marks`. start, end: µs, float64 [steps].
 
     cpu_start, cpu_end: µs, float64 [steps]: its mark, so when the CPU ran it. Where the CPU is ahead of the GPU, start
     is later than cpu_start, or even than cpu_end.
     breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
-    marked: False if the trace marks no steps and counts as one. whole: see `Marks`. reasons: what each step does
-    besides training, see `outliers.with_reasons`; [] where that is not asked.
+    whole: see `Marks`. reasons: what each step does besides training, see `outliers.with_reasons`; [] where that is not
+    asked.
     """
 
     names: list[str]
@@ -145,7 +260,7 @@ class Steps(Struct, frozen=True):
     cpu_start: np.ndarray
     cpu_end: np.ndarray
     breakdown: np.ndarray
-    marked: bool
+    marked_by: str
     whole: bool = True
     reasons: list[tuple[str, ...]] = []
 
@@ -158,10 +273,15 @@ class Steps(Struct, frozen=True):
             self.cpu_start[mask],
             self.cpu_end[mask],
             self.breakdown[:, mask],
-            self.marked,
+            self.marked_by,
             self.whole,
             [reason for reason, selected in zip(self.reasons, mask.tolist(), strict=False) if selected],
         )
+
+    @property
+    def marked(self) -> bool:
+        """False for a trace that marks no steps and counts as one."""
+        return bool(self.marked_by)
 
     @property
     def duration(self) -> np.ndarray:
@@ -191,14 +311,15 @@ def steps(trace: Trace) -> Steps:
     where the device work of steps before the trace ends (`end_of_earlier_work`), if that is later. It ends with its
     mark, or with the last device work that was launched inside the mark, if that is later. Last steps are left out if
     the profiler missed part of their device work: all that launched none, and then one that launched less than 80 % of
-    what the step before it did. Without marks, the time from the first CPU operator to the last is the one step.
+    what the step before it did. Without its marks, those of `_rounds` count; without any, the time from the first CPU
+    operator to the last is the one step.
     """
     marks = step_marks(trace)
     start, end, launched = _with_device_work(trace, marks.start, marks.end)
     count = _complete(launched)
     start, end, cpu_start, cpu_end = start[:count], end[:count], marks.start[:count], marks.end[:count]
     breakdown = shares([*roles(trace), Cover(start, end)], start, end)
-    return Steps(marks.names[:count], start, end, cpu_start, cpu_end, breakdown, marks.marked, marks.whole)
+    return Steps(marks.names[:count], start, end, cpu_start, cpu_end, breakdown, marks.marked_by, marks.whole)
 
 
 def of_steps(trace: Trace, steps: Steps, work: Spans) -> np.ndarray:

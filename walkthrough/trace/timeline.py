@@ -1,7 +1,7 @@
 """The events of some steps as lanes of a timeline, as the tab's page draws them; names of threads and streams."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import is_collective, is_collective_mark
 from walkthrough.trace.memory import CPU, Memory, thinned
 from walkthrough.trace.operators import stepping_thread
-from walkthrough.trace.steps import Steps, is_loading, is_step
+from walkthrough.trace.steps import Steps, is_backward, is_loading, is_step
 
 MAX_EVENTS = 500_000  # the page says how many are left out
 MAX_FACTS = 30_000  # stretches without a kernel whose causes are sent
@@ -351,13 +351,13 @@ _GENERIC = re.compile(r"python[\d.]*|pt_main_thread")
 _GIVEN = {"pt_autograd": AUTOGRAD, "pt_data_pin": "pin memory", "pt_data_worker": "DataLoader", "pt_gloo": "gloo"}
 # What a thread runs that is not the main one: the first that it runs names it.
 _OPERATORS = {
-    AUTOGRAD: re.compile(r"autograd::engine::evaluate_function|torch::autograd::AccumulateGrad|\w+Backward\d*$"),
-    "gloo": re.compile("gloo:"),
-    "pin memory": re.compile("aten::_?pin_memory"),
+    AUTOGRAD: is_backward,
+    "gloo": re.compile("gloo:").search,
+    "pin memory": re.compile("aten::_?pin_memory").search,
 }
 _FUNCTIONS = {
-    "pin memory": re.compile(r"_utils/pin_memory\.py"),
-    "DataLoader": re.compile(r"_utils/(worker|fetch)\.py|utils/data/dataloader\.py"),
+    "pin memory": re.compile(r"_utils/pin_memory\.py").search,
+    "DataLoader": re.compile(r"_utils/(worker|fetch)\.py|utils/data/dataloader\.py").search,
 }
 ORDER = (MAIN, AUTOGRAD, "", "gloo", "DataLoader", "pin memory")  # "": threads that have no name
 
@@ -414,11 +414,11 @@ def _main_thread(trace: Trace) -> int:
     return -1 if used is None else int(np.bincount(used).argmax())
 
 
-def _named_by(trace: Trace, patterns: dict[str, re.Pattern[str]], spans: Spans) -> dict[int, str]:
-    """{thread: name} of the threads that run what one of the patterns finds."""
+def _named_by(trace: Trace, tests: dict[str, Callable[[str], object]], spans: Spans) -> dict[int, str]:
+    """{thread: name} of the threads that run what passes one of the tests."""
     names = {}
-    for name, pattern in patterns.items():
-        for thread in distinct(spans.thread[trace.named(spans, pattern.search)]).tolist():
+    for name, test in tests.items():
+        for thread in distinct(spans.thread[trace.named(spans, test)]).tolist():
             names.setdefault(thread, name)
     return names
 

@@ -77,6 +77,8 @@ def one_process(trace: Trace) -> Trace:
     cpu = np.ones(len(trace.threads), bool)
     cpu[trace.device_work.thread] = False
     processes = [process for process, _ in trace.threads]
+    if len({processes[thread] for thread in np.flatnonzero(cpu).tolist()}) < 2:
+        return trace
     marks: dict[str, int] = {}
     for test in (is_step, is_optimizer_step, is_loading):
         for spans in (trace.operators, trace.annotations):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operators
+from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operators, places
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE
@@ -149,7 +149,7 @@ def between_operators(
 ) -> Cover:
     """When, in the intervals [start, end), no operator, no call and no collective of gloo runs: Python, most likely.
 
-    busy: when not either. loading: whether waits for the DataLoader count, which are Python of the loader.
+    busy: further times that do not count. loading: whether waits for the DataLoader count: Python of the loader's.
     """
     operators = trace.operators
     idle = trace.named(operators, lambda name: is_mark(name) or (loading and is_loading(name)))
@@ -209,15 +209,15 @@ def without_calls(trace: Trace, when: Cover) -> list[tuple[str, float]]:
     """
     operators, runtime, call = trace.operators, trace.runtime, trace.device_work.call
     launching = distinct(runtime.thread[call[call >= 0]])
-    alone = np.isin(operators.thread, launching) & (operators.duration >= PAUSE)
-    alone &= ~trace.named(operators, lambda name: is_mark(name) or is_loading(name))
-    for thread in launching.tolist():
-        here, calls = np.flatnonzero(alone & (operators.thread == thread)), runtime.start[runtime.thread == thread]
-        called = np.searchsorted(calls, operators.end[here]) > np.searchsorted(calls, operators.start[here])
-        alone[here[called]] = False
-    chosen = operators.where(alone)
-    chosen = chosen.where(Nesting(chosen).parent < 0)
-    us = np.bincount(chosen.name, weights=when.within(chosen.start, chosen.end), minlength=1)
+    marks = trace.named(operators, lambda name: is_mark(name) or is_loading(name))
+    long = operators.where(np.isin(operators.thread, launching) & (operators.duration >= PAUSE) & ~marks)
+    alone, calls = np.ones(len(long), bool), places(runtime.thread)
+    for thread, here in places(long.thread).items():
+        start = runtime.start[calls[thread]]
+        alone[here] = np.searchsorted(start, long.end[here]) == np.searchsorted(start, long.start[here])
+    alone = long.where(alone)
+    outermost = alone.where(Nesting(alone).parent < 0)
+    us = np.bincount(outermost.name, weights=when.within(outermost.start, outermost.end), minlength=1)
     order = np.argsort(-us, kind="stable").tolist()
     return [(trace.names[number], float(us[number])) for number in order if us[number] > 0]
 

@@ -173,15 +173,15 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event in Chrome's trace format; times in µs."""
+    """One event in Chrome's trace format, its fields as torch orders them; times in µs."""
 
     ph: str = ""
     cat: str | None = None
     name: str | None = None
-    ts: Number = None
-    dur: Number = None
     pid: Number = None
     tid: Number = None
+    ts: Number = None
+    dur: Number = None
     args: Args | None = None
 
 

@@ -120,7 +120,7 @@ def test_traces_are_read_with_msgspec_and_numpy_only():
 def test_the_text_of_explain_formats_a_dictionary():
     names = imported(ROOT / "walkthrough" / "explain" / "text.py")
     assert rooms(names, "walkthrough") == {"results", "terminal"}
-    assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) == {"rich", "walkthrough"}
+    assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) == {"walkthrough"}
 
 
 def test_what_runs_inside_another_program_imports_the_standard_library_and_its_torch_only():

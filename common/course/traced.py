@@ -5,7 +5,6 @@ The traces are not kept here. `logs/reference/samples.json` holds what was compu
     python -m common.course.traced FOLDER     compute it anew from the samples in a folder, whatever their names
 """
 
-import io
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from walkthrough.advice.catalogue import COSTS
 from walkthrough.advice.gains import Gains, advise
 from walkthrough.advice.replay import Change
 from walkthrough.advice.report import report
-from walkthrough.explain.text import name_width, print_report
+from walkthrough.explain.text import text
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, one_line_errors
@@ -48,8 +47,6 @@ MATRIX_PLAIN, MATRIX_CORES = "matrix work without Tensor Cores", "matrix work on
 COLLECTIVES, OTHER_KERNELS = "collectives", "other kernels"
 CPU, COPIES, KERNELS = "CPU", "copies", "kernels"
 LONG_WAIT = 100.0  # µs
-WIDTH = 110
-LEFT_OUT = ("Kernels:", "CPU operators", "Operators", "Copies", "Memory", "What stands out")
 
 
 class TracedStep(Struct, frozen=True):
@@ -86,7 +83,7 @@ class Brief(Struct, frozen=True):
 class Sampled(Struct, frozen=True):
     """What `samples.json` holds. steps: {"SAMPLE" or "SAMPLE CHANGE" or "… copy": its step}. sha256: {sample: …}.
 
-    briefs: {sample: in few words}. explain: {sample: the first lines of what `explain` prints}. kernels: {sample: names
+    briefs: {sample: in few words}. explain: {sample: what `explain` prints}. kernels: {sample: names
     of the longest matrix work}.
     """
 
@@ -268,14 +265,8 @@ def longest_matrix_work(analysis: Analysis, count: int = 3) -> list[str]:
 
 
 def explained(analysis: Analysis) -> str:
-    """What `explain` prints of a trace, `WIDTH` columns wide, without the parts named in `LEFT_OUT`."""
-    from rich.console import Console
-
-    text = io.StringIO()
-    to = Console(file=text, width=WIDTH, color_system=None, legacy_windows=False)
-    print_report(report(analysis, name_width(to)), to)
-    parts = [part for part in text.getvalue().split("\n\n") if not part.strip().startswith(LEFT_OUT)]
-    return "\n\n".join("\n".join(line.rstrip() for line in part.splitlines()) for part in parts).strip("\n") + "\n"
+    """What `explain` prints of a trace."""
+    return text(report(analysis))
 
 
 def compute(traces: Mapping[str, Path]) -> Sampled:

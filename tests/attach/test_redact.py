@@ -9,7 +9,7 @@ import pytest
 from support import ROOT, run_program
 from torch_tb_profiler.consts import NODE_PROCESS_PATTERN, WORKER_PATTERN
 
-from walkthrough.advice.report import as_json, report
+from walkthrough.advice.report import report
 from walkthrough.attach.trace_command import _redact
 from walkthrough.results import privacy
 from walkthrough.results.errors import InputError
@@ -67,7 +67,7 @@ def test_explain_says_the_same_of_a_redacted_trace(tmp_path, name):
     (tmp_path / "out").mkdir()
     _redact(source, tmp_path / "out" / name)
     assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / name]
-    redacted, whole = (as_json(report(analyze(folder / name))) for folder in (tmp_path / "out", DATA))
+    redacted, whole = (report(analyze(folder / name)) for folder in (tmp_path / "out", DATA))
     assert redacted == whole | {"file": redacted["file"]}
 
 

@@ -75,33 +75,30 @@ def ladder_in(folder, device=V100):
 def test_without_step_marks_no_time_is_that_of_a_step(run, tmp_path):
     builder = two_steps()
     builder.events = [event for event in builder.events if not event["name"].startswith("ProfilerStep#")]
-    code, out, _ = run(builder.write(tmp_path / "made.pt.trace.json.gz"))
+    code, out, _ = run(builder.write(tmp_path / "made.pt.trace.json.gz"), "--all")
     assert code == 0
-    assert "no step marks, so the whole trace counts as one step; 1.9 ms\n" in out
-    assert "runs no kernel for 1.1 ms; meanwhile" in out
-    assert "Kernels by kind\n" in out
-    assert "2.0 MB to the GPU" in out
+    assert "no step marks: 1.9 ms in all\n" in out
+    assert "runs no kernel for 1.1 ms in this trace; meanwhile" in out
+    assert "Kernels by kind, in this trace\n" in out
 
 
 def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tmp_path):
     code, out, err = run(two_steps().write(tmp_path / "made.pt.trace.json.gz"))
     assert (code, err) == (0, "")
-    assert "Tesla V100; 2 steps (3 to 4); 1.0 ms per step" in out
-    rows = [line.split() for line in out.splitlines()]
-    assert next(row for row in rows if row[:1] == ["D"])[:5] == ["D", "dataloader", "200.0", "us", "20.0%"]
-    bar = next(line.strip() for line in out.splitlines() if line.strip().startswith("KKK"))
-    assert len(bar) == 64
-    assert (bar.count("K"), bar.count("D")) == (26, 13)
+    lines = out.splitlines()
+    assert lines[0] == "made.pt.trace.json.gz · Tesla V100 · 2 steps of 1.0 ms"
+    assert (len(lines[1]), lines[1].count("▓"), lines[1].count("░")) == (100, 40, 20)
+    assert lines[2].startswith("▓ kernels 40%   > copies 3%")
+    assert "The GPU is idle for 600.0 us of a step" in out
+    first = next(number for number, line in enumerate(lines) if line.startswith(" 1  "))
+    assert lines[first].split("  ")[1:] == ["Use DataLoader workers", "about 1.25x", " step 04"]
+    assert lines[first + 1] == "    Each step waits 200 us for the main process to load its batch."
+    assert "More: --all" in out and "volta_scudnn" not in out
+    out = run(tmp_path / "made.pt.trace.json.gz", "--all")[1]
+    assert "  ░  dataloader  200.0 us  20.0%  the loop waits for its next batch" in out
     assert "GPU 0 runs no kernel for 600.0 us per step" in out
     assert "volta_scudnn_128x64_relu_interior_nn_v1" in out
-    assert "1.0 MB per step to the GPU" in out
-    assert "33.3 GB/s; pageable 100%" in out
-    assert "mixed precision, on Tensor Cores: about 1.00x as fast (at most 1.67x); steps/01_amp.py" in out
-    assert "load in processes: about 1.25x as fast; steps/04_multiprocess_loading.py" in out
-    assert "Together: 1 + 3: " in out  # 2 is a bigger batch
-    assert "to do first: find the Python between operators" in out  # a bigger batch has a larger estimate
-    assert "a bigger batch, which changes what is trained, is ranked by the time" in " ".join(out.split())
-    assert "Recording takes time on the CPU too, which is not taken out" in " ".join(out.split())
+    assert "to the GPU      1  1.0 MB  30.0 us  33.3 GB/s  pageable 100%" in out
 
 
 def test_kernels_are_grouped_by_kind_and_long_names_are_shortened(run, tmp_path):
@@ -112,7 +109,7 @@ def test_kernels_are_grouped_by_kind_and_long_names_are_shortened(run, tmp_path)
     builder.launch(name, 10, 5, 100, 300, op=op, call="hipLaunchKernel")
     builder.launch("SubTensorOpWithScalar1d", 20, 5, 500, 100, op=op, call="hipLaunchKernel")
     path = builder.write(tmp_path / "amd.pt.trace.json")
-    code, out, _ = run(path)
+    code, out, _ = run(path, "--all")
     assert code == 0
     assert "matrix product 300.0 us (75.0%), copy-like 100.0 us (25.0%)" in out
     assert "Matrix cores" in out and "Tensor Cores: of the time" not in out
@@ -120,9 +117,9 @@ def test_kernels_are_grouped_by_kind_and_long_names_are_shortened(run, tmp_path)
 
 
 def test_a_cpu_trace_shows_its_operators_and_no_gpu(run):
-    code, out, _ = run(RECORDED)
+    code, out, _ = run(RECORDED, "--all")
     assert code == 0
-    assert "CPU only; 3 steps" in out
+    assert "CPU only · 3 steps" in out
     assert "Operators on the CPU" in out
     assert "aten::mkldnn_convolution" in out
     assert "Tensor Cores" not in out
@@ -207,10 +204,10 @@ def test_before_and_after_show_what_changed(run, tmp_path):
     after.write(tmp_path / "after.json")
     code, out, _ = run(before, tmp_path / "after.json")
     assert code == 0
-    assert "1.0 ms before, 500.0 us after: 2.00x the steps/s, under the profiler\n" in out
-    assert "tracing and the machine's load are in these times; `walkthrough time` measures the speed" in out
-    first = next(line for line in out.splitlines() if "-" in line and "us" in line and line.split()[0].isalpha())
-    assert first.split()[0] == "dataloader"
+    assert "After: 2.00x the steps/s, under the profiler. `walkthrough time" in out
+    rows = [line.split() for line in out.splitlines()]
+    assert ["typical", "step", "1.0", "ms", "500.0", "us", "-500.0", "us"] in rows
+    assert ["DataLoader", "200.0", "us", "0.0", "us", "-200.0", "us"] in rows
     code, out, _ = run(before, tmp_path / "after.json", "--json")
     result = json.loads(out)
     assert result["moved"][0] == {"name": "dataloader", "before_us": 200.0, "after_us": 0.0}
@@ -255,13 +252,13 @@ def test_ranks_on_cpus_have_one_advice_on_the_rank_that_others_wait_for(run, tmp
     text = " ".join(out.split())
     assert 'the others wait 400.0 us of a step (40%) for rank 1, which has 400.0 us more of "other"' in text
     assert "on every rank collectives run at least 200.0 us of a step (20%) with nothing beside them: fewer" in text
-    assert "no_sync()" in text and "rank 1: 40% of the step is operators" in text
+    assert "no_sync()" in text and "Rank 1: 40% of the step is operators" in text
 
 
 def test_ranks_that_take_as_long_in_collectives_wait_for_none(run, tmp_path):
     text = " ".join(run(ranks_of_gloo(tmp_path, (300, 600), (310, 590)))[1].split())
     assert "the others wait" not in text
-    assert "overlap communication: on every rank collectives run at least 590.0 us of a step (59%)" in text
+    assert "Overlap communication: on every rank collectives run at least 590.0 us of a step (59%)" in text
 
 
 def test_ranks_that_hide_their_collectives_get_no_advice_on_them(run, tmp_path):
@@ -297,29 +294,30 @@ def test_a_step_that_is_far_longer_is_named_and_tables_count_the_steps(run, tmp_
     for number, begin, length in ((1, 0, 200), (2, 200, 200), (3, 400, 900)):
         builder.step(number, begin, length)
         builder.launch("k", begin + 5, 5, begin + 15, 185)
-    out = run(builder.write(tmp_path / "made.json"))[1]
-    assert "step 3 takes 900.0 us, 700.0 us more than the median, the largest part of it other" in out
-    assert "3 steps (1 to 3); 200.0 us per typical step; 1 step far longer: 900.0 us" in out
-    assert "Typical step (2 of 3)" in out
-    assert "Kernels: 2 in 2 typical steps, 370.0 us" in out
+    out = run(builder.write(tmp_path / "made.json"), "--all")[1]
+    assert "Step 3 takes 900.0 us, 700.0 us more than the median, the largest part of it other" in out
+    assert "2 typical of 3 steps, 200.0 us; all: 433.3 us" in out
+    assert "Kernels: 1 per typical step, 185.0 us" in out
     assert "GPU 0 runs no kernel for 15.0 us per typical step" in out
     assert "Of 2 typical steps; only the GPUs' shares and the memory are of all 3." in out
     result = json.loads(run(tmp_path / "made.json", "--json")[1])
     assert result["kernels"]["count"] == 4  # the fixed interface is of the whole trace
     assert result["steps"]["mean_us"] == pytest.approx(1300 / 3)
+    assert result["steps"]["typical_us"] == result["typical"]["mean_us"] == 200
+    assert result["idle"][0]["us"] == pytest.approx(15)
 
 
 def test_a_gpu_that_waits_for_itself_is_told_before_any_advice(run, tmp_path):
     builder = TraceBuilder()
     builder.step(1, 0, 1000)
     builder.launch("k", 0, 10, 600, 400, call="cudaGraphLaunch")
-    out = run(builder.write(tmp_path / "made.json"))[1]
+    out = " ".join(run(builder.write(tmp_path / "made.json"), "--all")[1].split())
     assert "queued longest: 570.0 us before k, launched by cudaGraphLaunch" in out
-    assert "for the first 0.6 ms the GPU most likely still runs what was launched before the trace" in out
+    assert "For the first 0.6 ms the GPU most likely still runs what was launched before the trace" in out
     assert "in the rest kernels run 93% of the time, and 0% of that is matrix work" in out
 
     builder.launch("k", 2, 1, 5, 5)
-    out = run(builder.write(tmp_path / "made.json"))[1]
+    out = " ".join(run(builder.write(tmp_path / "made.json"))[1].split())
     assert (
         "of the step the GPU runs no kernel although the next one is launched already, and nothing that the CPU" in out
     )
@@ -380,7 +378,7 @@ def test_a_part_of_a_trace_gives_no_advice_and_is_not_called_a_cpus(run, tmp_pat
     assert len(err.splitlines()) == 1
     assert "cut off" in err
     assert "CPU only" not in out
-    assert "no event of a GPU in what is left of the file; " in out
+    assert "· no event of a GPU in what is left of the file ·" in out
     assert "at most" not in out
     assert "record it again" in out
     code, out, err = run(path, "--json")
@@ -399,12 +397,12 @@ def test_traces_of_two_different_gpus_are_said_to_be(run, tmp_path):
     builder.header["deviceProperties"] = [{"id": 0, "name": "NVIDIA A100"}]
     builder.write(tmp_path / "b.json")
     out = run(tmp_path / "a.json", tmp_path / "b.json")[1]
-    assert "(Tesla V100)" in out and "(NVIDIA A100)" in out
-    assert "two different GPUs" in out
-    assert "two different GPUs" not in run(tmp_path / "a.json", tmp_path / "a.json")[1]
+    assert "· Tesla V100 ·" in out and "· NVIDIA A100 ·" in out
+    assert "Two different GPUs" in out
+    assert "Two different GPUs" not in run(tmp_path / "a.json", tmp_path / "a.json")[1]
     builder.header["deviceProperties"] = []
     builder.write(tmp_path / "unnamed.json")
-    assert "two different GPUs" not in run(tmp_path / "a.json", tmp_path / "unnamed.json")[1]
+    assert "Two different GPUs" not in run(tmp_path / "a.json", tmp_path / "unnamed.json")[1]
 
 
 def test_the_units_of_both_makers_are_named_where_gpus_of_two_are_compared(run, tmp_path):
@@ -421,14 +419,13 @@ def test_the_json_has_what_the_text_concludes(run, tmp_path):
     path = two_steps().write(tmp_path / "made.json")
     result = json.loads(run(path, "--json")[1])
     text = " ".join(run(path)[1].split())
-    assert f"What to do: {result['verdict']}" in text
+    assert result["bound"][1:] in text and result["why_idle"] in text
     assert result["warnings"] == []
     assert [row["gpu"] for row in result["idle"]] == [0]
     assert result["idle"][0]["us"] == pytest.approx(600) == pytest.approx(sum(result["idle"][0]["causes_us"].values()))
     titles = [row["title"] for row in result["advice"]]
-    for row in result["together"]:
-        assert set(row["titles"]) <= set(titles)
-        assert f"{row['estimated_gain']:.2f}x" in text
+    assert all(set(row["titles"]) <= set(titles) for row in result["combined"])
+    assert f"together: about {result['combined'][0]['estimated_gain']:.2f}x" in text
 
 
 def test_the_memory_of_one_gpu_has_the_number_that_its_events_have(run, tmp_path):
@@ -437,14 +434,15 @@ def test_the_memory_of_one_gpu_has_the_number_that_its_events_have(run, tmp_path
     _, kernel = builder.launch("k", 0, 5, 100, 300)
     kernel["pid"] = kernel["args"]["device"] = 5  # of eight; the process sees one of them
     builder.memory(10, 1000, 1000, 2000)
-    out = run(builder.write(tmp_path / "made.json"))[1]
+    out = run(builder.write(tmp_path / "made.json"), "--all")[1]
     assert "GPU 5: peak 1.0 kB" in out
     assert "GPU 0" not in out
 
 
 def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(run, tmp_path):
-    out = run(two_steps().write(tmp_path / "made.json"))[1]
-    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    two_steps().write(tmp_path / "made.json")
+    out = run(tmp_path / "made.json", "--all")[1] + run(tmp_path / "made.json", tmp_path / "made.json")[1]
+    assert [line for line in out.splitlines() if line != line.rstrip() or len(line) > 100 or "\x1b" in line] == []
 
 
 def test_a_cpus_communication_row_names_no_gpu(run, tmp_path):
@@ -453,7 +451,7 @@ def test_a_cpus_communication_row_names_no_gpu(run, tmp_path):
     builder.op("aten::mm", 0, 500)
     builder.op("gloo:all_reduce", 600, 200, kind="annotation")
     builder.op("nccl:all_reduce", 600, 200, kind="annotation")
-    out = run(builder.write(tmp_path / "made.json"))[1]
+    out = run(builder.write(tmp_path / "made.json"), "--all")[1]
     assert "a marked collective, and nothing else" in out
     assert "NCCL" not in out
 
@@ -517,7 +515,7 @@ def test_names_of_a_trace_cannot_control_a_terminal(run, tmp_path):
     op = builder.op("aten::\x1b[31mred", 0, 50)
     builder.launch("kernel\r\n\x1b[A\x9b[bold]", 5, 1, 10, 20, op=op)
     builder.memory(5, 100, 100, 100, address=1)
-    code, out, err = run(builder.write(tmp_path / "made.json"))
+    code, out, err = run(builder.write(tmp_path / "made.json"), "--all")
     assert code == 0
     assert all(letter.isprintable() or letter == "\n" for letter in out + err)
     assert "[bold]" in out
@@ -533,11 +531,11 @@ def test_an_encoding_without_some_characters_is_enough(tmp_path, monkeypatch):
     stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stdout)
     with pytest.raises(SystemExit) as exited:
-        main(["explain", str(builder.write(tmp_path / "made.json"))])
+        main(["explain", "--all", str(builder.write(tmp_path / "made.json"))])
     assert exited.value.code == 0
     text = stdout.buffer.getvalue().decode("ascii")
     assert "GPU ?" in text
-    assert "kernel_kernel_" in text
+    assert "kernel_kernel_" in text and "####" in text
 
 
 def test_printable_keeps_what_people_write():
@@ -621,8 +619,8 @@ def test_explain_imports_only_what_it_needs(tmp_path):
         own = {name.split(".")[1] for name in as_json if name.startswith("walkthrough.")}
         assert own == {"cli", "explain", "advice", "trace", "results", "terminal"}
         as_text = modules_after(trace)
-        assert {"rich", "walkthrough.explain.text"} <= as_text
-        assert as_text & SLOW == set()
+        assert "walkthrough.explain.text" in as_text
+        assert as_text & (SLOW | {"rich"}) == set()
 
 
 def test_the_runs_of_a_real_tour_are_explained(run, quick_tour):

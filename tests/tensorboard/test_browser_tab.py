@@ -77,7 +77,7 @@ def test_a_step(tab, shot, run):
         assert "40.0 %" in text
         assert "launch-bound" in text
         assert "volta_scudnn_128x64_relu_interior_nn_v1" in text
-        assert "load in processes: about 1.25x as fast" in text
+        assert "Use DataLoader workers: about 1.25x" in text
         assert "What stands out" in text
         assert "copies that the CPU waits for" in text
     if run == "cpu":

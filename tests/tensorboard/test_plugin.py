@@ -146,7 +146,8 @@ def test_ranks_with_more_numbers_than_memory_allows_are_left_out_by_name(monkeyp
     run = SimpleNamespace(training=files)
     bomb = gzip.compress(b'{"collectives": {' + b" " * 2**20)
     fine = gzip.compress(
-        b'{"rank": null, "collectives": {}, "partial": false, "sampled": false, "typical": {}, "verdict": ""}'
+        b'{"rank": null, "gpus": [], "collectives": {}, "partial": false, "sampled": false, "typical": {}, "advice": [], '
+        b'"bound": ""}'
     )
     monkeypatch.setattr(plugin, "RANKS_BYTES", 2**20)
     monkeypatch.setattr(plugin, "_answer", lambda _, kind, path: ("ready", bomb if path is files[0] else fine))
@@ -157,11 +158,10 @@ def test_ranks_with_more_numbers_than_memory_allows_are_left_out_by_name(monkeyp
 
 
 def _of(rank, exposed_us, sampled):
-    parts = dict.fromkeys(ROLES, 100.0)
-    row = {"rank": rank, "step_us": 1000.0, "parts": parts, "has_gpu": True, "communicates": True}
-    row |= {"collectives_us": 500.0, "exposed_us": exposed_us, "hidden_us": 500.0 - exposed_us, "ways": "fewer bytes"}
+    times = {"us": 500.0, "exposed_us": exposed_us, "hidden_us": 500.0 - exposed_us, "do": "fewer bytes"}
+    typical = {"mean_us": 1000.0, "breakdown_us": dict.fromkeys(ROLES, 100.0), "parts_us": {}, "communication": times}
     collectives = {"1": {"ncclDevKernel_AllReduce": [exposed_us]}}
-    return f"rank{rank}.json", plugin._Report(row, collectives, False, sampled, {"parts_us": {}}, "a verdict")
+    return f"rank{rank}.json", plugin._Report(rank, [{}], collectives, False, sampled, typical, [], "a verdict")
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -74,7 +74,7 @@ def test_the_tab_the_profiler_and_explain_have_the_same_numbers(board, logdir, r
     assert digest["gpus"][0]["utilization"] == pytest.approx(ours.gpus[0].utilization)
     assert digest["gpus"][0]["tensor_core_share"] == ours.gpus[0].tensor_core_share
     assert (digest["kinds"], digest["matrix_units"]) == (ours.kinds_us, "Tensor Cores")
-    assert digest["kernels"][0]["short"] == short_name(ours.all_tables.kernels[0].name, 100)
+    assert digest["typical"]["kernels"][0]["short"] == short_name(ours.all_tables.kernels[0].name, 100)
     worker = trace.name.split(".")[0]
     spans = board.json(f"{PROFILER}/spans?{urllib.parse.urlencode({'run': run, 'worker': worker})}")
     query = urllib.parse.urlencode({"run": run, "worker": worker, "span": (spans or ["default"])[0]})
@@ -101,7 +101,7 @@ def test_the_distributed_view_has_sizes_and_communication(board):
 def test_several_traces_of_a_run_can_be_asked_for(board):
     first = board.digest("distributed", trace="host0_100.1700000000000.pt.trace.json")
     other = board.digest("distributed", trace="host1_101.1700000000000.pt.trace.json")
-    assert first["communication"]["us"] != other["communication"]["us"]
+    assert first["typical"]["communication"]["us"] != other["typical"]["communication"]["us"]
 
 
 def test_the_ladder_is_that_of_compare(board):

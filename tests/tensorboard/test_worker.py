@@ -81,7 +81,7 @@ def test_a_trace_that_cannot_be_read_fails_for_good_and_the_next_is_answered(tmp
     broken.write_text("no trace")
     (failed, nothing), (_, answer) = served(("digest", broken), ("digest", path))
     assert failed["reason"] and not failed["temporary"] and nothing is None
-    assert answer["kernel_count"] == 1
+    assert answer["typical"]["kernel_count"] == 1
 
 
 def test_a_defect_is_logged_and_tried_again_later_and_the_next_is_answered(tmp_path, served, monkeypatch, caplog):
@@ -89,7 +89,7 @@ def test_a_defect_is_logged_and_tried_again_later_and_the_next_is_answered(tmp_p
     (outcome, nothing), (_, answer) = served(("lanes", path, "one", None), ("digest", path))
     assert (outcome["reason"], outcome["temporary"], nothing) == ("a defect: see TensorBoard's log", True, None)
     assert "Traceback" in caplog.text
-    assert answer["kernel_count"] == 1
+    assert answer["typical"]["kernel_count"] == 1
 
 
 def test_a_trace_that_was_written_to_since_it_was_asked_about_is_not_answered(tmp_path):

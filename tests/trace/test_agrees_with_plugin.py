@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
-from walkthrough.advice.report import as_json, report
+from walkthrough.advice.report import report
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.kernel_names import ELIGIBLE
 from walkthrough.trace.kernels import tensor_cores
@@ -125,7 +125,7 @@ def test_traces_recorded_by_others_against_their_expected_figures(path):
         pytest.skip("no ../shared/traces here")
     expected = [json.loads(line) for line in (SHARED / "expected.jsonl").read_text(encoding="utf-8").splitlines()]
     [figures] = [figures for figures in expected if figures["trace"] == path.name]
-    result = as_json(report(analyze(path)))
+    result = report(analyze(path))
     assert result["steps"]["names"] == figures["steps"]
     assert result["steps"]["mean_us"] == pytest.approx(figures["step_us"].pop("total"), rel=0.01)
     assert result["steps"]["breakdown_us"] == pytest.approx(figures["step_us"], rel=0.01, abs=0.1)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.trace_builder import TraceBuilder
 
 from walkthrough.advice.gains import advise
-from walkthrough.advice.report import as_json, report
+from walkthrough.advice.report import report
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.outliers import CUT, is_outlier, typical
 from walkthrough.trace.steps import ROLES, Steps
@@ -78,7 +78,7 @@ def test_a_step_with_a_gap_is_named_and_kept_out_of_the_advice(analysis):
     assert (outlier.role, outlier.role_us) == ("other", 800)
     assert (outlier.gap_us, outlier.cause) == (800, "other")
     assert result.steps.mean_us == 400  # over all steps, as the plugin has it
-    assert as_json(report(result))["steps"]["mean_us"] == 400
+    assert report(result)["steps"]["mean_us"] == 400
     assert result.typical.steps.names == ["0", "1", "3"]
     assert advise(result).advice[0].share_of_step == pytest.approx(50 / 200)  # waiting for launches, in a typical step
     assert "Reduce Python overhead" not in [advice.title for advice in advise(result).advice]

@@ -4,7 +4,7 @@ import pytest
 from support.trace_builder import TraceBuilder
 
 from walkthrough.advice.gains import advise
-from walkthrough.advice.report import as_json, report
+from walkthrough.advice.report import report
 from walkthrough.advice.wait_costs import REMEDIES, doing
 from walkthrough.trace.analysis import analyze
 
@@ -80,7 +80,7 @@ def test_a_step_that_begins_an_epoch_waits_from_the_last_ones_end_to_its_first_b
     assert (epoch.wait_us, epoch.usual_wait_us) == (50 + 20_000 + 5000, 110)
     assert "persistent_workers=True" in REMEDIES[epoch.workers] and "anew" in REMEDIES[epoch.workers]
     assert result.typical.steps.names == ["0", "1", "3", "4", "5"]
-    assert as_json(report(result))["outliers"][0]["reasons"] == ["new epoch"]
+    assert report(result)["steps"]["outliers"][0]["reasons"] == ["new epoch"]
 
 
 def test_it_is_an_outlier_although_it_waits_for_the_dataloader_alone(analysis):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import ROOT
 from support.trace_builder import V100, TraceBuilder, two_steps
 
-from walkthrough.advice.report import as_json, report, tables
+from walkthrough.advice.report import report, tables
 from walkthrough.results.errors import InputError
 from walkthrough.results.folder import traces_in
 from walkthrough.trace import chrome_trace, reader
@@ -34,7 +34,7 @@ def figures(tmp_path):
         path = tmp_path / name
         path.write_bytes(text)
         analysis = analyze(path)
-        result = as_json(report(analysis))
+        result = report(analysis)
         json.dumps(result, allow_nan=False)
         return result | {"file": None, "warnings": None}, analysis.trace.warnings
 
@@ -312,7 +312,7 @@ def test_half_a_pair_of_letters_takes_nothing_else_away(tmp_path, whole, letter)
     assert analysis.trace.warnings == []
     assert report(analysis)["gpus"][0]["name"].startswith("V100 ")
     assert analysis.trace.thread_names["100", "1"].startswith("main ")
-    assert as_json(report(analysis))["steps"]["count"] == whole["steps"]["count"]
+    assert report(analysis)["steps"]["count"] == whole["steps"]["count"]
     for answer in (report(analysis), tables(analysis), lanes(analysis)):
         msgspec.json.encode(answer, enc_hook=lambda number: number.item())
     name = next(name for name in analysis.trace.names if name.startswith("aten::") and name.isascii() is False)

@@ -1,22 +1,39 @@
 """What to do about a trace: `report_of(path)`, the dictionary that `explain` prints. numpy is imported when asked."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from walkthrough.trace.analysis import Analysis
 
 
-def report_of(path: str | Path, max_size: int | None = None, name_width: int | None = None) -> dict[str, Any]:
-    """The report of a trace file: see `report.report`. Raises InputError where it cannot be read.
-
-    max_size: refuse a trace of more bytes of JSON. name_width: letters of the kernels' short names.
-    """
+def analysis_of(path: str | Path, max_size: int | None = None) -> "Analysis":
+    """A trace file, analysed. Raises InputError where it cannot be read, or holds more bytes of JSON than max_size."""
     from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks
 
     chunks = Chunks(path, max_size or MAX_SIZE)  # decompresses while numpy is imported
 
-    from walkthrough.advice.report import NAME_WIDTH, report
     from walkthrough.trace.analysis import analyze
 
-    return report(analyze(chunks), name_width or NAME_WIDTH)
+    return analyze(chunks)
+
+
+def report_of(path: str | Path, max_size: int | None = None) -> dict[str, Any]:
+    """The report of a trace file: see `report.report`. Raises InputError where it cannot be read."""
+    analysis = analysis_of(path, max_size)
+
+    from walkthrough.advice.report import report
+
+    return report(analysis)
+
+
+def page_of(path: str | Path, max_size: int | None = None) -> dict[str, Any]:
+    """The same with all that a page shows: see `report.page`."""
+    analysis = analysis_of(path, max_size)
+
+    from walkthrough.advice.strip import page
+
+    return page(analysis)
 
 
 def ranks_in(folder: str | Path) -> dict[int, Path]:

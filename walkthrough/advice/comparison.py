@@ -13,7 +13,7 @@ WAITING = 0.05  # of the step: ranks that wait for another so long are worth a l
 ALIKE = 0.005  # of the step: step times that differ by less are the same
 
 Report = Mapping[str, Any]  # see `report.report`
-Rank = Mapping[str, Any]  # a report's "rank"
+Rank = Mapping[str, Any]  # see `rank_of`
 Sequences = Mapping[str, Mapping[str, Sequence[float]]]  # {step: {collective: µs of each, in order}}
 
 
@@ -66,43 +66,70 @@ def _speed(before: Report, after: Report) -> str:
 
 def _figures(report: Report, units: str) -> list[tuple[str, str, float | None]]:
     """(name, unit, number or None)."""
-    gpus, of_all = report["gpus"], report["all_steps"]
+    gpus, typical = report["gpus"], report["typical"]
     return [
         ("GPU busy", "share", mean_of_known(gpu["utilization"] for gpu in gpus)),
         ("SMs at work", "share", mean_of_known(gpu["sm_efficiency"] for gpu in gpus)),
         (units, "share", mean_of_known(gpu["tensor_core_share"] for gpu in gpus)),
-        ("kernels per step", "count", of_all["kernel_count"] or None),
-        ("bytes to the GPU", "bytes", of_all["step_bytes"] or None),
-        ("peak memory", "bytes", report["memory"][0]["peak_allocated"] if report["memory"] else None),
+        ("kernels per step", "count", typical["kernel_count"] or None),
+        ("bytes to the GPU per step", "bytes", typical["step_bytes"] or None),
+        ("peak memory", "bytes", report["memory"]["peak_allocated_bytes"]),
     ]
 
 
 def ranks(reports: Mapping[int, Report], complete: bool = True) -> dict[str, Any]:
     """The ranks of one training side by side, by their numbers.
 
-    ranks: each report's "rank" with its parts_us and wait_us, µs per step that it waits in collectives for others, None
-    where that is not known; no_waits: why not, "" where it is. difference, advice: texts. straggler: the rank that the
-    others wait for, or None. first: that one, else the slowest; verdict: its. Waits are known from reports with
+    ranks: `rank_of` each report, and wait_us, µs per step that it waits in collectives for others, None where that is
+    not known; no_waits: why not, "" where it is. difference, advice: texts. straggler: the rank that the
+    others wait for, or None. first: that one, else the slowest; verdict: what bounds it. first_advice: what to do
+    first, of which ranks and why. Waits are known from reports with
     "collectives", as `report.tables` has them. complete: False where a trace is a sample of its events, from which
     nobody can tell who waits for whom.
     """
-    rows = [report["rank"] | {"rank": rank} for rank, report in reports.items()]
+    rows = [rank_of(rank, report) for rank, report in reports.items()]
     wait_us, no_waits = {}, "the reports hold no collectives" if complete else "events are missing in the traces"
     if complete and all("collectives" in report for report in reports.values()):
         wait_us, no_waits = waits({rank: report["collectives"] for rank, report in reports.items()})
     last = straggler(rows) if complete else None
     first = last or max(rows, key=lambda row: row["step_us"])
     return {
-        "ranks": [
-            row | {"parts_us": reports[row["rank"]]["typical"]["parts_us"], "wait_us": wait_us.get(row["rank"])}
-            for row in rows
-        ],
+        "ranks": [row | {"wait_us": wait_us.get(row["rank"])} for row in rows],
         "difference": difference(rows),
         "advice": advice(rows) if complete else "",
         "straggler": last and last["rank"],
         "first": first["rank"],
-        "verdict": reports[first["rank"]]["verdict"],
+        "verdict": reports[first["rank"]]["bound"],
+        "first_advice": _first_advice(reports),
         "no_waits": no_waits,
+    }
+
+
+def _first_advice(reports: Mapping[int, Report]) -> list[dict[str, Any]]:
+    """[{title, ranks, why}]: the first piece of advice of each rank, those of most ranks first."""
+    rows = dict[str, dict[str, Any]]()
+    for rank, report in reports.items():
+        for first in report["advice"][:1]:
+            row = rows.setdefault(first["id"], {"title": first["title"], "ranks": [], "why": first["why"]})
+            row["ranks"].append(rank)
+    return sorted(rows.values(), key=lambda row: -len(row["ranks"]))
+
+
+def rank_of(rank: int, report: Report) -> dict[str, Any]:
+    """What a rank is compared by: µs per typical step."""
+    typical = report["typical"]
+    collectives = typical["communication"] or {"us": 0.0, "exposed_us": 0.0, "hidden_us": 0.0, "do": ""}
+    return {
+        "rank": rank,
+        "step_us": typical["mean_us"],
+        "parts": typical["breakdown_us"],
+        "parts_us": typical["parts_us"],
+        "has_gpu": bool(report["gpus"]),
+        "communicates": typical["communication"] is not None,
+        "collectives_us": collectives["us"],
+        "exposed_us": collectives["exposed_us"],
+        "hidden_us": collectives["hidden_us"],
+        "ways": collectives["do"],
     }
 
 

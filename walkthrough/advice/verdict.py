@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from walkthrough.advice.catalogue import Advice, Finding
+from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.wait_costs import REMEDIES, doing
 from walkthrough.results.errors import printable
 from walkthrough.terminal import rounded_time, time_text
@@ -97,7 +97,7 @@ def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
 
 def why_idle(a: Analysis) -> str:
     """One sentence on why the GPUs run no kernel, on average; "" without a GPU, or where they nearly always run one."""
-    if not a.idle or a.trace.partial or not a.steps.whole:
+    if not a.idle or a.trace.partial or not a.workload.has_steps:
         return ""
     count, steps = len(a.idle), a.step_count
     total_us = sum(gpu.total_us for gpu in a.idle) / count
@@ -272,18 +272,6 @@ def _of_stall(a: Analysis, share: float, alone: float | None, one_step: str) -> 
     )
 
 
-def divisor(a: Analysis) -> int:
-    """Over how many steps times are divided; see `per_step`."""
-    return 1 if is_undecided(a.typical.steps) else len(a.typical.steps.names)
-
-
-def per_step(a: Analysis) -> str:
-    """What is said of a time divided by `divisor`; "" where the whole trace counts as one step."""
-    if is_undecided(a.typical.steps):
-        return f"in {of_steps(a)}"
-    return f"per {'typical ' if a.outliers else ''}step" if a.steps.marked else ""
-
-
 def of_steps(a: Analysis) -> str:
     """Of which steps the numbers are: "3 steps", "5 typical steps", "the whole trace"."""
     number, word = len(a.typical.steps.names), "typical step" if a.outliers else "step"
@@ -405,9 +393,3 @@ def _loader(loader: Loader) -> str:
     if loader.num_workers and loader.prefetch_factor is not None:
         words.append(f"prefetch_factor={loader.prefetch_factor}")
     return f"DataLoader({', '.join(filter(None, words))})"
-
-
-def gain_without(finding: Finding) -> str:
-    """How many times as fast the steps would be without what stands out; "" where that is unknown or little."""
-    gain = finding.estimated_gain or 0.0
-    return f"about {gain:.2f}x as fast without" if 1.01 <= gain < MOST else ""

@@ -7,10 +7,6 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
-
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.compare import compare
@@ -18,17 +14,17 @@ from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.statistics import Ratio
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
-from walkthrough.terminal import console, headed_table
+from walkthrough.terminal import BOLD, DIM, SCREEN_WIDTH, Page, print_text, screen
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.chrome_trace import MAX_SIZE, Chunks
 
 LEGEND = (
-    "\npredicted: upper bound, from the trace of the step before, without the cost that the step reduces. "
-    "measured: from the timed windows, without a profiler, and the 95 % interval; ~: that holds 1, so the gain is not "
-    "resolved. outcome: within the bound, a loss included; a miss: the whole interval is above the bound; cannot tell: "
-    "nothing predicted, or an interval that holds both 1 and the bound."
+    "Predicted (upper bound): the trace of the step before, without the cost that the step reduces. Measured: the "
+    "timed windows, without a profiler, and the 95 % interval; ~: no measurable difference. Outcome: within the bound, "
+    "a loss included; a miss: the whole interval is above the bound; cannot tell: nothing predicted, or an interval "
+    "that includes both 1 and the bound."
 )
-ESTIMATED = " about: by replaying that trace; the estimate lies inside the measured interval, above or below it."
+ESTIMATED = " About: by replaying that trace; the estimate lies inside the measured interval, above or below it."
 
 
 @dataclass(frozen=True)
@@ -120,21 +116,25 @@ def of_ladder(ladder: compare.Ladder, costs: Mapping[str, Sequence[Advice]]) -> 
     return rows
 
 
-def print_predictions(ladders: Sequence[LadderPredictions], to: Console) -> None:
+def predictions_text(ladders: Sequence[LadderPredictions], width: int = SCREEN_WIDTH, colour: bool = False) -> str:
     """For each ladder: what each step was predicted to gain by the trace before it, beside what it gained."""
+    page = Page(width, colour)
     for ladder, rows in ladders:
         base = ladder.baseline
-        to.print(f"\n{printable(base.model)} on {printable(base.device)}, {base.size_label}\n", markup=False)
+        page.wrapped(f"{printable(base.model)} on {printable(base.device)}, {base.size_label}", 0, BOLD)
+        page.line()
         replayed = any(row.estimated_gain for row in rows)
-        shown = headed_table("step", *(["about", "at most"] if replayed else ["predicted"]), "measured", "outcome")
-        for row in rows:
-            shown.add_row(*cells(row, replayed), style=None if row.gain.resolved else "dim")
-        to.print(shown)
+        headers = ["step", *(["about", "at most"] if replayed else ["predicted"]), "measured", "outcome"]
+        page.table(
+            [headers, *(cells(row, replayed) for row in rows)], "l" + "r" * (len(headers) - 2) + "l", headed=True
+        )
         for row in rows:
             if row.why:
-                to.print(Padding(Text(f"{row.step}: {row.why}", "dim"), (0, 0, 0, 2), expand=False))
+                page.wrapped(f"{row.step}: {row.why}", 2, DIM)
+        page.line()
     replayed = any(row.estimated_gain for _, rows in ladders for row in rows)
-    to.print(Text(LEGEND + (ESTIMATED if replayed else ""), "dim"))
+    page.wrapped(LEGEND + (ESTIMATED if replayed else ""), 0, DIM)
+    return page.text()
 
 
 def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> str:
@@ -216,4 +216,4 @@ def explain_runs(
         ]
         print(json.dumps({"ladder": rows}, indent=2, allow_nan=False))
     else:
-        print_predictions(ladders, console())
+        print_text(predictions_text(ladders, *screen()))

@@ -5,11 +5,11 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from walkthrough.advice import ranks_in, report_of
+from walkthrough.advice import page_of, ranks_in, report_of
 from walkthrough.results.errors import InputError, printable, size
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a trace, a run's folder, a folder with one trace per rank, or a folder of runs; "
         "two traces: before and after",
     )
+    parser.add_argument("--all", action="store_true", help="print the tables too: kernels, copies, memory, …")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one self-contained page instead: for one trace"
+    )
     parser.add_argument(
         "--max-size",
         type=size,
@@ -37,29 +41,42 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class Output(NamedTuple):
+    """What is printed: one JSON object, or a text with all tables or a page's place. max_size: of a trace, in bytes."""
+
+    as_json: bool = False
+    everything: bool = False
+    html: Path | None = None
+    max_size: int | None = None
+
+
+DEFAULT = Output()
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command with its parsed options; returns the exit code. Raises InputError."""
     if len(args.path) > 2:
         raise InputError(f"{len(args.path)} paths given: name one trace or folder, or two to see what changed")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start a thread per core, which nothing here needs
     gc.set_threshold(100_000)  # to import numpy makes many objects and no garbage
+    output = Output(args.json, args.all, args.html, args.max_size)
     try:
         if len(args.path) == 2:
-            _print_change(args.path, args.json, args.max_size)
+            _print_change(args.path, output)
         else:
-            _print_path(args.path[0], args.json, args.max_size)
+            _print_path(args.path[0], output)
     except PermissionError as error:
         raise InputError(f"cannot read {error.filename}: {error.strerror}") from error
     return 0
 
 
-def print_traces(traces: Mapping[int | None, Path], as_json: bool = False, max_size: int | None = None) -> None:
+def print_traces(traces: Mapping[int | None, Path], output: Output = DEFAULT) -> None:
     """Explain the traces of one training, by rank: one by itself, several as ranks. Raises InputError."""
     ranks = {rank: path for rank, path in traces.items() if rank is not None}
     if len(ranks) > 1:
-        _print_ranks(ranks, as_json, max_size)
+        _print_ranks(ranks, output)
     else:
-        _print_newest(list(traces.values()), as_json, max_size)
+        _print_newest(list(traces.values()), output)
 
 
 def traces_at(path: Path) -> list[Path]:
@@ -78,14 +95,15 @@ def traces_at(path: Path) -> list[Path]:
     return of_training(traces)
 
 
-def _print_path(path: Path, as_json: bool, max_size: int | None) -> None:
+def _print_path(path: Path, output: Output) -> None:
     """A trace, or what a folder holds: recorded runs, the ranks of one training, or traces, of which the newest."""
     if not path.is_dir():
-        return _print_newest(traces_at(path), as_json, max_size)
+        return _print_newest(traces_at(path), output)
     if runs := _recorded_runs(path):
+        _one_trace_only(output)
         from walkthrough.compare.predictions import explain_runs
 
-        return explain_runs(runs, path, as_json, max_size)
+        return explain_runs(runs, path, output.as_json, output.max_size)
     from walkthrough.results.folder import of_training, traces_in
 
     traces = traces_in(path)
@@ -97,8 +115,8 @@ def _print_path(path: Path, as_json: bool, max_size: int | None) -> None:
     if len(training) > 1 and len(ranks) < 2:
         _warn(f"{path} holds {len(training)} traces, which name no ranks: the newest is read")
     if len(ranks) > 1:
-        return print_traces(ranks, as_json, max_size)
-    return _print_newest(traces_at(path), as_json, max_size)
+        return print_traces(ranks, output)
+    return _print_newest(traces_at(path), output)
 
 
 def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
@@ -114,30 +132,40 @@ def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
     return {path: runs[path]} if runs[path] else {folder: results for folder, results in runs.items() if results}
 
 
-def _print_newest(traces: Sequence[Path], as_json: bool, max_size: int | None) -> None:
-    if as_json:
-        return _print_json(_as_json(_newest(traces, max_size)))
-    from walkthrough.explain.text import name_width, print_report
-    from walkthrough.terminal import console
+def _print_newest(traces: Sequence[Path], output: Output) -> None:
+    if output.html:
+        from walkthrough.explain.html import write_page
 
-    to = console()
-    return print_report(_newest(traces, max_size, name_width(to)), to)
+        write_page(_newest(traces, output.max_size, page_of), output.html)
+        return print(f"written: {printable(output.html)}")
+    report = _newest(traces, output.max_size)
+    if output.as_json:
+        return _print_json(report)
+    from walkthrough.explain.text import text
+    from walkthrough.terminal import print_text, screen
+
+    return print_text(text(report, output.everything, *screen()))
 
 
-def _print_change(paths: Sequence[Path], as_json: bool, max_size: int | None) -> None:
-    reports = before, after = [_newest(traces_at(path), max_size) for path in paths]
+def _one_trace_only(output: Output) -> None:
+    if output.html:
+        raise InputError("--html is for one trace: name one")
+
+
+def _print_change(paths: Sequence[Path], output: Output) -> None:
+    _one_trace_only(output)
+    reports = before, after = [_newest(traces_at(path), output.max_size) for path in paths]
     from walkthrough.advice.comparison import change
 
     for report in reports:
         report["samples_per_step"] = report["samples_per_step"] or _batch_size(Path(report["file"]))
     changed = change(before, after)
-    if as_json:
-        both = {"before": _as_json(before), "after": _as_json(after)}
-        return _print_json(both | {"moved": changed["moved"]})
-    from walkthrough.explain.text import print_change
-    from walkthrough.terminal import console
+    if output.as_json:
+        return _print_json({"before": before, "after": after} | changed)
+    from walkthrough.explain.text import change_text
+    from walkthrough.terminal import print_text, screen
 
-    return print_change(before, after, changed, console())
+    return print_text(change_text(before, after, changed, *screen()))
 
 
 def _batch_size(trace: Path) -> int | None:
@@ -152,11 +180,12 @@ def _batch_size(trace: Path) -> int | None:
     return result.batch_size if result.trace == trace.name else None
 
 
-def _print_ranks(ranks: Mapping[int, Path], as_json: bool, max_size: int | None) -> None:
+def _print_ranks(ranks: Mapping[int, Path], output: Output) -> None:
+    _one_trace_only(output)
     reports, problem = {}, ""
     for rank, path in ranks.items():
         try:
-            report = _report(path, max_size)
+            report = _report(path, output.max_size)
         except InputError as error:
             problem = f"rank {rank} is left out: {error}"
         else:
@@ -167,40 +196,36 @@ def _print_ranks(ranks: Mapping[int, Path], as_json: bool, max_size: int | None)
         _warn(problem)
     if not reports:
         raise InputError(problem)
-    if as_json:
+    from walkthrough.advice import comparison
+
+    compared = comparison.ranks(reports)
+    if output.as_json:
         step_us = [report["steps"]["mean_us"] for report in reports.values()]
         spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
-        rows = [{"rank": rank, **_as_json(report)} for rank, report in reports.items()]
-        return _print_json({"ranks": rows, "mean_step_us": spread})
-    from walkthrough.advice import comparison
-    from walkthrough.explain.text import print_ranks
-    from walkthrough.terminal import console
+        rows = [report | {"rank": rank} for rank, report in reports.items()]
+        return _print_json({"ranks": rows, "mean_step_us": spread, "compared": compared})
+    from walkthrough.explain.text import ranks_text
+    from walkthrough.terminal import print_text, screen
 
-    return print_ranks(reports, comparison.ranks(reports), console())
+    return print_text(ranks_text(reports, compared, *screen()))
 
 
-def _newest(traces: Sequence[Path], max_size: int | None, name_width: int | None = None) -> Report:
+def _newest(traces: Sequence[Path], max_size: int | None, of: Callable[..., Report] = report_of) -> Report:
     """The report of the first of these traces that can be read; a line on stderr for each before it."""
     for path in traces[:-1]:
         try:
-            return _report(path, max_size, name_width)
+            return _report(path, max_size, of)
         except InputError as error:
             _warn(f"{error}; the next newest trace is read")
-    return _report(traces[-1], max_size, name_width)
+    return _report(traces[-1], max_size, of)
 
 
-def _report(path: Path, max_size: int | None, name_width: int | None = None) -> Report:
+def _report(path: Path, max_size: int | None, of: Callable[..., Report] = report_of) -> Report:
     """The report of a trace, its warnings on stderr."""
-    report = report_of(path, max_size, name_width)
+    report = of(path, max_size)
     for line in report["warnings"]:
         _warn(line)
     return report
-
-
-def _as_json(report: Report) -> Report:
-    from walkthrough.advice.report import as_json
-
-    return as_json(report)
 
 
 def _warn(line: str) -> None:

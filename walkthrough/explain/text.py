@@ -1,362 +1,431 @@
 """The text of `explain`: one report, two of them, or those of a training's ranks; see `advice.report.report`.
 
-Names from a trace pass through `printable`: none can control the terminal.
+The default is a verdict on one screen. Names from a trace pass through `printable`: none can control the terminal.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
 from walkthrough.results.errors import printable
-from walkthrough.terminal import bare_table, headed_table, share_text, size_text, time_text
+from walkthrough.terminal import (
+    BOLD,
+    DIM,
+    GREEN,
+    HARD_BLANK,
+    SCREEN_WIDTH,
+    YELLOW,
+    Page,
+    count_text,
+    painted,
+    share_text,
+    size_text,
+    time_text,
+)
 
 Report = Mapping[str, Any]
 
-MARKS = {  # letter and colour of each role: without colour, the letters keep the bar readable
-    "kernel": ("K", "green"),
-    "memcpy": ("C", "yellow"),
-    "memset": ("S", "bright_yellow"),
-    "communication": ("N", "magenta"),
-    "runtime": ("R", "cyan"),
-    "dataloader": ("D", "red"),
-    "cpu_exec": ("E", "blue"),
-    "other": (".", "bright_black"),
+ROLES = {  # its name, the mark that keeps a bar readable without colour, and its colour on a terminal
+    "kernel": ("kernels", "▓", 32),
+    "memcpy": ("copies", ">", 33),
+    "memset": ("memset", "~", 93),
+    "communication": ("communication", "▒", 35),
+    "runtime": ("runtime calls", "-", 36),
+    "dataloader": ("DataLoader", "░", 31),
+    "cpu_exec": ("CPU operators", "=", 34),
+    "other": ("other", ".", 90),
 }
-BAR_WIDTH = 64  # columns
-TOP_NAMES = 8  # rows of kernels or operators
+BEST = 3  # pieces of advice in the verdict
+SMALLEST_GAIN = 1.02  # times faster: less is not printed
+LARGEST_GAIN = 100  # times faster: more means that nothing else is in the step
+LEAST_SHARE = 0.01  # of a step: roles that take less are not in the legend of its bar
 TOP_ALLOCATIONS = 4  # rows per device
+LEAST_BYTES = 1000  # of memory that is worth a line
+OUTLIERS = "outlier_steps"  # the cost that `steps_lines` are about
 CPU = -1  # the device of a CPU's memory
-UNITS: dict[str, Callable[[Any], str]] = {"share": share_text, "count": "{:.0f}".format, "bytes": size_text}
-UNDER_THE_PROFILER = "tracing and the machine's load are in these times; `walkthrough time` measures the speed"
+DIRECTIONS = {"h2d": "to the GPU", "d2h": "from the GPU", "d2d": "within the GPU"}
+UNITS = {"share": share_text, "count": count_text, "bytes": size_text}
+MEASURE = "`walkthrough time -- COMMAND --versus COMMAND` measures it."
 
 
-def name_width(to: Console) -> int:
-    """Letters that a kernel's name may have in the report that is printed there."""
-    return max(30, to.width - 46)
+def text(report: Report, everything: bool = False, width: int = SCREEN_WIDTH, colour: bool = False) -> str:
+    """A trace on one screen: where a step's time goes, why the GPU waits, what to do. everything: the tables too."""
+    page = Page(width, colour)
+    _verdict(report, page, everything)
+    if everything:
+        for part in (_roles, _gpus, _idle, _kernels, _kinds, _operators, _copies, _memory, _findings, _steps):
+            part(report, page)
+    return page.text()
 
 
-def print_report(report: Report, to: Console) -> None:
-    """A first look at one trace: the typical step by role, the GPUs, why they wait, and what to do."""
-    to.print(Text(printable(PurePath(report["file"]).name, 200), "bold"))
-    to.print(f"{report['words']['device']}; {_step_lengths(report)}", markup=False)
-    for line in report["recorded"]:
-        _indented(line, to, "dim")
-    to.print()
-    if report["typical"]["undecided"]:
-        _print_two_steps(report, to)
-    else:
-        _print_breakdown(report, to)
-    for outlier in report["steps"]["outliers"]:
-        _indented(f"{outlier['why']}. The advice leaves it out.", to, "yellow")
-    _print_gpus(report, to)
-    _print_idle(report, to)
-    _print_kernels(report, to)
-    _print_kinds(report, to)
-    _print_operators(report, to)
-    _print_copies(report, to)
-    _print_memory(report, to)
-    _print_findings(report, to)
-    _print_advice(report, to)
+def _verdict(report: Report, page: Page, everything: bool) -> None:
+    page.line(_header(report, page.width), BOLD)
+    page.lines.append(_bar(report["typical"]["breakdown_shares"], page))
+    if not everything:
+        shares = report["typical"]["breakdown_shares"]
+        legend = [f"{mark} {name} {shares[role]:.0%}" for role, (name, mark, _) in ROLES.items()
+                  if shares[role] >= LEAST_SHARE]  # fmt: skip
+        page.wrapped("   ".join(entry.replace(" ", HARD_BLANK) for entry in legend), 0)
+    page.wrapped(verdict(report), 0)
+    shown = report["advice"] if everything else report["advice"][:BEST]
+    if shown:
+        page.line()
+        _advice(report, shown, page, everything)
+        page.line()
+    closing = together(report, shown) if everything else together(report, shown)[-1:]
+    closing += [how_sure(shown)] if shown else []
+    closing += [] if everything else ["More: --all"]
+    page.wrapped(" ".join(closing), 0)
 
 
-def _step_lengths(report: Report) -> str:
-    """How many steps there are and how long: their mean, where they are alike; else that of the typical ones."""
+def _bar(shares: Mapping[str, float], page: Page) -> str:
+    """A bar as wide as the page, divided by role."""
+    bar, column = "", 0.0
+    for role, (_, mark, colour) in ROLES.items():
+        begin, column = round(column), column + shares[role] * page.width
+        part = mark * (round(column) - begin)
+        bar += painted(part, colour) if page.colour and part else part
+    return bar
+
+
+def verdict(report: Report) -> str:
+    """Where the time goes and why the GPU is idle; without advice also what is left to try, or why there is none."""
+    bound = report["bound"] if report["advice"] else report["verdict"]
+    return " ".join(filter(None, map(sentence, (bound, report["why_idle"]))))
+
+
+def together(report: Report, advice: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What several of these pieces of advice gain together, by their numbers."""
+    numbers = {item["id"]: str(number) for number, item in enumerate(advice, start=1)}
+    return [
+        f"{' + '.join(numbers[id] for id in combination['ids'])} together: about {combination['estimated_gain']:.2f}x."
+        for combination in report["combined"]
+        if set(combination["ids"]) <= numbers.keys()
+    ]
+
+
+def _header(report: Report, width: int) -> str:
+    """The file, its device, its steps and how long they take; a long file name is shortened in its middle."""
+    facts = f" · {printable(report['device'], 60)} · {steps_text(report)}"
+    name, room = printable(PurePath(report["file"]).name, 200), max(width - len(facts), 20)
+    if len(name) > room:
+        name = f"{name[: room // 2 - 1]}…{name[-(room - room // 2) :]}"
+    return name + facts
+
+
+def steps_text(report: Report) -> str:
+    """How many steps there are, and how long the typical ones are: their mean, and range if that is over 5 %."""
     steps, typical, outliers = report["steps"], report["typical"], report["steps"]["outliers"]
-    count = f"{steps['count']} step{'s' * (steps['count'] > 1)} ({_first_to_last(steps['names'])})"
+    mean = time_text(typical["mean_us"])
     if not steps["marked"]:
-        count = "no step marks, so the whole trace counts as one step"
-    elif not steps["whole"]:
-        count = f"no whole step: step {_first_to_last(steps['names'])} was not over when the profiler stopped"
-        return f"{count}; {time_text(steps['mean_us'])} of it recorded"
-    if typical["undecided"]:
-        lengths = [f"step {printable(step['name'], 20)} takes {time_text(step['us'])}" for step in report["two_steps"]]
-        return f"{count}; {' and '.join(lengths)}"
-    if not outliers:
-        return f"{count}; {time_text(steps['mean_us'])}{' per step' if steps['marked'] else ''}{_range(typical)}"
-    left_out = f"{len(outliers)} step{'s' * (len(outliers) > 1)} far longer"
-    others = ", ".join(time_text(outlier["us"]) for outlier in outliers)
-    return f"{count}; {time_text(typical['mean_us'])} per typical step{_range(typical)}; {left_out}: {others}"
+        return f"no step marks: {mean} in all"
+    if not steps["whole"]:
+        return f"no whole step: {mean} recorded"
+    least, most = (time_text(typical[key]) for key in ("least_us", "most_us"))
+    if least.split()[1] == most.split()[1]:
+        least = least.split()[0]
+    spread = f" ({least} to {most})" if typical["most_us"] > 1.05 * typical["least_us"] else ""
+    if outliers:
+        return (
+            f"{typical['count']} typical of {steps['count']} steps, {mean}{spread}; all: {time_text(steps['mean_us'])}"
+        )
+    if steps["count"] == 1:
+        return f"step {printable(steps['names'][0], 20)}, {mean}"
+    return f"{steps['count']} steps of {mean}{spread}"
 
 
-def _first_to_last(names: Sequence[str]) -> str:
-    shown = [printable(name, 20) for name in names]
-    return shown[0] if len(shown) == 1 else f"{shown[0]} to {shown[-1]}"
+def gain_text(item: Mapping[str, Any]) -> str:
+    """The gain of a piece of advice; one that is too small to be printed comes with others only."""
+    small = (item["estimated_gain"] or item["predicted_gain"] or SMALLEST_GAIN) < SMALLEST_GAIN
+    return "with others" if small else item["gain"]
 
 
-def _range(typical: Mapping[str, Any]) -> str:
-    """The shortest, the median and the longest step, if they differ by more than 5 %; else ""."""
-    low, high = typical["least_us"], typical["most_us"]
-    median = f"; median {time_text(typical['median_us'])}" if typical["count"] > 2 else ""
-    return f" ({time_text(low)} to {time_text(high)}{median})" if high > 1.05 * low else ""
+def sentence(text: str) -> str:
+    """With a capital letter at its begin, unless that is a name in code, and a full stop at its end; "" for ""."""
+    if not text:
+        return ""
+    is_code = re.match(r"\S*[._=(]\S", text)
+    return f"{text[0] if is_code else text[0].upper()}{text[1:]}{'.' * (text[-1] not in '.!?…')}"
 
 
-def _print_breakdown(report: Report, to: Console) -> None:
-    """A typical step by role, as a bar and a table."""
-    steps, typical = report["steps"], report["typical"]
-    title = "Mean step" if steps["whole"] else "What is recorded of a step"
-    if steps["outliers"]:
-        title = f"Typical step ({typical['count']} of {steps['count']})"
-    parts, total = typical["breakdown_us"], max(typical["mean_us"], 1e-9)
-    to.print(Text(title, "bold"))
-    bar, column = Text("  "), 0.0
-    for role, (letter, colour) in MARKS.items():
-        begin, column = round(column), column + parts[role] / total * BAR_WIDTH
-        bar.append(letter * (round(column) - begin), f"{colour} reverse")
-    to.print(bar)
-    table = bare_table("left", "left", "right", "right", "left")
-    for role, us in _shown(parts):
-        table.add_row(_mark(role), role, time_text(us), f"{us / total:.1%}", report["words"]["roles"][role])
-    to.print(table)
+def how_sure(advice: Sequence[Mapping[str, Any]]) -> str:
+    """What the gains of these pieces of advice are, in a sentence or two."""
+    if not gain_text(advice[0]):
+        return f"Try first: {advice[0]['title']}. The gain cannot be estimated here; measure it."
+    gains = " ".join(map(gain_text, advice))
+    words = ["Estimates replay this trace without that cost;"] if "about" in gains or " to " in gains else []
+    words += ["at most: with that cost gone and all else as it is;"] if "at most" in gains else []
+    return sentence(" ".join([*words, "`walkthrough time` measures"]))
 
 
-def _print_two_steps(report: Report, to: Console) -> None:
-    """Two steps of very different length, side by side."""
-    steps = report["two_steps"]
-    to.print(Text("Two steps of very different length: no mean, and no advice", "bold"))
-    table = bare_table("left", "left", "right", "right")
-    table.add_row("", "step", *(printable(step["name"], 20) for step in steps))
-    for role, _ in _shown({role: max(step["breakdown_us"][role] for step in steps) for role in MARKS}):
-        table.add_row(_mark(role), role, *(time_text(step["breakdown_us"][role]) for step in steps))
-    to.print(table)
+def _advice(report: Report, advice: Sequence[Mapping[str, Any]], page: Page, everything: bool) -> None:
+    """A line for each piece of advice, and its evidence: what fits into one line, or all of it."""
+    titles, gains = max(len(item["title"]) for item in advice), max(len(gain_text(item)) for item in advice)
+    for number, item in enumerate(advice, start=1):
+        step = f"step {item['step'][:2]}" if item["step"] else ""
+        page.line(f"{number:2}  {item['title']:{titles}}  {gain_text(item):{gains}}  {step}", BOLD)
+        if not everything:
+            page.line(f"    {_one_line(item['why'], page.width - 4)}")
+            continue
+        page.wrapped(sentence(item["why"]), 4)
+        page.wrapped(sentence(item["do"]), 4, GREEN)
+        for finding in report["findings"]:
+            if finding["cost"] == item["id"] and finding["why"] != item["why"]:
+                page.wrapped(sentence(printable(finding["why"], 600)), 4)
+                page.wrapped(sentence("" if item["do"] else finding["do"]), 4, GREEN)
 
 
-def _shown(parts: Mapping[str, float]) -> list[tuple[str, float]]:
-    """The roles whose time is not "0.0 us"."""
-    return [(role, parts[role]) for role in MARKS if time_text(parts[role]) != time_text(0.0)]
+def _one_line(text: str, width: int) -> str:
+    """As many of its clauses as fit into a line, else as many words."""
+    while len(text) >= width and "; " in text:
+        text = text.rpartition("; ")[0]
+    return textwrap.shorten(sentence(text), width, placeholder=" …")
 
 
-def _mark(role: str) -> Text:
-    letter, colour = MARKS[role]
-    return Text(f"  {letter}", f"{colour} bold")
+def _roles(report: Report, page: Page) -> None:
+    typical, meanings = report["typical"], report["meanings"]["roles"]
+    page.title(f"{'One step' if report['steps']['marked'] else 'This trace'} by role")
+    page.table(
+        [
+            [mark, role, time_text(us), share_text(typical["breakdown_shares"][role]), meanings[role]]
+            for role, (_, mark, _) in ROLES.items()
+            if is_some(us := typical["breakdown_us"][role])
+        ],
+        "llrrl",
+    )
 
 
-def _print_gpus(report: Report, to: Console) -> None:
+def is_some(us: float) -> bool:
+    """Whether a time is more than "0.0 us"."""
+    return time_text(us) != time_text(0.0)
+
+
+def _gpus(report: Report, page: Page) -> None:
     if not report["gpus"]:
         return
-    to.print()
-    table = headed_table("", "busy", "SMs at work", "occupancy", report["matrix_units"], "name")
+    units = report["matrix_units"]
+    page.title(f"GPU{'s' * (len(report['gpus']) > 1)}, all {report['steps']['count']} steps"
+               if report["steps"]["outliers"] else f"GPU{'s' * (len(report['gpus']) > 1)}")  # fmt: skip
+    rows = [["", "busy", "SMs at work", "occupancy", units, "name"]]
     for gpu in report["gpus"]:
         unsure = f" (unknown: {gpu['unsure']:.1%})" if gpu["unsure"] >= 0.005 else ""
-        occupancy = None if gpu["occupancy_percent"] is None else gpu["occupancy_percent"] / 100
-        shares = share_text(gpu["utilization"]), share_text(gpu["sm_efficiency"]), share_text(occupancy)
+        occupancy = "-" if gpu["occupancy_percent"] is None else f"{gpu['occupancy_percent']:.1f}%"
+        shares = share_text(gpu["utilization"]), share_text(gpu["sm_efficiency"]), occupancy
         tensor = share_text(gpu["tensor_core_share"]) + unsure
-        table.add_row(f"GPU {gpu['id']}", *shares, tensor, printable(gpu["name"] or "", 40))
-    to.print(table)
-    eligible = report["eligible_share"]
+        rows.append([f"GPU {gpu['id']}", *shares, tensor, printable(gpu["name"] or "", 40)])
+    page.table(rows, "lrrrrl", headed=True)
+    eligible = report["eligible_kernel_share"]
     could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could use them."
-    legend = "busy: a kernel runs. SMs and occupancy are estimates. "
-    legend += f"{report['matrix_units']}: of the time of operators' and CUDA graphs' kernels."
-    _indented(f"{legend}{could}", to, "dim")
-    if collectives := report["communication"]:
-        text = (
-            f"collectives: {time_text(collectives['us'])}{_per(report)}, {time_text(collectives['hidden_us'])} of it "
+    page.wrapped(
+        f"busy: a kernel runs. SMs and occupancy are estimates. {units}: of the time of operators' and CUDA graphs' "
+        f"kernels.{could}",
+        2,
+        DIM,
+    )
+    if collectives := report["typical"]["communication"]:
+        page.wrapped(
+            f"collectives: {count_text(collectives['count'])} {report['per']}, {time_text(collectives['us'])}, "
+            f"{time_text(collectives['hidden_us'])} of it overlapped by other kernels; TensorBoard counts them as "
+            "kernels"
         )
-        text += f"overlapped by other kernels ({_total(report, collectives['count']):.0f} in {report['of_steps']}); "
-        _indented(f"{text}TensorBoard counts them as kernels", to)
 
 
-def _print_idle(report: Report, to: Console) -> None:
-    for idle, lines in zip(report["idle"], report["words"]["gaps"], strict=True):
-        if idle["us"] <= 0:
+def _idle(report: Report, page: Page) -> None:
+    for idle in report["idle"]:
+        if not is_some(idle["us"]):
             continue
-        waits = f"GPU {idle['device']} runs no kernel for {time_text(idle['us'])}{_per(report)}; meanwhile"
-        to.print(Text(f"\n{waits}", "bold"))
-        table = bare_table("left", "right", "right", "left")
-        for cause, meaning in report["words"]["causes"].items():
-            us = idle["causes_us"][cause]
-            if us > 0.0005 * idle["us"]:
-                table.add_row(f"  {cause}", time_text(us), f"{us / idle['us']:.1%}", meaning)
-        to.print(table)
-        for line in lines:
-            to.print(Text(f"  {line}", "dim"))
+        page.title(f"GPU {idle['gpu']} runs no kernel for {time_text(idle['us'])} {report['per']}; meanwhile")
+        page.table(
+            [
+                [cause, time_text(idle["causes_us"][cause]), share_text(idle["cause_shares"][cause]), meaning]
+                for cause, meaning in report["meanings"]["causes"].items()
+                if idle["cause_shares"][cause] > 0.0005 and is_some(idle["causes_us"][cause])
+            ],
+            "lrrl",
+        )
+        for line in idle["notes"]:
+            page.wrapped(line, 2, DIM)
 
 
-def _print_kernels(report: Report, to: Console) -> None:
-    if not report["kernels"]:
-        return
-    total_us, count = _total(report, report["kernel_us"]), _total(report, report["kernel_count"])
-    to.print(Text(f"\nKernels: {count:.0f} in {report['of_steps']}, {time_text(total_us)}", "bold"))
-    units = "".join(word[0] for word in report["matrix_units"].upper().split())
-    table = headed_table("time", "share", "count", "mean", units, "name")
-    for kernel in report["kernels"][:TOP_NAMES]:
-        uses_them = {True: "yes", False: "no", None: "?"}[kernel["tensor_cores"]]
-        name = Text(kernel["short"], no_wrap=True, overflow="fold")
-        table.add_row(*_times(report, kernel, report["kernel_us"]), uses_them, name)
-    to.print(table)
+def _kernels(report: Report, page: Page) -> None:
+    typical = report["typical"]
+    if typical["kernels"]:
+        count, us = count_text(typical["kernel_count"]), time_text(typical["kernel_us"])
+        page.title(f"Kernels: {count} {report['per']}, {us}")
+        units = "".join(word[0] for word in report["matrix_units"].upper().split())
+        uses = {True: "yes", False: "no", None: "?"}
+        rows = [
+            [*_times(kernel), uses[kernel["tensor_cores"]], printable(kernel["short"])] for kernel in typical["kernels"]
+        ]
+        page.table([["time", "share", "count", "mean", units, "name"], *rows], "rrrrll", headed=True)
 
 
-def _print_operators(report: Report, to: Console) -> None:
-    if report["kernels"] or not report["operators"]:
-        return
-    total = f"{time_text(_total(report, report['operator_us']))} in {report['of_steps']}"
-    to.print(Text(f"\nOperators on the CPU, self time: {total}", "bold"))
-    table = headed_table("time", "share", "count", "mean", "name")
-    for operator in report["operators"][:TOP_NAMES]:
-        name = printable(operator["name"], max(30, to.width - 42))
-        table.add_row(*_times(report, operator, report["operator_us"]), name)
-    to.print(table)
+def _operators(report: Report, page: Page) -> None:
+    typical = report["typical"]
+    if not typical["kernels"] and typical["operators"]:
+        page.title(f"Operators on the CPU, self time: {time_text(typical['operator_us'])} {report['per']}")
+        rows = [[*_times(row), printable(row["name"], page.width - 42)] for row in typical["operators"]]
+        page.table([["time", "share", "count", "mean", "name"], *rows], "rrrrl", headed=True)
 
 
-def _times(report: Report, row: Mapping[str, Any], total_us: float) -> tuple[str, str, str, str]:
+def _times(row: Mapping[str, Any]) -> list[str]:
     """Time, share, count and mean of what has a name."""
-    us, count = _total(report, row["us"]), _total(report, row["count"])
-    return time_text(us), f"{row['us'] / max(total_us, 1e-9):.1%}", f"{count:.0f}", time_text(us / count)
+    return [time_text(row["us"]), share_text(row["share"]), count_text(row["count"]), time_text(row["mean_us"])]
 
 
-def _print_kinds(report: Report, to: Console) -> None:
-    total = sum(report["kinds"].values())
-    shown = [
-        f"{kind} {time_text(us)} ({us / total:.1%})" for kind, us in report["kinds"].items() if us >= 0.0005 * total
-    ]
-    if shown:
-        to.print(Text(f"\nKernels by kind{',' * report['steps']['marked']}{_per(report)}", "bold"))
-        _indented(", ".join(shown), to)
+def _kinds(report: Report, page: Page) -> None:
+    typical = report["typical"]
+    kinds = [f"{kind} {time_text(typical['kinds'][kind])} ({share:.1%})"
+             for kind, share in typical["kind_shares"].items() if share >= 0.0005]  # fmt: skip
+    if kinds:
+        page.title(f"Kernels by kind, {report['per']}")
+        page.wrapped(", ".join(kinds))
 
 
-def _print_copies(report: Report, to: Console) -> None:
-    lines = []
-    for name, label in (("h2d", "to the GPU"), ("d2h", "from it"), ("d2d", "within the GPU")):
-        copies = report["copies"][name]
-        if not copies["count"]:
-            continue
-        number, size, us = (_total(report, copies[key]) for key in ("count", "bytes", "us"))
-        text = f"  {label}: {number:.0f} copies in {report['of_steps']}, {size_text(size)}, {time_text(us)}"
-        speed = copies["gigabytes_per_second"]
-        shares = {kind: copies[f"{kind}_bytes"] / copies["bytes"] for kind in ("pinned", "pageable") if copies["bytes"]}
-        kinds = ", ".join(f"{kind} {share:.0%}" for kind, share in shares.items() if share)
-        lines.append(text + (f", {speed:.1f} GB/s" if speed else "") + (f"; {kinds}" if kinds else ""))
-    if lines:
-        size = report["step_bytes"]
-        to.print(Text(f"\nCopies{f'; {size_text(size)}{_per(report)} to the GPU' if size else ''}", "bold"))
-        for line in lines:
-            to.print(line)
-
-
-def _print_memory(report: Report, to: Console) -> None:
-    if not report["memory"]:
+def _copies(report: Report, page: Page) -> None:
+    copies = {name: row for name, row in report["typical"]["copies"].items() if row["count"]}
+    if not copies:
         return
-    to.print(Text("\nMemory", "bold"))
+    page.title(f"Copies {report['per']}")
+    rows = []
+    for name, row in copies.items():
+        kinds = [f"{kind} {row[f'{kind}_share']:.0%}" for kind in ("pinned", "pageable") if row[f"{kind}_share"]]
+        speed = row["gigabytes_per_second"]
+        rate = f"{speed:.1f} GB/s" if speed else ""
+        rows.append([DIRECTIONS[name], count_text(row["count"]), size_text(row["bytes"]), time_text(row["us"]), rate])
+        rows[-1].append(", ".join(kinds))
+    page.table([["", "count", "size", "time", "speed", "host memory"], *rows], "lrrrrl", headed=True)
+
+
+def _memory(report: Report, page: Page) -> None:
+    devices = [memory for memory in report["memory"]["devices"]
+               if max(memory["peak_allocated"] or 0, abs(memory["growth"])) >= LEAST_BYTES]  # fmt: skip
     # The allocator numbers the GPUs that the process sees, HIP's events those of the machine.
-    one = len(report["gpus"]) == 1 == sum(memory["device"] != CPU for memory in report["memory"])
-    for memory in report["memory"]:
-        device = memory["device"]
-        label = "CPU" if device == CPU else f"GPU {report['gpus'][0]['id'] if one else device}"
+    one = len(report["gpus"]) == 1 == sum(memory["device"] != CPU for memory in report["memory"]["devices"])
+    for number, memory in enumerate(devices):
+        if not number:
+            page.title("Memory")
+        label = "CPU" if memory["device"] == CPU else f"GPU {report['gpus'][0]['id'] if one else memory['device']}"
         growth = f"grew {size_text(memory['growth'])} while tracing"
         if memory["peak_allocated"] is None:
-            to.print(f"  {label}: {growth}; this trace does not record totals")
+            page.wrapped(f"{label}: {growth}; this trace does not record totals")
             continue
         reserved = f", reserved {size_text(memory['peak_reserved'])}" if memory["peak_reserved"] else ""
-        to.print(f"  {label}: peak {size_text(memory['peak_allocated'])}{reserved}; {growth}")
+        page.wrapped(f"{label}: peak {size_text(memory['peak_allocated'])}{reserved}; {growth}")
         if memory["at_peak"]:
-            to.print(Text("  top allocations at the peak, of those made while tracing, by operator:", "dim"))
-        for name, size in memory["at_peak"][:TOP_ALLOCATIONS]:
-            to.print(Text(f"    {size_text(size):>9}  {printable(name, 60)}"))
+            page.wrapped("top allocations at the peak, of those made while tracing, by operator:", 2, DIM)
+            rows = [[size_text(size), printable(name, 60)] for name, size in memory["at_peak"][:TOP_ALLOCATIONS]]
+            page.table(rows, "rl")
 
 
-def _print_findings(report: Report, to: Console) -> None:
-    if report["findings"]:
-        to.print(Text("\nWhat stands out", "bold"))
-    for finding, gain in zip(report["findings"], report["words"]["gains"], strict=True):
-        time = f"{time_text(finding['us_per_step'])}{_per(report)}{f'; {gain}' if gain else ''}"
-        _indented(Text.assemble((finding["what"], "bold"), f": {time}"), to)
-        _indented(f"{printable(finding['why'], 600)}.", to, by=5)
-        _indented(f"{finding['do']}.", to, "green", by=5)
+def further_findings(report: Report) -> list[Mapping[str, Any]]:
+    """What stands out and is said neither by the advice nor of the steps that are left out."""
+    said = {item["id"] for item in report["advice"]} | {OUTLIERS}
+    return [finding for finding in report["findings"] if finding["cost"] not in said]
 
 
-def _print_advice(report: Report, to: Console) -> None:
-    to.print(Text(f"\nWhat to do: {report['verdict']}", "bold"))
-    for number, advice in enumerate(report["advice"], start=1):
-        script = f"; steps/{advice['step']}.py" if advice["step"] else ""
-        _indented(Text.assemble(f"{number}. ", (advice["title"], "bold green"), f": {advice['gain']}{script}"), to)
-        _indented(f"{advice['why']}.", to, by=5)
-    if report["of_which_steps"]:
-        _indented(report["of_which_steps"], to, "dim")
-    numbers = {advice["title"]: str(number) for number, advice in enumerate(report["advice"], start=1)}
-    together = [
-        f"{' + '.join(numbers[title] for title in combination['titles'])}: {combination['estimated_gain']:.2f}x"
-        for combination in report["combined"]
-    ]
-    if together:
-        to.print(Text(f"  Together: {'; '.join(together)}", "bold"))
-    if report["advice"]:
-        _indented(_legend(report), to, "dim")
+def gain_without(finding: Mapping[str, Any]) -> str:
+    """How many times as fast the steps would be without it; "" where that is unknown or little."""
+    gain = finding["estimated_gain"] or 0.0
+    return f"; about {gain:.2f}x without" if SMALLEST_GAIN <= gain < LARGEST_GAIN else ""
 
 
-def _legend(report: Report) -> str:
-    bound = "at most: with that cost gone, and all else as it is"
-    if not report["gpus"]:
-        return (
-            f"{bound}; what replaces it costs too, and may cost more. `walkthrough time -- COMMAND --versus COMMAND` "
-            "measures what a change gains."
-        )
-    gains = [advice["estimated_gain"] for advice in report["advice"] if advice["estimated_gain"]]
-    if not gains:
-        return f"{bound}. No estimates: the GPU waits for something that the trace does not explain."
-    legend = (
-        f"about: the trace replayed without that cost. {bound}. Recording takes time on the CPU too, which is not "
-        "taken out: without the profiler, fewer launches and less Python gain less."
-    )
-    if report["combined"]:
-        legend += " Together: once one cost is gone another bounds the step, and gains then."
-    if gains != sorted(gains, reverse=True):
-        legend += (
-            " Estimates within 5 % of each other are in the walkthrough's order; a bigger batch, which changes what is "
-            "trained, is ranked by the time that it is about."
-        )
-    return legend
+def _findings(report: Report, page: Page) -> None:
+    for number, finding in enumerate(further_findings(report)):
+        if not number:
+            page.title("What else stands out")
+        time = f": {time_text(finding['us_per_step'])} {report['per']}" if is_some(finding["us_per_step"]) else ""
+        page.wrapped(f"{finding['what']}{time}{gain_without(finding)}", 2, BOLD)
+        page.wrapped(sentence(printable(finding["why"], 600)), 4)
+        page.wrapped(sentence(finding["do"]), 4, GREEN)
 
 
-def print_change(before: Report, after: Report, change: Mapping[str, Any], to: Console) -> None:
+def _steps(report: Report, page: Page) -> None:
+    if lines := steps_lines(report):
+        page.title("Steps")
+    for line in lines:
+        page.wrapped(sentence(line))
+
+
+def steps_lines(report: Report) -> list[str]:
+    """Which steps are left out and why, and what was recorded of the program beside its events."""
+    todo = [finding["do"] for finding in report["findings"] if finding["cost"] == OUTLIERS]
+    left_out = [outlier["why"] for outlier in report["steps"]["outliers"]]
+    return [*left_out, *todo, *filter(None, [report["of_which_steps"]]), *report["recorded"]]
+
+
+def change_text(
+    before: Report, after: Report, change: Mapping[str, Any], width: int = SCREEN_WIDTH, colour: bool = False
+) -> str:
     """Two traces side by side: first the step times by role, then the numbers of both. change: `comparison.change`."""
+    page = Page(width, colour)
     for label, report in (("before", before), ("after", after)):
-        text = f"{printable(report['file'], 200)} ({report['words']['device']})"
-        to.print(Text.assemble((f"{label:7}", "bold"), text), soft_wrap=True)
+        page.line(f"{label:6}  {_header(report, width - 8)}", BOLD)
     if change["caution"]:
-        to.print(Text(change["caution"], "yellow"))
-    old, new = (time_text(report["typical"]["mean_us"]) for report in (before, after))
-    speed = f": {change['speed']}, under the profiler" if change["speed"] else ""
-    to.print(f"\ntypical step: {old} before, {new} after{speed}")
-    to.print(f"{UNDER_THE_PROFILER}\n")
-    table = headed_table("", "before", "after", "change")
-    for row in change["moved"]:
-        was, now = row["before_us"], row["after_us"]
-        if was or now:
-            moved = ("+" if now >= was else "-") + time_text(abs(now - was))
-            table.add_row(row["name"], time_text(was), time_text(now), moved)
-    for row in change["figures"]:
-        texts = ("-" if row[side] is None else UNITS[row["unit"]](row[side]) for side in ("before", "after"))
-        table.add_row(row["name"], *texts, "")
-    to.print(table)
-    to.print(Text(f"\nNow: {after['verdict']}", "bold"))
+        page.wrapped(sentence(change["caution"]), 0, YELLOW)
+    if change["speed"]:
+        page.wrapped(f"After: {change['speed']}, under the profiler. {MEASURE}", 0)
+    page.line()
+    rows = [["typical step", *_moved(before["typical"]["mean_us"], after["typical"]["mean_us"])]]
+    rows += [[ROLES[row["name"]][0], *_moved(row["before_us"], row["after_us"])] for row in change["moved"]
+             if row["before_us"] or row["after_us"]]  # fmt: skip
+    rows += [
+        [
+            row["name"],
+            *("-" if row[side] is None else UNITS[row["unit"]](row[side]) for side in ("before", "after")),
+            "",
+        ]
+        for row in change["figures"]
+    ]
+    page.table([["", "before", "after", "change"], *rows], "lrrr", headed=True)
+    page.line()
+    page.wrapped(f"Now: {after['verdict']}", 0, BOLD)
+    return page.text()
 
 
-def print_ranks(reports: Mapping[int, Report], ranks: Mapping[str, Any], to: Console) -> None:
+def _moved(was: float, now: float) -> list[str]:
+    difference = time_text(abs(now - was))
+    sign = "" if not is_some(abs(now - was)) else "+" if now > was else "-"
+    return [time_text(was), time_text(now), sign + difference]
+
+
+def ranks_text(
+    reports: Mapping[int, Report], ranks: Mapping[str, Any], width: int = SCREEN_WIDTH, colour: bool = False
+) -> str:
     """A row for each rank of one training, and what their comparison says. ranks: `comparison.ranks`."""
-    table = headed_table("rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "dataloader", "no kernel")
-    for row in ranks["ranks"]:
-        _add_rank(table, row, reports[row["rank"]])
-    to.print(table)
-    to.print(f"\n{len(reports)} ranks; {ranks['difference']}")
+    page = Page(width, colour)
+    page.line(f"{len(reports)} ranks; {ranks['difference']}", BOLD)
+    page.table(
+        [
+            ["rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "DataLoader", "no kernel"],
+            *(_rank(row, reports[row["rank"]]) for row in ranks["ranks"]),
+        ],
+        "lrrrrrrrr",
+        headed=True,
+    )
     for rank, report in reports.items():
         for step in report["steps"]["outliers"]:
             doing = f", {step['doing']}" if step["doing"] else ""
-            text = f"rank {rank}, step {printable(step['name'], 20)}{doing}: {time_text(step['us'])}"
-            to.print(Text(f"{text}, and not in the table", "yellow"))
-    verdict = printable(ranks["verdict"])
-    to.print(f"rank {ranks['first']}: {verdict}; `explain` its trace to see more", markup=False)
+            page.wrapped(f"rank {rank}, step {printable(step['name'], 20)}{doing}: {time_text(step['us'])}, and not in "
+                         "the table", 2, YELLOW)  # fmt: skip
+    page.line()
+    page.wrapped(f"Rank {ranks['first']}: {printable(ranks['verdict'])}. `explain` its trace to see more.", 0)
+    for row in ranks["first_advice"]:
+        alone = len(ranks["first_advice"]) == 1
+        of = "every rank" if alone else f"rank {', '.join(map(str, row['ranks']))}"
+        why = "" if alone else f", since {row['why']}"
+        page.wrapped(f"First on {of}: {row['title']}{why}.", 0)
     if ranks["advice"]:
-        to.print(Text.assemble("\n", ("overlap communication", "bold green"), f": {ranks['advice']}"))
-    to.print(Text("A rank that others wait for shows little time in collectives; those that wait show much.", "dim"))
+        page.wrapped(f"Overlap communication: {ranks['advice']}.", 0, BOLD)
+    page.wrapped("A rank that others wait for shows little time in collectives; those that wait show much.", 0, DIM)
+    return page.text()
 
 
-def _add_rank(table: Table, row: Mapping[str, Any], report: Report) -> None:
-    gpus, waits = report["gpus"], [_total(report, idle["us"]) / report["typical"]["count"] for idle in report["idle"]]
-    table.add_row(
+def _rank(row: Mapping[str, Any], report: Report) -> list[str]:
+    gpus, waits = report["gpus"], [idle["us"] for idle in report["idle"]]
+    return [
         str(row["rank"]),
         ", ".join(str(gpu["id"]) for gpu in gpus) or "-",
         time_text(row["step_us"]),
@@ -366,19 +435,4 @@ def _add_rank(table: Table, row: Mapping[str, Any], report: Report) -> None:
         time_text(row["exposed_us"]) if row["communicates"] else "-",
         time_text(row["parts"]["dataloader"]),
         time_text(sum(waits) / len(waits)) if waits else "-",
-    )
-
-
-def _total(report: Report, value: float) -> float:
-    """Of all typical steps, where the report has it of one; see "per" there."""
-    return value if report["typical"]["undecided"] else value * report["typical"]["count"]
-
-
-def _per(report: Report) -> str:
-    """What follows a time of the report: " per step"; "" where the whole trace counts as one."""
-    return f" {report['per']}" if report["per"] else ""
-
-
-def _indented(text: str | Text, to: Console, style: str = "", by: int = 2) -> None:
-    text = Text(text, style) if isinstance(text, str) else text
-    to.print(Padding(text, (0, 0, 0, by), expand=False))
+    ]

@@ -437,12 +437,14 @@ def download(request: wrappers.Request, path: Path) -> wrappers.Response:
 class _Report(msgspec.Struct):
     """What is used of a trace's numbers; see `report.tables`."""
 
-    rank: dict[str, Any] | None
+    rank: int | None
+    gpus: list[Any]
     collectives: dict[str, dict[str, list[float]]]
     partial: bool
     sampled: bool
     typical: dict[str, Any]
-    verdict: str
+    advice: list[dict[str, Any]]
+    bound: str
 
 
 _decode = msgspec.json.Decoder(_Report).decode
@@ -477,15 +479,23 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
             problems.append(f"{name} is left out: it names no rank")
         elif report.partial:
             problems.append(f"{name} is left out: a part of it is missing")
-        elif report.rank["rank"] not in newest:  # the newest first
-            newest[report.rank["rank"]] = path.name, report
+        elif report.rank not in newest:  # the newest first
+            newest[report.rank] = path.name, report
     return {"state": "ready", "problems": problems} | _compared(dict(sorted(newest.items())))
 
 
 def _compared(newest: dict[int, tuple[str, _Report]]) -> dict[str, Any]:
     """newest: {rank: (file, its numbers)}."""
     if not newest:
-        return {"ranks": [], "difference": "", "advice": "", "straggler": None, "verdict": "", "no_waits": ""}
+        return {
+            "ranks": [],
+            "difference": "",
+            "advice": "",
+            "straggler": None,
+            "verdict": "",
+            "first_advice": [],
+            "no_waits": "",
+        }
     complete = not any(report.sampled for _, report in newest.values())
     both = comparison.ranks({rank: msgspec.structs.asdict(report) for rank, (_, report) in newest.items()}, complete)
     rows = [row | {"trace": newest[row["rank"]][0]} for row in both["ranks"]]

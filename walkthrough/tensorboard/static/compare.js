@@ -2,12 +2,12 @@
 import {NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, choice, choices, deviceText, division, goneText, h, named, note, numberColumn, parts, per,
   ratioText, section, share, table, time, timelineColumn, valueOrReason, wideSection, withTraces} from "./elements.js";
 
-const ofOperators = (title, us) => ({title, us, find: true, rows: ({operators}) => operators.filter((row) => us(row) > 0),
-  complete: ({operators, operator_names: names}) => names <= operators.length});
+const ofOperators = (title, us) => ({title, us, find: true, rows: ({typical}) => typical.operators.filter((row) => us(row) > 0),
+  complete: ({typical: {operators, operator_names: names}}) => names <= operators.length});
 const NAMES = { // what the table of names compares. complete: no name is left out, so what is not there did not run
-  kernel: {title: "kernels", rows: ({kernels}) => kernels, us: ({us}) => us, find: true,
-    complete: ({kernels, kernel_names: names}) => names <= kernels.length},
-  kind: {title: "kinds of kernels", rows: ({kinds}) => Object.entries(kinds).map(([name, us]) => ({name, us})), us: ({us}) => us, complete: () => true},
+  kernel: {title: "kernels", rows: ({typical}) => typical.kernels, us: ({us}) => us, find: true,
+    complete: ({typical: {kernels, kernel_names: names}}) => names <= kernels.length},
+  kind: {title: "kinds of kernels", rows: ({typical}) => Object.entries(typical.kinds).map(([name, us]) => ({name, us})), us: ({us}) => us, complete: () => true},
   operator: ofOperators("operators, their kernels", ({device_us: us}) => us),
   cpu: ofOperators("operators, on the CPU", ({us}) => us),
 };
@@ -85,7 +85,6 @@ function warnings(before, after, old, now) {
   }
   return [...lines.map(bad), ...[[before, old], [after, now]].flatMap(([run, digest]) => [
     ...digest.warnings.map((line) => bad(`${run.name}: ${line}`)),
-    ...(digest.typical.undecided ? [bad(`${run.name}: two steps of very different length, so the mean says little.`)] : []),
     ...(digest.of_which_steps ? [note(`${run.name}: ${digest.steps.outliers.map(({why}) => why).join("; ")}. ${digest.of_which_steps}`)] : [])])];
 }
 
@@ -105,7 +104,7 @@ function changesOfPlugin(old, now) {
   if (!apart && !digests.some(({steps}) => steps.outliers.length)) {
     return [];
   }
-  const counted = apart && digests.some(({kernel_count: count}) => count) ? ", collectives' kernels counted as kernel" : "";
+  const counted = apart && digests.some(({typical}) => typical.kernel_count) ? ", collectives' kernels counted as kernel" : "";
   return [note(`As the profiler plugin defines it: the mean of all steps${counted}`),
     changedTimes("role", ROLES, ({steps}) => steps.mean_us, ({steps}) => steps.breakdown_us, old, now)];
 }
@@ -130,13 +129,13 @@ function figures(old, now) {
     ["GPU busy", (digest) => mean(digest, "utilization"), share],
     ["SMs at work, estimated", (digest) => mean(digest, "sm_efficiency"), share],
     [`${units}, of the kernel time`, (digest) => mean(digest, "tensor_core_share"), share],
-    ["kernels", (digest) => digest.kernel_count || null, amount],
-    ["time of the kernels", (digest) => digest.kernel_us || null, time],
-    ["communication alone", (digest) => digest.communication?.exposed_us, time],
-    ["communication overlapped", (digest) => digest.communication?.hidden_us, time],
-    ["copies to the GPU, time", (digest) => digest.copies.h2d.us || null, time],
-    ["bytes to the GPU", (digest) => digest.step_bytes || null, bytes],
-    ["peak memory", (digest) => digest.memory[0]?.peak_allocated, bytes],
+    ["kernels", ({typical}) => typical.kernel_count || null, amount],
+    ["time of the kernels", ({typical}) => typical.kernel_us || null, time],
+    ["communication alone", ({typical}) => typical.communication?.exposed_us, time],
+    ["communication overlapped", ({typical}) => typical.communication?.hidden_us, time],
+    ["copies to the GPU, time", ({typical}) => typical.copies.h2d.us || null, time],
+    ["bytes to the GPU", ({typical}) => typical.step_bytes || null, bytes],
+    ["peak memory", ({memory}) => memory.peak_allocated_bytes, bytes],
   ].map(([name, value, text]) => [name, ...[old, now].map(value).map((figure) => (figure === null || figure === undefined ? "–" : text(figure)))]);
   return table(["", ">before", ">after"], [
     ["device", deviceText(old), deviceText(now)],

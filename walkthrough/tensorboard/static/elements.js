@@ -84,9 +84,14 @@ export function amount(count) {
   return Number.isInteger(count) ? `${count}` : count.toFixed(count < 100 ? 1 : 0);
 }
 
-// Of what a digest's figures are: "per step", "per typical step", "in 2 steps", "in the whole trace".
+// Of what a digest's figures are: "per step", "per typical step", "in this trace".
 export function per(digest) {
-  return digest.per || "in the whole trace";
+  return digest.per;
+}
+
+// With a full stop at its end.
+export function sentence(text) {
+  return text.endsWith(".") ? text : `${text}.`;
 }
 
 // Whether a digest's typical step has parts of communication.

@@ -33,10 +33,12 @@ export async function ranks(site) {
   return page;
 }
 
-function verdict({ranks: all, difference, advice, straggler, first, verdict: text, no_waits: noWaits}) {
+function verdict({ranks: all, difference, advice, straggler, first, verdict: text, first_advice: firstAdvice, no_waits: noWaits}) {
   return h("div", {class: "verdict"}, h("b", {}, `${all.length} ranks; ${difference}`),
-    advice ? h("p", {}, h("b", {}, "overlap communication"), `: ${advice}`) : null,
+    advice ? h("p", {}, h("b", {}, "Overlap communication"), `: ${advice}`) : null,
     h("p", {}, `rank ${first}: ${text}`),
+    ...firstAdvice.map((row) => h("p", {}, `First on ${firstAdvice.length > 1 ? `rank ${row.ranks.join(", ")}` : "every rank"}: `, h("b", {}, row.title),
+      firstAdvice.length > 1 ? `, since ${row.why}` : "")),
     noWaits ? null : note(straggler === null ? "No rank holds the others up by 5 % of a step or more."
       : "A rank that others wait for shows little time in collectives; those that wait show much."));
 }

@@ -1,7 +1,7 @@
 // One step: where its time goes, why the GPU waits, what to do.
 import {batchNote, changes} from "./compare.js";
 import {CAUSES, NAME_COLUMN, ROLES, amount, bad, bigTable, bytes, card, chart, chosenRun, division, h, link, named, note, numberColumn, parts, per,
-  section, share, stackedBars, table, time, timelineColumn, valueOrReason, wideSection} from "./elements.js";
+  section, sentence, share, stackedBars, table, time, timelineColumn, valueOrReason, wideSection} from "./elements.js";
 
 const MARGIN = 0.2; // of a gap's length, shown on both sides of it
 
@@ -19,20 +19,18 @@ export async function step(site) {
   const names = h("div", {class: "grid wide"}, ...parts(() => kernels(site, digest, place), () => operators(site, digest, place)));
   page.append(...digest.warnings.map(bad), ...digest.recorded.map(note), ...parts(() => cards(digest), () => advice(site, digest, place)),
     h("div", {class: "grid"}, ...parts(() => findings(site, digest, place), () => breakdown(site, digest),
-      ...digest.idle.map((idle) => () => idleCauses(digest, idle)), ...digest.memory.map((memory) => () => memoryCurve(site, memory)),
+      ...digest.idle.map((idle) => () => idleCauses(digest, idle)), ...digest.memory.devices.map((memory) => () => memoryCurve(site, memory)),
       () => copies(digest), () => kinds(digest)), names));
   changeFromBefore(site, run, digest).then((change) => change && names.before(change));
   return page;
 }
 
 function cards(digest) {
-  const {steps, typical, communication} = digest, first = digest.gpus[0];
+  const {steps, typical} = digest, {communication} = typical, first = digest.gpus[0];
   const range = typical.most_us > 1.05 * typical.least_us ? `, ${time(typical.least_us)} to ${time(typical.most_us)}` : "";
   const which = steps.outliers.length ? `per typical step (mean of ${typical.count} of ${steps.count}${range})`
     : `per step (mean of ${steps.count}${range})`;
-  const row = h("div", {class: "cards"}, typical.undecided
-    ? card(steps.us.map(time).join(" and "), "two steps of very different length: no mean, and no advice")
-    : card(time(typical.mean_us), steps.marked ? which : "the whole trace: it marks no steps"));
+  const row = h("div", {class: "cards"}, card(time(typical.mean_us), steps.marked ? which : "the whole trace: it marks no steps"));
   if (communication) {
     row.append(card(time(communication.exposed_us), `communication alone, ${per(digest)}`),
       card(time(communication.hidden_us), "communication overlapped by other work"));
@@ -48,18 +46,19 @@ function cards(digest) {
       card(gpu.occupancy_percent === null ? "–" : `${gpu.occupancy_percent.toFixed(1)} %`, `${name}occupancy, estimated`),
       card(share(gpu.tensor_core_share), `${name}${digest.matrix_units}, of the kernel time${unsure}`));
   }
-  row.append(card(share(digest.eligible_share), "of the kernel time in operators that could use them"),
+  row.append(card(share(digest.eligible_kernel_share), "of the kernel time in operators that could use them"),
     card(first.name ?? `GPU ${first.id}`, digest.gpus.length > 1 ? `device, ${digest.gpus.length} of them` : "device"));
   return row;
 }
 
 function advice(site, digest, place) {
-  const items = digest.advice.map((item) => h("li", {}, h("b", {}, item.title), `: ${item.gain}`,
+  const items = digest.advice.map((item) => h("li", {}, h("b", {}, item.title), item.gain ? `: ${item.gain}` : ": the gain cannot be estimated; measure it",
     item.step ? ` (steps/${item.step}.py)` : "", item.gap ? longestGap(site, item, place) : null,
-    h("div", {class: "quiet"}, `${item.why}.`)));
-  const number = (title) => digest.advice.findIndex((item) => item.title === title) + 1;
-  const together = digest.combined.map(({titles, estimated_gain}) => `${titles.map(number).join(" + ")}: ${estimated_gain.toFixed(2)}x`);
-  return h("div", {class: "verdict"}, h("b", {}, digest.verdict), items.length ? h("ol", {}, ...items) : null,
+    h("div", {class: "quiet"}, sentence(item.why)), item.do ? h("div", {}, sentence(item.do)) : null));
+  const number = (id) => digest.advice.findIndex((item) => item.id === id) + 1;
+  const together = digest.combined.map(({ids, estimated_gain}) => `${ids.map(number).join(" + ")}: about ${estimated_gain.toFixed(2)}x`);
+  const lines = items.length ? [digest.bound, digest.why_idle] : [digest.verdict, digest.why_idle];
+  return h("div", {class: "verdict"}, h("b", {}, lines.filter(Boolean).map(sentence).join(" ")), items.length ? h("ol", {}, ...items) : null,
     together.length ? h("div", {}, `Together: ${together.join("; ")}`) : null,
     ...digest.steps.outliers.map((outlier) => h("div", {class: "odd"}, `${outlier.why}. The advice leaves it out.`)),
     digest.of_which_steps ? note(digest.of_which_steps) : null);
@@ -74,23 +73,20 @@ function longestGap(site, {title, gap}, place) {
     {more: "mark", label: `${title}: show the longest gap in the timeline`});
 }
 
-// What stands out, whether a step treats it or not.
+// What stands out; `say` what the advice does not.
 function findings(site, digest, place) {
+  const advised = new Set(digest.advice.map(({id}) => id));
+  const say = (item, text) => (advised.has(item.cost) ? null : text);
   const items = digest.findings.map((item) => h("li", {}, h("b", {}, item.what), `: ${time(item.us_per_step)} ${per(digest)}`,
-    item.estimated_gain >= 1.01 && item.estimated_gain < 100 ? `; about ${item.estimated_gain.toFixed(2)}x as fast without` : "",
+    item.estimated_gain >= 1.02 && item.estimated_gain < 100 ? say(item, `; about ${item.estimated_gain.toFixed(2)}x without`) : null,
     item.marked ? link("show in the timeline", () => site.go("timeline", {...place, find: item.what}), {more: "mark"}) : null,
-    h("div", {class: "quiet"}, `${item.why}.`), h("div", {}, `${item.do}.`)));
+    h("div", {class: "quiet"}, sentence(item.why)), say(item, h("div", {}, sentence(item.do)))));
   return items.length ? wideSection("What stands out", h("ul", {}, ...items)) : null;
 }
 
 // The step by part, with communication apart where there is any; then as the profiler plugin defines it.
 function breakdown(site, digest) {
-  const {steps, typical, kernel_count: kernelCount} = digest;
-  if (typical.undecided) {
-    return section("Two steps of very different length", table(["role", ...steps.names.map((name) => `>step ${name}`)],
-      Object.entries(steps.roles_us).filter(([, times]) => times.some((us) => us > 0))
-        .map(([role, times]) => [named(ROLES, role), ...times.map(time)])));
-  }
+  const {steps, typical} = digest, {kernel_count: kernelCount} = typical;
   const {title, names, apart, times} = division([digest]), us = times(digest);
   const rows = (heading, meanings, of, total) => table([heading, ">time", ">share", ""], Object.keys(meanings).filter((name) => of[name] > 0)
     .map((name) => [named(meanings, name), time(of[name]), share(of[name] / total), meanings[name][1]]));
@@ -105,9 +101,9 @@ function breakdown(site, digest) {
 
 function idleCauses(digest, idle) {
   const rows = Object.entries(CAUSES).filter(([cause]) => idle.causes_us[cause] > 0.0005 * idle.us);
-  return section(`GPU ${idle.device} runs no kernel for ${time(idle.us)} ${per(digest)}. Meanwhile:`,
+  return section(`GPU ${idle.gpu} runs no kernel for ${time(idle.us)} ${per(digest)}. Meanwhile:`,
     table(["cause", ">time", ">share", ""], rows.map(([cause, [, meaning]]) => [named(CAUSES, cause),
-      time(idle.causes_us[cause]), share(idle.causes_us[cause] / idle.us), meaning])),
+      time(idle.causes_us[cause]), share(idle.cause_shares[cause]), meaning])),
     note(`${idle.gaps} gap${idle.gaps === 1 ? "" : "s"} in ${digest.of_steps}; the longest is ${time(idle.longest_us)}`));
 }
 
@@ -159,50 +155,52 @@ async function changeFromBefore(site, run, digest) {
 // Tables of copies, of kernels by kind and by name, and of operators; all figures are per step.
 function copies(digest) {
   const directions = [["h2d", "to the GPU"], ["d2h", "from the GPU"], ["d2d", "within the GPU"]];
-  const rows = directions.map(([key, text]) => [text, digest.copies[key]]).filter(([, copied]) => copied.count);
+  const rows = directions.map(([key, text]) => [text, digest.typical.copies[key]]).filter(([, copied]) => copied.count);
   if (!rows.length) {
     return null;
   }
   return section(`Copies ${per(digest)}`,
     table(["", ">copies", ">size", ">time", ">GB/s", ">pinned", ">pageable"], rows.map(([text, copied]) => [text, amount(copied.count),
-      bytes(copied.bytes), time(copied.us), copied.gigabytes_per_second?.toFixed(1), share(copied.bytes ? copied.pinned_bytes / copied.bytes : null),
-      share(copied.bytes ? copied.pageable_bytes / copied.bytes : null)])));
+      bytes(copied.bytes), time(copied.us), copied.gigabytes_per_second?.toFixed(1), share(copied.pinned_share),
+      share(copied.pageable_share)])));
 }
 
 // The time of the kernels by what they do.
 function kinds(digest) {
-  const rows = Object.entries(digest.kinds), total = rows.reduce((sum, [, us]) => sum + us, 0);
+  const rows = Object.entries(digest.typical.kinds);
   return rows.length ? section(`Kernels by kind, ${per(digest)}`, table(["kind", ">time", ">share"],
-    rows.map(([kind, us]) => [kind, time(us), share(us / total)]))) : null;
+    rows.map(([kind, us]) => [kind, time(us), share(digest.typical.kind_shares[kind])]))) : null;
 }
 
 function kernels(site, digest, place) {
+  const {typical} = digest;
   const answer = ({tensor_cores: uses}) => (uses === null ? "unknown" : uses ? "yes" : "no");
-  return digest.kernels.length ? wideSection(`Kernels ${per(digest)}: ${amount(digest.kernel_count)}, ${time(digest.kernel_us)}`, bigTable({
-    label: "kernels", rows: digest.kernels, columns: [
+  return typical.kernels.length ? wideSection(`Kernels ${per(digest)}: ${amount(typical.kernel_count)}, ${time(typical.kernel_us)}`, bigTable({
+    label: "kernels", rows: typical.kernels, columns: [
       numberColumn("time", ({us}) => us, time),
-      numberColumn("share", ({us}) => us / digest.kernel_us, share),
+      numberColumn("share", ({us}) => us / typical.kernel_us, share),
       numberColumn("count", ({count}) => count, amount),
       numberColumn("mean", ({us, count}) => us / count, time),
       {title: digest.matrix_units, value: answer, cell: answer},
       NAME_COLUMN, timelineColumn(site, ({name}) => ({...place, find: name})),
-    ]}), left(digest.kernel_names, digest.kernels)) : null;
+    ]}), left(typical.kernel_names, typical.kernels)) : null;
 }
 
 // By the innermost operator that launched a kernel; without a GPU the CPU's time alone.
 function operators(site, digest, place) {
-  const onGpu = digest.kernels.length > 0;
-  const title = onGpu ? `Operators ${per(digest)}: the kernels that each launched, and self time on the CPU, ${time(digest.operator_us)}`
-    : `Operators on the CPU, self time: ${time(digest.operator_us)} ${per(digest)}`;
-  return digest.operators.length ? wideSection(title, bigTable({
-    label: "operators", rows: digest.operators, columns: [
+  const {typical} = digest;
+  const onGpu = typical.kernels.length > 0;
+  const title = onGpu ? `Operators ${per(digest)}: the kernels that each launched, and self time on the CPU, ${time(typical.operator_us)}`
+    : `Operators on the CPU, self time: ${time(typical.operator_us)} ${per(digest)}`;
+  return typical.operators.length ? wideSection(title, bigTable({
+    label: "operators", rows: typical.operators, columns: [
       ...(onGpu ? [numberColumn("GPU time", ({device_us: us}) => us, time),
-        numberColumn("share", ({device_us: us}) => us / digest.kernel_us, share), numberColumn("CPU time", ({us}) => us, time)]
-        : [numberColumn("time", ({us}) => us, time), numberColumn("share", ({us}) => us / digest.operator_us, share)]),
+        numberColumn("share", ({device_us: us}) => us / typical.kernel_us, share), numberColumn("CPU time", ({us}) => us, time)]
+        : [numberColumn("time", ({us}) => us, time), numberColumn("share", ({us}) => us / typical.operator_us, share)]),
       numberColumn("count", ({count}) => count, amount),
       numberColumn(onGpu ? "mean CPU time" : "mean", ({us, count}) => (count ? us / count : null), time),
       NAME_COLUMN, timelineColumn(site, ({name, count}) => (count ? {...place, find: name} : null)),
-    ]}), left(digest.operator_names, digest.operators)) : null;
+    ]}), left(typical.operator_names, typical.operators)) : null;
 }
 
 function left(names, rows) {

@@ -1,0 +1,252 @@
+"""A report as one self-contained page, and its verdict and bar for notebooks: HTML and SVG without any script.
+
+All texts from a trace are escaped; nothing is loaded from anywhere.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path, PurePath
+from typing import Any
+
+from walkthrough.explain.text import (
+    CPU,
+    DIRECTIONS,
+    LEAST_SHARE,
+    ROLES,
+    further_findings,
+    gain_text,
+    gain_without,
+    how_sure,
+    is_some,
+    sentence,
+    steps_lines,
+    steps_text,
+    together,
+    verdict,
+)
+from walkthrough.results.errors import printable
+from walkthrough.terminal import count_text, micro_sign, share_text, size_text, time_text
+
+Report = Mapping[str, Any]
+
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c3e", "#7a68c4", "#a35d3d", "#8a8a8a")
+ROLE_COLOURS = dict(zip(ROLES, (COLOURS[at] for at in (2, 1, 6, 3, 4, 5, 0, 9)), strict=True))
+WIDTH, LANE = 1000, 46  # of a lane of the strip, in its own units
+STYLE = """
+.walkthrough { font: 15px/1.5 system-ui, sans-serif; max-width: 1040px; }
+.walkthrough svg { width: 100%; height: auto; display: block; margin: 6px 0; }
+.walkthrough i { display: inline-block; width: 11px; height: 11px; margin: 0 5px 0 0; }
+.walkthrough .legend span { margin-right: 16px; white-space: nowrap; }
+.walkthrough .quiet { opacity: .72; }
+.walkthrough ol b { margin-right: 10px; }
+.walkthrough table { border-collapse: collapse; display: block; overflow-x: auto; }
+.walkthrough td, .walkthrough th { padding: 2px 14px 2px 0; text-align: left; font-weight: normal; background: none; }
+.walkthrough th { opacity: .72; }
+.walkthrough .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.walkthrough td:last-child { overflow-wrap: anywhere; }
+"""
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; background: #fff; color: #1f1f1f; }}
+@media (prefers-color-scheme: dark) {{ :root {{ background: #1f1f1f; color: #ececec; }} }}
+body {{ margin: 24px; display: flex; justify-content: center; }}
+h1 {{ font-size: 19px; overflow-wrap: anywhere; }} h2 {{ font-size: 16px; margin: 28px 0 6px; }}
+{style}</style></head><body><main class="walkthrough">
+{body}
+</main></body></html>
+"""
+
+
+def write_page(report: Report, path: Path) -> None:
+    """Write the page of a report (see `advice.page_of`), whole or not at all. Raises InputError."""
+    from walkthrough.results.result import write_whole
+
+    write_whole(path, page(report))
+
+
+def page(report: Report) -> str:
+    """A whole page: the verdict, a typical step, the advice and the tables."""
+    name = escape(printable(PurePath(report["file"]).name, 200))
+    tables = (_roles, _gpus, _idle, _kinds, _kernels, _operators, _copies, _memory, _steps)
+    parts = [f"<h1>{name}</h1>", _verdict(report), _strip(report), _advice(report), _findings(report)]
+    parts += [part(report) for part in tables]
+    return PAGE.format(title=f"{name}: explained", style=STYLE, body="\n".join(filter(None, parts)))
+
+
+def fragment(report: Report) -> str:
+    """The verdict, the bar and the advice in few words, for a notebook."""
+    name = escape(printable(PurePath(report["file"]).name, 200))
+    return f'<style>{STYLE}</style><div class="walkthrough"><b>{name}</b>{_verdict(report)}{_advice(report, 3)}</div>'
+
+
+def _words(text: str) -> str:
+    return escape(micro_sign(printable(text, 1000)))
+
+
+def _verdict(report: Report) -> str:
+    device = f"{_words(report['device'])} · {_words(steps_text(report))}"
+    shares = report["typical"]["breakdown_shares"]
+    parts, column = [], 0.0
+    for role, (name, _, _) in ROLES.items():
+        width = shares[role] * WIDTH
+        label = f"<title>{name} {shares[role]:.1%}</title>"
+        parts.append(
+            f'<rect x="{column:.1f}" width="{width:.1f}" height="24" fill="{ROLE_COLOURS[role]}">{label}</rect>'
+        )
+        column += width
+    legend = {f"{name} {shares[role]:.0%}": ROLE_COLOURS[role] for role, (name, _, _) in ROLES.items()
+              if shares[role] >= LEAST_SHARE}  # fmt: skip
+    bar = f'<svg viewBox="0 0 {WIDTH} 24" preserveAspectRatio="none" style="height:24px">{"".join(parts)}</svg>'
+    return f"<div class=quiet>{device}</div>{bar}{_legend(legend)}<p>{_words(verdict(report))}</p>"
+
+
+def _legend(colours: Mapping[str, str]) -> str:
+    entries = "".join(
+        f'<span><i style="background:{colour}"></i>{_words(name)}</span>' for name, colour in colours.items()
+    )
+    return f'<div class="legend">{entries}</div>'
+
+
+def _advice(report: Report, most: int | None = None) -> str:
+    advice = report["advice"][:most]
+    if not advice:
+        return ""
+    items = []
+    for item in advice:
+        step = f" (step {item['step'][:2]})" if item["step"] else ""
+        words = f"{sentence(item['why'])} {sentence(item['do'])}" if most is None else sentence(item["why"])
+        items.append(f"<li><b>{_words(item['title'])}</b>{_words(gain_text(item) + step)}<br>{_words(words)}</li>")
+    closing = " ".join([*together(report, advice), how_sure(advice)])
+    return (
+        f"{_title('What to do') if most is None else ''}<ol>{''.join(items)}</ol><p class=quiet>{_words(closing)}</p>"
+    )
+
+
+def _findings(report: Report) -> str:
+    items = [
+        f"<li><b>{_words(finding['what'])}</b>{time_text(finding['us_per_step'])} {report['per']}"
+        f"{gain_without(finding)}<br>{_words(sentence(finding['why']))} {_words(sentence(finding['do']))}</li>"
+        for finding in further_findings(report)
+    ]
+    return f"{_title('What else stands out')}<ol>{micro_sign(''.join(items))}</ol>" if items else ""
+
+
+def _strip(report: Report) -> str:
+    """A typical step: a lane for the CPU and for each GPU's kernels and copies, stacked by what they do."""
+    strip, lanes = report["strip"], []
+    for lane, groups in strip["lanes"].items():
+        legend, paths = dict(zip(groups, COLOURS, strict=False)), []
+        below = [0.0] * len(next(iter(groups.values())))
+        for name, shares in groups.items():
+            above = [min(low + share, 1.0) for low, share in zip(below, shares, strict=True)]
+            paths.append(f'<path d="{_area(below, above)}" fill="{legend[name]}"><title>{_words(name)}</title></path>')
+            below = above
+        paths.append(f'<path d="M0 {LANE}H{WIDTH}" stroke="currentColor" opacity=".4"/>')
+        svg = f'<svg viewBox="0 0 {WIDTH} {LANE + 1}" role="img" aria-label="{_words(lane)}">{"".join(paths)}</svg>'
+        lanes.append(f"<div class=quiet>{_words(lane)}</div>{svg}{_legend(legend)}")
+    title = f"Step {strip['step']}, {time_text(strip['us'])}" if report["steps"]["marked"] else "This trace"
+    return _title(title) + "".join(lanes)
+
+
+def _area(below: Sequence[float], above: Sequence[float]) -> str:
+    """The path of what lies between two stepped lines of heights 0..1; equal neighbours are one box."""
+    width, boxes, begin = WIDTH / len(below), [], 0
+    for end in range(1, len(below) + 1):
+        if end < len(below) and (below[end], above[end]) == (below[begin], above[begin]):
+            continue
+        if (height := (above[begin] - below[begin]) * LANE) > 0:
+            left, top = begin * width, (1 - above[begin]) * LANE
+            boxes.append(f"M{left:.1f} {top:.1f}h{(end - begin) * width:.1f}v{height:.1f}H{left:.1f}z")
+        begin = end
+    return "".join(boxes)
+
+
+def _title(text: str) -> str:
+    return f"<h2>{_words(text)}</h2>"
+
+
+def _table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Headers that begin with ">" are of numbers."""
+    numeric = [' class="n"' if header.startswith(">") else "" for header in headers]
+    head = "".join(f"<th{of}>{_words(text.removeprefix('>'))}</th>" for of, text in zip(numeric, headers, strict=True))
+    body = [
+        "".join(f"<td{of}>{_words(cell)}</td>" for of, cell in zip(numeric, row, strict=True)) for row in rows
+    ]  # fmt: skip
+    lines = "".join(f"<tr>{row}</tr>" for row in [head, *body])
+    return f"{_title(title)}<table>{lines}</table>" if body else ""
+
+
+def _roles(report: Report) -> str:
+    typical, meanings = report["typical"], report["meanings"]["roles"]
+    rows = [[ROLES[role][0], time_text(us), share_text(typical["breakdown_shares"][role]), meanings[role]]
+            for role, us in typical["breakdown_us"].items() if is_some(us)]  # fmt: skip
+    return _table("One step by role" if report["steps"]["marked"] else "By role", ["", ">time", ">share", ""], rows)
+
+
+def _gpus(report: Report) -> str:
+    rows = [
+        [f"GPU {gpu['id']}", *(share_text(gpu[key]) for key in ("utilization", "sm_efficiency", "tensor_core_share")),
+         gpu["name"] or ""]
+        for gpu in report["gpus"]
+    ]  # fmt: skip
+    return _table("GPUs", ["", ">busy", ">SMs at work", f">{report['matrix_units']}", ""], rows)
+
+
+def _idle(report: Report) -> str:
+    meanings = report["meanings"]["causes"]
+    return "".join(
+        _table(
+            f"GPU {idle['gpu']} runs no kernel for {time_text(idle['us'])} {report['per']}",
+            ["meanwhile", ">time", ">share", ""],
+            [[cause, time_text(us), share_text(idle["cause_shares"][cause]), meanings[cause]]
+             for cause, us in idle["causes_us"].items() if is_some(us)],
+        )
+        for idle in report["idle"]
+    )  # fmt: skip
+
+
+def _kinds(report: Report) -> str:
+    typical = report["typical"]
+    rows = [[kind, time_text(us), share_text(typical["kind_shares"][kind])] for kind, us in typical["kinds"].items()]
+    return _table(f"Kernels by kind, {report['per']}", ["", ">time", ">share"], rows)
+
+
+def _kernels(report: Report) -> str:
+    typical, uses = report["typical"], {True: "yes", False: "no", None: "?"}
+    title = f"Kernels: {count_text(typical['kernel_count'])} {report['per']}, {time_text(typical['kernel_us'])}"
+    rows = [[*_times(row), uses[row["tensor_cores"]], row["short"]] for row in typical["kernels"][:20]]
+    return _table(title, [">time", ">share", ">count", ">mean", report["matrix_units"], "name"], rows)
+
+
+def _operators(report: Report) -> str:
+    rows = [[*_times(row), row["name"]] for row in report["typical"]["operators"][:20]]
+    return _table("Operators, self time on the CPU", [">time", ">share", ">count", ">mean", "name"], rows)
+
+
+def _times(row: Mapping[str, Any]) -> list[str]:
+    return [time_text(row["us"]), share_text(row["share"]), count_text(row["count"]), time_text(row["mean_us"])]
+
+
+def _copies(report: Report) -> str:
+    rows = [[DIRECTIONS[name], count_text(row["count"]), size_text(row["bytes"]), time_text(row["us"]),
+             share_text(row["pageable_share"])]
+            for name, row in report["typical"]["copies"].items() if row["count"]]  # fmt: skip
+    return _table(f"Copies {report['per']}", ["", ">count", ">size", ">time", ">pageable"], rows)
+
+
+def _memory(report: Report) -> str:
+    def size(value: float | None) -> str:
+        return "-" if value is None else size_text(value)
+
+    rows = [["CPU" if row["device"] == CPU else f"GPU {row['device']}",
+             *(size(row[key]) for key in ("peak_allocated", "peak_reserved", "growth"))]
+            for row in report["memory"]["devices"]]  # fmt: skip
+    return _table("Memory", ["", ">peak", ">reserved", ">grew"], rows)
+
+
+def _steps(report: Report) -> str:
+    lines = [*steps_lines(report), *report["warnings"]]
+    return _title("Steps") + "".join(f"<p>{_words(sentence(line))}</p>" for line in lines) if lines else ""

@@ -69,7 +69,7 @@ def gain_text(advice: Advice) -> str:
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"
     if estimate is None or estimate < LEAST:  # alone it gains nothing
-        return f"at most {bound:.2f}x" if bound else "" if estimate is None else "after the others"
+        return f"at most {bound:.2f}x" if bound else "" if estimate is None else "with others"
     low = advice.low_gain or estimate
     if estimate / low < NARROW and advice.error <= SURE:
         return f"about {estimate:.2f}x"

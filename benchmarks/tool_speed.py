@@ -57,6 +57,7 @@ if __name__ == "__main__":
 def measured(command: list[str], tree: Path) -> Measured:
     """Run a command in an empty folder, with a tree on Python's path; ends this program where it fails."""
     environment = os.environ | {"PYTHONPATH": str(tree)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as for any user
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as errors:
         begin = time.perf_counter()
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)

@@ -3,9 +3,10 @@
     python benchmarks/trace_speed.py [TRACE] [--rounds N] [--hta PYTHON]     side by side on one file
     python benchmarks/trace_speed.py --scale                                 100 thousand, 1 million, 5 million events
 
-Whole process against whole process, in turn, N times; medians, and ratios of medians. TRACE: any trace (default: one
-of 76,000 made-up events). PYTHON: one that has HolisticTraceAnalysis, which this project does not install. The memory
-is the peak resident set of the process. What findings and replay add is CPU time, within one process.
+Whole process against whole process, in interleaved pairs: each round runs all of them, in turn forwards and backwards,
+after one round that is not counted. Printed are the medians of the times, and the median of the pairs' ratios with the
+smallest and the largest. TRACE: any trace (default: one of 76,000 made-up events). PYTHON: one that has
+HolisticTraceAnalysis, which this project does not install. The memory is the peak resident set of the process.
 """
 
 import argparse
@@ -13,7 +14,6 @@ import gzip
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,10 +22,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import big_trace  # noqa: E402
 from tool_speed import measured  # noqa: E402
 
-from walkthrough.advice import gains  # noqa: E402
-from walkthrough.trace.analysis import analyze  # noqa: E402
+from walkthrough.cli import COMMANDS  # noqa: E402
 
-EXPLAIN = [sys.executable, "-m", "walkthrough", "explain", "--json"]
+WALKTHROUGH = [sys.executable, "-m", "walkthrough"]
+EXPLAIN = [*WALKTHROUGH, "explain", "--json"]
 DECODER = "import gzip, json, sys; json.loads(gzip.open(sys.argv[1]).read())"
 PLUGIN = """
 import logging, sys, tempfile
@@ -45,53 +45,48 @@ with tempfile.TemporaryDirectory() as folder:
 def side_by_side(path, rounds, hta):
     contenders = {
         "explain --json": [*EXPLAIN, str(path)],
-        "gzip + json, decode only": [sys.executable, "-c", DECODER, str(path)],
+        "explain": [*WALKTHROUGH, "explain", str(path)],
+        "gunzip + json, decode only": [sys.executable, "-c", DECODER, str(path)],
         "torch-tb-profiler 0.4.3": [sys.executable, "-c", PLUGIN, str(path)],
     }
     if hta:
         contenders["Holistic Trace Analysis"] = [hta, "-c", HTA, str(path)]
-    timings = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, command in contenders.items():
-            timings[name].append(measured(command, ROOT))
+    runs = interleaved(contenders, rounds)
     size = len(gzip.decompress(path.read_bytes())) / 1e6
-    ours = statistics.median(seconds for seconds, _ in timings["explain --json"])
-    print(f"{path.name}: {size:.1f} MB of JSON, {rounds} rounds")
-    for name, runs in timings.items():
-        times = sorted(seconds for seconds, _ in runs)
-        median, memory = statistics.median(times), max(peak for _, peak in runs)
+    print(f"{path.name}: {size:.1f} MB of JSON, {rounds} pairs; goals: plugin / explain 8, explain / decode 0.6")
+    for name, measurements in runs.items():
+        seconds, memory = statistics.median(run[0] for run in measurements), max(run[1] for run in measurements)
+        pairs = zip(runs["explain --json"], measurements, strict=True)
         print(
-            f"{name:26}{median:7.2f} s ({times[0]:.2f}-{times[-1]:.2f}) = {median / ours:5.2f} x explain; "
-            f"{memory:6.0f} MB = {memory / size:5.2f} x the JSON"
+            f"{name:28}{seconds:6.2f} s; explain --json / it: {ratio(ours[0] / its[0] for ours, its in pairs)}; "
+            f"{memory:4.0f} MB = {memory / size:.2f} x the JSON"
         )
-    print(f"findings and replay: {added_by_findings(path, rounds):+.0%} of the CPU time of reading and summarizing")
-    start = statistics.median(measured([*EXPLAIN[:-1], "--help"], ROOT)[0] for _ in range(rounds))
-    print(f"explain, start-up without a trace: {start:.3f} s")
+    pairs = zip(runs["torch-tb-profiler 0.4.3"], runs["explain --json"], strict=True)
+    print(f"plugin / explain --json: {ratio(its[0] / ours[0] for its, ours in pairs)}")
 
 
-def added_by_findings(path, rounds):
-    """CPU time of findings and estimates over that of all else: the smallest of several rounds."""
-    spent = 0.0
+def helped(rounds):
+    """Print the time of `--help`, of the tool and of each command."""
+    words = {"walkthrough": [], **{f"walkthrough {name}": [name] for name in COMMANDS}}
+    runs = interleaved({name: [*WALKTHROUGH, *command, "--help"] for name, command in words.items()}, rounds)
+    medians = {name: statistics.median(run[0] for run in measurements) for name, measurements in runs.items()}
+    slowest = max(medians, key=medians.__getitem__)
+    print(f"walkthrough --help: {medians['walkthrough']:.3f} s; {slowest} --help (slowest): {medians[slowest]:.3f} s")
 
-    def timed(function):
-        def run(*args):
-            nonlocal spent
-            begin = time.process_time()
-            result = function(*args)
-            spent += time.process_time() - begin
-            return result
 
-        return run
+def interleaved(contenders, rounds):
+    """(seconds, MB) of each command in each round but the first, which compiles modules and reads files."""
+    runs = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name in list(contenders)[:: 1 if number % 2 else -1]:
+            runs[name].append(measured(contenders[name], ROOT))
+    return {name: measurements[1:] for name, measurements in runs.items()}
 
-    gains.findings = timed(gains.findings)
-    for name in ("estimated", "of_finding", "worth_following"):
-        setattr(gains.Gains, name, timed(getattr(gains.Gains, name)))
-    shares = []
-    for _ in range(rounds):
-        spent, begin = 0.0, time.process_time()
-        gains.advise(analyze(path))
-        shares.append(spent / (time.process_time() - begin - spent))
-    return min(shares)
+
+def ratio(ratios):
+    """The median, the smallest and the largest, as text."""
+    ordered = sorted(ratios)
+    return f"{statistics.median(ordered):.2f} ({ordered[0]:.2f} to {ordered[-1]:.2f})"
 
 
 def scale(rounds):
@@ -125,6 +120,7 @@ def main():
             path = Path(folder) / "made_up.trace.json.gz"
             big_trace.write(path, 76_000)
         side_by_side(path, args.rounds, args.hta)
+    helped(args.rounds)
 
 
 if __name__ == "__main__":

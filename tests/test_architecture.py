@@ -7,6 +7,7 @@ import sys
 import pytest
 from support import NAMES, ROOT, STEPS, run_program
 
+from walkthrough.cli import COMMANDS
 from walkthrough.compare.published import RELATIVE
 
 MODULES = sorted([*(ROOT / "common").rglob("*.py"), *(ROOT / "walkthrough").rglob("*.py")])
@@ -164,9 +165,21 @@ def modules_after(code):
     return set(finished.stdout.split())
 
 
-def test_the_command_line_starts_without_torch_tensorboard_or_rich():
-    loaded = modules_after("from walkthrough import cli; from walkthrough.results import result; cli._parser()")
-    assert not loaded & {"torch", "torchvision", "tensorboard", "rich", "matplotlib", "numpy"}
+def after_command(*words):
+    """The modules that a command has imported when it ends, what it prints aside."""
+    run = f"with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    cli.main({words!r})"
+    return modules_after(f"import contextlib, io\nfrom walkthrough import cli\n{run}")
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    assert not after_command("--help") & {module for module, _ in COMMANDS.values()}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_is_printed_without_large_packages(command):
+    loaded = after_command(command, "--help")
+    assert COMMANDS[command][0] in loaded
+    assert not loaded & {"torch", "torchvision", "numpy", "rich", "tensorboard", "matplotlib", "pandas"}
 
 
 def test_packages_and_the_records_of_studies_are_read_without_torch():
@@ -177,8 +190,7 @@ def test_packages_and_the_records_of_studies_are_read_without_torch():
 
 def test_explain_starts_without_torch_and_tensorboard():
     trace = sorted((ROOT / "logs" / "reference").glob("*/00_baseline/*.pt.trace.json.gz"))[0]
-    code = f"import walkthrough.cli as m\ntry:\n    m.main(['explain', {str(trace)!r}])\nexcept SystemExit:\n    pass"
-    assert not modules_after(code) & {"torch", "torchvision", "tensorboard", "matplotlib"}
+    assert not after_command("explain", str(trace)) & {"torch", "torchvision", "tensorboard", "matplotlib"}
 
 
 def test_a_step_does_not_import_tensorboard_or_rich_before_it_has_measured():

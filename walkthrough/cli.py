@@ -1,6 +1,6 @@
 """The command line: `walkthrough COMMAND`, or `python -m walkthrough COMMAND`.
 
-A command is a module with HELP, add_options(parser) and run(args) -> exit code, and imports little before it runs.
+A command is a module with add_options(parser) and run(args) -> exit code, and imports little before it runs.
 """
 
 import argparse
@@ -17,20 +17,52 @@ from importlib import import_module
 from walkthrough.results.environment import ROOT, in_clone
 from walkthrough.results.errors import InputError, OneLineParser, one_line_errors
 
-COMMANDS = {
-    "tour": "walkthrough.compare.tour",
-    "compare": "walkthrough.compare.command",
-    "explain": "walkthrough.explain.command",
-    "trace": "walkthrough.attach.trace_command",
-    "time": "walkthrough.attach.time_command",
-    "record": "walkthrough.records.command",
-    "samples": "walkthrough.records.samples_command",
-    "limit": "common.studies.limit",
-    "ablate": "common.studies.ablation",
-    "overhead": "common.studies.overhead",
-    "sweep": "common.studies.sweep",
-    "fit": "walkthrough.memory",
-    "doctor": "walkthrough.doctor",
+COMMANDS = {  # the module of each, and what it does
+    "tour": ("walkthrough.compare.tour", "Run every step in order, then compare them."),
+    "compare": ("walkthrough.compare.command", "Show the runs of a folder side by side."),
+    "explain": (
+        "walkthrough.explain.command",
+        "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next.",
+    ),
+    "trace": (
+        "walkthrough.attach.trace_command",
+        "Trace the training in any command, unchanged: walkthrough trace -- python train.py",
+    ),
+    "time": (
+        "walkthrough.attach.time_command",
+        "Time two training commands against each other: walkthrough time -- COMMAND A --versus COMMAND B",
+    ),
+    "record": (
+        "walkthrough.records.command",
+        "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable.",
+    ),
+    "samples": (
+        "walkthrough.records.samples_command",
+        "Fetch traces of real GPUs that others published (13 MB), by commit and checksum, into DIR.",
+    ),
+    "limit": (
+        "common.studies.limit",
+        "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is.",
+    ),
+    "ablate": (
+        "common.studies.ablation",
+        "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "
+        "interact.",
+    ),
+    "overhead": (
+        "common.studies.overhead",
+        "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules.",
+    ),
+    "sweep": (
+        "common.studies.sweep",
+        "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or "
+        "not.",
+    ),
+    "fit": (
+        "walkthrough.memory",
+        "Predict the peak GPU memory of a training program, by kind, and the largest batch that fits; needs no GPU.",
+    ),
+    "doctor": ("walkthrough.doctor", "Check this machine: what it has, and what to do about what it lacks."),
 }
 NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep", "fit")  # `common` and the programs beside it
 
@@ -50,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args = _parser(words).parse_args(words)
         if argv is None and args.command == "explain":
             atexit.register(gc.freeze)  # a process that ends need not look for garbage, which takes 30 ms with numpy
-        code = import_module(COMMANDS[args.command]).run(args)
+        code = import_module(COMMANDS[args.command][0]).run(args)
         sys.stdout.flush()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] in ("walkthrough", "common"):
@@ -71,24 +103,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     raise SystemExit(code)
 
 
-def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser of the command line `words`. Only the command that is named is imported; to list all of them, all."""
+def _parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The parser of the command line `words`: of the command that it names, else of all, not imported; None: of any."""
     parser = OneLineParser(prog="walkthrough", description="PyTorch training, faster step by step.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)
     named = words[0] if words and words[0] in COMMANDS else None
-    for name, path in COMMANDS.items():
+    for name, (module, text) in COMMANDS.items():
         if named not in (None, name):
             continue
         if name in NEED_CLONE and not in_clone():
             commands.add_parser(name, help="(in a clone of the project)")
             continue
-        command = import_module(path)
-        added = commands.add_parser(
-            name,
-            help=command.HELP,
-            description=command.HELP,
-            allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_options(added)
+        style = argparse.RawDescriptionHelpFormatter
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False, formatter_class=style)
+        if named or words is None:
+            import_module(module).add_options(command)
     return parser

@@ -20,7 +20,6 @@ from typing import Any
 from walkthrough.results import environment
 from walkthrough.results.errors import InputError, folder, whole_number
 
-HELP = "Check this machine: what it has, and what to do about what it lacks."
 IMAGE_SIZE = {"cuda": 224, "cpu": 96}  # px, the course's own
 CIFAR10 = "cifar-10-batches-py"
 CIFAR10_FILES = ("batches.meta", *(f"data_batch_{number}" for number in range(1, 6)), "test_batch")

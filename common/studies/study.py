@@ -2,7 +2,7 @@
 
 A study is a package of one shape: `measure` (needs torch), `record` (its result as a dataclass, and reading it back),
 `view` (its tables, `show(result, console)`; needs rich), `figure` (its plot, `draw(result, path)`; needs matplotlib).
-Its `__init__` has the command: HELP, add_options(parser) and run(args). View and figure are imported where they are
+Its `__init__` has the command: add_options(parser) and run(args). View and figure are imported where they are
 used: a recording needs no more than torch, torchvision and tensorboard.
 """
 

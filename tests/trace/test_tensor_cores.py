@@ -307,6 +307,16 @@ def test_the_maker_and_its_word_for_the_units_are_told_by_names_and_calls(launch
     assert has_matrix_units(trace, 0)
 
 
+def test_copies_of_an_intel_gpu_have_directions(tmp_path):
+    builder = TraceBuilder(devices=[{"id": 0, "name": "Intel(R) Arc(TM) B580 Graphics"}])
+    for place, name in enumerate(
+        ["M2D (MEMORY(Unknown) -> DEVICE)", "D2M (DEVICE -> MEMORY(Unknown))", "D2D (DEVICE)"]
+    ):
+        builder.copy(place * 100, 10, place * 100 + 20, 50, 1000, name=f"Memcpy {name}")
+    copies = analyze(builder.write(tmp_path / "made.pt.trace.json.gz")).all_tables.copies
+    assert {name: rows.bytes for name, rows in copies.items()} == {"h2d": 1000, "d2h": 1000, "d2d": 1000}
+
+
 @pytest.mark.parametrize(
     ("name", "major", "has_units"),
     [

@@ -25,6 +25,7 @@ ON_CPU, WITH_STACKS = 0.4, 0.6
 # Kernels that do not exist yet. Tensor Cores: 2.7 times estimated for matrix work of ResNet-50 on a V100, 2.3 and 3.3
 # measured (see `kernel_costs.in_16_bits`): of the time saved 10 % less to 11 % more; those of other shapes differ more.
 TENSOR_CORES = 0.25
+OTHER_DATA = 0.5  # whether the data is small enough, no trace tells
 OTHER_RANKS = 0.5  # how much of a collective is a wait for another rank, no trace of one rank tells
 OTHER_KERNELS = 0.5  # compiled, fused, of twice the batch: nothing is published that this could be compared with
 
@@ -255,6 +256,7 @@ COSTS = (
         title_on_cpu="Prepare a batch at once",
         unless=input_costs.no_loader,
         change=lambda a: input_costs.without_loading(a) | input_costs.without_copies(a, "h2d"),
+        error=OTHER_DATA,
         idle=("dataloader", "copy"),
     ),
     Cost(

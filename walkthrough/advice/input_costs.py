@@ -175,11 +175,11 @@ def no_loader(a: Analysis) -> str:
 
 
 def small_images(a: Analysis) -> Evidence:
-    """Images that are enlarged on the CPU by worker processes."""
+    """Images that worker processes may enlarge: a bound, but no advice, since no trace shows what they do."""
     if not a.phases.workers:
         return _LOADS_ITSELF
     why, share = _loaded_and_copied(a)
-    return bounded(why, share, do="load and copy images as they are stored, and enlarge them on the GPU")
+    return Evidence(why, gain=bounded(why, share).gain)
 
 
 def data_on_device(a: Analysis) -> Evidence:
@@ -191,14 +191,10 @@ def data_on_device(a: Analysis) -> Evidence:
 
 
 def small_images_on_cpu(a: Analysis) -> Evidence:
-    """Images that worker processes enlarge one by one."""
+    """Images that worker processes may enlarge one by one: no trace shows what they do."""
     if not a.phases.workers:
         return _LOADS_ITSELF
-    if a.trace.recording:
-        return Evidence("what the workers do is not known", gain=1.0)
-    why, concerned = _slowed_by_workers(a)
-    do = "images that are enlarged can be loaded as they are stored, and enlarged a batch at a time"
-    return Evidence(why, concerned, do=do)
+    return Evidence("whether worker processes enlarge images, a trace of the training process does not show")
 
 
 def data_in_memory(a: Analysis) -> Evidence | None:

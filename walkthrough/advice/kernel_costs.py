@@ -243,7 +243,7 @@ def _factors(a: Analysis) -> list[list[tuple[list[int], str]]]:
     return known
 
 
-def _is_matrix(shape: object, name: object) -> bool:
+def _is_matrix(shape: Any, name: Any) -> bool:
     """Whether an input is a matrix or a batch of them, as far as it can be read."""
     is_list = isinstance(shape, list) and len(shape) >= 2 and isinstance(name, str)
     return is_list and all(isinstance(size, int) for size in shape)

@@ -18,6 +18,7 @@ from walkthrough.trace.kernels import mean_of_known, vendor
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import pauses
 
+FEW_KERNELS = 10  # of an optimizer: fused, it has hardly fewer
 MANY_KERNELS = 50  # of a step, or of an optimizer's: a fused one has a few
 # An optimizer that costs more than its kernels show: so many of all kernels, and so much of the step on the CPU.
 MANY, COSTLY = 0.2, 0.05
@@ -48,7 +49,7 @@ def bigger_batch(a: Analysis) -> Evidence:
         lost.append(f"{step_time(a, empty)} are lost on SMs without blocks")
     return bounded(
         f"{why}{'; ' * bool(lost)}{' and '.join(lost)}",
-        share + empty,
+        share + empty if share >= WORTHWHILE else 0.0,  # without waits, few blocks may be what the kernels need
         do="a bigger batch gives each launch more work; it changes the training, so check the learning rate",
     )
 
@@ -127,10 +128,13 @@ def fused_optimizer(a: Analysis) -> Evidence:
     costly = of_all >= MANY and cpu_share >= COSTLY
     waits = f", and the GPU waits {step_time(a, waiting)} meanwhile" if waiting >= LITTLE else ""
     why = f"Optimizer.step launches {counted(count, 'kernel', 'kernels')} {per_step(a)}, {step_time(a, working)}{waits}"
+    do = "fused=True, or foreach=True where the optimizer has no fused form"
+    if count < FEW_KERNELS:
+        do = "its kernels are few: see what else it does on the CPU, such as hooks, or state that lies there"
     return bounded(
         why,
         working + waiting,
-        do="fused=True, or foreach=True where the optimizer has no fused form",
+        do=do,
         what="an optimizer of many kernels"
         if count >= MANY_KERNELS and (costly or working + waiting >= WORTHWHILE)
         else "",
@@ -221,10 +225,10 @@ def compile_model(a: Analysis) -> Evidence:
     if not worthwhile(a, fused_us):
         why = f"the GPU waits {step_time(a, waits)} {of_step(a)} for launches"
         return bounded(why, waits, do="torch.compile launches fewer kernels, which also read and write less")
-    text = f"{rounded_time(fused_us)} {of_step(a)} are elementwise kernels in chains that could be one"
+    text = f"{rounded_time(fused_us)} of elementwise kernels {per_step(a)} are chains that could be one kernel"
     members = a.count_per_step(np.isin(chains(a), chains(a)[gone]))
     return bounded(
-        f"{text}, and the GPU waits {step_time(a, waits)} for launches" if waits >= WORTHWHILE else text,
+        f"{text}; the GPU waits {step_time(a, waits)} for launches" if waits >= WORTHWHILE else text,
         waits + a.share_of_steps(fused_us),
         do=do,
         title=title,

@@ -21,7 +21,8 @@ MUCH = 0.1  # of the step: with collectives alone for longer, a GPU is not bound
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
 BUSY = 0.05  # of the step: a GPU that is idle for less is busy
 MOST_CAUSES, MENTIONED_CAUSE = 3, 0.1  # of why a GPU is idle: so many, of so much of that time
-NARROW = 1.05  # times: an estimate so near to its lower end is said as one number
+SURE = 0.1  # the error of an estimate that is said as one number,
+NARROW = 1.05  # times: if it is so near to its lower end; a lower end below that is not said
 LEAST = 1.02  # times faster: a smaller gain is not said
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 MOST_LOADERS = 3  # that are named
@@ -68,9 +69,9 @@ def gain_text(advice: Advice) -> str:
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"
     if estimate is None or estimate < LEAST:  # alone it gains nothing
-        return f"at most {bound:.2f}x" if bound else "" if estimate is None else "after the others"
+        return f"at most {bound:.2f}x" if bound else "" if estimate is None else "with others"
     low = advice.low_gain or estimate
-    if estimate / low < NARROW:
+    if estimate / low < NARROW and advice.error <= SURE:
         return f"about {estimate:.2f}x"
     if low < NARROW:
         return f"up to {estimate:.2f}x"

@@ -23,7 +23,6 @@ from walkthrough.attach.launch import (
 from walkthrough.compare.statistics import Ratio, of_pairs, of_windows
 from walkthrough.results.errors import InputError, printable, whole_number
 
-HELP = "Time two training commands against each other: walkthrough time -- COMMAND A --versus COMMAND B"
 VERSUS = "--versus"
 TAIL = 20  # lines of a failed command's output
 

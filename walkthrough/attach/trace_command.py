@@ -20,7 +20,6 @@ from walkthrough.results.errors import InputError, folder, printable, whole_numb
 from walkthrough.results.files import open_new, open_plain
 from walkthrough.results.folder import traces_in
 
-HELP = "Trace the training in any command, unchanged: walkthrough trace -- python train.py"
 _TEXT = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*")')  # as JSON writes it
 _NO_TEXT = set("{}[]:,+-. \t\r\n0123456789eE") | set("true false null NaN Infinity N/A -nan(ind)")
 _HOST_NAME = re.compile(r'"host_name"\s*:\s*"[^"]*",')

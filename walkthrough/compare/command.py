@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-HELP = "Show the runs of a folder side by side."
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `compare`."""
     logs = project_folder("logs")

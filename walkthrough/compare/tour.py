@@ -17,8 +17,6 @@ from walkthrough.results.result import NotRun, Result, read_result, writing
 if TYPE_CHECKING:
     from rich.console import Console
 
-HELP = "Run every step in order, then compare them."
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `tour`: those of a step, and how many rounds."""

@@ -15,8 +15,6 @@ from walkthrough.results.errors import InputError, printable, size
 if TYPE_CHECKING:
     from walkthrough.results.result import Result
 
-HELP = "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next."
-
 Report = dict[str, Any]
 
 

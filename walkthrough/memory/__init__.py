@@ -7,7 +7,6 @@ from pathlib import Path
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, folder, size, whole_number
 
-HELP = "Predict the peak GPU memory of a training program, by kind, and the largest batch that fits; needs no GPU."
 OPTIMIZERS = ("sgd", "adam", "adamw")
 OF_A_PROGRAM = ("model", "batch_size", "image_size", "precision")  # options that are passed to it
 

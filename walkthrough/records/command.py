@@ -6,8 +6,6 @@ from walkthrough.compare import pace, rounds
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import folder
 
-HELP = "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable."
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `record`: those of a step, and its own."""

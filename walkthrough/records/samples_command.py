@@ -9,7 +9,6 @@ from walkthrough.records.samples import Sample, Samples
 from walkthrough.results.environment import project_folder
 from walkthrough.results.errors import InputError, folder
 
-HELP = "Fetch traces of real GPUs that others published (13 MB), by commit and checksum, into DIR."
 FOLDER = project_folder("logs") / "samples"
 
 

@@ -34,7 +34,7 @@ MAX_SIZE = 4 * 2**30  # bytes of JSON: four times the largest trace worth openin
 CHUNK_SIZE = 2 * 2**20  # bytes of JSON yielded at a time
 MAX_FIELD = 2 * 2**20  # bytes of a field of the header that is read: a hundred times what torch writes
 PARTIAL = "what is whole is used, the rest is missing"  # the end of a warning about missing events
-CHUNKS_AHEAD = 4  # chunks decompressed before they are needed
+CHUNKS_AHEAD = 8  # chunks decompressed before they are needed
 
 
 class Chunks:
@@ -153,9 +153,9 @@ KEYS = {
 class Args(msgspec.Struct, gc=False, rename=KEYS):
     """The arguments of an event that a number is computed from; all others are skipped."""
 
-    external: Number = None
-    external_2021: Number = None
-    correlation: Number = None
+    external: Number = -1
+    external_2021: Number = -1
+    correlation: Number = -1
     device: Number = None
     bytes: Number = None
     blocks_per_sm: Number = None
@@ -173,15 +173,15 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event in Chrome's trace format; times in µs."""
+    """One event in Chrome's trace format, its fields as torch orders them; times in µs."""
 
     ph: str = ""
     cat: str | None = None
     name: str | None = None
-    ts: Number = None
-    dur: Number = None
     pid: Number = None
     tid: Number = None
+    ts: Number = None
+    dur: Number = None
     args: Args | None = None
 
 
@@ -215,7 +215,7 @@ _ARCHIVES = (
     ("tar", 257, b"ustar", "tar -xf"),
     ("zip", 0, b"PK\x03\x04", "unzip"),
 )  # what stands where, what unpacks it
-_RUN = 2 * 2**20  # bytes to decode at a time
+_RUN = 2**19  # bytes to decode at a time: the events of more would not fit in the processor's caches
 _MAX_RUN = 64 * 2**20  # bytes to collect before a run that does not decode counts as damaged
 _TRIES = 8  # places where one event may end and the next may begin; others are inside a nested list
 
@@ -235,8 +235,8 @@ def events(
     chunks, wanted = iter(chunks), _RUN
     try:
         text, bare = _find_events(chunks, name, header)  # from here on always "[" and what is not decoded yet
-        for chunk in chunks:
-            text += chunk
+        for piece in (chunk[at : at + _RUN] for chunk in chunks for at in range(0, len(chunk), _RUN)):
+            text += piece
             if len(text) < wanted:
                 continue
             run, text = _decode_run(text, event)

@@ -5,9 +5,13 @@ added one by one, so the parts always sum to the whole.
 """
 
 from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class Cover:
@@ -16,20 +20,23 @@ class Cover:
     Empty and reversed intervals cover nothing. `start` and `end` hold the union, disjoint and sorted.
     """
 
-    def __init__(self, start: ArrayLike = (), end: ArrayLike = ()) -> None:
+    def __init__(self, start: "ArrayLike" = (), end: "ArrayLike" = ()) -> None:
         start, end = np.asarray(start, np.float64), np.asarray(end, np.float64)
         nonempty = end > start
         if not nonempty.all():
             start, end = start[nonempty], end[nonempty]
-        order = np.argsort(start, kind="stable")
-        start, reach = start[order], np.maximum.accumulate(end[order])
-        first = np.ones(len(start), bool)
-        first[1:] = start[1:] > reach[:-1]  # no earlier interval reaches this one
-        last = np.ones(len(start), bool)
-        last[:-1] = first[1:]
-        self.start: np.ndarray = start[first]
-        self.end: np.ndarray = reach[last]
-        self._before = np.concatenate([[0.0], np.cumsum(self.end - self.start)])
+        if not (start[1:] > end[:-1]).all():  # else they are disjoint and sorted
+            if not (start[1:] >= start[:-1]).all():
+                order = np.argsort(start, kind="stable")
+                start, end = start[order], end[order]
+            reach = np.maximum.accumulate(end)
+            first = np.ones(len(start), bool)
+            first[1:] = start[1:] > reach[:-1]  # no earlier interval reaches this one
+            last = np.ones(len(start), bool)
+            last[:-1] = first[1:]
+            start, end = start[first], reach[last]
+        self.start: np.ndarray = start
+        self.end: np.ndarray = end
 
     def __and__(self, other: "Cover") -> "Cover":
         return self.gaps(other.start, other.end).gaps(other.start, other.end)
@@ -37,16 +44,21 @@ class Cover:
     def __or__(self, other: "Cover") -> "Cover":
         return Cover(np.concatenate([self.start, other.start]), np.concatenate([self.end, other.end]))
 
+    @cached_property
+    def _before(self) -> np.ndarray:
+        """How much is covered before each interval, and in all."""
+        return np.concatenate([[0.0], np.cumsum(self.end - self.start)])
+
     @property
     def total(self) -> float:
         """The length of the union."""
         return float(self._before[-1])
 
-    def within(self, start: ArrayLike, end: ArrayLike) -> np.ndarray:
+    def within(self, start: "ArrayLike", end: "ArrayLike") -> np.ndarray:
         """How much of each interval [start, end) is covered; arrays or numbers. 0 where end is before start."""
         return np.maximum(self._until(end) - self._until(start), 0.0)
 
-    def gaps(self, start: ArrayLike, end: ArrayLike) -> "Cover":
+    def gaps(self, start: "ArrayLike", end: "ArrayLike") -> "Cover":
         """What is not covered of the intervals [start, end)."""
         whole = Cover(start, end)
         edges = np.concatenate([whole.start, whole.end, self.start, self.end])
@@ -56,20 +68,23 @@ class Cover:
         free = (high > low) & whole.holds(middle) & ~self.holds(middle)
         return Cover(low[free], high[free])
 
-    def holds(self, time: ArrayLike) -> np.ndarray:
+    def holds(self, time: "ArrayLike") -> np.ndarray:
         """Whether each point in time is covered."""
+        if not len(self.start):
+            return np.zeros(np.shape(time), bool)
         at = np.searchsorted(self.start, time, "right") - 1
-        return (at >= 0) & (time < np.append(self.end, -np.inf)[at])
+        return (at >= 0) & (time < self.end[at])
 
-    def _until(self, time: ArrayLike) -> np.ndarray:
+    def _until(self, time: "ArrayLike") -> np.ndarray:
         """How much is covered before `time`."""
-        at = np.searchsorted(self.start, time, "right")
-        reached = np.where(at > 0, np.minimum(time, np.append(self.end, np.inf)[at - 1]), 0.0)
-        begin = np.where(at > 0, np.append(self.start, 0.0)[at - 1], 0.0)
-        return self._before[np.maximum(at - 1, 0)] + (reached - begin)
+        if not len(self.start):
+            return np.zeros(np.shape(time))
+        time = np.maximum(time, self.start[0])
+        at = np.searchsorted(self.start, time, "right") - 1
+        return self._before[at] + (np.minimum(time, self.end[at]) - self.start[at])
 
 
-def shares(covers: Iterable[Cover], start: ArrayLike, end: ArrayLike) -> np.ndarray:
+def shares(covers: Iterable[Cover], start: "ArrayLike", end: "ArrayLike") -> np.ndarray:
     """How much each cover adds to those before it inside each interval [start, end): float64 [covers, intervals].
 
     A moment that two covers share counts for the first only. The profiler plugin (overall_parser.py) divides a step
@@ -85,7 +100,7 @@ def shares(covers: Iterable[Cover], start: ArrayLike, end: ArrayLike) -> np.ndar
 
 
 def integral(
-    start: np.ndarray, end: np.ndarray, value: np.ndarray, low: ArrayLike, high: ArrayLike, limit: float
+    start: np.ndarray, end: np.ndarray, value: np.ndarray, low: "ArrayLike", high: "ArrayLike", limit: float
 ) -> np.ndarray:
     """Integral of the sum of `value` over the intervals [start, end), that sum capped at `limit`.
 

@@ -55,11 +55,12 @@ _COPIES = "_to_copy|clone|copy|cat|stack|view|_unsafe_view|transpose|permute|sli
 # All-to-all, send and receive, and what dispatches tokens to experts and combines their results: DeepEP, the kernels of
 # TensorRT-LLM, FlashInfer and Perplexity (a2a), mori.
 EXCHANGE = (
-    r"send_?recv|all_?to_?all|deep_ep::|(?<![a-z])ep::(cuda::)?(intra|inter)node|a2a\w*(dispatch|combine)"
+    r"send_?recv|all_?to_?all|deep_ep::|ep::(?<![a-z].{4})(intra|inter)node|a2a\w*(dispatch|combine)"
     r"|mori::moe::ep"
 )
 LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)"  # conversions, lower case
-# In this order; the first match decides. Patterns are in lower case.
+# In this order; the first match decides. Patterns are in lower case. Where a word must not go on to the left, the look
+# behind stands after it: a search for patterns that begin with letters is faster.
 _PATTERNS = [
     # Inductor's kernels: pointwise, reductions and templates; their names list the operators that were fused.
     (COPY, rf"^triton_poi_fused_(({_COPIES}|constant_pad_nd|fill|zeros|t)_)+\d+$"),
@@ -70,15 +71,15 @@ _PATTERNS = [
     (CONVOLUTION, r"^triton_tem_.*conv"),
     (MATRIX, r"^triton_tem_"),
     # A matrix product with a collective inside is a matrix product.
-    (MATRIX, r"(?<!fb)(gemm|matmul)\w*(all_?reduce|all_?gather|reduce_?scatter)|all_?gather\w*(gemm|matmul)"),
+    (MATRIX, r"(gemm(?<!fbgemm)|matmul)\w*(all_?reduce|all_?gather|reduce_?scatter)|all_?gather\w*(gemm|matmul)"),
     # DeepEP: what only counts or moves what this rank has (layout.cu, *_epilogue.cuh); all else exchanges, or waits.
     (REDUCTION, r"get_dispatch_layout|combine_reduce_epilogue"),
     (COPY, r"dispatch_copy_epilogue"),
     # NCCL, RCCL, MSCCL, oneCCL; torch's symmetric memory; the all-reduces of vLLM, SGLang, aiter, TensorRT-LLM and
     # QuickReduce; NVSHMEM, UCC's executor, Transformer Engine's user buffers; exchanges between experts.
     (COLLECTIVE, r"^(void )?((nccl|rccl|msccl|oneccl)|executor_kernel<)|multimem_|cross_device_reduce|quick_?reduce"),
-    (COLLECTIVE, r"(?<!sm)(?<!over)(?<!warp)(?<!block)all_?(reduce|gather)|reduce_?scatter|nvshmem|_on_stream_kernel"),
-    (COLLECTIVE, rf"userbuffers_|{EXCHANGE}"),
+    (COLLECTIVE, r"all(?<!small)(?<!overall)(?<!warpall)(?<!blockall)_?(reduce|gather)|reduce_?scatter"),
+    (COLLECTIVE, rf"nvshmem|_on_stream_kernel|userbuffers_|{EXCHANGE}"),
     # Sums of embeddings (FBGEMM's backward ones apply the optimizer too): gather and scatter by index.
     (COPY, r"split_embedding|embedding_(bag|backward|forward|dense)"),
     (OPTIMIZER, r"multi_tensor_apply\w*<.*(adam|sgd|lamb(?!da)|adagrad|rmsprop|adadelta)|koptimizer\w*bit"),
@@ -89,7 +90,7 @@ _PATTERNS = [
     (COPY, r"(index|scatter_gather)_elementwise_kernel|vectorized_gather|index(func|select)|index_(add|put)"),
     (ELEMENTWISE, r"elementwise_kernel|multi_tensor_apply|type_specialized_broadcast"),
     (REDUCTION, r"native::reduce_kernel<"),
-    (ELEMENTWISE, r"rotary|(?<![a-z])rope(?![a-z])|elemwisernn|(lstm|gru)_cell|upsample|interpolat|scal_kernel"),
+    (ELEMENTWISE, r"rotary|rope(?<![a-z].{4})(?![a-z])|elemwisernn|(lstm|gru)_cell|upsample|interpolat|scal_kernel"),
     (COPY, r"reshape_and_cache|store_kv_?cache|set_mla_kv|im2d2col|im2col|col2im"),
     (COPY, rf"{LAYOUT}|foldednhwc|subtensorop|catarray"),
     # sage_quant: the quantisation of its inputs. reduce_segments: of vLLM's unified attention.
@@ -97,27 +98,19 @@ _PATTERNS = [
     (ATTENTION, r"flash_(fwd|bwd|attn|fprop|bprop)|flash::|flashattn|fmha|attention|attn|sdpa|pagedkv|mla_decode"),
     (ATTENTION, r"(prefill|decode)with\w*kvcachekernel"),  # FlashInfer's; "prefill" is no fill
     (ATTENTION, r"sumodo|dot_do_o|sage_fwd|^reduce_segments$"),
-    (
-        NORMALISATION,
-        r"(batch|layer|group|instance|rms)_?norm|bn_(fw|bw)|rowwisemoments|gammabeta|welford|(^|_)ln_(fwd|bwd)",
-    ),
-    (NORMALISATION, r"compute(internalgradients|backwardfusedparams|fusedparams|gradinput)"),
+    (NORMALISATION, r"(batch|layer|group|instance|rms)_?norm|bn_(fw|bw)|rowwisemoments|gammabeta|welford"),
+    (NORMALISATION, r"ln_(?<![^_].{3})(fwd|bwd)|compute(internalgradients|backwardfusedparams|fusedparams|gradinput)"),
     # SGEMM and the like inside a convolution are a convolution.
-    (CONVOLUTION, r"conv(?!ert)|fprop|(?<![a-z])[dw]grad(?!_gemm)|igemm_(fwd|bwd|wrw)|cudnn_\w*\d+x\d+|\d+cudnn"),
+    (CONVOLUTION, r"conv(?!ert)|fprop|[dw]grad(?<![a-z].{5})(?!_gemm)|igemm_(fwd|bwd|wrw)|cudnn_\w*\d+x\d+|\d+cudnn"),
     (CONVOLUTION, r"c1_k1_n|cask_cudnn|winograd|fft2d_|cudnn::cnn::"),
     # Muon's products X @ X.T and b * A + c * A @ A (modded-nanogpt).
     (MATRIX, r"^(xxt|ba_plus_caa)_kernel"),
     # triton_kernels' last step of a mixture of experts sums and scatters, although its name holds a product's.
     (COPY, r"_finalize_matmul"),
-    (
-        MATRIX,
-        r"(?<!fb)gemm(?!::)|cijk_|nvjet|(^|[^a-z])b?mm_|matmul|gemv|split_?k(?!e[ry])|dot_kernel|reduce_1block|fmoe",
-    ),
-    (
-        MATRIX,
-        r"fused_moe|marlin|wgmma|mfma|hmma|wmma|mmatensorop|mmasimt|llmm1|blockpersist|persist_?rnn|magma_|trsm|syrk|cublas(?!transpose)",
-    ),
-    (REDUCTION, r"(?<![a-z])cub::|rocprim|thrust::|softmax|topk|sort|scan|cumsum|cumprod|argm(ax|in)|histogram"),
+    (MATRIX, r"gemm(?<!fbgemm)(?!::)|cijk_|nvjet|bmm_(?<![a-z].{4})|mm_(?<![a-z].{3})|matmul|gemv|split_?k(?!e[ry])"),
+    (MATRIX, r"dot_kernel|reduce_1block|fmoe|fused_moe|marlin|wgmma|mfma|hmma|wmma|mmatensorop|mmasimt|llmm1"),
+    (MATRIX, r"blockpersist|persist_?rnn|magma_|trsm|syrk|cublas(?!transpose)"),
+    (REDUCTION, r"cub::(?<![a-z].{5})|rocprim|thrust::|softmax|topk|sort|scan|cumsum|cumprod|argm(ax|in)|histogram"),
     (
         REDUCTION,
         r"nll_?loss|class_?nll|criterion|entropy|_loss|pool(?!ed)|reduc(?!ed)|bitmatrix|moe_align|finalizekernel",
@@ -126,9 +119,9 @@ _PATTERNS = [
         REDUCTION,
         r"routing_?(?!memset)(indices|compute)|bucketize|searchsorted|multinomial|average|moe_sum|offsets_range",
     ),
-    (COPY, r"index|gather|scatter|embedding|permute|transpose|copy|(?<!pre)fill|memset|repeat|arange|converttensor"),
-    (COPY, r"triu|tril(?!inear)|token_ids|to_dense|bounds_check_indices|block_bucketize|(kv|write)_indices"),
-    (COPY, r"compute_cuda_kernel|compute_position|(?<![a-z])roll_|pad\d*d?_"),
+    (COPY, r"index|gather|scatter|embedding|permute|transpose|copy|fill(?<!prefill)|memset|repeat|arange"),
+    (COPY, r"converttensor|triu|tril(?!inear)|token_ids|to_dense|block_bucketize|(kv|write|bounds_check)_indices"),
+    (COPY, r"compute_cuda_kernel|compute_position|roll_(?<![a-z].{5})|pad\d*d?_"),
     (ELEMENTWISE, r"elementwise|distribution_|dropout|silu|gelu|relu|swiglu|act_and_mul|quant|fp8rowwise|fp8_qparam"),
     (ELEMENTWISE, r"add_tensor|op_generic_tensor|op\d?d?tensor|scalepackedtensor|bias"),
     (ELEMENTWISE, r"epilogue::impl|cudafunctor|clamp|cast_kernel|cast_(to|back)_|to_mxfp\d|axpy"),
@@ -152,8 +145,9 @@ def kind(name: str) -> str:
 # Matrix products and convolutions without matrix cores, by name.
 _ORDINARY = (
     # The type's letter begins a word: BlockScaledGemm, GroupedGemm and DenseGemm do not hold a dgemm or an sgemm.
-    r"(?<![a-z])(g?[sdcz]gemm|ffma(?![a-z])|fft|scudnn(?!.*1688))|simt|[_-]h(gemm|cudnn)|gemv|gemmk1_|gemmsn_[nt]{2}",
-    r"(?<![a-z_])(rocblas_)?dot_kernel|winograd",
+    r"[sdcz]gemm(?<![a-z].{5})|g[cz]gemm(?<![a-z].{6})|[_-]h(gemm|cudnn)|simt|ffma(?<![a-z].{4})(?![a-z])",
+    r"scudnn(?<![a-z].{6})(?!.*1688)|gemv|gemmk1_|gemmsn_[nt]{2}|dot_kernel(?<![a-z_].{10})|rocblas_dot_kernel",
+    r"fft(?<![a-z].{3})|winograd",
     r"implicit_convolve_sgemm|explicit_convolve|(dgrad|wgrad)(_alg\d)?_engine|grouped_direct",
     # Tensile's kernels with neither MFMA nor WMMA: multiply-add or, since 2024, dot2 (see below).
     r"^cijk_\w*_mt\d+x\d+",
@@ -199,8 +193,8 @@ _RULES = [
     (False, r"fmha_cutlass[fb]_f32_\w*_sm(50|60|70|75)|fmha_cutlass[fb]_f16_\w*_sm(50|60)"),
     (True, r"fmha_cutlass[fb]_(f32|f16|bf16)_\w*_sm\d+"),
     # Instructions and their shapes: mma.m8n8k4 to tcgen05.
-    (True, r"(?<![a-z0-9])([hsd]884|[hsc]1688)|(?<!\d)(16816|16832)(?!\d)|i8816|i8832|(?<![a-z])[hibd]mma"),
-    (True, r"tcgen05|m16n8k\d+|tensor(16x8x|8x8x)\d+"),
+    (True, r"[hsd]884(?<![a-z0-9].{4})|[hsc]1688(?<![a-z0-9].{5})|16(816|832)(?<!\d.{5})(?!\d)|i8816|i8832"),
+    (True, r"[hibd]mma(?<![a-z].{4})|tcgen05|m16n8k\d+|tensor(16x8x|8x8x)\d+"),
     # CUTLASS's, Hopper's and Blackwell's: s64x128x16gemm, warp-specialised, cuBLAS's nvjet.
     (True, r"(?<!sub)tensorop|s64x\d+x\d+gemm|gmma|nvjet_|warpgroupsize|warp_?specialized|tensoropmultiplicand"),
     # TensorRT-LLM's generated kernels for Blackwell: m128x16x32 is the shape of tcgen05.mma; attention for sm100.

@@ -11,7 +11,11 @@ from msgspec import Struct
 from walkthrough.trace.columns import MAX_GPUS, Trace
 from walkthrough.trace.steps import Steps, of_steps
 
-DIRECTIONS = {"h2d": r"HtoD|HostToDevice", "d2h": r"DtoH|DeviceToHost", "d2d": r"DtoD|PtoP|DeviceToDevice|PeerToPeer"}
+DIRECTIONS = {  # CUDA's names, HIP's and Intel's; Intel's M is pageable memory, S is shared
+    "h2d": r"HtoD|HostToDevice|[HMS]2D",
+    "d2h": r"DtoH|DeviceToHost|D2[HMS]",
+    "d2d": r"DtoD|PtoP|DeviceToDevice|PeerToPeer|D2D",
+}
 
 
 class Copies(Struct, frozen=True):

@@ -154,7 +154,7 @@ def between_operators(
 ) -> Cover:
     """When, in the intervals [start, end), no operator, no call and no collective of gloo runs: Python, most likely.
 
-    busy: when not either. loading: whether waits for the DataLoader count, which are Python of the loader.
+    busy: further times that do not count. loading: whether waits for the DataLoader count: Python of the loader's.
     """
     operators = trace.operators
     idle = trace.named(operators, lambda name: is_mark(name) or (loading and is_loading(name)))

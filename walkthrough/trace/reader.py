@@ -47,6 +47,7 @@ MAX_THREAD_NAME = 200  # letters: the system's own have 15, and the profiler add
 EVENT_BYTES = 128  # of the largest trace that is read there may be an event each: those of a real one are longer
 MAX_DISTINCT = 1_000_000  # names, threads, or shapes: several times as many as in any real trace
 MAX_RANK = 2**31
+MAX_NUMBER = 2**62  # larger ones are damage
 MAX_TIME = 1e16  # µs, 300 years: larger values are damage, and would cost the other times their precision
 
 HEADER = ("deviceProperties", "distributedInfo", "hip_runtime_version", "baseTimeNanoseconds", "walkthrough")
@@ -100,7 +101,6 @@ class _Columns:
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
         self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
         self.thread_names = _Numbered()
-        self.untimed = 0  # events without a usable time
         self.accelerator = ""
 
     def has_too_many_names(self) -> bool:
@@ -129,56 +129,55 @@ class _Columns:
                 self.runs[kind].append(self._columns(kind, selected))
 
     def _columns(self, kind: str, events: list[Event]) -> Table:
+        """The columns of a run's events of one kind, with their times and numbers as in the file."""
         names, threads = self.names, self.threads
-        start = _numbers([event.ts for event in events])
         columns: dict[str, np.ndarray | list[int]] = {
-            "start": start,
+            "start": _numbers([event.ts for event in events]),
             "thread": [threads[event.pid, event.tid] for event in events],
         }
         args: list[Args] = [] if kind == PYTHON else [event.args or self.none for event in events]
-        usable = np.abs(start) < MAX_TIME
         if kind == MEMORY:
             addresses = self.addresses
             columns["address"] = [-1 if arg.address is None else addresses[arg.address] for arg in args]
             for name in MEMORY_NUMBERS:
                 columns[name] = _numbers(list(map(attrgetter(name), args)))
         else:
-            duration = _numbers([event.dur for event in events])
-            usable &= (duration >= 0) & (duration < MAX_TIME)
-            columns["duration"] = duration
-            columns["name"] = [names[event.name] for event in events]
+            columns["duration"] = _numbers([event.dur for event in events])
+            columns["name"] = name_numbers = [names[event.name] for event in events]
             if kind == PYTHON:
                 columns["external"] = columns["correlation"] = np.full(len(events), -1)
             else:
-                external = [arg.external if arg.external_2021 is None else arg.external_2021 for arg in args]
-                columns["external"] = _ids(external)
+                external = _ids([arg.external for arg in args])
+                if external.min() < 0:  # an event without the id of today has that of 2021, or none
+                    external = np.where(external < 0, _ids([arg.external_2021 for arg in args]), external)
+                columns["external"] = external
                 columns["correlation"] = _ids([arg.correlation for arg in args])
             if kind == OPERATOR:
+                shaped = {number for name in SHAPED if (number := names.get(name)) is not None}
                 columns["inputs"] = [
-                    self.inputs[bytes(arg.shapes), bytes(arg.types)] if event.name in SHAPED else -1
-                    for event, arg in zip(events, args, strict=True)
+                    self.inputs[bytes(arg.shapes), bytes(arg.types)] if number in shaped else -1
+                    for number, arg in zip(name_numbers, args, strict=True)
                 ]
             if kind == ANNOTATION:
                 columns["finished"] = np.array([bytes(arg.finished) != b"false" for arg in args], bool)
             if kind in (KERNEL, COPY, SET):
                 for name in NUMBERS:
                     columns[name] = _numbers(list(map(attrgetter(name), args)))
-                device = np.asarray(columns["device"])
-                missing = np.isnan(device)
+                missing = ~(abs(np.asarray(columns["device"])) < MAX_NUMBER)
                 if missing.any():  # in a device's row the process is the device's number
-                    columns["device"] = np.where(missing, _numbers([event.pid for event in events]), device)
-        self.untimed += int(len(usable) - usable.sum())
-        return {name: np.asarray(column)[usable] for name, column in columns.items()}
+                    pids = _numbers([event.pid for event in events])
+                    columns["device"] = np.where(missing, pids, columns["device"])
+        return {name: np.asarray(column) for name, column in columns.items()}
 
     def trace(self, path: Path, header: dict[str, object], warnings: list[str]) -> Trace:
-        if self.untimed:
-            warnings.append(f"{path.name}: {self.untimed} events without a usable time are left out")
-        # Events that begin together must not depend on the order in the file: the outer one comes first.
         tables = {kind: _joined(runs) for kind, runs in self.runs.items()}
+        kept = sum(len(table["start"]) for table in tables.values() if table)
+        if untimed := sum(len(run["start"]) for runs in self.runs.values() for run in runs) - kept:
+            warnings.append(f"{path.name}: {untimed} events without a usable time are left out")
         starts = [table["start"] for table in tables.values() if table]
-        if not starts or not sum(map(len, starts)):
+        if not kept:
             raise InputError(f"{path} holds no event of a kind that torch.profiler records: nothing to explain")
-        if sum(map(len, starts)) == sum(len(run["start"]) for run in self.runs[PYTHON]):
+        if tables[PYTHON] and kept == len(tables[PYTHON]["start"]):
             raise InputError(f"{path} holds calls of Python functions alone: record ProfilerActivity.CPU too")
         starts = np.concatenate(starts)
         origin = float(np.floor(np.partition(starts, len(starts) // 2)[len(starts) // 2]))
@@ -259,13 +258,11 @@ def _accelerator(category: str | None) -> str:
 
 
 def _numbers(values: Sequence[Number]) -> np.ndarray:
-    """A float64 array; NaN for what is not a number, or out of range."""
+    """A float64 array; NaN for what is not a number."""
     try:
-        numbers = np.array(values, np.float64)
+        return np.fromiter(values, np.float64, len(values))
     except (ValueError, TypeError, OverflowError):
-        numbers = np.array([as_number(value) for value in values], np.float64)
-    numbers[~(abs(numbers) < 2**62)] = np.nan
-    return numbers
+        return np.array([as_number(value) for value in values], np.float64)
 
 
 def as_number(value: Any) -> float:
@@ -278,16 +275,15 @@ def as_number(value: Any) -> float:
 
 def _ids(values: Sequence[Number]) -> np.ndarray:
     """An int64 array of ids; -1 for none."""
-    values = [-1 if value is None else value for value in values]
     try:
         return np.array(values, np.int64)
     except (ValueError, TypeError, OverflowError):
-        return np.array([_id(value) for value in values], np.int64)
+        return np.array([-1 if value is None else _id(value) for value in values], np.int64)
 
 
 def _id(value: Number) -> int:
     number = as_number(value)
-    return int(number) if abs(number) < 2**62 else hash(value) >> 2
+    return int(number) if abs(number) < MAX_NUMBER else hash(value) >> 2
 
 
 def _thread_name(raw: msgspec.Raw) -> str:
@@ -300,10 +296,21 @@ def _thread_name(raw: msgspec.Raw) -> str:
 
 
 def _joined(runs: list[Table]) -> Table:
-    """The columns of all runs, sorted by start."""
+    """The columns of all runs, of the events with a usable time, sorted by start; NaN for numbers out of range.
+
+    Events that begin together do not depend on the order in the file: the outer one comes first.
+    """
     if not runs:
         return {}
     table = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
+    usable = abs(table["start"]) < MAX_TIME
+    if "duration" in table:
+        usable &= (table["duration"] >= 0) & (table["duration"] < MAX_TIME)
+    if not usable.all():
+        table = {name: column[usable] for name, column in table.items()}
+    for column in table.values():
+        if column.dtype == np.float64:
+            column[~(abs(column) < MAX_NUMBER)] = np.nan
     keys = [table["name"], -table["duration"], table["start"]] if "duration" in table else [table["start"]]
     order = np.lexsort(keys)
     return {name: column[order] for name, column in table.items()}

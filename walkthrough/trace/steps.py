@@ -10,7 +10,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of, distinct, joined, median
+from walkthrough.results.errors import printable
+from walkthrough.trace.columns import MAX_GPUS, MemoryEvents, Spans, Trace, calls_of, distinct, joined, median
 from walkthrough.trace.intervals import Cover, shares
 
 MAX_SERIES = 16  # of marks that overlap: no program is profiled by so many profilers at once
@@ -71,40 +72,48 @@ def is_backward(name: str) -> bool:
 def one_process(trace: Trace) -> Trace:
     """The trace without other processes that mark steps, as in a file that is merged from the traces of several ranks.
 
-    Of those that do, the one with the most marks is kept, of equals the first in the file; a warning names it. Its
-    device work is that of the streams whose work follows its calls: ids of calls may be the same in all ranks.
+    Of those that do, the one with the most marks is kept, of equals the first in the file; a warning names it. Of the
+    device work its streams are kept: those of which no other process's calls explain more, as ids of calls may be the
+    same in all ranks.
     """
-    cpu = np.ones(len(trace.threads), bool)
-    cpu[trace.device_work.thread] = False
-    processes = [process for process, _ in trace.threads]
-    marks: dict[str, int] = {}
+    names = list(dict.fromkeys(process for process, _ in trace.threads))
+    number = {process: at for at, process in enumerate(names)}
+    process = np.array([number[name] for name, _ in trace.threads])
+    on_cpu = np.ones(len(process), bool)
+    on_cpu[trace.device_work.thread] = False
+    if len(distinct(process[on_cpu])) < 2:
+        return trace
+    marks = np.zeros(len(names), np.int64)
     for test in (is_step, is_optimizer_step, is_loading):
         for spans in (trace.operators, trace.annotations):
-            for thread in spans.thread[trace.named(spans, test)].tolist():
-                if cpu[thread]:
-                    marks[processes[thread]] = marks.get(processes[thread], 0) + 1
-        if marks:
+            thread = spans.thread[trace.named(spans, test)]
+            marks += np.bincount(process[thread[on_cpu[thread]]], minlength=len(names))
+        if marks.any():
             break
-    if len(marks) < 2:
+    if (marks > 0).sum() < 2:
         return trace
-    kept = max(sorted(marks, key=processes.index), key=marks.__getitem__)
-    trace.warnings.append(
-        f"{len(marks)} processes mark steps, as in merged traces of ranks: only process {kept} is used"
-    )
-    own = np.array([process == kept or process not in marks for process in processes])
-    work, launches = trace.device_work, {}
-    for process in marks:
-        runtime = trace.runtime.where(np.array([process == other for other in processes])[trace.runtime.thread])
-        launches[process] = work.start - np.append(runtime.start, np.inf)[calls_of(runtime, work.correlation)]
-    for thread in distinct(work.thread).tolist():
-        waits = {process: since[(work.thread == thread) & (since >= 0)] for process, since in launches.items()}
-        own[thread] = kept == min(waits, key=lambda process: (-len(waits[process]), waits[process].sum()))
+    kept, *others = np.argsort(-marks, kind="stable")[: min(MAX_GPUS, (marks > 0).sum())].tolist()
+    which = f"only process {printable(names[kept], 40)} is used"
+    trace.warnings.append(f"{(marks > 0).sum()} processes mark steps, as in a file of several ranks: {which}")
+    own = (process == kept) | (marks[process] == 0)
+    count, wait = _explained(trace, process == kept)
+    for other in others:
+        more, sooner = _explained(trace, process == other)
+        own &= (more < count) | ((more == count) & (sooner >= wait))
     tables = {name: spans.where(own[spans.thread]) for name, spans in asdict(trace).items() if isinstance(spans, Spans)}
     for name in ("kernels", "copies", "sets"):
         tables[name] = replace(tables[name], call=calls_of(tables["runtime"], tables[name].correlation))
     inside = own[trace.memory.thread.astype(np.int64)]  # empty without events, and of floats
     memory = MemoryEvents(**{name: column[inside] for name, column in asdict(trace.memory).items()})
     return replace(trace, memory=memory, **tables)
+
+
+def _explained(trace: Trace, threads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """By stream: how much of its work follows a call of the same id on some threads (a mask), and µs until it does."""
+    work, runtime = trace.device_work, trace.runtime.where(threads[trace.runtime.thread])
+    since = work.start - np.append(runtime.start, np.inf)[calls_of(runtime, work.correlation)]
+    after, most = since >= 0, len(trace.threads)
+    return np.bincount(work.thread[after], minlength=most), np.bincount(work.thread[after], since[after], most)
 
 
 def step_marks(trace: Trace) -> Marks:

@@ -1,7 +1,7 @@
 """The events of some steps as lanes of a timeline, as the tab's page draws them; names of threads and streams."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -414,7 +414,7 @@ def _main_thread(trace: Trace) -> int:
     return -1 if used is None else int(np.bincount(used).argmax())
 
 
-def _named_by(trace: Trace, tests: dict[str, Callable[[str], object]], spans: Spans) -> dict[int, str]:
+def _named_by(trace: Trace, tests: Mapping[str, Callable[[str], object]], spans: Spans) -> dict[int, str]:
     """{thread: name} of the threads that run what passes one of the tests."""
     names = {}
     for name, test in tests.items():

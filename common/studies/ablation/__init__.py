@@ -8,10 +8,6 @@ from common.studies import OPTION_TEXTS
 from common.studies.ablation.plan import NAMES
 from walkthrough.results.errors import folder, whole_number
 
-HELP = (
-    "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "
-    "interact."
-)
 RUNS, QUICK_RUNS = 5, 1
 
 

@@ -8,8 +8,6 @@ from common.studies import OPTION_TEXTS
 from common.studies import input as input_study
 from walkthrough.results.errors import InputError, folder, whole_number
 
-HELP = "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is."
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command `limit`, with those of `limit --input`."""

@@ -6,7 +6,6 @@ from common.options import add_step_options
 from common.studies import OPTION_TEXTS
 from walkthrough.results.errors import folder, whole_number
 
-HELP = "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules."
 BATCH_SIZE = {"cuda": 128, "cpu": 32}
 RUNS, QUICK_RUNS = 5, 3
 

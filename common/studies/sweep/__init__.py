@@ -7,7 +7,6 @@ from common.studies import OPTION_TEXTS
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import folder, whole_number, whole_numbers
 
-HELP = "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or not."
 BATCH_SIZES = [32, 128, 512]
 QUICK_WORKERS, QUICK_BATCH_SIZES = [0, 1], [8, 16]
 RUNS, QUICK_RUNS = 5, 1

@@ -81,11 +81,11 @@ def ranks(reports: Mapping[int, Report], complete: bool = True) -> dict[str, Any
     """The ranks of one training side by side, by their numbers.
 
     ranks: `rank_of` each report, and wait_us, µs per step that it waits in collectives for others, None where that is
-    not known; no_waits: why not, "" where it is. difference, advice: texts. stragglers: the ranks
-    that the others wait for; several where they are alike. first: the first of them, else the slowest; verdict: what bounds it. first_advice: what to do
-    first, of which ranks and why. Waits are known from reports with
-    "collectives", as `report.tables` has them. complete: False where a trace is a sample of its events, from which
-    nobody can tell who waits for whom.
+    not known; no_waits: why not, "" where it is. difference, advice: texts. stragglers: the ranks that the others wait
+    for; several where they are alike. first: the first of them, else the slowest; verdict: what bounds it.
+    first_advice: what to do first, of which ranks and why. Waits are known from reports with "collectives", as
+    `report.tables` has them. complete: False where a trace is a sample of its events, from which nobody can tell who
+    waits for whom.
     """
     rows = [rank_of(rank, report) for rank, report in reports.items()]
     wait_us, no_waits = {}, "the reports hold no collectives" if complete else "events are missing in the traces"
@@ -161,8 +161,11 @@ def stragglers(ranks: Sequence[Rank]) -> list[Rank]:
     if len(communicating) < 2:
         return []
     least = min(communicating, key=lambda rank: rank["collectives_us"])
-    alike = least["collectives_us"] + ALIKE * least["step_us"]
-    last = [rank for rank in communicating if rank["collectives_us"] <= alike]
+    last = [
+        rank
+        for rank in communicating
+        if all(abs(rank[us] - least[us]) <= ALIKE * least["step_us"] for us in ("collectives_us", "exposed_us"))
+    ]
     return last if waiting_us(ranks, last) >= WAITING * least["step_us"] else []
 
 

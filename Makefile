@@ -6,6 +6,7 @@
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
 # make docs-screenshots   take new pictures of TensorBoard (SAMPLES=logs/samples: others' traces, from there)
 # make docs-notebook   execute the notebook
+# make golden-texts   write anew what `explain` prints of the traces in tests/explain/test_golden_texts.py
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
 # make lab-transformer   fine-tune a transformer with every trick: the small version of that lab, minutes
 # make lab-simcls   re-rank summaries: the small version of that lab, minutes
@@ -18,7 +19,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook lock lab-simcls \
+.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook golden-texts lock lab-simcls \
   lab-transformer lab-speedrun lab-pruning lab-scale
 tour: setup
 	@$(BIN)/python -m walkthrough tour $(ARGS)
@@ -69,6 +70,9 @@ docs-screenshots: setup
 
 docs-notebook: setup
 	@cd docs && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace walkthrough.ipynb
+
+golden-texts: setup .venv/tests-installed
+	@REGENERATE=1 $(BIN)/python -m pytest -q tests/explain/test_golden_texts.py
 
 notebook: setup
 	@$(BIN)/jupyter lab docs/walkthrough.ipynb $(ARGS)

@@ -70,9 +70,11 @@ class Page:
         self.width, self.colour, self.lines = width, colour, list[str]()
 
     def text(self) -> str:
+        """All lines."""
         return "\n".join(self.lines) + "\n"
 
     def line(self, text: str = "", *codes: int) -> None:
+        """One line; codes: see `painted`."""
         text = text.rstrip()
         self.lines.append(painted(text, *codes) if self.colour and text else text)
 
@@ -82,10 +84,9 @@ class Page:
         self.wrapped(text, 0, BOLD)
 
     def wrapped(self, text: str, indent: int = 2, *codes: int) -> None:
-        blank = " " * indent
-        blanks = {"initial_indent": blank, "subsequent_indent": blank}
-        for line in textwrap.wrap(text, self.width, break_on_hyphens=False, **blanks):
-            self.line(line.replace(HARD_BLANK, " "), *codes)
+        """A text in as many lines as it needs, each after so many blanks."""
+        for line in textwrap.wrap(text, self.width - indent, break_on_hyphens=False):
+            self.line(" " * indent + line.replace(HARD_BLANK, " "), *codes)
 
     def table(self, rows: Iterable[Sequence[str]], justified: str, headed: bool = False) -> None:
         """Rows of cells, the first one a header if `headed`; justified: "l" or "r" for each column."""
@@ -174,7 +175,8 @@ def time_text(us: float) -> str:
 
 def rounded_time(us: float) -> str:
     """The same in whole microseconds."""
-    return f"{round(us) + 0.0:.0f} us" if abs(round(us)) < 1e3 else time_text(us)
+    us = round(us) + 0.0
+    return f"{us:.0f} us" if abs(us) < 1e3 else time_text(us)
 
 
 def counted(count: float, one: str, several: str) -> str:

@@ -178,7 +178,7 @@ def _verdict(shown: Example) -> list[str]:
     brief = shown.before.brief
     lines = [printable(brief.verdict, 120)]
     if brief.expected:
-        lines.append(f"1. {brief.advice}: about {brief.expected:.2f}x as fast")
+        lines.append(f"1. {brief.advice}: about {brief.expected:.2f}x")
         lines.append(printable(brief.why.partition(",")[0], 120))
     return lines
 

@@ -114,7 +114,8 @@ WANTED = {
     "resnet50_a100_ddp": Wanted("resnet50_a100_ddp", count=2),
     "resnet50_a100_ddp twice": Wanted("resnet50_a100_ddp", "02_bigger_batch"),
 }
-EXPLAINED = ("resnet50_v100_0_workers", "qwen_h100", "resnet_mi300x_ddp")
+EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
+LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "What else stands out")  # of these
 
 
 def read() -> Sampled | None:
@@ -264,9 +265,10 @@ def longest_matrix_work(analysis: Analysis, count: int = 3) -> list[str]:
     return sorted(names, key=lambda name: (-total[name], name))[:count]
 
 
-def explained(analysis: Analysis) -> str:
-    """What `explain` prints of a trace."""
-    return text(report(analysis))
+def explained(analysis: Analysis, everything: bool = False) -> str:
+    """What `explain` prints of a trace; everything: with --all, without the parts named in `LEFT_OUT`."""
+    parts = text(report(analysis), everything).rstrip("\n").split("\n\n")
+    return "\n\n".join(part for part in parts if not part.startswith(LEFT_OUT)) + "\n"
 
 
 def compute(traces: Mapping[str, Path]) -> Sampled:
@@ -284,7 +286,7 @@ def compute(traces: Mapping[str, Path]) -> Sampled:
             for key, one in WANTED.items()
         },
         briefs={name: brief(analyses[name]) for name in PAIR},
-        explain={name: explained(analyses[name]) for name in EXPLAINED},
+        explain={name: explained(analyses[name], everything) for name, everything in EXPLAINED.items()},
         kernels={name: longest_matrix_work(analyses[name]) for name in ("resnet50_v100_ddp", "resnet50_a100_ddp")},
     )
 

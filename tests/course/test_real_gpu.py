@@ -118,7 +118,7 @@ def test_the_page_of_the_samples_lists_all_and_shows_what_explain_says(course):
     for sample in samples.read_list().samples:
         assert f"`{sample.name}`" in page
         assert sample.address in page
-    assert "do first: load in processes" in page
+    assert " 1  Use DataLoader workers" in page
     with pytest.raises(InputError, match=r"samples\.json"):
         BLOCKS["sample-explained"](course, "nothing")
 

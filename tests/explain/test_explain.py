@@ -22,6 +22,7 @@ from walkthrough.compare.statistics import SAME, Ratio
 from walkthrough.explain import command as explain
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, printable, size
+from walkthrough.terminal import rounded_time, time_text
 from walkthrough.trace import chrome_trace
 from walkthrough.trace.kernel_names import short_name
 
@@ -659,3 +660,18 @@ def test_compare_shows_the_gpu_use_from_the_traces(tmp_path, capsys):
 def test_a_cpus_runs_need_no_trace_to_compare(tmp_path):
     results = [make_result(device_type="cpu")]
     assert compare.gpu_use(tmp_path, results) == ({}, [])
+
+
+def test_no_number_is_printed_that_says_nothing(run, tmp_path):
+    assert (time_text(-0.04), rounded_time(-0.4), time_text(999.96), rounded_time(999.7)) == (
+        "0.0 us", "0 us", "1.0 ms", "1.0 ms"
+    )  # fmt: skip
+    builder = TraceBuilder()
+    builder.step(10, 0, 1000)
+    op = builder.op("aten::mm", 0, 100)
+    builder.launch("sm80_xmma_gemm_bf16bf16", 10, 10, 100, 900, op=op)
+    builder.memory(5, 4, 4, 4)
+    out = run(builder.write(tmp_path / "made.json"), "--all")[1]
+    assert "· step 10, 1.0 ms\n" in out
+    assert "Memory" not in out and "4 B" not in out
+    assert " 0.0 us" not in out and "-0" not in out

@@ -146,8 +146,8 @@ def test_ranks_with_more_numbers_than_memory_allows_are_left_out_by_name(monkeyp
     run = SimpleNamespace(training=files)
     bomb = gzip.compress(b'{"collectives": {' + b" " * 2**20)
     fine = gzip.compress(
-        b'{"rank": null, "gpus": [], "collectives": {}, "partial": false, "sampled": false, "typical": {}, "advice": [], '
-        b'"bound": ""}'
+        b'{"rank": null, "gpus": [], "collectives": {}, "partial": false, "sampled": false, "typical": {}, '
+        b'"advice": [], "bound": ""}'
     )
     monkeypatch.setattr(plugin, "RANKS_BYTES", 2**20)
     monkeypatch.setattr(plugin, "_answer", lambda _, kind, path: ("ready", bomb if path is files[0] else fine))

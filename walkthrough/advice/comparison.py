@@ -106,10 +106,10 @@ def ranks(reports: Mapping[int, Report], complete: bool = True) -> dict[str, Any
 
 
 def _first_advice(reports: Mapping[int, Report]) -> list[dict[str, Any]]:
-    """[{title, ranks, why}]: the first piece of advice of each rank, those of most ranks first."""
+    """[{title, ranks, why}]: the first piece of advice of each rank, but to compare it; those of most ranks first."""
     rows = dict[str, dict[str, Any]]()
     for rank, report in reports.items():
-        for first in report["advice"][:1]:
+        for first in [item for item in report["advice"] if item["id"] != "slowest_rank"][:1]:
             row = rows.setdefault(first["id"], {"title": first["title"], "ranks": [], "why": first["why"]})
             row["ranks"].append(rank)
     return sorted(rows.values(), key=lambda row: -len(row["ranks"]))
@@ -122,6 +122,7 @@ def rank_of(rank: int, report: Report) -> dict[str, Any]:
     return {
         "rank": rank,
         "step_us": typical["mean_us"],
+        "median_us": typical["median_us"],
         "parts": typical["breakdown_us"],
         "parts_us": typical["parts_us"],
         "has_gpu": bool(report["gpus"]),
@@ -134,15 +135,15 @@ def rank_of(rank: int, report: Report) -> dict[str, Any]:
 
 
 def difference(ranks: Iterable[Rank]) -> str:
-    """How much longer the slowest rank's step takes than the fastest one's, in words."""
-    times = {rank["rank"]: rank["step_us"] for rank in ranks}
+    """How much longer the slowest rank's median step takes than the fastest one's, in words."""
+    times = {rank["rank"]: rank["median_us"] for rank in ranks}
     fastest = min(times, key=lambda rank: times[rank])
     spread = (max(times.values()) - times[fastest]) / max(times[fastest], 1e-9)
     if spread < ALIKE:
-        return "their steps take the same time to within 0.5 %"
+        return "their median steps take the same time to within 0.5 %"
     slowest = [rank for rank, us in times.items() if us >= max(times.values()) * (1 - ALIKE)]
     takes = "takes" if len(slowest) == 1 else "take"
-    return f"{named(slowest)} {takes} {spread:.1%} longer per step than rank {fastest}"
+    return f"{named(slowest)} {takes} {spread:.1%} longer per median step than rank {fastest}"
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from walkthrough.advice import analysis_of
 from walkthrough.explain.command import traces_at
-from walkthrough.explain.text import text
+from walkthrough.explain.text import steps_text, text
 from walkthrough.results.errors import InputError
 from walkthrough.terminal import micro_sign
 
@@ -83,7 +83,7 @@ class Explanation:
         return micro_sign(text(self._report))
 
     def __repr__(self) -> str:
-        return f"<Explanation of {self._report['file']}>"
+        return f"<Explanation of {self._report['device']}, {steps_text(self._report)}>"
 
     def _repr_html_(self) -> str:
         from walkthrough.explain.html import fragment

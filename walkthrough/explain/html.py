@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from walkthrough.explain.text import (
+    BEST,
     CPU,
     DIRECTIONS,
     LEAST_SHARE,
@@ -77,9 +78,8 @@ def page(report: Report) -> str:
 
 
 def fragment(report: Report) -> str:
-    """The verdict, the bar and the advice in few words, for a notebook."""
-    name = escape(printable(PurePath(report["file"]).name, 200))
-    return f'<style>{STYLE}</style><div class="walkthrough"><b>{name}</b>{_verdict(report)}{_advice(report, 3)}</div>'
+    """The verdict, the bar and the best advice, for a notebook."""
+    return f'<style>{STYLE}</style><div class="walkthrough">{_verdict(report)}{_advice(report, BEST)}</div>'
 
 
 def _words(text: str) -> str:

@@ -4,7 +4,6 @@ The default is a verdict on one screen. Names from a trace pass through `printab
 """
 
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -178,10 +177,10 @@ def _advice(report: Report, advice: Sequence[Mapping[str, Any]], page: Page, eve
 
 
 def _one_line(text: str, width: int) -> str:
-    """As many of its clauses as fit into a line, else as many words."""
+    """As many of its clauses as fit into a line, else as many letters."""
     while len(text) >= width and "; " in text:
         text = text.rpartition("; ")[0]
-    return textwrap.shorten(sentence(text), width, placeholder=" …")
+    return printable(sentence(text), width)
 
 
 def _roles(report: Report, page: Page) -> None:

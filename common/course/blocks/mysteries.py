@@ -42,7 +42,10 @@ def mystery(course: Course, name: str) -> str:
     gain = measured.gains.get(name) if measured else None
     rows = [*evidence.figures, ("bound: the step without these", f"{evidence.bound:.2f}x")]
     rows.append(("**measured gain**", f"**{gain.as_ratio}**, {gain.rounds} rounds" if gain else "not measured"))
-    listed = [f"*{escaped(item.title)}* ({gain_text(item)})" for item in advise(shown).advice[:2]]
+    listed = [
+        f"*{escaped(item.title)}* ({gain_text(item) or 'the gain cannot be estimated here'})"
+        for item in advise(shown).advice[:2]
+    ]
     table = markdown.table([f"trace {name}", "figure"], rows)
     return f"{table}\n\n`explain` lists first: {'; then '.join(listed)}."
 

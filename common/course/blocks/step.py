@@ -11,6 +11,7 @@ from common.course.blocks.page import measured
 from common.course.blocks.published import published
 from common.course.recorded import Course
 from walkthrough.advice.catalogue import Advice
+from walkthrough.advice.verdict import gain_text
 from walkthrough.compare import markdown, runner
 from walkthrough.compare.compare import Row
 from walkthrough.compare.markdown import code, escaped
@@ -116,7 +117,7 @@ def _advice_lines(advice: Sequence[Advice]) -> list[str]:
     """The first pieces of advice, a line each: title, step, gain; the first with its reason."""
     lines = []
     for shown in advice[:ADVICE]:
-        gain = "gain unknown" if shown.predicted_gain is None else f"at most {shown.predicted_gain:.2f} times as fast"
+        gain = gain_text(shown) or "the gain cannot be estimated here"
         step = f"`{shown.step}`" if shown.step else "beyond the walkthrough's steps"
         why = "" if lines else f"; {escaped(shown.why)}"
         lines.append(f"- {shown.title} ({step}): {gain}{why}.")

@@ -41,4 +41,6 @@ def test_those_that_are_slowest_are_named_all():
     ranks = [rank(number, 100, step_us) for number, step_us in enumerate((1000, 1100, 1099))]
     assert comparison.difference(ranks) == "ranks 1 and 2 take 10.0% longer per median step than rank 0"
     assert comparison.difference(ranks[:2]) == "rank 1 takes 10.0% longer per median step than rank 0"
-    assert comparison.difference([ranks[0], rank(1, 100, 1001)]) == "their median steps take the same time to within 0.5 %"
+    assert (
+        comparison.difference([ranks[0], rank(1, 100, 1001)]) == "their median steps take the same time to within 0.5 %"
+    )

@@ -611,8 +611,9 @@ def test_findings_are_in_the_json_and_the_text(capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["explain", str(path), "--all"])
     text = " ".join(capsys.readouterr().out.split())
-    assert finding["why"][1:].rstrip(".") in text
-    assert "What else stands out" not in text or finding["what"] not in text  # the advice says it
+    assert "Fuse attention (scaled_dot_product_attention)" in text
+    assert f"{finding['why'][0].upper()}{finding['why'][1:]}." in text  # with the advice of the same cost
+    assert "attention in separate kernels" not in text  # nothing is said twice
 
 
 def test_a_trace_of_a_cpu_has_none(found):

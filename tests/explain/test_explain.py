@@ -225,7 +225,7 @@ def test_ranks_have_a_row_each_and_their_spread(run, tmp_path):
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
     assert ["0", "0", "1.0", "ms", "300.0", "us", "30.0%", "300.0", "us", "300.0", "us"] in [row[:11] for row in rows]
-    assert "2 ranks; rank 1 takes 10.0% longer per step than rank 0" in out
+    assert "2 ranks; rank 1 takes 10.0% longer per median step than rank 0" in out
     result = json.loads(run(tmp_path, "--json")[1])
     assert [row["rank"] for row in result["ranks"]] == [0, 1]
     assert result["mean_step_us"] == {"min": 1000, "mean": 1050, "max": 1100}
@@ -467,7 +467,7 @@ def test_a_rank_whose_trace_is_cut_off_is_left_out(run, tmp_path):
     code, out, err = run(tmp_path)
     assert code == 0
     assert "rank 2 is left out" in err
-    assert "2 ranks; their steps take the same time to within 0.5 %" in out
+    assert "2 ranks; their median steps take the same time to within 0.5 %" in out
 
 
 def test_steps_of_this_project_are_compared_by_their_images(run, tmp_path):

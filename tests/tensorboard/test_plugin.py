@@ -169,8 +169,8 @@ def test_who_waits_is_not_said_of_samples(sampled):
     compared = plugin._compared({0: _of(0, 100.0, sampled), 1: _of(1, 400.0, False)})
     waits = [row["wait_us"] for row in compared["ranks"]]
     if sampled:
-        assert (waits, compared["straggler"], compared["advice"]) == ([None, None], None, "")
+        assert (waits, compared["stragglers"], compared["advice"]) == ([None, None], [], "")
         assert "missing" in compared["no_waits"]
     else:
-        assert (compared["straggler"], compared["no_waits"]) == (0, "")
+        assert (compared["stragglers"], compared["no_waits"]) == ([0], "")
         assert waits[1] > waits[0] and "rank 0" in compared["advice"]

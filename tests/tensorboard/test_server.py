@@ -431,7 +431,7 @@ def test_the_ranks_of_a_run_side_by_side(board):
     assert (early["exposed_us"], early["hidden_us"], early["wait_us"]) == (900, 1100, 0)
     assert (late["exposed_us"], late["hidden_us"], late["wait_us"]) == (1400, 1100, 500)
     assert late["parts_us"]["exposed"] == 1400
-    assert answer["straggler"] == 0
+    assert answer["stragglers"] == [0]
     assert "the others wait 500.0 µs of a step (6%) for rank 0" in answer["advice"]
 
 

@@ -338,6 +338,7 @@ def test_a_gpu_without_matrix_units_is_known_by_its_name_or_compute_capability(l
     result = launched([("volta_h884gemm_128x64", 100, "aten::mm")], {"name": name, "computeMajor": major})
     assert has_matrix_units(result.trace, 0) is has_units
     assert result.gpus[0].tensor_core_share == has_units
+    assert result.all_tables.kernels[0].tensor_cores is has_units
 
 
 def test_kernels_of_which_nothing_tells_what_they_do_are_not_counted_as_no_matrix_work(launched):

@@ -81,23 +81,23 @@ def ranks(reports: Mapping[int, Report], complete: bool = True) -> dict[str, Any
     """The ranks of one training side by side, by their numbers.
 
     ranks: `rank_of` each report, and wait_us, µs per step that it waits in collectives for others, None where that is
-    not known; no_waits: why not, "" where it is. difference, advice: texts. straggler: the rank that the
-    others wait for, or None. first: that one, else the slowest; verdict: what bounds it. first_advice: what to do
-    first, of which ranks and why. Waits are known from reports with
-    "collectives", as `report.tables` has them. complete: False where a trace is a sample of its events, from which
-    nobody can tell who waits for whom.
+    not known; no_waits: why not, "" where it is. difference, advice: texts. stragglers: the ranks that the others wait
+    for; several where they are alike. first: the first of them, else the slowest; verdict: what bounds it.
+    first_advice: what to do first, of which ranks and why. Waits are known from reports with "collectives", as
+    `report.tables` has them. complete: False where a trace is a sample of its events, from which nobody can tell who
+    waits for whom.
     """
     rows = [rank_of(rank, report) for rank, report in reports.items()]
     wait_us, no_waits = {}, "the reports hold no collectives" if complete else "events are missing in the traces"
     if complete and all("collectives" in report for report in reports.values()):
         wait_us, no_waits = waits({rank: report["collectives"] for rank, report in reports.items()})
-    last = straggler(rows) if complete else None
-    first = last or max(rows, key=lambda row: row["step_us"])
+    last = stragglers(rows) if complete else []
+    first = last[0] if last else max(rows, key=lambda row: row["step_us"])
     return {
         "ranks": [row | {"wait_us": wait_us.get(row["rank"])} for row in rows],
         "difference": difference(rows),
         "advice": advice(rows) if complete else "",
-        "straggler": last and last["rank"],
+        "stragglers": [row["rank"] for row in last],
         "first": first["rank"],
         "verdict": reports[first["rank"]]["bound"],
         "first_advice": _first_advice(reports),
@@ -106,10 +106,10 @@ def ranks(reports: Mapping[int, Report], complete: bool = True) -> dict[str, Any
 
 
 def _first_advice(reports: Mapping[int, Report]) -> list[dict[str, Any]]:
-    """[{title, ranks, why}]: the first piece of advice of each rank, those of most ranks first."""
+    """[{title, ranks, why}]: the first piece of advice of each rank, but to compare it; those of most ranks first."""
     rows = dict[str, dict[str, Any]]()
     for rank, report in reports.items():
-        for first in report["advice"][:1]:
+        for first in [item for item in report["advice"] if item["id"] != "slowest_rank"][:1]:
             row = rows.setdefault(first["id"], {"title": first["title"], "ranks": [], "why": first["why"]})
             row["ranks"].append(rank)
     return sorted(rows.values(), key=lambda row: -len(row["ranks"]))
@@ -122,6 +122,7 @@ def rank_of(rank: int, report: Report) -> dict[str, Any]:
     return {
         "rank": rank,
         "step_us": typical["mean_us"],
+        "median_us": typical["median_us"],
         "parts": typical["breakdown_us"],
         "parts_us": typical["parts_us"],
         "has_gpu": bool(report["gpus"]),
@@ -134,42 +135,56 @@ def rank_of(rank: int, report: Report) -> dict[str, Any]:
 
 
 def difference(ranks: Iterable[Rank]) -> str:
-    """How much longer the slowest rank's step takes than the fastest one's, in words."""
-    times = {rank["rank"]: rank["step_us"] for rank in ranks}
-    slowest, fastest = max(times, key=lambda rank: times[rank]), min(times, key=lambda rank: times[rank])
-    spread = (times[slowest] - times[fastest]) / max(times[fastest], 1e-9)
+    """How much longer the slowest rank's median step takes than the fastest one's, in words."""
+    times = {rank["rank"]: rank["median_us"] for rank in ranks}
+    fastest = min(times, key=lambda rank: times[rank])
+    spread = (max(times.values()) - times[fastest]) / max(times[fastest], 1e-9)
     if spread < ALIKE:
-        return "their steps take the same time to within 0.5 %"
-    return f"rank {slowest} takes {spread:.1%} longer per step than rank {fastest}"
+        return "their median steps take the same time to within 0.5 %"
+    slowest = [rank for rank, us in times.items() if us >= max(times.values()) * (1 - ALIKE)]
+    takes = "takes" if len(slowest) == 1 else "take"
+    return f"{named(slowest)} {takes} {spread:.1%} longer per median step than rank {fastest}"
 
 
-def straggler(ranks: Sequence[Rank]) -> Rank | None:
-    """The rank that the others wait for in collectives; None if there is none.
+def named(ranks: Sequence[int]) -> str:
+    """ "rank 0", "ranks 0 and 6", "ranks 0, 3 and 6"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
-    It is less in collectives than any other, and what others wait longer than it is `WAITING` of a step or more.
+
+def stragglers(ranks: Sequence[Rank]) -> list[Rank]:
+    """The ranks that the others wait for in collectives; [] if there is none.
+
+    They are less in collectives than any other, and what others wait longer than they is `WAITING` of a step or more.
     """
     communicating = [rank for rank in ranks if rank["communicates"]]
     if len(communicating) < 2:
-        return None
+        return []
     least = min(communicating, key=lambda rank: rank["collectives_us"])
-    return least if waiting_us(ranks, least) >= WAITING * least["step_us"] else None
+    last = [
+        rank
+        for rank in communicating
+        if all(abs(rank[us] - least[us]) <= ALIKE * least["step_us"] for us in ("collectives_us", "exposed_us"))
+    ]
+    return last if waiting_us(ranks, last) >= WAITING * least["step_us"] else []
 
 
-def waiting_us(ranks: Iterable[Rank], straggler: Rank) -> float:
-    """µs of a step that the other ranks, on average, spend more in exposed collectives than that one."""
-    waits = [rank["exposed_us"] for rank in ranks if rank["rank"] != straggler["rank"]]
-    return sum(waits) / len(waits) - straggler["exposed_us"]
+def waiting_us(ranks: Iterable[Rank], stragglers: Sequence[Rank]) -> float:
+    """µs of a step that the other ranks, on average, spend more in exposed collectives than those."""
+    waits = [rank["exposed_us"] for rank in ranks if rank not in stragglers]
+    return sum(waits) / len(waits) - stragglers[0]["exposed_us"] if waits else 0.0
 
 
 def advice(ranks: Sequence[Rank]) -> str:
     """What to do about the ranks' exposed collectives: of the rank that others wait for, then of all; "" if little."""
-    sentences, last = [], straggler(ranks)
-    if last is not None:
+    sentences, last = [], stragglers(ranks)
+    if last:
         waiting = waiting_us(ranks, last)
-        share = waiting / max(last["step_us"], 1e-9)
-        longer = _longer_role(last, [rank for rank in ranks if rank["rank"] != last["rank"]])
-        text = f"the others wait {time_text(waiting)} of a step ({share:.0%}) for rank {last['rank']}{longer}"
-        sentences.append(text)
+        share = waiting / max(last[0]["step_us"], 1e-9)
+        longer = _longer_role(last[0], [rank for rank in ranks if rank not in last])
+        whom = named([rank["rank"] for rank in last])
+        sentences.append(f"the others wait {time_text(waiting)} of a step ({share:.0%}) for {whom}{longer}")
     plain = min(ranks, key=lambda rank: rank["exposed_us"])
     share = plain["exposed_us"] / max(plain["step_us"], 1e-9)
     if share >= WAITING:

@@ -36,11 +36,13 @@ FAR = 1.2  # times faster: an estimate so far from its bound, or from the time i
 
 
 class Combination(Struct, frozen=True):
-    """Several pieces of advice followed together. ids, titles: theirs. estimated_gain: see `Advice`."""
+    """Several pieces of advice followed together. ids, titles: theirs; error: the largest of theirs. See `Advice`."""
 
     ids: list[str]
     titles: list[str]
     estimated_gain: float
+    low_gain: float
+    error: float
 
 
 class Gap(Struct, frozen=True):
@@ -250,6 +252,7 @@ class Gains:
         if not advice or (advice[0].estimated_gain or 0.0) < ADDED:
             return []
         taken, gain = [advice[0]], advice[0].estimated_gain or 1.0
+        sure = 1 - 1 / (advice[0].low_gain or gain)  # of the time: what is surely saved
         left = sorted(advice[1:], key=lambda item: -item.share_of_step)
         left = [item for item in left if item.estimated_gain is not None]
         combinations = []
@@ -258,10 +261,12 @@ class Gains:
             best = int(np.argmax(gains))
             if gains[best] < gain * ADDED:
                 break
+            sure += (1 / gain - 1 / gains[best]) * (1 - left[best].error)
             taken, gain = [*taken, left.pop(best)], gains[best]
             in_order = [item for item in advice if item in taken]
             ids, titles = [item.id for item in in_order], [item.title for item in in_order]
-            combinations.append(Combination(ids, titles, gain))
+            error = max(item.error for item in taken)
+            combinations.append(Combination(ids, titles, gain, 1 / (1 - sure), error))
         return combinations
 
     def _together(self, advice: Sequence[Advice]) -> float:

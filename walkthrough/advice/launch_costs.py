@@ -225,10 +225,10 @@ def compile_model(a: Analysis) -> Evidence:
     if not worthwhile(a, fused_us):
         why = f"the GPU waits {step_time(a, waits)} {of_step(a)} for launches"
         return bounded(why, waits, do="torch.compile launches fewer kernels, which also read and write less")
-    text = f"{rounded_time(fused_us)} of elementwise kernels {per_step(a)} are chains that could be one kernel"
+    text = f"{rounded_time(fused_us)} {per_step(a)} of elementwise kernels that could be fused"
     members = a.count_per_step(np.isin(chains(a), chains(a)[gone]))
     return bounded(
-        f"{text}; the GPU waits {step_time(a, waits)} for launches" if waits >= WORTHWHILE else text,
+        f"{text}, and {step_time(a, waits)} of waits for launches" if waits >= WORTHWHILE else text,
         waits + a.share_of_steps(fused_us),
         do=do,
         title=title,

@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from walkthrough.advice import verdict
 from walkthrough.advice.catalogue import Advice, Finding
-from walkthrough.advice.gains import advise, longest_gap
+from walkthrough.advice.gains import Combination, advise, longest_gap
 from walkthrough.advice.wait_costs import REMEDIES, doing, ways_to_communicate_less
 from walkthrough.terminal import micro_sign
 from walkthrough.trace.analysis import Analysis
@@ -79,7 +79,7 @@ def report(analysis: Analysis) -> dict[str, Any]:
             "why_idle": advised.why_idle,
             "verdict": advised.verdict,
             "advice": [_advice(a, item) for item in advised.advice],
-            "combined": [asdict(combination) for combination in advised.together],
+            "combined": [_combination(combination) for combination in advised.together],
             "findings": [_finding(finding) for finding in advised.findings],
             "predictions": {item.step: _gains(item) for item in advised.costs if item.step},
             "meanings": {
@@ -218,6 +218,11 @@ def _curve(memory: Memory) -> dict[str, Any]:
     return {"time_us": (memory.time[points] - begin).tolist()} | _finite(
         {k: curve.tolist() for k, curve in curves.items()}
     )
+
+
+def _combination(combination: Combination) -> dict[str, Any]:
+    gain = verdict.range_text(combination.estimated_gain, combination.low_gain, combination.error)
+    return asdict(combination) | {"gain": gain}
 
 
 def _advice(a: Analysis, item: Advice) -> dict[str, Any]:

@@ -70,8 +70,12 @@ def gain_text(advice: Advice) -> str:
         return "the step is nothing else"
     if estimate is None or estimate < LEAST:  # alone it gains nothing
         return f"at most {bound:.2f}x" if bound else "" if estimate is None else "with others"
-    low = advice.low_gain or estimate
-    if estimate / low < NARROW and advice.error <= SURE:
+    return range_text(estimate, advice.low_gain or estimate, advice.error)
+
+
+def range_text(estimate: float, low: float, error: float) -> str:
+    """An estimate and its lower end in words; see `gain_text`. error: see `Cost`."""
+    if estimate / low < NARROW and error <= SURE:
         return f"about {estimate:.2f}x"
     if low < NARROW:
         return f"up to {estimate:.2f}x"

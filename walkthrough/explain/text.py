@@ -99,7 +99,7 @@ def together(report: Report, advice: Sequence[Mapping[str, Any]]) -> list[str]:
     """What several of these pieces of advice gain together, by their numbers."""
     numbers = {item["id"]: str(number) for number, item in enumerate(advice, start=1)}
     return [
-        f"{' + '.join(numbers[id] for id in combination['ids'])} together: about {combination['estimated_gain']:.2f}x."
+        f"{' + '.join(numbers[id] for id in combination['ids'])} together: {combination['gain']}."
         for combination in report["combined"]
         if set(combination["ids"]) <= numbers.keys()
     ]

@@ -454,8 +454,8 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
     """{"state": "reading", "reading": n} until all traces are read, then the comparison.
 
     ranks: [{rank, trace, step_us, parts_us, …, wait_us or null}]; difference, advice: texts, as `explain` prints them;
-    straggler: its rank or null; verdict: of that rank, else of the slowest; problems: which traces are left out, and
-    why; no_waits: why the ranks' waits are not known, "" where they are.
+    stragglers: the ranks that others wait for; verdict: of the first of them, else of the slowest; problems: which
+    traces are left out, and why; no_waits: why the ranks' waits are not known, "" where they are.
     """
     paths = run.training
     digests = [(path, *_answer(answers, "digest", path)) for path in paths[:MOST_RANKS]]
@@ -491,7 +491,7 @@ def _compared(newest: dict[int, tuple[str, _Report]]) -> dict[str, Any]:
             "ranks": [],
             "difference": "",
             "advice": "",
-            "straggler": None,
+            "stragglers": [],
             "verdict": "",
             "first_advice": [],
             "no_waits": "",

@@ -20,9 +20,9 @@ class Idle(Struct, frozen=True):
     copy: the GPU was copying or setting memory, or the CPU was inside a call that copies. queued: work that the GPU
     could begin was launched already (see `pending`), so it did not wait for the CPU, whatever that did. dataloader: the
     training loop waited for a batch. synchronisation: the CPU was inside a call that waits for the GPU. setup: inside a
-    call that allocates memory, loads code (as does a long launch, see `columns.Calls`) or initialises the GPU. launch:
-    the CPU was running operators or calling the runtime, too slowly to keep the GPU busy. other: none of these, so
-    Python or something that was not recorded.
+    call that allocates memory, loads code (as does a long launch, see `columns.Calls`) or initialises the GPU, or
+    torch.compile was compiling. launch: the CPU was running operators or calling the runtime, too slowly to keep the
+    GPU busy. other: none of these, so Python or something that was not recorded.
 
     total_us and causes_us (by cause, summing to it): over all steps. start, end: µs, float64 [gaps], the stretches
     without a kernel, sorted; by_gap: µs, float64 [causes, gaps]. pending: when launched work had not begun.
@@ -72,13 +72,20 @@ def idle(trace: Trace, steps: Steps, device: int) -> Idle:
         queued,
         operators.cover(loading),
         runtime.cover(waiting),
-        runtime.cover(setting_up),
+        runtime.cover(setting_up) | _compiling(trace),
         runtime.cover(~waiting & ~copying & ~setting_up) | operators.cover(~loading & ~marks),
         Cover(gaps.start, gaps.end),
     ]
     by_gap = shares(causes, gaps.start, gaps.end)
     causes_us = dict(zip(CAUSES, by_gap.sum(axis=1).tolist(), strict=True))
     return Idle(device, gaps.total, causes_us, gaps.start, gaps.end, by_gap, queued)
+
+
+def _compiling(trace: Trace) -> Cover:
+    """When torch.compile compiles, by Dynamo's own marks."""
+    tables = (trace.operators, trace.annotations)
+    covers = [spans.cover(trace.named(spans, lambda name: name.endswith("(dynamo_timed)"))) for spans in tables]
+    return covers[0] | covers[1]
 
 
 def pending(trace: Trace, device: int) -> Cover:

@@ -320,8 +320,11 @@ def tables(trace: Trace, steps: Steps | None = None) -> Tables:
 def by_name(trace: Trace, kernels: Spans) -> list[Kernel]:
     """The `Kernel`s of some spans, the longest first."""
     times, counts = np.bincount(kernels.name, weights=kernels.duration), np.bincount(kernels.name)
+    units = any(has_matrix_units(trace, number) for number in gpu_ids(trace))
     rows = [
-        Kernel(trace.names[number], int(counts[number]), float(times[number]), uses_tensor_cores(trace.names[number]))
+        Kernel(
+            name := trace.names[number], int(counts[number]), float(times[number]), units and uses_tensor_cores(name)
+        )
         for number in np.flatnonzero(counts).tolist()
     ]
     return sorted(rows, key=lambda row: (-row.us, row.name))

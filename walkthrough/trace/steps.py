@@ -213,7 +213,9 @@ def _whole_trace(trace: Trace) -> Marks:
         events = joined([trace.runtime, trace.annotations, trace.device_work])
     if not len(events):  # memory events alone
         return Marks(["0"], trace.memory.time[:1], trace.memory.time[-1:], "")
-    return Marks(["0"], np.array([events.start.min()]), np.array([events.end.max()]), "")
+    launches = trace.runtime.end[trace.calls.launches]  # a CUDA graph is often launched outside of any operator
+    end = max(float(events.end.max()), float(launches.max(initial=-np.inf)))
+    return Marks(["0"], np.array([events.start.min()]), np.array([end]), "")
 
 
 def _one_series(rows: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:

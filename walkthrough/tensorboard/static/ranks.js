@@ -33,13 +33,13 @@ export async function ranks(site) {
   return page;
 }
 
-function verdict({ranks: all, difference, advice, straggler, first, verdict: text, first_advice: firstAdvice, no_waits: noWaits}) {
+function verdict({ranks: all, difference, advice, stragglers, first, verdict: text, first_advice: firstAdvice, no_waits: noWaits}) {
   return h("div", {class: "verdict"}, h("b", {}, `${all.length} ranks; ${difference}`),
     advice ? h("p", {}, h("b", {}, "Overlap communication"), `: ${advice}`) : null,
     h("p", {}, `rank ${first}: ${text}`),
     ...firstAdvice.map((row) => h("p", {}, `First on ${firstAdvice.length > 1 ? `rank ${row.ranks.join(", ")}` : "every rank"}: `, h("b", {}, row.title),
       firstAdvice.length > 1 ? `, since ${row.why}` : "")),
-    noWaits ? null : note(straggler === null ? "No rank holds the others up by 5 % of a step or more."
+    noWaits ? null : note(!stragglers.length ? "No rank holds the others up by 5 % of a step or more."
       : "A rank that others wait for shows little time in collectives; those that wait show much."));
 }
 
@@ -55,14 +55,14 @@ function bars(site, run, {ranks: all}) {
   return barsLead(site, host, "step", (at) => ({run: run.key, trace: all[at].trace}));
 }
 
-function rows(site, run, {ranks: all, straggler}) {
+function rows(site, run, {ranks: all, stragglers}) {
   const trace = (row) => ({run: run.key, trace: row.trace});
   return table(["rank", ">step", ">compute", ">communication alone", ">overlapped", ">wait", ">DataLoader", "", "timeline"], all.map((row) => {
     const times = parts(row), beside = row === all[0] ? trace(row) : {...trace(all[0]), beside: row.trace};
     return [link(`rank ${row.rank}`, () => site.go("step", trace(row)), {label: `Step of rank ${row.rank}`}), time(row.step_us),
       time(row.has_gpu ? times.compute : times.cpu_exec), row.communicates ? time(row.exposed_us) : "–",
       row.communicates ? time(row.hidden_us) : "–", time(row.wait_us), time(times.dataloader),
-      row.rank === straggler ? h("span", {class: "tag gone"}, "the others wait for it") : "",
+      stragglers.includes(row.rank) ? h("span", {class: "tag gone"}, "the others wait for it") : "",
       link(row === all[0] ? "timeline" : `beside rank ${all[0].rank}`, () => site.go("timeline", beside), {label: `Rank ${row.rank} in the timeline`})];
   }));
 }

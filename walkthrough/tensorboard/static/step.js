@@ -56,7 +56,7 @@ function advice(site, digest, place) {
     item.step ? ` (steps/${item.step}.py)` : "", item.gap ? longestGap(site, item, place) : null,
     h("div", {class: "quiet"}, sentence(item.why)), item.do ? h("div", {}, sentence(item.do)) : null));
   const number = (id) => digest.advice.findIndex((item) => item.id === id) + 1;
-  const together = digest.combined.map(({ids, estimated_gain}) => `${ids.map(number).join(" + ")}: about ${estimated_gain.toFixed(2)}x`);
+  const together = digest.combined.map(({ids, gain}) => `${ids.map(number).join(" + ")}: ${gain}`);
   const lines = items.length ? [digest.bound, digest.why_idle] : [digest.verdict, digest.why_idle];
   return h("div", {class: "verdict"}, h("b", {}, lines.filter(Boolean).map(sentence).join(" ")), items.length ? h("ol", {}, ...items) : null,
     together.length ? h("div", {}, `Together: ${together.join("; ")}`) : null,

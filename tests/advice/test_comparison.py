@@ -1,0 +1,46 @@
+"""The ranks of one training, by their numbers."""
+
+import pytest
+
+from walkthrough.advice import comparison
+
+
+def rank(number, exposed_us, step_us=1000.0):
+    """A rank of a training on GPUs, in collectives with nothing beside them for so many µs of a step."""
+    return {
+        "rank": number,
+        "step_us": step_us,
+        "median_us": step_us,
+        "parts": {"kernel": 900.0, "communication": 0.0, "other": step_us - 900.0},
+        "has_gpu": True,
+        "communicates": True,
+        "collectives_us": exposed_us,
+        "exposed_us": exposed_us,
+        "hidden_us": 0.0,
+        "ways": "fewer bytes",
+    }
+
+
+@pytest.mark.parametrize(
+    "exposed_us, last, named",
+    [
+        ((300, 100, 300), [1], "for rank 1"),
+        ((100, 300, 300, 103), [0, 3], "for ranks 0 and 3"),  # as with tensor parallelism: two are alike
+        ((100, 130, 120), [], ""),
+        ((100, 101, 102), [], ""),
+    ],
+)
+def test_those_that_others_wait_for_are_named_all(exposed_us, last, named):
+    ranks = [rank(number, us) for number, us in enumerate(exposed_us)]
+    assert [row["rank"] for row in comparison.stragglers(ranks)] == last
+    assert named in comparison.advice(ranks)
+    assert ("wait" in comparison.advice(ranks)) is bool(last)
+
+
+def test_those_that_are_slowest_are_named_all():
+    ranks = [rank(number, 100, step_us) for number, step_us in enumerate((1000, 1100, 1099))]
+    assert comparison.difference(ranks) == "ranks 1 and 2 take 10.0% longer per median step than rank 0"
+    assert comparison.difference(ranks[:2]) == "rank 1 takes 10.0% longer per median step than rank 0"
+    assert (
+        comparison.difference([ranks[0], rank(1, 100, 1001)]) == "their median steps take the same time to within 0.5 %"
+    )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from walkthrough.explain.tables import Table, is_some, tables
 from walkthrough.results.errors import printable
 from walkthrough.terminal import (
     BOLD,
@@ -40,11 +41,7 @@ BEST = 3  # pieces of advice in the verdict
 SMALLEST_GAIN = 1.02  # times faster: less is not printed
 LARGEST_GAIN = 100  # times faster: more means that nothing else is in the step
 LEAST_SHARE = 0.01  # of a step: roles that take less are not in the legend of its bar
-TOP_ALLOCATIONS = 4  # rows per device
-LEAST_BYTES = 1000  # of memory that is worth a line
 OUTLIERS = "outlier_steps"  # the cost that `steps_lines` are about
-CPU = -1  # the device of a CPU's memory
-DIRECTIONS = {"h2d": "to the GPU", "d2h": "from the GPU", "d2d": "within the GPU"}
 UNITS = {"share": share_text, "count": count_text, "bytes": size_text}
 MEASURE = "`walkthrough time -- COMMAND --versus COMMAND` measures it."
 
@@ -54,19 +51,20 @@ def text(report: Report, everything: bool = False, width: int = SCREEN_WIDTH, co
     page = Page(width, colour)
     _verdict(report, page, everything)
     if everything:
-        for part in (_roles, _gpus, _idle, _kernels, _kinds, _operators, _copies, _memory, _findings, _steps):
-            part(report, page)
+        for table in tables(report):
+            _table(table, page)
+        _findings(report, page)
+        _steps(report, page)
     return page.text()
 
 
 def _verdict(report: Report, page: Page, everything: bool) -> None:
     page.line(_header(report, page.width), BOLD)
     page.lines.append(_bar(report["typical"]["breakdown_shares"], page))
-    if not everything:
-        shares = report["typical"]["breakdown_shares"]
-        legend = [f"{mark} {name} {shares[role]:.0%}" for role, (name, mark, _) in ROLES.items()
-                  if shares[role] >= LEAST_SHARE]  # fmt: skip
-        page.wrapped("   ".join(entry.replace(" ", HARD_BLANK) for entry in legend), 0)
+    shares = report["typical"]["breakdown_shares"]
+    legend = [f"{mark} {name} {shares[role]:.0%}" for role, (name, mark, _) in ROLES.items()
+              if shares[role] >= LEAST_SHARE]  # fmt: skip
+    page.wrapped("   ".join(entry.replace(" ", HARD_BLANK) for entry in legend), 0)
     page.wrapped(verdict(report), 0)
     shown = report["advice"] if everything else report["advice"][:BEST]
     if shown:
@@ -177,140 +175,13 @@ def _one_line(text: str, width: int) -> str:
     return printable(sentence(text), width)
 
 
-def _roles(report: Report, page: Page) -> None:
-    typical, meanings = report["typical"], report["meanings"]["roles"]
-    page.title(f"{'One step' if report['steps']['marked'] else 'This trace'} by role")
-    page.table(
-        [
-            [mark, role, time_text(us), share_text(typical["breakdown_shares"][role]), meanings[role]]
-            for role, (_, mark, _) in ROLES.items()
-            if is_some(us := typical["breakdown_us"][role])
-        ],
-        "llrrl",
-    )
-
-
-def is_some(us: float) -> bool:
-    """Whether a time is more than "0.0 us"."""
-    return time_text(us) != time_text(0.0)
-
-
-def _gpus(report: Report, page: Page) -> None:
-    if not report["gpus"]:
-        return
-    units = report["matrix_units"]
-    page.title(f"GPU{'s' * (len(report['gpus']) > 1)}, all {report['steps']['count']} steps"
-               if report["steps"]["outliers"] else f"GPU{'s' * (len(report['gpus']) > 1)}")  # fmt: skip
-    rows = [["", "busy", "SMs at work", "occupancy", units, "name"]]
-    for gpu in report["gpus"]:
-        unsure = f" (unknown: {gpu['unsure']:.1%})" if gpu["unsure"] >= 0.005 else ""
-        occupancy = "-" if gpu["occupancy_percent"] is None else f"{gpu['occupancy_percent']:.1f}%"
-        shares = share_text(gpu["utilization"]), share_text(gpu["sm_efficiency"]), occupancy
-        tensor = share_text(gpu["tensor_core_share"]) + unsure
-        rows.append([f"GPU {gpu['id']}", *shares, tensor, printable(gpu["name"] or "", 40)])
-    page.table(rows, "lrrrrl", headed=True)
-    eligible = report["eligible_kernel_share"]
-    could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could use them."
-    page.wrapped(
-        f"busy: a kernel runs. SMs and occupancy are estimates. {units}: of the time of operators' and CUDA graphs' "
-        f"kernels.{could}",
-        2,
-        DIM,
-    )
-    if collectives := report["typical"]["communication"]:
-        page.wrapped(
-            f"collectives: {count_text(collectives['count'])} {report['per']}, {time_text(collectives['us'])}, "
-            f"{time_text(collectives['hidden_us'])} of it overlapped by other kernels; TensorBoard counts them as "
-            "kernels"
-        )
-
-
-def _idle(report: Report, page: Page) -> None:
-    for idle in report["idle"]:
-        if not is_some(idle["us"]):
-            continue
-        page.title(f"GPU {idle['gpu']} runs no kernel for {time_text(idle['us'])} {report['per']}; meanwhile")
-        page.table(
-            [
-                [cause, time_text(idle["causes_us"][cause]), share_text(idle["cause_shares"][cause]), meaning]
-                for cause, meaning in report["meanings"]["causes"].items()
-                if idle["cause_shares"][cause] > 0.0005 and is_some(idle["causes_us"][cause])
-            ],
-            "lrrl",
-        )
-        for line in idle["notes"]:
-            page.wrapped(line, 2, DIM)
-
-
-def _kernels(report: Report, page: Page) -> None:
-    typical = report["typical"]
-    if typical["kernels"]:
-        count, us = count_text(typical["kernel_count"]), time_text(typical["kernel_us"])
-        page.title(f"Kernels: {count} {report['per']}, {us}")
-        units = "".join(word[0] for word in report["matrix_units"].upper().split())
-        uses = {True: "yes", False: "no", None: "?"}
-        rows = [
-            [*_times(kernel), uses[kernel["tensor_cores"]], printable(kernel["short"])] for kernel in typical["kernels"]
-        ]
-        page.table([["time", "share", "count", "mean", units, "name"], *rows], "rrrrll", headed=True)
-
-
-def _operators(report: Report, page: Page) -> None:
-    typical = report["typical"]
-    if not typical["kernels"] and typical["operators"]:
-        page.title(f"Operators on the CPU, self time: {time_text(typical['operator_us'])} {report['per']}")
-        rows = [[*_times(row), printable(row["name"], page.width - 42)] for row in typical["operators"]]
-        page.table([["time", "share", "count", "mean", "name"], *rows], "rrrrl", headed=True)
-
-
-def _times(row: Mapping[str, Any]) -> list[str]:
-    """Time, share, count and mean of what has a name."""
-    return [time_text(row["us"]), share_text(row["share"]), count_text(row["count"]), time_text(row["mean_us"])]
-
-
-def _kinds(report: Report, page: Page) -> None:
-    typical = report["typical"]
-    kinds = [f"{kind} {time_text(typical['kinds'][kind])} ({share:.1%})"
-             for kind, share in typical["kind_shares"].items() if share >= 0.0005]  # fmt: skip
-    if kinds:
-        page.title(f"Kernels by kind, {report['per']}")
-        page.wrapped(", ".join(kinds))
-
-
-def _copies(report: Report, page: Page) -> None:
-    copies = {name: row for name, row in report["typical"]["copies"].items() if row["count"]}
-    if not copies:
-        return
-    page.title(f"Copies {report['per']}")
-    rows = []
-    for name, row in copies.items():
-        kinds = [f"{kind} {row[f'{kind}_share']:.0%}" for kind in ("pinned", "pageable") if row[f"{kind}_share"]]
-        speed = row["gigabytes_per_second"]
-        rate = f"{speed:.1f} GB/s" if speed else ""
-        rows.append([DIRECTIONS[name], count_text(row["count"]), size_text(row["bytes"]), time_text(row["us"]), rate])
-        rows[-1].append(", ".join(kinds))
-    page.table([["", "count", "size", "time", "speed", "host memory"], *rows], "lrrrrl", headed=True)
-
-
-def _memory(report: Report, page: Page) -> None:
-    devices = [memory for memory in report["memory"]["devices"]
-               if max(memory["peak_allocated"] or 0, abs(memory["growth"])) >= LEAST_BYTES]  # fmt: skip
-    # The allocator numbers the GPUs that the process sees, HIP's events those of the machine.
-    one = len(report["gpus"]) == 1 == sum(memory["device"] != CPU for memory in report["memory"]["devices"])
-    for number, memory in enumerate(devices):
-        if not number:
-            page.title("Memory")
-        label = "CPU" if memory["device"] == CPU else f"GPU {report['gpus'][0]['id'] if one else memory['device']}"
-        growth = f"grew {size_text(memory['growth'])} while tracing"
-        if memory["peak_allocated"] is None:
-            page.wrapped(f"{label}: {growth}; this trace does not record totals")
-            continue
-        reserved = f", reserved {size_text(memory['peak_reserved'])}" if memory["peak_reserved"] else ""
-        page.wrapped(f"{label}: peak {size_text(memory['peak_allocated'])}{reserved}; {growth}")
-        if memory["at_peak"]:
-            page.wrapped("top allocations at the peak, of those made while tracing, by operator:", 2, DIM)
-            rows = [[size_text(size), printable(name, 60)] for name, size in memory["at_peak"][:TOP_ALLOCATIONS]]
-            page.table(rows, "rl")
+def _table(table: Table, page: Page) -> None:
+    page.title(table.title)
+    headers = [header.removeprefix(">") for header in table.headers]
+    sides = "".join("r" if header.startswith(">") else "l" for header in table.headers)
+    page.table([headers, *table.rows], sides, headed=True)
+    for note in table.notes:
+        page.wrapped(note, 2, DIM)
 
 
 def further_findings(report: Report) -> list[Mapping[str, Any]]:

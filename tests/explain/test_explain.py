@@ -92,7 +92,7 @@ def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tm
     assert lines[2].startswith("▓ kernels 40%   > copies 3%")
     assert "The GPU is idle for 600.0 us of a step" in out
     first = next(number for number, line in enumerate(lines) if line.startswith(" 1  "))
-    assert lines[first].split("  ")[1:] == ["Use DataLoader workers", "about 1.25x", " step 04"]
+    assert lines[first].split("  ")[1:] == ["Use DataLoader workers", "about 1.25x", " steps/04"]
     assert lines[first + 1] == "    Each step waits 200 us for the main process to load its batch."
     assert "More: --all" in out and "volta_scudnn" not in out
     out = run(tmp_path / "made.pt.trace.json.gz", "--all")[1]
@@ -251,7 +251,7 @@ def test_ranks_on_cpus_have_one_advice_on_the_rank_that_others_wait_for(run, tmp
     rows = [line.split() for line in out.splitlines()]
     assert ["0", "-", "1.0", "ms", "0.0", "us", "-", "600.0", "us", "600.0", "us"] in [row[:11] for row in rows]
     text = " ".join(out.split())
-    assert 'the others wait 400.0 us of a step (40%) for rank 1, which has 400.0 us more of "other"' in text
+    assert 'The others wait 400.0 us of a step (40%) for rank 1, which has 400.0 us more of "other"' in text
     assert "on every rank collectives run at least 200.0 us of a step (20%) with nothing beside them: fewer" in text
     assert "no_sync()" in text and "Rank 1: 40% of the step is operators" in text
 
@@ -259,7 +259,7 @@ def test_ranks_on_cpus_have_one_advice_on_the_rank_that_others_wait_for(run, tmp
 def test_ranks_that_take_as_long_in_collectives_wait_for_none(run, tmp_path):
     text = " ".join(run(ranks_of_gloo(tmp_path, (300, 600), (310, 590)))[1].split())
     assert "the others wait" not in text
-    assert "Overlap communication: on every rank collectives run at least 590.0 us of a step (59%)" in text
+    assert "On every rank collectives run at least 590.0 us of a step (59%)" in text
 
 
 def test_ranks_that_hide_their_collectives_get_no_advice_on_them(run, tmp_path):

@@ -11,7 +11,6 @@ from typing import Any
 from walkthrough.explain.tables import Table, tables
 from walkthrough.explain.text import (
     BEST,
-    LEAST_SHARE,
     ROLES,
     further_findings,
     gain_without,
@@ -29,6 +28,7 @@ Report = Mapping[str, Any]
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c3e", "#7a68c4", "#a35d3d", "#8a8a8a")
 ROLE_COLOURS = dict(zip(ROLES, (COLOURS[at] for at in (2, 1, 6, 3, 4, 5, 0, 9)), strict=True))
+LEAST_SHARE = 0.005  # of a step: roles that take less are not in the legend of its bar
 WIDTH, LANE = 1000, 46  # of a lane of the strip, in its own units
 STYLE = """
 .walkthrough { font: 15px/1.5 system-ui, sans-serif; max-width: 1040px; }

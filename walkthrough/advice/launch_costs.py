@@ -201,7 +201,8 @@ def _caused_by(a: Analysis, code: Cover, launched: np.ndarray) -> tuple[float, f
         working_us.append(float(cover.within(a.steps.start, a.steps.end).sum()))
         avoidable = sum(gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
         waiting_us.append(float(np.minimum(alone.within(gpu.start, gpu.end), avoidable).sum()))
-    return tuple(max(mean_of_known(us) or 0.0, 0.0) / a.total_us for us in (working_us, waiting_us))
+    working, waiting = (max(mean_of_known(us) or 0.0, 0.0) / a.total_us for us in (working_us, waiting_us))
+    return working, waiting
 
 
 def _one_launch(a: Analysis, code: Cover, kernels: np.ndarray) -> Change:

@@ -328,9 +328,7 @@ def pinned_memory(a: Analysis) -> Evidence:
         batches.share,
         do="pin_memory=True and .to(device, non_blocking=True); create small tensors on the device",
         what="copies that the CPU waits for" if stands_out else "",
-        detail=f"{copies_text(a, mask)}, from pageable memory: for {step_time(a, batches.share)} no kernel runs meanwhile"
-        if stands_out
-        else "",
+        detail=f"{copies_text(a, mask)} from pageable memory, while no kernel runs" if stands_out else "",
         when=a.trace.copies.cover(mask) | a.trace.runtime.cover(calls_of_copies(a, mask)),
     )
 

@@ -114,7 +114,7 @@ def _advice(report: Report, most: int | None = None) -> str:
         step = f" (step {item['step'][:2]})" if item["step"] else ""
         words = f"{sentence(item['why'])} {sentence(item['do'])}" if most is None else sentence(item["why"])
         items.append(f"<li><b>{_words(item['title'])}</b>{_words(item['gain'] + step)}<br>{_words(words)}</li>")
-    closing = " ".join([*together(report, advice), how_sure(advice)])
+    closing = " ".join([*together(report, advice), how_sure(advice, report["steps"]["stacks"])])
     return (
         f"{_title('What to do') if most is None else ''}<ol>{''.join(items)}</ol><p class=quiet>{_words(closing)}</p>"
     )

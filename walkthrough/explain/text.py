@@ -95,10 +95,10 @@ def verdict(report: Report) -> str:
 
 def together(report: Report, advice: Sequence[Mapping[str, Any]]) -> list[str]:
     """What several pieces of advice gain together, by their numbers; one that has none here by its title."""
-    numbers = {item["id"]: str(number) for number, item in enumerate(advice, start=1)}
+    numbers: dict[str, str] = {item["id"]: str(number) for number, item in enumerate(advice, start=1)}
     lines = []
     for combination in report["combined"]:
-        named = [numbers.get(id, title) for id, title in zip(combination["ids"], combination["titles"], strict=True)]
+        named: list[str] = [numbers.get(id) or title for id, title in zip(combination["ids"], combination["titles"], strict=True)]
         lines.append(f"{' + '.join(named)} together: {combination['gain']}.")
     return lines
 

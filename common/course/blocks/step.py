@@ -1,4 +1,4 @@
-"""Blocks about one step: its code, its throughput, and what its trace shows, also beside those of the step before."""
+"""Blocks about one step: its code, its throughput, and what its trace shows, also next to those of the step before."""
 
 import ast
 import difflib
@@ -59,7 +59,7 @@ def _gain(rows: Sequence[Row], skipped_to: str) -> str:
     """
     sentences, row = [], rows[-1]
     if gain := row.gain:
-        verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "not resolved"
+        verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "no measurable difference"
         rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
         before = f"`{skipped_to}`, the last step before it with an effect here" if skipped_to else "the step before"
         sentences.append(f"**{gain}** the images/s of {before}, with the 95 % interval of {rounds}: {verdict}.")

@@ -191,7 +191,7 @@ def start(wanted: Wanted) -> None:
             patch.object(sys, "path", [str(file.parent), *sys.path]),
         ):
             runpy.run_path(str(file), run_name="__main__")
-    finally:  # modules beside the program took the replaced functions, and those of the next one may have their names
+    finally:  # modules next to the program took the replaced functions, and those of the next one may have their names
         for name in set(sys.modules) - loaded:
             if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(file.parent):
                 del sys.modules[name]

@@ -63,6 +63,13 @@ def test_what_is_written_whole_goes_beside_no_planted_link(tmp_path):
     assert (tmp_path / "result.json").read_text() == "mine"
 
 
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is not a file"):
+        write_whole(tmp_path / "pipe", "mine")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_json_is_read_from_plain_files_of_a_bounded_size(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(InputError, match="not a plain file"):

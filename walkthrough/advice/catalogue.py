@@ -234,6 +234,7 @@ COSTS = (
         step="06_prefetch_stream",
         on_gpu=input_costs.prefetch_stream,
         on_cpu=_NOTHING_COPIED,
+        unless=input_costs.no_kernels,
         change=input_costs.copied_early,
         idle=("copy",),
     ),

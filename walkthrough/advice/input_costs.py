@@ -336,6 +336,11 @@ def copies_text(a: Analysis, copies: np.ndarray) -> str:
     return f"{counted(copies.sum() / a.step_count, 'copy', 'copies')} {per_step(a)}, {size / 1e6:.2f} MB"
 
 
+def no_kernels(a: Analysis) -> str:
+    """That no kernel runs which a copy could run beside, in words; else ""."""
+    return "" if len(a.trace.kernels) else "no kernel runs that a copy could run beside"
+
+
 def prefetch_stream(a: Analysis) -> Evidence:
     """Batches that are copied while the GPU waits for them."""
     batches = _copied_batches(a)

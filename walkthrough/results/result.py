@@ -219,8 +219,13 @@ def write_json(path: str | Path, value: object) -> None:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write text or bytes to a file next to `path`, then rename it: nobody ever sees half a file. Raises InputError."""
+    """Write text or bytes to a file next to `path`, then rename it: nobody ever sees half a file.
+
+    Raises InputError, also where something else than a file is there, such as a device: it would be gone.
+    """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is not a file; choose another name")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with writing(path):
         try:

@@ -22,7 +22,7 @@ def ratio_cell(ratio: Ratio | None) -> str:
 def draw_ratios(
     axes: "Axes", rows: Sequence[tuple[float, Ratio]], *, colour: str, marker: str = "o", label: str
 ) -> None:
-    """Draw points with their intervals, each at its height: in `colour`, in grey where no difference is measurable."""
+    """Draw points with their intervals, each at its height: in `colour`, in grey without a measurable one."""
     for resolved in (True, False):
         drawn = [(height, ratio) for height, ratio in rows if ratio.resolved == resolved]
         if not drawn:

@@ -223,9 +223,9 @@ def ladder_with_gains(*gains):
         ((0.5,), r"No step is faster than the baseline. "
                  r"Resolved against the step before: 1 of 1 \(slower: 01 0.50x\)."),
         ((1.5, None, 1.002), r"Top of the ladder: 01_step, 1.50x \(.*\) the baseline; "
-                             r"03_step, with the largest ratio, is ~1.00x \(.*\) that, not resolved. "
+                             r"03_step, with the largest ratio, is ~1.00x \(.*\) that, no measurable difference. "
                              r"Resolved against the step before: 1 of 3 \(faster: 01 1.50x\)."),
-        ((1.002,), r"Top of the ladder: 01_step, ~1.00x \(.*\) the baseline, not resolved. "
+        ((1.002,), r"Top of the ladder: 01_step, ~1.00x \(.*\) the baseline, no measurable difference. "
                    r"Resolved against the step before: none of 1."),
     ],
 )  # fmt: skip

@@ -171,7 +171,7 @@ def test_the_verdict_names_what_the_best_is_not_resolved_as_faster_than():
     one, four = (sweep.best.over(sweep.cell(workers, 64, False)) for workers in (1, 4))
     assert str(one).startswith("~1.00x")
     sentence = view.verdict(sweep)
-    assert f"not resolved as faster than 1 worker, batch 64: {one}, 4 workers, batch 64: {four}." in sentence
+    assert f"no measurable difference to 1 worker, batch 64: {one}, 4 workers, batch 64: {four}." in sentence
     assert "With 4 workers instead it is ~1.00x" in sentence
 
 

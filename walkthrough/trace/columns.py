@@ -34,7 +34,7 @@ def distinct(values: np.ndarray) -> np.ndarray:
 
 
 def places(values: np.ndarray) -> dict[Any, np.ndarray]:
-    """{value: the indices at which it stands, in order}, sorted by value; one NaN."""
+    """{value: the indices at which it is, in order}, sorted by value; one NaN."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     first = np.flatnonzero((ordered[1:] != ordered[:-1]) & (ordered[:-1] == ordered[:-1])) + 1  # NaN are last

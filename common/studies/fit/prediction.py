@@ -1,7 +1,7 @@
 """Predict the memory of one training program: see `predicted`.
 
 A program's own `main()` runs on fake tensors, which have shapes and no values, up to its call of `run_step`; a
-function that takes its train step and trains twice on a fake batch stands in its place. So whatever a program does is
+function that takes its train step and trains twice on a fake batch replaces it. So whatever a program does is
 predicted as it is written, and no list of programs or models is needed.
 """
 

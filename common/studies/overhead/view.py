@@ -59,7 +59,7 @@ def verdict(result: Overhead) -> str:
     """What the control shows, which modes are measurably slower, and by how much, in a few sentences."""
     control = result.control.cost
     if control is None:
-        return "One run gives no interval, so no difference is measurable: --runs 5, say."
+        return "One run gives no interval, so no cost is measurable: --runs 5, say."
     text = f"The control, which traces nothing either, took {control} as long"
     text += ": it should include 1, so something else differs between runs." if control.resolved else "."
     slower = sorted((mode for mode in result.traced if mode.slower), key=lambda mode: mode.ratio)

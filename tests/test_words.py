@@ -32,7 +32,7 @@ REPLACED = {
     r"\bto try " r"first\b": "try first",
     r"\bGPU that " r"waits for itself\b": "GPU stalls between launched kernels",
     r"\bsuch an? " r"one\b|\bsays " r"whose\b|\bbegins? " r"so\b": "subject, verb, object",
-    r"\b\d+ (?:us|µs|ms|s) an? (?:image|" r"launch|epoch|step)\b": "per image, per launch",
+    r"\b\d+ (?:us|µs|ms|s) an? (?:image|" r"launch|step)\b": "per image, per launch",
 }
 
 

@@ -724,7 +724,7 @@ def test_one_run_s_interval_is_of_its_windows_and_said_to_be():
     expected = statistics.of_windows([180.0, 200.0, 220.0], [90.0, 100.0, 110.0])
     assert effect_of(ablation, "amp").alone == expected
     assert (expected.ratio, expected.rounds) == (pytest.approx(2.0), 1)
-    assert "which holds nothing of how runs differ" in " ".join(shown(ablation).split())
+    assert "which says nothing of how runs differ" in " ".join(shown(ablation).split())
 
 
 def interaction(speeds, base=BASE):

@@ -18,7 +18,7 @@ def intervals(ladder: Ladder) -> str:
     """How to read the ladder's ratios, and what their intervals are from."""
     (fewest, most), all_act = rounds_compared(ladder), len(ladder.acting) == len(ladder.rows)
     if most == 1:
-        source = "of one round, so without run-to-run variation: `tour --rounds N`, `record --runs N`"
+        source = "of one round, so it has no run-to-run variation: `tour --rounds N`, `record --runs N`"
     elif fewest == most:
         source = f"over {most} rounds, in each of which {'every step' if all_act else 'both steps'} ran"
     elif fewest > 1:
@@ -26,7 +26,7 @@ def intervals(ladder: Ladder) -> str:
     else:
         source = (
             f"over the up to {most} rounds in which both steps ran; where there are none, as for a step that was run "
-            "again by itself, by the windows of two runs, so without run-to-run variation"
+            "again by itself, by the windows of two runs, so it has no run-to-run variation"
         )
     text = (
         f"1.39x (1.31-1.48): times as fast, and the 95 % interval ({source}). ~: no measurable "

@@ -1,4 +1,4 @@
-"""How OpenMP's threads should wait: what a short spin costs on an idle machine, and saves alongside another busy process.
+"""How OpenMP's threads should wait: what a short spin costs on an idle machine, and saves next to a busy process.
 
     python benchmarks/openmp_waiting.py [--rounds 5] [--steps 00_baseline ...]
 

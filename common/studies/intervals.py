@@ -1,4 +1,4 @@
-"""How a `statistics.Ratio` is shown in a study's tables and figures: always with its interval, grey without a measurable difference."""
+"""How a `statistics.Ratio` is shown in a study: always with its interval, grey without a measurable difference."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING

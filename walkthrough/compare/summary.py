@@ -75,7 +75,7 @@ def prediction(ladder: Ladder, fit: Fit) -> str:
 
 
 def _top(ladder: Ladder) -> str:
-    """The first step that the one with the largest ratio shows no measurable difference to, and where it is another, that one."""
+    """The first step as fast, as far as can be measured, as the one with the largest ratio; and where it is another, that."""
     largest = max(ladder.acting, key=lambda row: row.relative.ratio)
     if largest is ladder.rows[0]:
         return "No step is faster than the baseline"

@@ -152,7 +152,7 @@ class Trace(Struct, dict=True):
     device id. rank: of the process, or None.
     warnings: problems of the file that affect the numbers, one line each. hip: whether the header names HIP's version.
     accelerator: of which kind, such as "MTIA", the trace holds device work that is not read; "" for none.
-    recording: what `walkthrough trace` wrote in addition to the events; None for any other trace. base_us: µs that the header
+    recording: what `walkthrough trace` added to the events; None for any other trace. base_us: µs that the header
     adds to all times, NaN for none.
     """
 

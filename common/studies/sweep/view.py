@@ -35,7 +35,8 @@ def show(sweep: Sweep, to: Console) -> None:
     to.print(
         Text(
             f"images/s: the median {'run' if runs > 1 else 'window'}. of best: over the fastest cell, {interval}; ~, "
-            "grey: no measurable difference. cores: in use; CPU seconds of the training process and its workers over the time of the windows. PSS: proportional memory, shared pages divided among their users; "
+            "grey: no measurable difference. cores: in use; CPU seconds of the training process and its workers over "
+            "the time of the windows. PSS: proportional memory, shared pages divided among their users; "
             "RSS: resident, shared pages counted in each; trainer: the training process; all: it and every worker.",
             "dim",
         )

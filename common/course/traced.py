@@ -20,7 +20,7 @@ from walkthrough.advice.catalogue import COSTS
 from walkthrough.advice.gains import Gains
 from walkthrough.advice.replay import Change
 from walkthrough.advice.report import report
-from walkthrough.explain.text import gain_text, sentence, text, verdict
+from walkthrough.explain.text import sentence, text, verdict
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, one_line_errors
@@ -245,7 +245,7 @@ def brief(analysis: Analysis) -> Brief:
     shown = report(analysis)
     lines = [verdict(shown)]
     for first in shown["advice"][:1]:
-        lines += [f"1  {first['title']}  {gain_text(first)}".rstrip(), sentence(first["why"])]
+        lines += [f"1  {first['title']}  {first['gain']}".rstrip(), sentence(first["why"])]
     return Brief(analysis.typical.steps.duration.tolist(), lines)
 
 

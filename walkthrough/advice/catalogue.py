@@ -276,6 +276,7 @@ COSTS = (
         step="10_no_hidden_syncs",
         on_gpu=wait_costs.hidden_syncs,
         on_cpu=Evidence("no GPU in this trace: nothing to wait for", gain=1.0),
+        unless=input_costs.no_kernels,
         change=wait_costs.without_waits,
         finding="blocking_copies",
         idle=("synchronisation", "copy"),

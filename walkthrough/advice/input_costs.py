@@ -337,8 +337,8 @@ def copies_text(a: Analysis, copies: np.ndarray) -> str:
 
 
 def no_kernels(a: Analysis) -> str:
-    """That no kernel runs which a copy could run beside, in words; else ""."""
-    return "" if len(a.trace.kernels) else "no kernel runs that a copy could run beside"
+    """That no kernel runs which could wait for a copy, in words; else ""."""
+    return "" if len(a.trace.kernels) else "no kernel runs beside or after the copies"
 
 
 def prefetch_stream(a: Analysis) -> Evidence:

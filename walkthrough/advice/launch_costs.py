@@ -262,7 +262,7 @@ def compile_model_on_cpu(a: Analysis) -> Evidence:
     remaining = phases.products | phases.loss | phases.per_step | phases.loading | elsewhere
     share = (model.total - float(remaining.within(model.start, model.end).sum())) / a.total_us
     computed = "convolutions and matrix products" if phases.convolves else "matrix products"
-    why = f"{step_time(a, share)} {of_step(a)} are between the model's {computed}, which take {step_time(a, products)}"
+    why = f"{step_time(a, share)} {of_step(a)} are between the model's {computed} ({step_time(a, products)})"
     detail = f"{why}: normalisation, activations, additions, and calling them"
     return bounded(why, share, detail=detail, do="compiled code does that in fewer passes over memory")
 

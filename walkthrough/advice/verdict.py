@@ -209,9 +209,7 @@ def _longest_operator(a: Analysis) -> str:
 
 def _of_gpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
     share, alone = _computing(a)
-    matrix = a.tensor_cores.eligible_share
-    if matrix is None:
-        matrix = a.share_of_kernels(a.of_kind(MATRIX, CONVOLUTION, ATTENTION))
+    matrix = a.share_of_kernels(a.of_kind(MATRIX, CONVOLUTION, ATTENTION))
     if not len(a.trace.kernels):
         copying = sum(a.steps.mean_breakdown_us[role] for role in ("memcpy", "memset")) / max(a.steps.mean_us, 1e-9)
         return f"copies fill {copying:.0%} of {one_step}, and no kernel runs: copies bound it"

@@ -189,7 +189,7 @@ def cpu_operators(a: Analysis) -> Evidence | None:
             "broadcast_buffers=False where the ranks need not agree on them"
         )
     return bounded(
-        f"the GPU waits {step_time(a, share)} {of_step(a)} for the CPU, which launches nothing and runs "
+        f"{step_time(a, share)} {of_step(a)} the GPU waits while the CPU runs "
         f"{'; '.join(named) or 'what no operator names'}",
         share,
         do=do,
@@ -218,7 +218,7 @@ def exposed_communication(a: Analysis) -> Evidence | None:
         return None
     share, count = collectives.exposed_us / a.total_us, collectives.count / a.step_count
     mean_us = collectives.us / max(collectives.count, 1)
-    long = f", the longest {rounded_time(collectives.longest_us)}" if collectives.longest_us >= 3 * mean_us else ""
+    long = f", {rounded_time(collectives.longest_us)} the longest" if collectives.longest_us >= 3 * mean_us else ""
     number = f"{counted(count, 'collective', 'collectives')} {per_step(a)}, {rounded_time(mean_us)} on average{long}"
     ways = ways_to_communicate_less(collectives, a.workload.training)
     if a.workload.training and count >= MANY_COLLECTIVES and mean_us < SHORT_COLLECTIVE:
@@ -227,7 +227,7 @@ def exposed_communication(a: Analysis) -> Evidence | None:
             "and a wait for the other ranks are the same for any size"
         )
     return bounded(
-        f"{step_time(a, share)} {of_step(a)} only collectives run ({number})",
+        f"{step_time(a, share)} {of_step(a)} only collectives run: {number}",
         share,
         do=ways,
         what="collectives that nothing hides" if len(a.trace.kernels) and share >= WORTHWHILE else "",
@@ -243,8 +243,8 @@ def slowest_rank(a: Analysis) -> Evidence | None:
     if a.communication is None or share < MUCH_WAITING:
         return None
     return Evidence(
-        f"only collectives run for {step_time(a, share)} {of_step(a)}, the longest for "
-        f"{rounded_time(a.communication.longest_us)}: waiting for another rank is part of it",
+        f"{step_time(a, share)} {of_step(a)} only collectives run, the longest for "
+        f"{rounded_time(a.communication.longest_us)}: in part a wait for another rank",
         share,
         do="put a trace of each rank in one folder, and `explain` that folder",
     )

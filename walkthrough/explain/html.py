@@ -15,7 +15,6 @@ from walkthrough.explain.text import (
     LEAST_SHARE,
     ROLES,
     further_findings,
-    gain_text,
     gain_without,
     how_sure,
     is_some,
@@ -118,7 +117,7 @@ def _advice(report: Report, most: int | None = None) -> str:
     for item in advice:
         step = f" (step {item['step'][:2]})" if item["step"] else ""
         words = f"{sentence(item['why'])} {sentence(item['do'])}" if most is None else sentence(item["why"])
-        items.append(f"<li><b>{_words(item['title'])}</b>{_words(gain_text(item) + step)}<br>{_words(words)}</li>")
+        items.append(f"<li><b>{_words(item['title'])}</b>{_words(item['gain'] + step)}<br>{_words(words)}</li>")
     closing = " ".join([*together(report, advice), how_sure(advice)])
     return (
         f"{_title('What to do') if most is None else ''}<ol>{''.join(items)}</ol><p class=quiet>{_words(closing)}</p>"

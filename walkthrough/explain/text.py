@@ -135,12 +135,6 @@ def steps_text(report: Report) -> str:
     return f"{steps['count']} steps of {mean}{spread}"
 
 
-def gain_text(item: Mapping[str, Any]) -> str:
-    """The gain of a piece of advice; one that is too small to be printed comes with others only."""
-    small = (item["estimated_gain"] or item["predicted_gain"] or SMALLEST_GAIN) < SMALLEST_GAIN
-    return "with others" if small else item["gain"]
-
-
 def sentence(text: str) -> str:
     """With a capital letter at its begin, unless that is a name in code, and a full stop at its end; "" for ""."""
     if not text:
@@ -151,9 +145,9 @@ def sentence(text: str) -> str:
 
 def how_sure(advice: Sequence[Mapping[str, Any]]) -> str:
     """What the gains of these pieces of advice are, in a sentence or two."""
-    if not gain_text(advice[0]):
+    if not advice[0]["gain"]:
         return f"Try first: {advice[0]['title']}. The gain cannot be estimated here; measure it."
-    gains = " ".join(map(gain_text, advice))
+    gains = " ".join(item["gain"] for item in advice)
     words = ["Estimates replay this trace without that cost;"] if "about" in gains or " to " in gains else []
     words += ["at most: with that cost gone and all else as it is;"] if "at most" in gains else []
     return sentence(" ".join([*words, "`walkthrough time` measures"]))
@@ -161,10 +155,10 @@ def how_sure(advice: Sequence[Mapping[str, Any]]) -> str:
 
 def _advice(report: Report, advice: Sequence[Mapping[str, Any]], page: Page, everything: bool) -> None:
     """A line for each piece of advice, and its evidence: what fits into one line, or all of it."""
-    titles, gains = max(len(item["title"]) for item in advice), max(len(gain_text(item)) for item in advice)
+    titles, gains = max(len(item["title"]) for item in advice), max(len(item["gain"]) for item in advice)
     for number, item in enumerate(advice, start=1):
         step = f"step {item['step'][:2]}" if item["step"] else ""
-        page.line(f"{number:2}  {item['title']:{titles}}  {gain_text(item):{gains}}  {step}", BOLD)
+        page.line(f"{number:2}  {item['title']:{titles}}  {item['gain']:{gains}}  {step}", BOLD)
         if not everything:
             page.line(f"    {_one_line(item['why'], page.width - 4)}")
             continue

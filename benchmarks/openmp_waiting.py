@@ -1,10 +1,10 @@
-"""How OpenMP's threads should wait: what a short spin costs on an idle machine, and saves beside another busy process.
+"""How OpenMP's threads should wait: what a short spin costs on an idle machine, and saves next to a busy process.
 
     python benchmarks/openmp_waiting.py [--rounds 5] [--steps 00_baseline ...]
 
 Trains steps on the CPU in turn, with each way to wait: asleep at once, the short spin that the steps set (see
 `SHORT_SPIN`), and OpenMP's default, GNU OpenMP's 300,000 rounds of a loop. Prints images/s over those of the
-default, with the 95 % interval; alone, and beside a process that computes.
+default, with the 95 % interval; alone, and alongside a process that computes.
 """
 
 import argparse

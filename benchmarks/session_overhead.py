@@ -5,7 +5,7 @@
 Prints ratios. Two loops are compared round by round, one after the other in changing order, and the median of the
 rounds' ratios is the answer: a machine that drifts does it to both. Three comparisons:
 
-1. session / bare, on the ladder's own model: the ratio that matters; its noise is printed beside it.
+1. session / bare, on the ladder's own model: the ratio that matters; its noise is printed next to it.
 2. session - bare with a training step that does nothing: the bookkeeping of one step in microseconds, which no noise
    hides, as a share of the ladder's step.
 3. traced / plain: what torch.profiler costs while it records (shapes and memory, without and with stacks).

@@ -1,4 +1,4 @@
-"""How fast `explain` reads a trace, beside a general decoder, the profiler plugin and Holistic Trace Analysis.
+"""How fast `explain` reads a trace, compared with a general decoder, the profiler plugin and Holistic Trace Analysis.
 
     python benchmarks/trace_speed.py [TRACE] [--rounds N] [--hta PYTHON]     side by side on one file
     python benchmarks/trace_speed.py --scale                                 100 thousand, 1 million, 5 million events

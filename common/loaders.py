@@ -32,7 +32,7 @@ class Loader(Protocol):
 class Prefetcher:
     """A DataLoader whose batches are yielded on the device, each copied while the batch before it is trained on.
 
-    On a GPU the copies are made in a stream of their own, so they run beside the kernels of the stream that trains;
+    On a GPU the copies are made in a stream of their own, so they overlap the kernels of the stream that trains;
     they overlap only from pinned memory. On a CPU batches are passed on as they are.
 
     loader: a DataLoader of tensors, with pin_memory=True. device: where batches go.

@@ -56,7 +56,7 @@ def run_step(
     file: the program's `__file__`. args: from `step_options`. loader: a DataLoader or another `loaders.Loader`.
     train_step(*batch): trains on one batch as the loader yields it and returns the loss, a tensor of one element.
     precision: the dtype that autocast computes in, float32 where it is off; None for a program without autocast.
-    notes: what this device could not do, beside what is noted here. count_tokens(batch): tokens in a batch; a tensor is
+    notes: what this device could not do, besides those noted here. count_tokens(batch): tokens in a batch; a tensor is
     read only at a window's end.
 
     An earlier run in that folder is replaced once this one is whole. Under torch.distributed, samples of all processes

@@ -64,7 +64,7 @@ COMMANDS = {  # the module of each, and what it does
     ),
     "doctor": ("walkthrough.doctor", "Check this machine: what it has, and what to do about what it lacks."),
 }
-NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep", "fit")  # `common` and the programs beside it
+NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep", "fit")  # `common` and the programs next to it
 
 
 @one_line_errors()

@@ -255,7 +255,7 @@ ALT = {
         "Three timelines of the CPU, the copy engine and the GPU, drawn and not to scale. Pageable: the CPU waits in "
         ".to() while a batch is staged and copied piece by piece, and the GPU is idle meanwhile. Pinned and "
         "non-blocking: the CPU goes on, the copy is shorter, and the GPU is idle only during it. Prefetched: the copy "
-        "of the next batch runs beside the kernels, which follow one another without a gap."
+        "of the next batch overlaps the kernels, which follow one another without a gap."
     ),
     "sync_drains_the_queue": (
         "Two timelines, drawn and not to scale. With loss.item() in every step the CPU waits until all launched "

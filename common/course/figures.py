@@ -66,7 +66,7 @@ def ladder(recorded: Recorded) -> Drawing:
     )
     return ladder_figure(recorded.ladder), (
         f"Two bar charts of times the images/s of the baseline ({base:.0f}) and of the step before, with the "
-        f"{interval_label(recorded.ladder)}; grey where it holds 1. {steps}."
+        f"{interval_label(recorded.ladder)}; grey where it includes 1. {steps}."
     )
 
 
@@ -117,7 +117,7 @@ def predicted(recorded: Recorded) -> Drawing:
     interval = interval_label(recorded.ladder)
     for resolved, colour, label in (
         (True, SPEED, f"measured, with the {interval}"),
-        (False, UNRESOLVED, "~: not resolved, the interval holds 1"),
+        (False, UNRESOLVED, "~: no measurable difference, the interval includes 1"),
     ):
         gains = {y: row.gain for y, row in enumerate(rows) if row.gain.resolved is resolved}
         if gains:

@@ -19,6 +19,7 @@ from common.course.traced import BINS, CPU, LOADING, Brief, TracedStep
 from walkthrough.compare.compare import Ladder
 from walkthrough.compare.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
 from walkthrough.compare.statistics import Ratio
+from walkthrough.explain.text import sentence
 from walkthrough.results.errors import printable
 from walkthrough.trace.analysis import Analysis
 
@@ -123,8 +124,8 @@ def alternative_text(course: Course) -> str:
     if shown:
         parts.append(
             f"A training step of a real trace ({shown.title}) takes {shown.before.step_ms:.0f} ms. "
-            + "; ".join(_verdict(shown))
-            + f". {shown.change[0].upper()}{shown.change[1:]}: {shown.after.step_ms:.0f} ms, {shown.gain} "
+            + " ".join(map(sentence, _explain(shown)))
+            + f" {shown.change[0].upper()}{shown.change[1:]}: {shown.after.step_ms:.0f} ms, {shown.gain} "
             + f"({shown.measured})."
         )
     last, idle = ladder.acting[-1], len(ladder.rows) - len(ladder.acting)
@@ -164,23 +165,20 @@ def _draw_verdict(picture: Picture, shown: Example, top: float) -> float:
     """The text of `explain`; returns where it ends."""
     picture.text((0, top + 4), "2  What explain says of it", 16, bold=True)
     lines = [f"$ python -m walkthrough explain {shown.path}"]
-    for line in _verdict(shown):
-        lines += wrap(line, 64, subsequent_indent="   ")
+    where, *advice = _explain(shown)
+    lines += wrap(where, 64)
+    for number, line in enumerate(advice):
+        lines += wrap(line, 64, initial_indent="   " * (number > 0), subsequent_indent="   ")
     for number, line in enumerate(lines):
-        words = line.lstrip()  # an SVG's text does not begin with spaces
+        words = line.lstrip().replace("  ", "\u00a0 ")  # an SVG's text has no spaces at its begin, nor two in turn
         left = (len(line) - len(words)) * MONOSPACED * CODE
         picture.text((left, top + 25 + 18 * number), words, CODE, mono=True)
     return top + 25 + 18 * (len(lines) - 1)
 
 
-def _verdict(shown: Example) -> list[str]:
+def _explain(shown: Example) -> list[str]:
     """The lines of `explain` that the picture repeats."""
-    brief = shown.before.brief
-    lines = [printable(brief.verdict, 120)]
-    if brief.expected:
-        lines.append(f"1. {brief.advice}: about {brief.expected:.2f}x")
-        lines.append(printable(brief.why.partition(",")[0], 120))
-    return lines
+    return [printable(line, 200) for line in shown.before.brief.explain]
 
 
 def _draw_strip(picture: Picture, shown: Trace, top: float, scale: float) -> float:
@@ -233,4 +231,4 @@ def _draw_ladder(picture: Picture, ladder: Ladder, left: float) -> None:
     below = top + LADDER_ROW * len(ladder.rows)
     picture.line((begin + scale, top), (begin + scale, below), dotted=True)
     picture.text((left, below + 18), f"lines: {interval_label(ladder)}", 12)
-    picture.text((left, below + 34), "grey, ~: not resolved", 12)
+    picture.text((left, below + 34), "grey, ~: no measurable difference", 12)

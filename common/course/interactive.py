@@ -59,7 +59,7 @@ def ladder(recorded: Recorded) -> go.Figure:
         customdata=details,
         hovertemplate="%{x}: %{y:.2f}x the baseline<br>%{customdata}<extra></extra>",
     )
-    title = f"times the baseline, {interval_label(recorded.ladder)}; grey, ~: not resolved"
+    title = f"times the baseline, {interval_label(recorded.ladder)}; grey, ~: no measurable difference"
     return go.Figure(bar).update_layout(title=title)
 
 
@@ -89,7 +89,7 @@ def predicted(recorded: Recorded) -> go.Figure:
     rows = recorded.predictions
     steps, gains = [step_label(row.step) for row in rows], [row.gain for row in rows]
     below, above = reach((gain.low, gain.ratio, gain.high) for gain in gains)
-    figure = go.Figure().update_layout(title="times as fast as the step before; grey: not resolved")
+    figure = go.Figure().update_layout(title="times as fast as the step before; grey: no measurable difference")
     figure.add_scatter(
         x=steps,
         y=[gain.ratio for gain in gains],
@@ -111,7 +111,7 @@ def ablation(recorded: Recorded) -> go.Figure | None:
     if not isinstance(result, Ablation):
         return None
     rows, noise = effects(result), control(result)
-    figure = go.Figure().update_layout(title="times as fast, with its 95 % interval; grey: not resolved")
+    figure = go.Figure().update_layout(title="times as fast, with its 95 % interval; grey: no measurable difference")
     names = [step_label(effect.optimisation) for effect in rows]
     for name, symbol, colour, heights, ratios in (
         ("control", "diamond", figures.BOUND, ["control"], [noise]),

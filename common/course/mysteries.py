@@ -29,7 +29,7 @@ from walkthrough.results.errors import InputError, OneLineParser, one_line_error
 
 FOLDER = ROOT / "docs" / "mysteries"
 PROGRAMS = FOLDER / "programs"
-MEASURED = PROGRAMS / "measured.json"  # not beside the traces: a viewer would take it for one
+MEASURED = PROGRAMS / "measured.json"  # not next to the traces: a viewer would take it for one
 NAMES = ("a", "b", "c", "d", "e")
 TRACED_STEPS = {"c": 8}  # where the pattern over several steps is the evidence; else 3
 TRACE_WARMUP = 40  # steps: beyond the first epochs of the programs with short ones

@@ -114,7 +114,7 @@ def section(others: Others) -> list[str]:
         "",
         "Traces that others recorded before and after one change. They are not kept here; the links lead to them.",
         "*Measured* is the median step of the first over that of the second, without outlying steps, and its 95 %",
-        "interval over these few steps. Each is one run, under the profiler: the interval holds nothing of how runs",
+        "interval over these few steps. Each is one run, under the profiler: the interval says nothing of how runs",
         "vary. *Of all steps*: with the outlying ones.",
         "",
         table(headers, rows),

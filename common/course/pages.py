@@ -1,4 +1,4 @@
-"""The pages of the course: what stands between their marks is generated from what was recorded.
+"""The pages of the course: what is between their marks is generated from what was recorded.
 
 <!-- begin number 01_amp -->
 whatever the block `number` returns for "01_amp"

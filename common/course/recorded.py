@@ -111,7 +111,7 @@ class Course:
 
     @cached_property
     def labs(self) -> dict[str, LabStudy]:
-        """{lab: its study} of those that were recorded, beside the records."""
+        """{lab: its study} of those that were recorded, next to the records."""
         files = sorted(self.shown.folder.parent.glob(f"labs/*/{LAB_FILE}"))
         return {path.parent.name: read_lab(path) for path in files}
 

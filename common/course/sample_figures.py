@@ -70,7 +70,7 @@ def measuring(sampled: Sampled, course: Course) -> Drawn:
     return Drawn(
         figure,
         f"Above, one step of {ms(before.us)} in lanes: the CPU waits {wait_ms(before):.1f} ms for the "
-        f"DataLoader, then copies the batch, runs forward, backward and the optimizer; the kernels run beside that. "
+        f"DataLoader, then copies the batch, runs forward, backward and the optimizer; the kernels run meanwhile. "
         f"Below, the mean traced step by role, {texts}.",
         f"{PAIR}. Above: step {before.step} without workers; a lane is as high as the share of the time in which "
         f"something runs; at the right the CPU loads the next batch already. "

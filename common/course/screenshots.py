@@ -3,7 +3,7 @@
 Until a GPU has been recorded, pictures of a GPU show others' published traces, the samples that `python -m walkthrough
 samples` fetches; from then on those of the chapters show the record, while those of the pages that explain a view stay,
 since these pages read numbers off them. Needs Playwright and Chromium, as the browser tests do (`make test-browser`
-installs them). A list beside the pictures says what each shows: pages have its captions, and a test compares it with
+installs them). A list next to the pictures says what each shows: pages have its captions, and a test compares it with
 what is recorded now.
 """
 

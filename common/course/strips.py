@@ -54,7 +54,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Strip:
-    """A step to draw. missing: what stands in the CPU's lane where the step has none."""
+    """A step to draw. missing: what is in the CPU's lane where the step has none."""
 
     title: str
     step: TracedStep
@@ -174,7 +174,7 @@ def strips_figure(strips: Sequence[Strip], unit: str = "ms") -> Figure:
 
 
 def bars(axes: Axes, rows: Sequence[tuple[str, dict[str, float]]], colours: dict[str, str], unit: str) -> None:
-    """Stacked bars, one for each (label, {part: value}); a value stands in its part where there is room."""
+    """Stacked bars, one for each (label, {part: value}); a value is in its part where there is room."""
     width = max(sum(parts.values()) for _, parts in rows)
     for y, (_, parts) in enumerate(rows):
         left = 0.0

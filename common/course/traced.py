@@ -17,10 +17,10 @@ from msgspec import Struct
 from common.course.others import traces_in
 from common.course.recorded import RECORDS
 from walkthrough.advice.catalogue import COSTS
-from walkthrough.advice.gains import Gains, advise
+from walkthrough.advice.gains import Gains
 from walkthrough.advice.replay import Change
 from walkthrough.advice.report import report
-from walkthrough.explain.text import text
+from walkthrough.explain.text import sentence, text, verdict
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, one_line_errors
@@ -68,16 +68,13 @@ class TracedStep(Struct, frozen=True):
 
 
 class Brief(Struct, frozen=True):
-    """A trace in few words. typical_us: the length of each typical step. verdict: of `explain`.
+    """A trace in few words. typical_us: the length of each typical step.
 
-    advice: its first piece: what, why, and how many times as fast a step is expected to be; "" and None without any.
+    explain: where time goes, the first piece of advice, and its evidence: a line each, as `explain` prints them.
     """
 
     typical_us: list[float]
-    verdict: str
-    advice: str = ""
-    why: str = ""
-    expected: float | None = None
+    explain: list[str]
 
 
 class Sampled(Struct, frozen=True):
@@ -119,7 +116,7 @@ LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "What else stands out")
 
 
 def read() -> Sampled | None:
-    """What the file beside the records holds; None without it."""
+    """What the file next to the records holds; None without it."""
     path = RECORDS / FILE
     return msgspec.json.decode(path.read_bytes(), type=Sampled) if path.exists() else None
 
@@ -245,13 +242,11 @@ def _means(analysis: Analysis, change: Change) -> dict[str, float]:
 
 def brief(analysis: Analysis) -> Brief:
     """A trace in few words."""
-    typical_us = analysis.typical.steps.duration.tolist()
-    advised = advise(analysis)
-    if not advised.advice:
-        return Brief(typical_us, advised.verdict)
-    first = advised.advice[0]
-    expected = first.estimated_gain or first.predicted_gain
-    return Brief(typical_us, advised.verdict, first.title, first.why, expected)
+    shown = report(analysis)
+    lines = [verdict(shown)]
+    for first in shown["advice"][:1]:
+        lines += [f"1  {first['title']}  {first['gain']}".rstrip(), sentence(first["why"])]
+    return Brief(analysis.typical.steps.duration.tolist(), lines)
 
 
 def longest_matrix_work(analysis: Analysis, count: int = 3) -> list[str]:

@@ -12,7 +12,7 @@ import threading
 def end_with_reader() -> None:
     """Called in a process that another one reads through a pipe: end it once nobody reads what it prints any more.
 
-    So it ends with the command that started it, even if that is killed, and does not train on beside the next one. A
+    So it ends with the command that started it, even if that is killed, and does not train on alongside the next one. A
     process that leads its group, as `studies.isolated` starts it, ends with all in it; another one, which shares the
     group of its command, with the workers of its loader. Does nothing where stdout is no pipe.
     """

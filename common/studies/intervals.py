@@ -1,4 +1,4 @@
-"""How a `statistics.Ratio` is shown in a study's tables and figures: always with its interval, grey if not resolved."""
+"""How a `statistics.Ratio` is shown in a study: always with its interval, grey without a measurable difference."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ MOST = 2.0  # times: an interval that reaches farther from its point leaves the 
 
 
 def ratio_cell(ratio: Ratio | None) -> str:
-    """A table's cell, in rich's markup: "1.39x (1.31-1.48)", dim where it is not resolved, "-" for None."""
+    """A table's cell, in rich's markup: "1.39x (1.31-1.48)", dim without a measurable difference, "-" for None."""
     if ratio is None:
         return "-"
     return str(ratio) if ratio.resolved else f"[dim]{ratio}[/]"
@@ -22,7 +22,7 @@ def ratio_cell(ratio: Ratio | None) -> str:
 def draw_ratios(
     axes: "Axes", rows: Sequence[tuple[float, Ratio]], *, colour: str, marker: str = "o", label: str
 ) -> None:
-    """Draw points with their intervals, each at its height: in `colour`, those that are not resolved in grey."""
+    """Draw points with their intervals, each at its height: in `colour`, in grey without a measurable one."""
     for resolved in (True, False):
         drawn = [(height, ratio) for height, ratio in rows if ratio.resolved == resolved]
         if not drawn:
@@ -32,7 +32,7 @@ def draw_ratios(
             [ratio.ratio for _, ratio in drawn], [height for height, _ in drawn],
             xerr=reach((ratio.low, ratio.ratio, ratio.high) for _, ratio in drawn),
             fmt=marker, color=shown, ecolor=shown, capsize=3, markersize=7,
-            label=label if resolved else f"{label}, not resolved",
+            label=label if resolved else f"{label}, no measurable difference",
         )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class Claim:
 
 
 def above(value: Ratio | Mean, limit: float) -> bool | None:
-    """Whether a value is above a limit: None where its interval holds the limit, or where it has none."""
+    """Whether a value is above a limit: None where its interval includes the limit, or where it has none."""
     if value.low is None or value.high is None:
         return None
     return True if value.low > limit else False if value.high < limit else None
@@ -210,7 +210,7 @@ class Measuring:
     def several(self, what: str, settings: Sequence[Mapping[str, Any]], processes: int) -> list[Any]:
         """`measure` for each of these settings, so many at a time, in their order; None where it could not be made.
 
-        For what takes no time that counts: processes that run beside others are slower. Where the study was given a
+        For what takes no time that counts: processes that run alongside others are slower. Where the study was given a
         cluster, they are jobs there, as many at a time as it lets run; what failed as a job is not tried again here.
         """
         if self.jobs:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from common.studies.lab import Claim, LabStudy, Row
 
 MOST_ROWS = 40  # of a table that is printed
-HOLDS = {True: "holds", False: "does not hold", None: "not resolved"}
+HOLDS = {True: "holds", False: "does not hold", None: "inconclusive"}
 
 
 def show(study: "LabStudy", to: "Console") -> None:

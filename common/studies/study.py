@@ -37,7 +37,7 @@ SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What the result of every study begins with, in a file of its own beside the ladder's runs.
+    """What the result of every study begins with, in a file of its own next to the ladder's runs.
 
     setup: what has to be the same as a ladder's to be shown with it. precision: the dtype that the model computes in.
     quick: a smoke run, whose figures are rough. notes: what this device could not do. started: ISO 8601.

@@ -2,7 +2,7 @@
 
 Idea       Weights, gradients and Adam's two moments are 16 bytes per parameter, whatever the batch. Activations, what
            each operator keeps for the backward pass, grow with the batch, and soon are nearly all of the memory.
-Change     Nothing yet. The stages stand in `train_step` one by one, since the next programs treat each on its own.
+Change     Nothing yet. The stages are in `train_step` one by one, since the next programs treat each on its own.
 Look for   Memory: a saw tooth per step: it rises through the forward pass, falls through the backward pass.
 Caution    What is held at the peak is not what `nvidia-smi` shows, which adds the CUDA context and what torch reserves.
 """

@@ -1,4 +1,4 @@
-"""The published claims, each beside what was measured here: see `published` for where they are from."""
+"""The published claims, each next to what was measured here: see `published` for where they are from."""
 
 from typing import Any
 
@@ -103,7 +103,7 @@ def _about_optimizer(times: dict[int, Any], device: str) -> list[Claim]:
     )
     clock_text = (
         "That growth is the backward pass's, in the clock: the time grows so if the clock waits after the optimizer "
-        "only (the number beside), and does not if it waits before as well."
+        "only (the number next to it), and does not if it waits before as well."
     )
     parts = (above(after, GROWS), None if grows is None else not grows)
     wrong_clock = False if False in parts else None if None in parts else True

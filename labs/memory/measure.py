@@ -164,7 +164,7 @@ def by_kind(options: StepOptions, name: str) -> dict[str, Any]:
 
 
 def snapshot(options: StepOptions, name: str) -> str:
-    """Write what the GPU's allocator did in three steps of a program beside the study; returns the file's name.
+    """Write what the GPU's allocator did in three steps of a program next to the study; returns the file's name.
 
     For https://docs.pytorch.org/memory_viz, which reads it in the browser.
     """

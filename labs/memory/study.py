@@ -90,7 +90,7 @@ class Study:
         return self.interleaved(range(1, ROUNDS[quick] + 1), {name: partial(step, name) for name in programs})
 
     def workers(self) -> list[Row]:
-        """Table 1: load, step and epoch time for each number of workers, beside the published ones."""
+        """Table 1: load, step and epoch time for each number of workers, next to the published ones."""
         rows, speeds = [], dict[int, dict[int, list[float]]]()
         rounds = range(1, LOADING_ROUNDS[self.options.quick] + 1)
         runs = self.interleaved(
@@ -284,7 +284,7 @@ def percent(shares: list[float]) -> Mean:
 def at_peak(timelines: dict[str, Any]) -> list[Row]:
     """Table 4: of each program, the moment at which it holds most, by kind: predicted for a GPU.
 
-    timelines: `measure.by_kind` of each. What was published counts cudaMalloc, so it is beside what is reserved.
+    timelines: `measure.by_kind` of each. What was published counts cudaMalloc, so it is next to what is reserved.
     """
     known = {BASELINE: published.BASE.memory_gb, CHECKPOINTED: published.CHECKPOINT.memory_gb}
     rows = []

@@ -186,7 +186,7 @@ def infer(training: Training, images: torch.Tensor) -> None:
 
 
 def rate(step: Callable[[], Any], count: int, device: torch.device, seconds: float) -> float:
-    """How many a second of what step() does `count` of, over so many seconds."""
+    """How many per second of what step() does `count` of, over so many seconds."""
     synchronize(device)
     begin, steps = time.perf_counter(), 0
     while time.perf_counter() - begin < seconds:

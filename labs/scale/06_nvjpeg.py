@@ -3,7 +3,7 @@
 Idea       Where photographs must be decoded in each epoch (large crops, other sizes), a GPU decodes a batch of JPEGs at
            once, on hardware of its own where it has it; workers only read files.
 Change     From 02: as_bytes in place of as_uint8; decoded_batch, torchvision's decode_jpeg on CUDA, in the train step
-Look for   GPU Kernel: nvJPEG's kernels beside the model's. Memcpy: files are copied, not pixels.
+Look for   GPU Kernel: nvJPEG's kernels next to the model's. Memcpy: files are copied, not pixels.
 Caution    Needs an NVIDIA GPU, and takes its time from the model. Values differ from a CPU's decoder by a few of 255.
 """
 

@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; `command` is what stands behind "--". Raises InputError where nothing does."""
+    """The command line; `command` is what follows "--". Raises InputError where nothing does."""
     parser = OneLineParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         usage="%(prog)s [options] -- COMMAND...",

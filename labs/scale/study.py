@@ -3,7 +3,7 @@
     python labs/scale/study.py            # the whole study
     python labs/scale/study.py --quick    # minutes on two CPU cores
 
-Makes shards offline, by Spark where it is installed; times every input pipeline by itself and under training, beside
+Makes shards offline, by Spark where it is installed; times every input pipeline by itself and under training, next to
 what the model consumes; trains in one process and in several; takes apart what processes cost each other; and sweeps.
 The result is labs/scale/study.json in --logdir.
 """
@@ -29,7 +29,7 @@ from walkthrough.results.errors import InputError, one_line_errors
 
 import torch
 
-OTHER_SIZE = 224  # px, beside the lab's own: the write-up's other one
+OTHER_SIZE = 224  # px, besides the lab's own: the write-up's other one
 ROUNDS = {True: 2, False: 5}  # of pipelines, and of scaling; by --quick
 OFFLINE_ROUNDS = {True: 1, False: 3}
 OTHER_SIZE_ROUNDS = {True: 0, False: 3}

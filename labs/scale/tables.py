@@ -65,7 +65,7 @@ def offline_rows(runs: Mapping[tuple[str, int], Answers], jpeg_bytes: int) -> li
 
 
 def pipeline_rows(rounds: ByRound) -> list[Row]:
-    """What each pipeline delivers, beside what the model consumes. rounds: of one size."""
+    """What each pipeline delivers, next to what the model consumes. rounds: of one size."""
     rows, above_it = [], FIRST
     for name in _names(rounds):
         alone = of_rounds(rounds, name, "delivered")

@@ -28,7 +28,7 @@ OFFICIAL = ("train", "validation", "test")
 @dataclass(frozen=True)
 class Document:
     """group: its package, or its split where the data set has one. candidates: `CANDIDATES` that differ, in the order
-    in which the document gives them; the first is what stands first in it."""
+    in which the document gives them; the first is what comes first in it."""
 
     group: str
     text: str

@@ -228,7 +228,7 @@ def memory_claims(memory: Memory) -> list[Claim]:
 
 
 def decided(name: str, text: str, value: Any, over: float) -> Claim:
-    """A claim that a `Mean` is above a number: None where its interval holds that number, or where there is none."""
+    """A claim that a `Mean` is above a number: None where its interval includes that number, or where there is none."""
     resolved = value.low is not None and not value.low <= over <= value.high
     holds = value.mean > over if resolved else None
     return Claim(name, text, value.mean, value.low, value.high, holds)

@@ -49,7 +49,7 @@ class Trained:
     ROUGE of the candidate that the model ranks first, before the first epoch and after each; validation_first: that of
     the first sentence. chosen: the epoch whose weights were tested, the best of them. test: {package: {method:
     (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its test documents, of which `counts` says how many there are. An article
-    is in no package, and stands for itself.
+    is in no package, and represents itself.
     """
 
     fold: int
@@ -213,7 +213,7 @@ def rules(
 ) -> dict[str, list[int]]:
     """{method: the number of the candidate that it chooses, of each test document}: what needs no model.
 
-    first: what stands first. best place: the candidate whose number is the best one on the validation documents.
+    first: what comes first. best place: the candidate whose number is the best one on the validation documents.
     nearest length: the one whose number of words is nearest to the mean of the training documents' references; ROUGE's
     F measure rewards that. oracle, worst: of the highest and of the lowest ROUGE.
     """

@@ -24,7 +24,7 @@ OFF_THE_CLOCK = "after a whole training off the clock, which compiles"  # both r
 ROWS = (
     Published("DAWNBench, the record the write-up started from", "8 V100", 94.0, 10.0),
     Published("the write-up: a replay of that code", "one cloud GPU", 93.9, 61.0, 10, "weight averaging"),
-    Published("the write-up: its own ResNet-9", "not said", 79.0, 498.0, 10, "45 s an epoch"),
+    Published("the write-up: its own ResNet-9", "not said", 79.0, 498.0, 10, "45 s per epoch"),
     Published("the write-up: the same, for longer", "not said", 91.0, 25 * 60.0, None, "about"),
     Published("airbench94_muon", "one A100 (400 W)", 94.01, 2.59, 8, f"mean of 200 runs, torch 2.4; {OFF_THE_CLOCK}"),
     Published("Hiverge's cifar10_speedrun, from airbench", "one A100", 94.01, 2.015, None, f"mean; {OFF_THE_CLOCK}"),

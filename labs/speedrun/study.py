@@ -5,7 +5,7 @@
 
 Tables: the ladder of programs, with every race; accuracy against time; batch size x learning rate as a heat map;
 curves; ablations; what a network remembers of the last images; the naive program under two profilers; the published
-rows. The result is labs/speedrun/study.json in --logdir, beside heat_map.html and heat_map.svg. `heads.py` then writes
+rows. The result is labs/speedrun/study.json in --logdir, next to heat_map.html and heat_map.svg. `heads.py` then writes
 what each program reached into its head.
 """
 
@@ -200,7 +200,7 @@ def setting_rows(setting: RaceOptions, data: DataSet) -> list[Row]:
 
 
 def profile_rows(profile: dict[str, Any]) -> list[Row]:
-    """How many calls cProfile counted in how many seconds, beside the write-up's."""
+    """How many calls cProfile counted in how many seconds, next to the write-up's."""
     from labs.speedrun import published
 
     ours = {"profile": "ours: one epoch of 00_naive", "calls": profile["calls"], "s": profile["seconds"]}
@@ -214,7 +214,7 @@ def notes_of(setting: RaceOptions, data: DataSet) -> list[str]:
     """What the figures rest on, and what this device cannot show."""
     notes = [
         "the clock stops at the first test that reaches the target, as in DAWNBench, which is optimistic; the accuracy "
-        "after the last epoch stands beside it",
+        "after the last epoch is next to it",
         "ablations, the heat map and curves are of training in one thread, in several processes at a time: their "
         "seconds compare within a table only",
         "programs with a schedule race one after the other in one process, and so do the last program's races after "

@@ -2,7 +2,7 @@
 
 A race that failed never reached the target: its time is longer than any other. So medians are over all races, failed
 ones included, and there is none where half of them failed. Ratios of times are of pairs of races of one round that both
-reached it; how many did not stands beside them.
+reached it; how many did not is next to them.
 """
 
 import math
@@ -296,7 +296,7 @@ def of_ratio(name: str, text: str, races: Races, slower: str, faster: str, over:
 
 
 def of_mean(name: str, text: str, values: Sequence[float], over: float) -> Claim:
-    """A claim that a mean is above a number; not resolved where its interval holds that."""
+    """A claim that a mean is above a number; inconclusive where its interval includes that."""
     of_all = mean(values)
     return Claim(name, text, of_all.mean, of_all.low, of_all.high, above(of_all, over))
 

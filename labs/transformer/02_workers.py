@@ -1,8 +1,8 @@
 """Transformer 02: worker processes and pinned memory.
 
-Idea       Workers tokenize and collate while the model trains; from pinned memory the copy to the GPU runs beside it.
+Idea       Workers tokenize and collate while the model trains; from pinned memory the copy to the GPU overlaps it.
 Change     DataLoader(num_workers=args.workers, persistent_workers=True, pin_memory=True), .to(…, non_blocking=True)
-Look for   Overview: "DataLoader" almost vanishes. Trace: copies beside kernels.
+Look for   Overview: "DataLoader" almost vanishes. Trace: copies overlap kernels.
 Caution    Pinned memory is main memory that the system may not page out: it makes the copy faster, and has nothing to
            do with the disk. More workers than cores only compete; a batch of token ids is a few kB.
 """

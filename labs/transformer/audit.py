@@ -1,4 +1,4 @@
-"""The published claims, and what this lab expected, each beside what was measured; see `published` for the source."""
+"""The published claims, and what this lab expected, each next to what was measured; see `published` for the source."""
 
 import statistics
 from collections.abc import Mapping, Sequence

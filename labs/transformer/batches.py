@@ -82,7 +82,7 @@ class UniformLengthBatches(Sampler[int]):
     """The order of an epoch in which each `batch_size` texts in a row are of about one length: a DataLoader's sampler.
 
     Shuffled by `generator`: all texts are, then those of each pool of `POOL` batches are sorted by length and divided
-    into batches, and the batches are shuffled. So every text comes once per epoch, beside others each time. The batch
+    into batches, and the batches are shuffled. So every text comes once per epoch, with others each time. The batch
     that is not full, if there is one, comes last, where drop_last drops it. `len` is the number of texts, as of any
     sampler; `batches` gives an epoch's batches as lists.
     """

@@ -93,7 +93,7 @@ def alone_rows(rounds: Rounds, memory: ByVariant, predicted: ByVariant) -> list[
 
 
 def yes_no_rows(rounds: Rounds, predicted: ByVariant) -> list[Row]:
-    """The published table, which says yes and no, with our numbers beside it: each trick alone."""
+    """The published table, which says yes and no, with our numbers next to it: each trick alone."""
     return [
         {
             "technique": trick,
@@ -180,7 +180,7 @@ def disk_kb(done: Sequence[dict[str, Any]]) -> float | None:
 
 
 def quality_rows(trained: Mapping[str, Sequence[dict[str, Any]]], simpler: Mapping[str, Any]) -> list[Row]:
-    """Accuracy on held-out files after the same number of tokens, means over seeds, and what is simpler beside it."""
+    """Accuracy on held-out files after the same number of tokens, means over seeds, and what is simpler next to it."""
     rows: list[Row] = [
         {
             "trained with": name,

@@ -40,8 +40,8 @@ TRICKS = (
     "fused_adamw",
     "compile",
 )
-# What a trick stands in place of, from its program on; and without what it has no effect, so that its effect alone is
-# measured beside a baseline that has that.
+# What a trick replaces, from its program on; and without what it has no effect, so that its effect alone is
+# measured against a baseline that has that.
 REPLACES = {"sdpa": ("gradient_checkpointing",), "packing": ("dynamic_padding", "uniform_length")}
 NEEDS = {"gradient_accumulation": "bigger_batch", "uniform_length": "dynamic_padding"}
 SMALL_BATCH = 8  # texts, of the baseline; and texts or rows of a part, with gradient accumulation
@@ -79,7 +79,7 @@ def alone(trick: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def check(tricks: Collection[str]) -> None:
-    """Raise InputError for a trick that there is not, and for two of which one stands in place of the other."""
+    """Raise InputError for a trick that there is not, and for two of which one replaces the other."""
     if unknown := set(tricks) - set(TRICKS):
         raise InputError(f"unknown trick {min(unknown)!r}: there are {', '.join(TRICKS)}")
     if {"packing"} < set(tricks) & {"packing", *REPLACES["packing"]}:

@@ -168,7 +168,7 @@ def test_images_converted_one_by_one_are_to_be_loaded_as_uint8(analysis):
     loading = advised(result, "04_multiprocess_loading")
     assert (loading.share_of_step, loading.predicted_gain) == (pytest.approx(0.5), None)
     assert [advice.step for advice in advise(result).advice[:2]] == ["04_multiprocess_loading", "03_reduced_h2d_copy"]
-    for step in ("07_small_images", "08_on_device_data"):  # first load in processes
+    for step in ("07_small_images", "08_on_device_data"):  # first use DataLoader workers
         assert (advised(result, step).share_of_step, advised(result, step).predicted_gain) == (0, None)
 
 

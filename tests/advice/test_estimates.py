@@ -250,7 +250,7 @@ REDUCE = ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 300, "nccl:all
 
 
 def test_an_exchange_grows_with_the_batch_and_a_reduction_does_not(analysis):
-    """Of 1060 us a step, 300 us are the collective's, and 60 us pass before it; the product grows too."""
+    """Of 1060 us per step, 300 us are the collective's, and 60 us pass before it; the product grows too."""
     product = ("ampere_fp16_s16816gemm", 700, "aten::mm")
 
     def gain(collective):

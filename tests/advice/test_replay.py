@@ -195,7 +195,7 @@ def test_no_estimate_where_waits_are_not_explained(tmp_path):
 
 
 def test_no_estimate_where_work_waits_unexplained_beside_a_cpu_that_bounds_the_step(tmp_path):
-    """Nothing is missed with nothing changed: the CPU takes 1 ms a step, whatever the GPU waits for."""
+    """Nothing is missed with nothing changed: the CPU takes 1 ms per step, whatever the GPU waits for."""
     builder = TraceBuilder()
     for number in range(4):
         begin = number * 1000

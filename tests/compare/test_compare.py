@@ -214,19 +214,19 @@ def ladder_with_gains(*gains):
     [
         ((), "Only 00_baseline is here: there is nothing to compare it with."),
         ((1.5,), r"Top of the ladder: 01_step, 1.50x \(.*\) the baseline. "
-                 r"Resolved against the step before: 1 of 1 \(faster: 01 1.50x\)."),
-        ((None,), "No step is faster than the baseline. Resolved against the step before: none of 1."),
+                 r"Measurably different from the step before: 1 of 1 \(faster: 01 1.50x\)."),
+        ((None,), "No step is faster than the baseline. Measurably different from the step before: none of 1."),
         ((1.5, None, 2.0), r"Top of the ladder: 03_step, 3.00x \(.*\) the baseline. "
-                           r"Resolved against the step before: 2 of 3 \(faster: 01 1.50x, 03 2.00x\)."),
+                           r"Measurably different from the step before: 2 of 3 \(faster: 01 1.50x, 03 2.00x\)."),
         ((2.0, 0.5), r"Top of the ladder: 01_step, 2.00x \(.*\) the baseline. "
-                     r"Resolved against the step before: 2 of 2 \(faster: 01 2.00x; slower: 02 0.50x\)."),
+                     r"Measurably different from the step before: 2 of 2 \(faster: 01 2.00x; slower: 02 0.50x\)."),
         ((0.5,), r"No step is faster than the baseline. "
-                 r"Resolved against the step before: 1 of 1 \(slower: 01 0.50x\)."),
+                 r"Measurably different from the step before: 1 of 1 \(slower: 01 0.50x\)."),
         ((1.5, None, 1.002), r"Top of the ladder: 01_step, 1.50x \(.*\) the baseline; "
-                             r"03_step, with the largest ratio, is ~1.00x \(.*\) that, not resolved. "
-                             r"Resolved against the step before: 1 of 3 \(faster: 01 1.50x\)."),
-        ((1.002,), r"Top of the ladder: 01_step, ~1.00x \(.*\) the baseline, not resolved. "
-                   r"Resolved against the step before: none of 1."),
+                             r"03_step, with the largest ratio, is ~1.00x \(.*\) that, no measurable difference. "
+                             r"Measurably different from the step before: 1 of 3 \(faster: 01 1.50x\)."),
+        ((1.002,), r"Top of the ladder: 01_step, ~1.00x \(.*\) the baseline, no measurable difference. "
+                   r"Measurably different from the step before: none of 1."),
     ],
 )  # fmt: skip
 def test_a_sentence_sums_a_ladder_up(gains, text):
@@ -234,7 +234,7 @@ def test_a_sentence_sums_a_ladder_up(gains, text):
 
 
 def test_the_legend_says_how_many_rounds_the_intervals_are_from(tmp_path):
-    assert "so it holds no run-to-run variation: `tour --rounds N`" in summary.intervals(ladder_with_gains(2.0))
+    assert "so it has no run-to-run variation: `tour --rounds N`" in summary.intervals(ladder_with_gains(2.0))
     base = in_rounds(tmp_path, "00_baseline", {1: SLOW, 2: SLOW, 3: SLOW})
     three = in_rounds(tmp_path, "01_amp", {1: FAST, 2: FAST, 3: FAST})
     assert "over 3 rounds" in summary.intervals(ladder_of(tmp_path, base, three))

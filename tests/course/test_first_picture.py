@@ -47,7 +47,7 @@ def test_the_picture_shows_others_trace_as_theirs_until_a_gpu_is_recorded(of_cpu
     picture, alternative = first_picture.svg(of_cpu), first_picture.alternative_text(of_cpu)
     for text in (picture, alternative):
         assert "PyTorch's published trace, ResNet-50, V100" in text
-        assert "kernels fill 56% of the step" in text
+        assert "Kernels fill 56% of the step." in text
     assert str(others.read().pairs[0].prediction.gain) in alternative
     own = first_picture.svg(gpu_course)
     assert "made-up GPU" in own

@@ -66,7 +66,7 @@ def test_claims_notes_and_machine_come_from_the_study_and_are_escaped(course):
     claims = BLOCKS["lab-claims"](course, "mine")
     assert "<b>" not in claims
     assert "| 1.5 (1.2 to 1.8) | holds |" in claims
-    assert "| - | not resolved |" in claims
+    assert "| - | inconclusive |" in claims
     assert BLOCKS["lab-notes"](course, "mine") == "- No GPU: nothing waits."
     assert "A CPU, 2 CPU cores, torch 2.15. A smoke run" in BLOCKS["lab-machine"](course, "mine")
 

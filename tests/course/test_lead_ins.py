@@ -61,7 +61,7 @@ def test_the_pictures_of_chapters_are_the_records_once_there_is_one(with_a_gpu):
     [
         ("PyTorch's published trace:", GPU, True),
         ("PyTorch's published trace:", "PyTorch's published trace", False),
-        ("The picture's caption says whose.", GPU, False),
+        ("The picture's caption names its source.", GPU, False),
         ("This project's baseline, on a CPU:", "any", True),
         ("On a CPU nothing is copied. Step 04:", GPU, False),
     ],

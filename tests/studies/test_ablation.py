@@ -371,7 +371,7 @@ def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path, caps
     assert (ablation.whole_runs, ablation.missing, ablation.precision) == (3, [], "float32")
     text = capsys.readouterr().out
     no_amp = "amp has no effect on this device: autocast is off: this CPU has no bf16"
-    for words in (no_amp, "3 interleaved run(s)", "Not resolved whether they interact", "full", "Smoke run"):
+    for words in (no_amp, "3 interleaved run(s)", "No measurable interaction", "full", "Smoke run"):
         assert words in text
 
 
@@ -724,7 +724,7 @@ def test_one_run_s_interval_is_of_its_windows_and_said_to_be():
     expected = statistics.of_windows([180.0, 200.0, 220.0], [90.0, 100.0, 110.0])
     assert effect_of(ablation, "amp").alone == expected
     assert (expected.ratio, expected.rounds) == (pytest.approx(2.0), 1)
-    assert "which holds nothing of how runs differ" in " ".join(shown(ablation).split())
+    assert "which says nothing of how runs differ" in " ".join(shown(ablation).split())
 
 
 def interaction(speeds, base=BASE):
@@ -856,7 +856,7 @@ def test_the_tables_name_what_interacts_and_what_has_no_effect():
     narrow = shown(ablation, width=80)
     assert max(map(len, narrow.splitlines())) <= 80
     assert "…" not in narrow
-    assert "its interval should hold 1" in " ".join(narrow.split())
+    assert "its interval should include 1" in " ".join(narrow.split())
     assert shown(make_ablation({})).count("-") > 10  # nothing measured yet
 
 
@@ -915,7 +915,7 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     figure.draw(ablation, tmp_path / "effects.png")
     text = (tmp_path / "effects.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
-    for words in ("multiprocess loading", "control: baseline over baseline, not resolved", "alone: over the baseline",
+    for words in ("multiprocess loading", "baseline over baseline, no measurable difference", "alone: over the baseline",
                   "no effect on this device", "not measured", "mean of 3 interleaved runs"):  # fmt: skip
         assert words in text
     assert (tmp_path / "effects.png").read_bytes().startswith(b"\x89PNG")
@@ -926,7 +926,7 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     points = {container[0].get_color(): list(container[0].get_xdata()) for container in axes.containers}
     assert points[SPEED] == [pytest.approx(1.5), pytest.approx(1.2)]
     assert points[MEMORY] == [pytest.approx(10.0)]
-    assert points[UNRESOLVED] == [effects.control(ablation).ratio], "grey: not resolved"
+    assert points[UNRESOLVED] == [effects.control(ablation).ratio], "grey: no measurable difference"
     figure.draw(make_ablation({}), tmp_path / "empty.svg")
     with pytest.raises(InputError):
         figure.draw(ablation, tmp_path / "effects.html")

@@ -473,20 +473,20 @@ def test_the_table_shows_ratios_with_intervals_sizes_and_what_is_resolved():
     assert rows["off"].split()[1:4] == ["100.0", "1.00x", "-"]
     assert rows["+ stacks"].split()[2:] == ["140.0", *str(DEAR.cost).split(), "10.0", "0.50", "2.00", "0.11", "4,000"]
     assert rows["operators"].split()[2].startswith("~1.09x")
-    assert rows["operators"].split()[4] == "-", "no cost per event where the cost is not resolved"
+    assert rows["operators"].split()[4] == "-", "no cost per event where the cost is not measurable"
     assert "not measured" in rows["kernels only"]
     for words in (
         "took ~1.00x (0.90-1.10) as long.", f"cheapest first: + stacks {DEAR.cost}.",
-        f"Not resolved as slower: operators {NOISY.cost}.", "Not measured: kernels only: no GPU", "A note.",
+        f"Not measurably slower: operators {NOISY.cost}.", "Not measured: kernels only: no GPU", "A note.",
         "TorchScript",
     ):  # fmt: skip
         assert words in text
 
 
 def test_a_control_that_differs_from_off_is_reported():
-    assert "should hold 1, so" not in view.verdict(make_overhead())
+    assert "should include 1, so" not in view.verdict(make_overhead())
     differs = make_overhead(modes=[mode(OFF_AGAIN, 1.1, 1.1, 1.1)])
-    assert "took 1.10x (1.10-1.10) as long: it should hold 1, so something else differs" in view.verdict(differs)
+    assert "took 1.10x (1.10-1.10) as long: it should include 1, so something else differs" in view.verdict(differs)
 
 
 def test_steps_without_a_profiler_that_differ_widely_are_reported():

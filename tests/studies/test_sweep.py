@@ -171,7 +171,7 @@ def test_the_verdict_names_what_the_best_is_not_resolved_as_faster_than():
     one, four = (sweep.best.over(sweep.cell(workers, 64, False)) for workers in (1, 4))
     assert str(one).startswith("~1.00x")
     sentence = view.verdict(sweep)
-    assert f"not resolved as faster than 1 worker, batch 64: {one}, 4 workers, batch 64: {four}." in sentence
+    assert f"no measurable difference to 1 worker, batch 64: {one}, 4 workers, batch 64: {four}." in sentence
     assert "With 4 workers instead it is ~1.00x" in sentence
 
 
@@ -431,7 +431,7 @@ def test_windows_that_differ_widely_are_reported():
 
 def test_of_one_run_the_legend_says_what_the_interval_does_not_hold():
     once = make_sweep([replace(cell, runs=cell.runs[:1]) for cell in make_sweep().cells])
-    assert "which holds nothing of how runs differ" in " ".join(shown(once).split())
+    assert "which says nothing of how runs differ" in " ".join(shown(once).split())
     assert "holds nothing" not in shown(make_sweep())
 
 
@@ -476,7 +476,7 @@ def test_the_heat_map_has_a_panel_for_each_pinning_on_one_scale():
     assert "1.5 cores" in pageable.text[1][2]
     assert "100 MB per worker" in pageable.text[1][2]
     assert "per worker" not in pageable.text[1][0]
-    assert [annotation.text for annotation in drawn.layout.annotations] == ["pageable memory", "Pin memory"]
+    assert [annotation.text for annotation in drawn.layout.annotations] == ["pageable memory", "pinned memory"]
 
 
 def test_a_cell_that_failed_is_a_gap_with_its_reason():

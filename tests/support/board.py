@@ -94,7 +94,7 @@ def fill(logdir):
 def tensorboard(logdir, *options, cache, **variables):
     """A running `Board`, once it has found the runs.
 
-    cache: an empty folder for what the tab computes. variables: of its environment, beside its own.
+    cache: an empty folder for what the tab computes. variables: of its environment, besides its own.
     """
     where = [] if any("logdir" in option for option in options) else ["--logdir", str(logdir)]
     program = [sys.executable, Path(sys.executable).with_name("tensorboard"), "--port", "0", *where, *options]

@@ -288,7 +288,7 @@ def device_queue_stall(a: Analysis) -> Evidence | None:
     if longest and longest.first:
         why += ", the first work of its stream in the trace"
         do = "most likely the GPU still ran what was launched before the trace began: look at the time after it"
-    what = "a GPU that waits for itself"
+    what = "GPU stalls between launched kernels"
     return bounded(why, a.share_of_steps(us), do=do, what=what, when=a.while_idle("queued", PAUSE))
 
 

@@ -210,6 +210,6 @@ def _print(texts: dict[str, str], runs: dict[str, list[Run]], result: dict[str, 
     of = f"{rounds} rounds" if rounds > 1 else "one round: how runs vary is not in the interval"
     print(f"B is {shown} as fast as A, in {unit} (95 % interval; {of})")
     if not shown.resolved:
-        print("not resolved: the interval holds 1.00; more --rounds or --steps make it narrower")
+        print("no measurable difference: the interval includes 1.00; more --rounds or --steps make it narrower")
     if result["per"] == "step":
         print("the size of a batch is not known (no DataLoader): if the commands' batches differ, so do their steps")

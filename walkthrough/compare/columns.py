@@ -68,7 +68,7 @@ def step_of(row: Row | NotRun) -> str:
 
 
 def beside_original(ladder: Ladder) -> bool:
-    """True for a ladder that the published one stands beside: of its model, from its baseline on."""
+    """True for a ladder that is shown next to the published one: of its model, from its baseline on."""
     return is_first_step(ladder.baseline) and ladder.baseline.model == published.MODEL
 
 

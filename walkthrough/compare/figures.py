@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # half a second to import
 
 FORMATS = (".svg", ".png")
 SPEED, MEMORY, SLOWER = "#0072b2", "#e69f00", "#d55e00"  # Okabe and Ito's: the colour-blind can distinguish them
-UNRESOLVED = "#8c8c8c"  # a ratio whose interval holds 1
+UNRESOLVED = "#8c8c8c"  # a ratio whose interval includes 1
 GREY = "#767676"  # readable on white and on black; in an SVG it becomes the reader's own text colour
 ERROR_BARS = {"ecolor": GREY, "capsize": 3}
 THEME = "<style>:root{color:#3c4043}@media(prefers-color-scheme:dark){:root{color:#c4c7cc}}</style>"
@@ -122,7 +122,7 @@ def short(ratio: Ratio) -> str:
 
 
 def colour_of(ratio: Ratio) -> str:
-    """The colour of a ratio's bar: one for the faster, one for the slower, and grey where it is not resolved."""
+    """The colour of a ratio's bar: one for the faster, one for the slower, and grey without a measurable difference."""
     if not ratio.resolved and ratio != SAME:
         return UNRESOLVED
     return SLOWER if ratio.ratio < 1 else SPEED
@@ -154,7 +154,7 @@ def ladder_figure(ladder: Ladder) -> "Figure":
     gained.axvline(1, color=GREY, linewidth=0.8)
     styled(gained, "gain: times the step before")
     figure.suptitle(ladder_title(ladder), fontsize=11, color=GREY)
-    figure.supxlabel(f"lines: {interval_label(ladder)}; grey, ~: it holds 1, not resolved", fontsize=9, color=GREY)
+    figure.supxlabel(f"lines: {interval_label(ladder)}; grey, ~: no measurable difference", fontsize=9, color=GREY)
     return figure
 
 

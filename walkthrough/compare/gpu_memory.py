@@ -12,7 +12,7 @@ FILE = "fit.json"
 SCHEMA = 1
 KINDS: tuple[str, ...] = ("parameters", "gradients", "optimizer", "activations", "inputs", "other")
 
-# What a process that uses CUDA takes beside what torch reserves, set aside where a largest batch is sought. Assumed,
+# What a process that uses CUDA takes besides what torch reserves, set aside where a largest batch is sought. Assumed,
 # not measured by us; it depends on GPU, driver and libraries. No figure in `studies.published.MEMORY` contains one.
 CONTEXT_BYTES = 550_000_000
 

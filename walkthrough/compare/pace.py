@@ -10,7 +10,7 @@ from time import monotonic
 from walkthrough.results import result
 from walkthrough.results.errors import InputError
 
-FILE = ".seconds.json"  # {step: seconds of its last run}, beside a record and no part of it
+FILE = ".seconds.json"  # {step: seconds of its last run}, next to a record and no part of it
 MOST_MINUTES = 10_080  # a week
 
 

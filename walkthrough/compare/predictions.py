@@ -1,4 +1,4 @@
-"""Predicted and measured: the gain of each step by the trace of the step before it, beside what it then gained."""
+"""Predicted and measured: the gain of each step by the trace of the step before it, next to what it then gained."""
 
 import json
 import sys
@@ -117,7 +117,7 @@ def of_ladder(ladder: compare.Ladder, costs: Mapping[str, Sequence[Advice]]) -> 
 
 
 def predictions_text(ladders: Sequence[LadderPredictions], width: int = SCREEN_WIDTH, colour: bool = False) -> str:
-    """For each ladder: what each step was predicted to gain by the trace before it, beside what it gained."""
+    """For each ladder: what each step was predicted to gain by the trace before it, next to what it gained."""
     page = Page(width, colour)
     for ladder, rows in ladders:
         base = ladder.baseline
@@ -145,11 +145,11 @@ def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> 
         "What each step was predicted to gain by the trace of the step before it, and what it then gained. *At",
         "most* is Amdahl's bound: a typical step without the cost that the next step reduces. *About* is what a",
         "replay of that trace estimates, where it can: on a GPU. *Measured* is the ratio of the timed windows,",
-        "without a profiler, and its 95 % interval; `~` where that holds 1, so the gain is not resolved. *Within*:",
+        "without a profiler, and its 95 % interval; `~` where that includes 1: no measurable difference. *Within*:",
         "at most the bound, a loss included. A *miss* gained more than the bound (the whole interval is above it):",
         "the trace, or our reading of it, did not show everything; since a traced step is longer than a timed one,",
-        "a cost may be a larger share of the timed step. *Cannot tell*: there was no bound, or the interval holds",
-        "both it and 1. An *estimate* lies *inside* the measured interval, *above* or *below* it.",
+        "a cost may be a larger share of the timed step. *Cannot tell*: there was no bound, or the interval",
+        "includes both it and 1. An *estimate* lies *inside* the measured interval, *above* or *below* it.",
         "",
     ]
     if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):
@@ -186,7 +186,7 @@ def explain_runs(
     as_json: bool = False,
     max_size: int | None = None,
 ) -> None:
-    """Print what `explain` shows of recorded runs: what each step was predicted to gain beside what it gained.
+    """Print what `explain` shows of recorded runs: what each step was predicted to gain next to what it gained.
 
     recorded: {folder: its results}. source: the path that was named, for an error. Raises InputError where there
     are runs of one step only.

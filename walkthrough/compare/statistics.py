@@ -41,14 +41,14 @@ class Ratio:
     rounds: int
 
     def __str__(self) -> str:
-        """For people: "1.39x (1.31-1.48)"; "~1.02x (0.97-1.08)" where it is not resolved."""
+        """For people: "1.39x (1.31-1.48)"; "~1.02x (0.97-1.08)" without a measurable difference."""
         ratio = f"{self.ratio:.2f}" if self.ratio < 1e4 else f"{self.ratio:.0e}"
         low, high = (f"{end:.2f}" if end < 1000 else "1000+" for end in (self.low, self.high))
         return f"{'' if self.resolved else '~'}{ratio}x ({low}-{high})"
 
     @property
     def resolved(self) -> bool:
-        """True where the interval leaves 1 out: the two programs differ."""
+        """True where the interval excludes 1: the two programs differ."""
         return self.low > 1 + ROUNDING or self.high < 1 - ROUNDING
 
 

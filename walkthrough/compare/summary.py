@@ -18,7 +18,7 @@ def intervals(ladder: Ladder) -> str:
     """How to read the ladder's ratios, and what their intervals are from."""
     (fewest, most), all_act = rounds_compared(ladder), len(ladder.acting) == len(ladder.rows)
     if most == 1:
-        source = "of one round, so it holds no run-to-run variation: `tour --rounds N`, `record --runs N`"
+        source = "of one round, so it has no run-to-run variation: `tour --rounds N`, `record --runs N`"
     elif fewest == most:
         source = f"over {most} rounds, in each of which {'every step' if all_act else 'both steps'} ran"
     elif fewest > 1:
@@ -26,11 +26,11 @@ def intervals(ladder: Ladder) -> str:
     else:
         source = (
             f"over the up to {most} rounds in which both steps ran; where there are none, as for a step that was run "
-            "again by itself, by the windows of two runs, so it holds no run-to-run variation"
+            "again by itself, by the windows of two runs, so it has no run-to-run variation"
         )
     text = (
-        f"1.39x (1.31-1.48): times as fast, and the 95 % interval ({source}). ~: the 95 % interval holds 1, so the two "
-        "are not resolved; more rounds make it narrower."
+        f"1.39x (1.31-1.48): times as fast, and the 95 % interval ({source}). ~: no measurable "
+        "difference, the interval includes 1; more rounds make it narrower."
     )
     return text if all_act else f"{text} {NO_EFFECT}"
 
@@ -55,7 +55,7 @@ def summary(ladder: Ladder) -> str:
     slower = _listed("slower", ((step, gain.ratio) for step, gain in gains.items() if gain.ratio < 1))
     which = "; ".join(filter(None, (faster, slower)))
     text = (
-        f"{_top(ladder)}. Resolved against the step before: {len(gains) or 'none'} of {len(later)}"
+        f"{_top(ladder)}. Measurably different from the step before: {len(gains) or 'none'} of {len(later)}"
         f"{f' ({which})' if which else ''}."
     )
     if not idle:
@@ -75,7 +75,7 @@ def prediction(ladder: Ladder, fit: Fit) -> str:
 
 
 def _top(ladder: Ladder) -> str:
-    """The first step that the one with the largest ratio is not resolved against, and where it is another, that one."""
+    """The first step as fast, as far as can be measured, as the one with the largest ratio; and where it is another, that."""
     largest = max(ladder.acting, key=lambda row: row.relative.ratio)
     if largest is ladder.rows[0]:
         return "No step is faster than the baseline"
@@ -84,11 +84,11 @@ def _top(ladder: Ladder) -> str:
         return row.relative.resolved and row.relative.ratio > 1 and not ratio(largest.rounds, row.rounds).resolved
 
     top = next(filter(as_fast, ladder.acting), largest)
-    unresolved = "" if top.relative.resolved else ", not resolved"
+    unresolved = "" if top.relative.resolved else ", no measurable difference"
     text = f"Top of the ladder: {printable(top.result.step)}, {top.relative} the baseline{unresolved}"
     if top is not largest:
         over = ratio(largest.rounds, top.rounds)
-        text += f"; {printable(largest.result.step)}, with the largest ratio, is {over} that, not resolved"
+        text += f"; {printable(largest.result.step)}, with the largest ratio, is {over} that, no measurable difference"
     return text
 
 

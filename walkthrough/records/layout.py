@@ -55,7 +55,7 @@ def empty_steps(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def missing(names: Iterable[str]) -> list[str]:
-    """What a whole record would hold beside these files, and what of them it holds once only; a text each."""
+    """What a whole record would hold besides these files, and what of them it holds once only; a text each."""
     names = sorted(names)
     steps = sorted({name.split("/")[0] for name in names if "/" in name})
     without = [step for step in steps if f"{step}/{result.NOT_RUN_FILE}" in names]

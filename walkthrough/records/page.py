@@ -1,4 +1,4 @@
-"""The README.md of a recorded ladder, made from the files beside it and nothing else."""
+"""The README.md of a recorded ladder, made from the files next to it and nothing else."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whether a trace can be of the runs whose figures stand beside it: GPU, shapes, copies, memory and, roughly, time."""
+"""Whether a trace can be of the runs whose figures are next to it: GPU, shapes, copies, memory and, roughly, time."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.memory import CPU
 from walkthrough.trace.steps import PROFILER
 
-SMALL_COPIES = 4096  # bytes per step, beside the batch
+SMALL_COPIES = 4096  # bytes per step, besides the batch
 CONVOLUTIONS = re.compile(r"aten::(conv2d|_?convolution|cudnn_convolution|mkldnn_convolution)")
 
 

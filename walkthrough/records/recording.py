@@ -51,7 +51,7 @@ from walkthrough.results.result import (
     writing,
 )
 
-# beside what every step runs
+# besides what every step runs
 CODE = (
     *(f"walkthrough/compare/{name}.py" for name in ("runner", "rounds", "pace", "merging")),
     "walkthrough/records/recording.py",

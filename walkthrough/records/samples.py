@@ -1,6 +1,6 @@
 """Traces of real GPUs that others published: the list of them, and how they are fetched.
 
-The traces are not kept here. `samples.json`, beside this file, says for each where it is (an address with the commit),
+The traces are not kept here. `samples.json`, next to this file, says for each where it is (an address with the commit),
 its SHA-256 and size, what it shows, whose it is, and under which licence.
 """
 
@@ -106,7 +106,7 @@ def fetch(sample: Sample, folder: Path, timeout: float = TIMEOUT) -> None:
 
 
 def _keep(sample: Sample, folder: Path, answer: IO[bytes]) -> None:
-    """Write what is read beside the trace's name, and rename it once its checksum is right."""
+    """Write what is read next to the trace's name, and rename it once its checksum is right."""
     path = sample.path(folder)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ def current_environment(torch: str, cuda: str | None) -> Environment:
 
 
 def in_clone() -> bool:
-    """Whether the tool runs from a clone of the project, with its programs beside it; False where it was installed."""
+    """Whether the tool runs from a clone of the project, with its programs next to it; False where it was installed."""
     return any((ROOT / "steps").glob("[0-9][0-9]_*.py"))
 
 

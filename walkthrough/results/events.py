@@ -56,7 +56,7 @@ def write_events(
 
 
 def scalars(content: bytes) -> dict[str, float]:
-    """An event file's scalars: {tag: the last value}. Hyper-parameters may stand beside them, nothing else.
+    """An event file's scalars: {tag: the last value}. Hyper-parameters may be among them, nothing else.
 
     Raises InputError where the bytes are damaged, hold anything else, a text that no run writes, or no scalar.
     """

@@ -84,7 +84,7 @@ def publish(folder: Path, staging: Path, trace: str, events: str, result: Result
         write_result(staging / RESULT_FILE, result)
         os.replace(staging / trace, folder / result.trace)
         os.replace(staging / events, folder / events_name)
-        drop_runs(folder)  # no round of an earlier tour beside a newer result
+        drop_runs(folder)  # no round of an earlier tour next to a newer result
         os.replace(staging / RESULT_FILE, folder / RESULT_FILE)
         for old in [*folder.glob("*.pt.trace.json.gz"), *folder.glob("events.out.tfevents.*")]:
             if old.name not in (result.trace, events_name):

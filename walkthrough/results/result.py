@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 try:
     import msgspec
-    from msgspec import Meta  # pyright: ignore[reportAssignmentType]  # another of the same use stands below
+    from msgspec import Meta  # pyright: ignore[reportAssignmentType]  # another of the same use is below
 except ImportError:  # a recording needs no more than torch, torchvision and tensorboard
     msgspec = None
 
@@ -44,7 +44,7 @@ Amount = Annotated[float, Meta(ge=0, le=1e18)]
 Positive = Annotated[float, Meta(ge=1e-9, le=1e18)]
 PositiveInt = Annotated[int, Meta(gt=0, le=2**53)]
 Size = Annotated[int, Meta(ge=0, le=2**53)]
-Name = Annotated[str, Meta(pattern=r"^(?!\.\.?$)[^/\\\0]{0,255}$")]  # of a file or folder beside the result
+Name = Annotated[str, Meta(pattern=r"^(?!\.\.?$)[^/\\\0]{0,255}$")]  # of a file or folder next to the result
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def write_json(path: str | Path, value: object) -> None:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write text or bytes to a file beside `path`, then rename it: nobody ever sees half a file.
+    """Write text or bytes to a file next to `path`, then rename it: nobody ever sees half a file.
 
     Raises InputError, also where something else than a file is there, such as a device: it would be gone.
     """

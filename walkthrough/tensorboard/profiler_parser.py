@@ -313,7 +313,7 @@ def _link_lost_calls(events: list[Event]) -> None:
 def _link_collectives(events: list[Event]) -> None:
     """Give each NCCL collective its size, and each kernel that it launched its id (as `COLLECTIVE`).
 
-    Today the size stands in `record_param_comms`, an operator around the collective's mark that launches the kernel.
+    Today the size is in `record_param_comms`, an operator around the collective's mark that launches the kernel.
     """
     records = [event for event in events if event["name"] == "record_param_comms" and event.get("ph") == "X"]
     marks = [event for event in events if event["name"] in COLLECTIVES and event.get("ph") == "X"]

@@ -39,7 +39,7 @@ except ImportError:  # Windows
 log = logging.getLogger("walkthrough")
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
 MUCH_MEMORY, MOST_MEMORY = 2**30, 4 * 2**30  # bytes
-TABLES, COUNTERS = ".tables.gz", ".counters.gz"  # the ends of the names of files beside a kept "profile"
+TABLES, COUNTERS = ".tables.gz", ".counters.gz"  # the ends of the names of files next to a kept "profile"
 BEGIN, END, FAR_US = b'"Iteration Start:', b'"Record Window End"', 24 * 3600 * 1000  # torch-tb-profiler's, in a trace
 RESERVE = 2**26  # bytes of the limit of memory that a run of events may need while it is decoded
 MOST_SHOWN = 2**28  # bytes of an answer before it is packed
@@ -152,7 +152,7 @@ class _Chunks(Chunks):
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file, readable by the user alone, beside its place and rename it. Raises OSError."""
+    """Write a file, readable by the user alone, next to its place and rename it. Raises OSError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open_new(partial, 0o600) as file:

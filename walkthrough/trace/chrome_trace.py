@@ -214,7 +214,7 @@ _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _ARCHIVES = (
     ("tar", 257, b"ustar", "tar -xf"),
     ("zip", 0, b"PK\x03\x04", "unzip"),
-)  # what stands where, what unpacks it
+)  # what is where, what unpacks it
 _RUN = 2**19  # bytes to decode at a time: the events of more would not fit in the processor's caches
 _MAX_RUN = 64 * 2**20  # bytes to collect before a run that does not decode counts as damaged
 _TRIES = 8  # places where one event may end and the next may begin; others are inside a nested list

@@ -34,7 +34,7 @@ def distinct(values: np.ndarray) -> np.ndarray:
 
 
 def places(values: np.ndarray) -> dict[Any, np.ndarray]:
-    """{value: the indices at which it stands, in order}, sorted by value; one NaN."""
+    """{value: the indices at which it is, in order}, sorted by value; one NaN."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     first = np.flatnonzero((ordered[1:] != ordered[:-1]) & (ordered[:-1] == ordered[:-1])) + 1  # NaN are last
@@ -152,7 +152,7 @@ class Trace(Struct, dict=True):
     device id. rank: of the process, or None.
     warnings: problems of the file that affect the numbers, one line each. hip: whether the header names HIP's version.
     accelerator: of which kind, such as "MTIA", the trace holds device work that is not read; "" for none.
-    recording: what `walkthrough trace` wrote beside the events; None for any other trace. base_us: µs that the header
+    recording: what `walkthrough trace` added to the events; None for any other trace. base_us: µs that the header
     adds to all times, NaN for none.
     """
 

@@ -167,7 +167,7 @@ _RULES = [
     # torch's elementwise kernels and reductions, whatever functor they name; Triton kernels of kinds without tl.dot.
     (False, r"elementwise_kernel|::reduce_kernel|multi_tensor_apply|^triton_(poi|red|per|spl|for)_"),
     # Tensile (rocBLAS, hipBLASLt): getNameMin and Naming.py write MI and the instruction's shape if and only if
-    # EnableMatrixInstruction is on. The kernels beside them scale, convert or sum.
+    # EnableMatrixInstruction is on. The kernels around them scale, convert or sum.
     (True, r"cijk_\w*_mi\d+x\d+x\d+"),
     (False, r"cijk_\w*postgsu|cijk_d\w*_(gb|betaonly)"),
     # MIOpen's implicit products: gtcx is "xdlops" in dynamic_igemm/igemm_gtc_xdlops_*. Composable Kernel: xdl, wmma.

@@ -26,7 +26,7 @@ UNEXPLAINED = 0.1  # of the usual step: what takes less longer needs no explanat
 EXPLAINED = 0.5  # of what a step takes longer than usual: so much of it explains it
 CUT = "cut"  # see `_is_cut`
 REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)  # those that a recording may name
-# Of each product one operator; those of attention count beside them.
+# Of each product one operator; those of attention count as well.
 _PRODUCT = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_convolution|\w*convolution_overrideable|_scaled_dot_product_\w+)")
 _SAVING = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|torch[/\\]distributed[/\\]checkpoint[/\\].*: \w*save$")
 

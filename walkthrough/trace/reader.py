@@ -1,6 +1,6 @@
 """From a file to a `Trace`: events in columns, and what `walkthrough trace` recorded; and one event's arguments.
 
-What it recorded (the steps before tracing, the optimizers, the loaders, the cores) stands in the trace's header under
+What it recorded (the steps before tracing, the optimizers, the loaders, the cores) is in the trace's header under
 "walkthrough". A file from elsewhere may hold anything there: what is not of the right type is left out.
 """
 

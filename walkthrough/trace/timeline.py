@@ -35,7 +35,7 @@ ON_CPU = {  # the lanes of a thread, in their order, and what their labels add t
 class Events(Struct, frozen=True):
     """Events of one kind of lane, sorted by start, outer events first.
 
-    table, row: where each stands in the trace, an index into `TABLES` and its index there; -1 for none.
+    table, row: where each is in the trace, an index into `TABLES` and its index there; -1 for none.
     """
 
     kind: str

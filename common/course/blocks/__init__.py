@@ -1,4 +1,4 @@
-"""What stands between `<!-- begin NAME … -->` and `<!-- end -->` in the docs, from recorded runs and steps' files.
+"""What is between `<!-- begin NAME … -->` and `<!-- end -->` in the docs, from recorded runs and steps' files.
 
 A block is a function of a `Course` and of the words after its name; it returns Markdown.
 """

@@ -51,7 +51,7 @@ def chapters(course: Course) -> str:
     )
     return (
         f"{table}\n\n*Gain over the step before. Here: {escaped(base.model)} at {base.image_size} px, 95 % interval of "
-        f"{course.shown.run_count} runs; `~`: the interval holds 1, so it is not resolved. Published: MobileNetV2 at "
+        f"{course.shown.run_count} runs; `~`: no measurable difference. Published: MobileNetV2 at "
         "224 px, one run, no spread, from traced steps.*"
     )
 

@@ -1,4 +1,4 @@
-"""Blocks of the GPU memory that `fit` predicts, beside what others published and what was measured."""
+"""Blocks of the GPU memory that `fit` predicts, next to what others published and what was measured."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -82,7 +82,7 @@ def gpu_memory_measured(fit: Fit, course: Course) -> str:
             table = markdown.table(["step", ">measured GB", ">predicted GB", ">off by"], rows)
             tables.append(f"Allocated at the peak on {device}:\n\n{table}")
     if not tables:
-        return "*No GPU has been recorded yet, so no prediction stands beside a measured peak.*"
+        return "*No GPU has been recorded yet, so there is no measured peak to compare with.*"
     return "\n\n".join(tables)
 
 

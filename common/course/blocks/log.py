@@ -90,7 +90,7 @@ def _ratio(prediction: Prediction) -> str:
 def _keep(prediction: Prediction) -> str:
     gain = prediction.gain
     if not gain.resolved:
-        return "not decided: the interval holds 1, so measure more rounds first"
+        return "not decided: the interval includes 1, so measure more rounds first"
     if gain.ratio < 1:
         return "no: slower"
     outcome = {

@@ -1,4 +1,4 @@
-"""Blocks about one step: its code, its throughput, and what its trace shows, also beside those of the step before."""
+"""Blocks about one step: its code, its throughput, and what its trace shows, also next to those of the step before."""
 
 import ast
 import difflib
@@ -15,9 +15,10 @@ from walkthrough.advice.verdict import gain_text
 from walkthrough.compare import markdown, runner
 from walkthrough.compare.compare import Row
 from walkthrough.compare.markdown import code, escaped
+from walkthrough.explain.text import sentence
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
-from walkthrough.terminal import size_text, time_text
+from walkthrough.terminal import counted, size_text, time_text
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.kernels import unit_name
 
@@ -59,7 +60,7 @@ def _gain(rows: Sequence[Row], skipped_to: str) -> str:
     """
     sentences, row = [], rows[-1]
     if gain := row.gain:
-        verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "not resolved"
+        verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "no measurable difference"
         rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
         before = f"`{skipped_to}`, the last step before it with an effect here" if skipped_to else "the step before"
         sentences.append(f"**{gain}** the images/s of {before}, with the 95 % interval of {rounds}: {verdict}.")
@@ -81,20 +82,21 @@ def same_round(before: Row, row: Row) -> str:
 
 
 def profile(course: Course, step: str) -> str:
-    """What a step's trace shows: where a mean step's time goes, and the advice."""
+    """What a step's trace shows: where a typical step's time goes, and the advice."""
     analysis = course.shown.analyses.get(step)
     if analysis is None:
         return f"The trace of `{step}` cannot be read."
-    parts, total = analysis.steps.mean_breakdown_us, analysis.steps.mean_us
+    steps, command = analysis.typical.steps, f"python -m walkthrough explain --all {_path(course, step)}"
+    parts, total = steps.mean_breakdown_us, steps.mean_us
     rows = [
         [role, time_text(us), f"{us / total:.1%}"]
         for role, us in sorted(parts.items(), key=lambda part: -part[1])
         if us > 0
     ]
     lines = [
-        f"`python -m walkthrough explain {_path(course, step)}` shows, for {len(analysis.steps.names)} traced steps:",
+        f"`{command}` shows, for {counted(len(steps.names), 'typical step', 'typical steps')}:",
         "",
-        markdown.table(["part of a mean step", ">time", ">share"], rows),
+        markdown.table(["part of a step", ">time", ">share"], rows),
         "",
         measured(course),
         "",
@@ -110,7 +112,7 @@ def profile(course: Course, step: str) -> str:
         known = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
         lines += [f"GPU {gpu.id}: {known}.", ""]
     advised = course.shown.advised[step]
-    return "\n".join([*lines, f"**{escaped(advised.verdict)}.**", "", *_advice_lines(advised.advice)])
+    return "\n".join([*lines, f"**{escaped(sentence(advised.verdict))}**", "", *_advice_lines(advised.advice)])
 
 
 def _advice_lines(advice: Sequence[Advice]) -> list[str]:
@@ -123,7 +125,7 @@ def _advice_lines(advice: Sequence[Advice]) -> list[str]:
         lines.append(f"- {shown.title} ({step}): {gain}{why}.")
     more = len(advice) - ADVICE
     if len(advice) > 1:
-        lines += ["", f"`explain` prints every reason{f', and {more} more' if more > 0 else ''}."]
+        lines += ["", f"`explain` prints the evidence of each{f', `--all` {more} more' if more > 0 else ''}."]
     return lines
 
 

@@ -75,7 +75,7 @@ def limit_groups(limit: Limit) -> list[str]:
 
 @shows("input")
 def input_limit(result: InputLimit) -> list[str]:
-    """What the input alone delivers, beside what the model alone consumes."""
+    """What the input alone delivers, next to what the model alone consumes."""
     return [_table(input_view.delivered_table(result)), f"**{_sentence(result.bottleneck)}**", *_notes(result)]
 
 
@@ -100,7 +100,7 @@ def ablation_effects(ablation: Ablation) -> list[str]:
 
 @shows("ablation")
 def ablation_pairs(ablation: Ablation) -> list[str]:
-    """The pairs that were measured, and which of them are resolved as interacting."""
+    """The pairs that were measured, and which of them measurably interact."""
     pairs = interactions(ablation)
     lines = (*ablation_view.interaction_lines(pairs), *ablation_view.tf32_lines(ablation))
     return [_table(ablation_view.pairs_table(pairs)), *_plain(lines)]

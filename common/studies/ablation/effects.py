@@ -49,7 +49,7 @@ class Interaction:
     """Two optimisations on the baseline. together: both over the baseline; first, second: one of them alone.
 
     ratio: together over first times second, 1 where each gains the same with the other as without; None with fewer than
-    two runs. verdict: "more" or "less" than predicted from each alone; "none" resolved; None without a ratio.
+    two runs. verdict: "more" or "less" than predicted from each alone; "none" measurable; None without a ratio.
     """
 
     pair: Pair
@@ -83,7 +83,7 @@ def compared(ablation: Ablation, faster: str, slower: str) -> Ratio | None:
 
 
 def control(ablation: Ablation) -> Ratio | None:
-    """The baseline over itself, measured as if it were another program: an interval that should hold 1."""
+    """The baseline over itself, measured as if it were another program: an interval that should include 1."""
     return compared(ablation, CONTROL, BASELINE)
 
 
@@ -150,14 +150,14 @@ def interactions(ablation: Ablation) -> list[Interaction]:
 
 
 def verdict(ratio: Ratio) -> str:
-    """ "more" or "less" than 1 where that is resolved, else "none"."""
+    """ "more" or "less" than 1 where that is measurable, else "none"."""
     if not ratio.resolved:
         return "none"
     return "more" if ratio.ratio > 1 else "less"
 
 
 def depends_on_place(ablation: Ablation) -> list[Effect]:
-    """Every `Effect` that is resolved to be another in the full ladder than alone."""
+    """Every `Effect` that is measurably different in the full ladder than alone."""
     return [effect for effect in effects(ablation) if effect.full_over_alone and effect.full_over_alone.resolved]
 
 

@@ -1,6 +1,6 @@
 """What `ablate` measures: optimisations by name, variants made of them, and the pairs that may interact.
 
-Some optimisations need another (`NEEDS`): compile_loss without compile would be nothing. Alone, such a one is compared
+Some optimisations need another (`NEEDS`): compile_loss without compile would be nothing. Alone, it is compared
 with the baseline that has what it needs; in the full ladder, an optimisation is compared without what needs it.
 
 Some are no part of "the full ladder", which the others are left out of (`ADDED`); their effect there is the full ladder
@@ -82,7 +82,7 @@ PAIRS = (
         "without workers the main process itself copies each batch into pinned memory; with them a thread does",
     ),
     Pair("channels_last", "compile", "both decide the layout of tensors, and fused kernels need fewer conversions"),
-    Pair("pinned_memory", "prefetch_stream", "a copy runs beside kernels only from pinned memory"),
+    Pair("pinned_memory", "prefetch_stream", "a copy overlaps kernels only from pinned memory"),
     Pair("no_hidden_syncs", "prefetch_stream", "a loop that waits for every loss asks for its next batch late"),
     Pair("amp", TF32, "both use Tensor Cores: what amp gains over TF32 is what most people get from it"),
 )  # fmt: skip

@@ -25,7 +25,7 @@ from common.studies.intervals import ratio_cell
 from walkthrough.results.result import data_label
 from walkthrough.terminal import plain_table
 
-SEEN = {"more": "more", "less": "less", "none": "not resolved", None: "-"}
+SEEN = {"more": "more", "less": "less", "none": "none measurable", None: "-"}
 
 
 def show(ablation: Ablation, to: Console) -> None:
@@ -111,7 +111,7 @@ def pairs_table(pairs: Sequence[Interaction]) -> Table:
 
 
 def interaction_lines(pairs: Sequence[Interaction]) -> list[Text]:
-    """Lines that name the pairs that interact, and those where it is not resolved whether they do."""
+    """Lines that name the pairs that interact, and those without a measurable interaction."""
     lines = []
     for pair in pairs:
         if pair.ratio and pair.verdict in ("more", "less"):
@@ -121,7 +121,7 @@ def interaction_lines(pairs: Sequence[Interaction]) -> list[Text]:
             )
     unresolved = [str(pair.pair) for pair in pairs if pair.verdict == "none"]
     if unresolved:
-        lines.append(Text(f"Not resolved whether they interact: {', '.join(unresolved)}."))
+        lines.append(Text(f"No measurable interaction: {', '.join(unresolved)}."))
     if any(pair.together and pair.ratio is None for pair in pairs):
         lines.append(Text("Interactions are computed from two runs on: --resume --runs N adds some.", "yellow"))
     return lines
@@ -153,7 +153,7 @@ def control_lines(ablation: Ablation) -> list[Text]:
         return []
     return [
         Text(
-            f"The control, the baseline's program measured once more, came out at {ratio}. It should hold 1, and by "
+            f"The control, the baseline's program measured once more, came out at {ratio}. It should include 1, and by "
             "chance 1 of 20 does not; or what differs within a run (order, drift) is larger than the intervals say.",
             "yellow",
         )
@@ -165,20 +165,19 @@ def _legend(ablation: Ablation) -> str:
     runs = (
         f"one program over another of the same run, mean over {count} runs and 95 % interval"
         if count > 1
-        else "one program over another, and the 95 % interval by the windows of one run, which holds nothing of how "
+        else "one program over another, and the 95 % interval by the windows of one run, which says nothing of how "
         "runs differ"
     )
     not_in_full = ", ".join((*ADDED, *ablation.alone_only))
     added, needing = ", ".join(ADDED), ", ".join(f"{name} ({needed})" for name, needed in NEEDS.items())
     return (
-        f"1.39x (1.31-1.48): {runs}. ~, grey: not resolved, the interval holds 1. Of 20 intervals, 1 leaves 1 out by "
-        "chance.\n"
-        "control: the baseline's program measured as if it were another; its interval should hold 1.\n"
+        f"1.39x (1.31-1.48): {runs}. ~, grey: no measurable difference. Of 20 intervals, 1 excludes 1 by chance.\n"
+        "control: the baseline's program measured as if it were another; its interval should include 1.\n"
         "alone: the baseline with it over the baseline; of those that need another, over the baseline with that: "
         f"{needing}.\n"
         f"full: all together but {not_in_full}. in the full ladder: full over full without it; for {added}, full with "
         "it over full. on_device_data replaces loader, workers, pinned memory, prefetching and small images.\n"
-        "interaction: together over first x second, run by run; more or less than 1 where that is resolved."
+        "interaction: together over first x second, run by run; more or less than 1 where that is measurable."
     )
 
 

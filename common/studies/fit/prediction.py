@@ -1,7 +1,7 @@
 """Predict the memory of one training program: see `predicted`.
 
 A program's own `main()` runs on fake tensors, which have shapes and no values, up to its call of `run_step`; a
-function that takes its train step and trains twice on a fake batch stands in its place. So whatever a program does is
+function that takes its train step and trains twice on a fake batch replaces it. So whatever a program does is
 predicted as it is written, and no list of programs or models is needed.
 """
 
@@ -191,7 +191,7 @@ def start(wanted: Wanted) -> None:
             patch.object(sys, "path", [str(file.parent), *sys.path]),
         ):
             runpy.run_path(str(file), run_name="__main__")
-    finally:  # modules beside the program took the replaced functions, and those of the next one may have their names
+    finally:  # modules next to the program took the replaced functions, and those of the next one may have their names
         for name in set(sys.modules) - loaded:
             if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(file.parent):
                 del sys.modules[name]

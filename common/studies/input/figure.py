@@ -1,4 +1,4 @@
-"""The input pipeline's images/s per number of workers, beside those of the model alone."""
+"""The input pipeline's images/s per number of workers, next to those of the model alone."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -157,10 +157,10 @@ def bottleneck(delivered: Sequence[Delivered], consumed: Consumed, cores: int) -
     if unresolved is not None and (faster is None or unresolved.workers < faster.workers):
         number = workers_text(unresolved.workers)
         below = "" if unresolved is delivered[0] else f"the input is the bottleneck below {number}; "
-        above = "no number of workers tried here is resolved as faster than the model"
+        above = "no number of workers tried here is measurably faster than the model"
         if faster is not None:
             above = f"from {workers_text(faster.workers)} on it is the model"
-        return f"{below}with {number} it is not resolved which side is the bottleneck, and {above}"
+        return f"{below}with {number} there is no measurable difference between both, and {above}"
     if faster is not None:
         return f"the input is the bottleneck below {workers_text(faster.workers)}, the model from there on"
     best = max(delivered, key=lambda row: row.samples_per_second.median)

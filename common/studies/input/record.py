@@ -10,7 +10,7 @@ from walkthrough.compare.statistics import Ratio, of_windows
 from walkthrough.results.result import Meta, PositiveInt, Throughput
 
 FILE = "input_limit.json"
-FASTER, UNRESOLVED, SLOWER = "faster than the model", "not resolved", "slower than the model"
+FASTER, UNRESOLVED, SLOWER = "faster than the model", "no measurable difference", "slower than the model"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class InputLimit(study.Study):
     """One call of `limit --input`.
 
     batch_size: images per batch. delivered: by number of workers. enough_workers: the fewest that are
-    resolved as faster than the model, None if none are. bottleneck: which side it is, in a sentence without its full
+    measurably faster than the model, None if none are. bottleneck: which side it is, in a sentence without its full
     stop.
     """
 

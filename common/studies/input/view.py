@@ -39,8 +39,8 @@ def show(result: InputLimit, to: Console) -> None:
     to.print(
         Text(
             "images/s: median window. of the model: over the images/s of the model alone, and the 95 % interval by the "
-            "windows of one run each, which holds nothing of how runs differ; ~, grey: not resolved, the interval "
-            "holds 1. start-up: until the first batch. RSS: a worker's resident memory; PSS: the same, shared pages "
+            "windows of one run each, which says nothing of how runs differ; ~, grey: no measurable "
+            "difference. start-up: until the first batch. RSS: a worker's resident memory; PSS: the same, shared pages "
             "divided among their users.",
             "dim",
         )

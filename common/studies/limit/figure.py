@@ -1,4 +1,4 @@
-"""The roofline: how fast each kind of operator ran, beside what the device could do at that arithmetic intensity.
+"""The roofline: how fast each kind of operator ran, next to what the device could do at that arithmetic intensity.
 
 After Williams, Waterman and Patterson, "Roofline" (2009): FLOP/s over FLOPs per byte; the roof is the lower of the peak
 FLOP/s and the intensity times the peak bytes/s. Here both peaks are measured, FLOPs and bytes are counted from shapes

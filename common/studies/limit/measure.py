@@ -74,7 +74,7 @@ def measure(options: StepOptions, compile_seconds: int | None = None) -> Limit:
     else:
         notes = [*notes, "operators are not timed: msgspec, which reads their trace, is not installed"]
     timings, counters, most_images = uncompiled.timings, uncompiled.counters, uncompiled.most_images
-    del uncompiled, model  # the processes that compile have to fit beside this one
+    del uncompiled, model  # the processes that compile have to fit alongside this one
     empty_cache(device)
 
     compiled, why_not = search_compiled(options, precision, best, compile_seconds, clock, timing_seconds, most_images)

@@ -3,7 +3,7 @@
 The train step of the course on one batch that is on the device, without a loader's noise. Every mode is measured in
 every run, in an order that changes from run to run, each time in a process of its own: see `overhead.program`. It is
 compared with "off", which the same process measures first. The control is a process that opens no profiler and measures
-"off" again in its place: its interval should hold 1.
+"off" again in its place: its interval should include 1.
 """
 
 from collections.abc import Mapping, Sequence

@@ -52,12 +52,12 @@ class Mode:
 
     @property
     def slower(self) -> bool:
-        """True where it is resolved that a step takes longer than without a profiler."""
+        """True where a step takes measurably longer than without a profiler."""
         return self.cost is not None and self.cost.resolved and self.cost.ratio > 1
 
     @property
     def us_per_event(self) -> float | None:
-        """µs that a step takes longer, over its events; None where there are none, or it is not resolved as slower."""
+        """µs that a step takes longer, over its events; None where there are none, or it is not measurably slower."""
         if not self.events_per_step or not self.slower:
             return None
         more_ms = statistics.median(step - off for step, off in zip(self.step_ms, self.off_ms, strict=True))
@@ -87,7 +87,7 @@ class Overhead(study.Study):
 
     @property
     def control(self) -> Mode:
-        """A second "off" in place of a mode: nothing differs, so the interval of its cost should hold 1."""
+        """A second "off" in place of a mode: nothing differs, so the interval of its cost should include 1."""
         return self.modes[0]
 
     @property

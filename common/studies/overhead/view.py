@@ -56,18 +56,18 @@ def modes_table(result: Overhead) -> Table:
 
 
 def verdict(result: Overhead) -> str:
-    """What the control shows, which modes are resolved as slower, and by how much, in a few sentences."""
+    """What the control shows, which modes are measurably slower, and by how much, in a few sentences."""
     control = result.control.cost
     if control is None:
-        return "One run gives no interval, so nothing is resolved: --runs 5, say."
+        return "One run gives no interval, so no cost is measurable: --runs 5, say."
     text = f"The control, which traces nothing either, took {control} as long"
-    text += ": it should hold 1, so something else differs between runs." if control.resolved else "."
+    text += ": it should include 1, so something else differs between runs." if control.resolved else "."
     slower = sorted((mode for mode in result.traced if mode.slower), key=lambda mode: mode.ratio)
     others = [mode for mode in result.traced if not mode.slower]
     if slower:
         text += f" Slower than without a profiler, cheapest first: {_costs(slower)}."
     if others:
-        text += f" Not resolved as slower: {_costs(others)}."
+        text += f" Not measurably slower: {_costs(others)}."
     return text
 
 
@@ -84,9 +84,9 @@ def _legend(result: Overhead) -> str:
     return (
         f"{switches}\n"
         "step ms: of the median run, while tracing; x off: over the steps that the same process ran before it traced, "
-        "mean over the runs and 95 % interval. ~, grey: not resolved, the interval holds 1.\n"
+        "mean over the runs and 95 % interval. ~, grey: no measurable difference.\n"
         f"{OFF}: the median of all processes. {OFF_AGAIN}: the control, in processes that never trace; its interval "
-        "should hold 1.\n"
+        "should include 1.\n"
         "The timed steps fill a set time; there are fewer where their trace would be too large.\n"
         "us per event: what a step takes longer, over its events. The cost is per operator, not per image: steps of "
         "larger batches have as many events and show a smaller ratio.\n"

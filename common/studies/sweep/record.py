@@ -107,7 +107,7 @@ class Cell:
         return ratio(*({run: measured.windows for run, measured in enumerate(cell.runs)} for cell in (self, other)))
 
     def faster_than(self, other: "Cell") -> bool:
-        """True where it is resolved that this one is faster."""
+        """True where this one is measurably faster."""
         over = self.over(other)
         return over.resolved and over.ratio > 1
 

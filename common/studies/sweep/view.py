@@ -30,13 +30,13 @@ def show(sweep: Sweep, to: Console) -> None:
     interval = (
         f"mean over {runs} runs and 95 % interval"
         if runs > 1
-        else "and the 95 % interval by the windows of one run, which holds nothing of how runs differ"
+        else "and the 95 % interval by the windows of one run, which says nothing of how runs differ"
     )
     to.print(
         Text(
             f"images/s: the median {'run' if runs > 1 else 'window'}. of best: over the fastest cell, {interval}; ~, "
-            "grey: not resolved, the interval holds 1. cores: in use; CPU seconds of the training process and its "
-            "workers over the time of the windows. PSS: proportional memory, shared pages divided among their users; "
+            "grey: no measurable difference. cores: in use; CPU seconds of the training process and its workers over "
+            "the time of the windows. PSS: proportional memory, shared pages divided among their users; "
             "RSS: resident, shared pages counted in each; trainer: the training process; all: it and every worker.",
             "dim",
         )
@@ -72,13 +72,13 @@ def sweep_title(sweep: Sweep) -> str:
 
 
 def verdict(sweep: Sweep) -> str:
-    """The best cell, whether it is resolved as faster than its neighbours, and what more workers than it has cost."""
+    """The best cell, whether it is measurably faster than its neighbours, and what more workers than it has cost."""
     best = sweep.best
     sentence = f"Best: {best.setting}: {best.median:.1f} images/s ({best.low:.1f} to {best.high:.1f})"
     neighbours = sweep.neighbours(best)
     even = [cell for cell in neighbours if not best.faster_than(cell)]
     if even:
-        sentence += f"; not resolved as faster than {', '.join(f'{cell.setting}: {best.over(cell)}' for cell in even)}"
+        sentence += f"; no measurable difference to {', '.join(f'{cell.setting}: {best.over(cell)}' for cell in even)}"
     elif neighbours:
         least = min((best.over(cell) for cell in neighbours), key=lambda ratio: ratio.ratio)
         sentence += f"; faster than each of its neighbours, by {least} at least"

@@ -14,7 +14,7 @@ export const ROLES = {
 // A step with what communicates apart: see walkthrough/trace/communication.py.
 export const PARTS = {
   compute: ["#009E73", "a GPU kernel computes, no collective runs"],
-  overlapped: ["#5E4FA2", "communication, hidden: other work runs beside it"],
+  overlapped: ["#5E4FA2", "communication, hidden: other work overlaps it"],
   exposed: ["#CC79A7", "communication alone; waiting for other ranks is part of it"],
   memcpy: ROLES.memcpy, memset: ROLES.memset,
   communication: ["#E8A9C6", "a collective's call on the CPU, and nothing on the GPU"],
@@ -261,7 +261,7 @@ export function note(text) {
   return h("p", {class: "quiet"}, text);
 }
 
-// A ratio with its interval, grey where it is not resolved; null where there is none.
+// A ratio with its interval, grey without a measurable difference; null where there is none.
 export function ratioText(ratio) {
   return ratio && h("span", {class: ratio.resolved ? "" : "quiet"}, ratio.text);
 }

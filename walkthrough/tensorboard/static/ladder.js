@@ -37,7 +37,7 @@ function windows({rows}) {
   return `${text("windows", "window")} of each step, ${text("rounds", "round")}`;
 }
 
-// Peak memory on a GPU as `fit` predicts it, beside what was measured if that was on a GPU: on a CPU the steps train another
+// Peak memory on a GPU as `fit` predicts it, and what was measured if that was on a GPU: on a CPU the steps train another
 // model, and smaller images. null where nothing is predicted.
 function memory(site, {rows, prediction}) {
   if (!rows.some((row) => row.gpu_bytes_predicted)) {
@@ -76,7 +76,7 @@ function speedChart(site, {rows}) {
   }], {label: "Images/s of each step", yaxis: {rangemode: "tozero"}}), rows);
 }
 
-// The published ladder stands only beside one of its own model.
+// The published ladder is shown only next to one of its own model.
 function comparable({rows}, original) {
   return rows.some((row) => row.model === original.model && row.step in original.relative);
 }
@@ -109,7 +109,7 @@ function breakdowns(site, {rows}) {
     const bars = digests.map(([row, digest]) => [row.step, times(digest), perImage ? row.batch_size : 1e3]);
     const host = stackedBars(site, names, bars, {unit: perImage ? "µs" : "ms", label: "Step time by activity",
       xaxis: {title: {text: perImage ? "µs per image" : "ms per step"}}, yaxis: {autorange: "reversed", dtick: 1}});
-    host.style.height = `${Math.max(300, 100 + 22 * digests.length)}px`; // a label beside every bar
+    host.style.height = `${Math.max(300, 100 + 22 * digests.length)}px`; // a label next to every bar
     container.replaceChildren(opensSteps(site, host, digests.map(([row]) => row)),
       ...(apart ? [note("Communication is apart here; the profiler plugin counts the kernels of NCCL's collectives as kernel.")] : []));
   };
@@ -128,7 +128,7 @@ function breakdowns(site, {rows}) {
   return panel;
 }
 
-// Notes are numbered, and those of every step stand below the table once, as `compare` prints them.
+// Notes are numbered, and those of every step are below the table once, as `compare` prints them.
 function ladderTable(site, {rows}) {
   const notes = [...new Set(rows.flatMap((row) => row.notes))];
   const everywhere = notes.filter((text) => rows.every((row) => row.notes.includes(text)));

@@ -23,7 +23,7 @@ let watched = new Map(); // the versions of the traces that the page shows, by r
 let silent = false; // TensorBoard did not answer when it was last asked
 let leave = []; // what to release when another page is shown
 
-// The page and its options stand in the address after "#", so that the browser's back button works.
+// The page and its options are in the address after "#", so that the browser's back button works.
 function place() {
   const [page, query] = location.hash.slice(1).split("?");
   return {page: Object.hasOwn(PAGES, page) ? page : "ladder", options: Object.fromEntries(new URLSearchParams(query))};

@@ -150,7 +150,7 @@ export class Timeline {
     return {start: start - margin, end: end + margin};
   }
 
-  /** Moves to a view, or to the nearest that is neither too wide nor too narrow, nor far beside the trace. */
+  /** Moves to a view, or to the nearest that is neither too wide nor too narrow, nor far outside the trace. */
   show({start, end}) {
     const limits = this.limits();
     const whole = limits.end - limits.start;

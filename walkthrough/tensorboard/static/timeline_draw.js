@@ -11,7 +11,7 @@ import {clamp, gallop, lowerBound} from "./timeline_model.js";
 import {COUNTER, FONT, HEADER, HEADING, LANE_PAD, ROW, ROW_GAP, STEP_BAND, fitted, paletteOf, shortened} from "./timeline_style.js";
 
 const LEAST_LABEL = 26; // a narrower box shows no name
-const HIT_SLOP = 3; // how far beside a box a click still finds it
+const HIT_SLOP = 3; // how far next to a box a click still finds it
 const ARROW_HEAD = 6;
 const DIM = 44; // of 255: what a search does not find
 const DEEP = 3; // levels: deeper lanes of these kinds start folded, except the main thread's
@@ -113,7 +113,7 @@ export class Drawing {
     return (y < STEP_BAND && this.model.steps.find(({start, end}) => start <= time && time < end)) || null;
   }
 
-  /** The event drawn at a place, or a few pixels beside it; null where there is none. */
+  /** The event drawn at a place, or a few pixels next to it; null where there is none. */
   eventAt({x, y}) {
     const lane = this.laneAt(y);
     const level = lane ? Math.floor((y - this.top(lane) - LANE_PAD) / ROW) : -1;

@@ -52,7 +52,7 @@ export async function timeline(site) {
   return page;
 }
 
-/** The lanes of the trace; with those of the trace beside it where the address has one. */
+/** The lanes of the trace; with those of the trace below it where the address has one. */
 async function answers(site, run, trace) {
   const {first, last, beside, align} = site.options;
   const steps = {...(first && {first}), ...(last && {last})};

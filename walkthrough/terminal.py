@@ -17,7 +17,7 @@ LEAST_WIDTH = 60  # columns: narrower terminals wrap its lines themselves
 PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines need not wrap
 
 HARD_BLANK = "\xa0"  # where no line of a `Page` may end
-BOLD, DIM, RED, GREEN, YELLOW = 1, 2, 31, 32, 33  # of ANSI terminals
+BOLD, DIM, GREEN, YELLOW = 1, 2, 32, 33  # of ANSI terminals
 SIMPLER = str.maketrans("▓▒░·…µ", "#%:-~u")
 
 

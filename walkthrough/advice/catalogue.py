@@ -25,6 +25,7 @@ ON_CPU, WITH_STACKS = 0.4, 0.6
 # Kernels that do not exist yet. Tensor Cores: 2.7 times estimated for matrix work of ResNet-50 on a V100, 2.3 and 3.3
 # measured (see `kernel_costs.in_16_bits`): of the time saved 10 % less to 11 % more; those of other shapes differ more.
 TENSOR_CORES = 0.25
+UNKNOWN = 0.5  # of a cost that neither a replay nor a bound tells
 OTHER_DATA = 0.5  # whether the data is small enough, no trace tells
 OTHER_RANKS = 0.5  # how much of a collective is a wait for another rank, no trace of one rank tells
 OTHER_KERNELS = 0.5  # compiled, fused, of twice the batch: nothing is published that this could be compared with
@@ -118,9 +119,9 @@ class Advice(Struct, frozen=True):
         """
         if self.low_gain:
             return 1 / self.low_gain
-        gain = self.estimated_gain or self.predicted_gain
-        saved = 1 - 1 / gain if gain else self.share_of_step
-        return 1 - saved * (1 - self.error)
+        if gain := self.estimated_gain or self.predicted_gain:
+            return 1 - (1 - 1 / gain) * (1 - self.error)
+        return 1 - self.share_of_step * (1 - max(self.error, UNKNOWN))
 
 
 class Finding(Struct, frozen=True):
@@ -165,6 +166,8 @@ COSTS = (
         step="02_bigger_batch",
         on_gpu=launch_costs.bigger_batch,
         on_cpu=launch_costs.bigger_batch_on_cpu,
+        unless=input_costs.no_kernels,
+        unless_on_cpu=lambda a: "",
         change=launch_costs.twice_the_batch,
         error=OTHER_KERNELS,
         idle=("launch",),
@@ -267,6 +270,7 @@ COSTS = (
         on_gpu=kernel_costs.channels_last,
         on_cpu=Evidence("which layout suits a CPU's convolutions, no trace shows"),
         change=lambda a: kernel_costs.without(kernel_costs.converts_layout(a)),
+        error=OTHER_KERNELS,
         finding="layout_conversions",
         shortens_gpu_work=True,
     ),
@@ -392,6 +396,7 @@ COSTS = (
         title="Move CPU work out of the step",
         on_gpu=wait_costs.cpu_operators,
         change=lambda a: Change(cpu=[(wait_costs.cpu_work(a), 0.0)]),
+        error=ON_CPU,
         finding="host_python",
         idle=("launch",),
     ),
@@ -404,12 +409,6 @@ COSTS = (
         error=OTHER_KERNELS,
         finding="unfused_attention",
         shortens_gpu_work=True,
-    ),
-    Cost(
-        id="needless_copies",
-        on_gpu=kernel_costs.needless_copies,
-        change=kernel_costs.without_needless_copies,
-        finding="layout_conversions",
     ),
     Cost(id="misaligned_matmul", on_gpu=kernel_costs.misaligned_matmul, finding="misaligned_matmul"),
     Cost(id="recomputation", on_gpu=kernel_costs.recomputation, finding="recomputation"),

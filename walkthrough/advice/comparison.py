@@ -191,7 +191,7 @@ def advice(ranks: Sequence[Rank]) -> str:
     share = plain["exposed_us"] / max(plain["step_us"], 1e-9)
     if share >= WAITING:
         exposed = f"on every rank collectives run at least {time_text(plain['exposed_us'])} of a step ({share:.0%})"
-        sentences.append(f"{exposed} with nothing beside them: {plain['ways']}")
+        sentences.append(f"{exposed} with nothing else running: {plain['ways']}")
     return "; ".join(sentences)
 
 

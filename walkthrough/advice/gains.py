@@ -30,7 +30,6 @@ MOST_COMBINED = 3
 CANDIDATES = 2  # to combine with what was combined already, those of the largest costs
 ADDED = 1.05  # times faster with than without: less says nothing new
 NOTICEABLE = 1 + MAX_ERROR  # times faster: less than that may be nothing
-POSSIBLE = 1.1  # times faster: the bound of what gains nothing alone, but may after other changes
 OTHER = 1.1  # times faster with both of two against launches than with one: less is the same gain twice
 FAR = 1.2  # times faster: an estimate so far from its bound, or from the time it names, deserves a reason
 
@@ -191,11 +190,15 @@ class Gains:
         """With the gain of a replay, and what of it is sure. One beyond the bound is that bound or, far beyond it,
         proves that it is none.
 
-        Less work on the CPU also lets it run ahead, and a bigger batch is more samples.
+        Less work on the CPU also lets it run ahead, and a bigger batch is more samples. No bound leaves less than the
+        kernels and copies that stay.
         """
-        if item.share_of_step < WORTHWHILE or not item.cost.change:
+        if item.share_of_step < WORTHWHILE:
             return item
-        gain, bound = self.replay.gain(self.change(item.cost)), item.predicted_gain
+        change = self.change(item.cost) if item.cost.change else Change()
+        bound = item.predicted_gain and min(item.predicted_gain, max(self.replay.most(change), 1.0))
+        item = replace(item, predicted_gain=bound)
+        gain = self.replay.gain(change) if item.cost.change else None
         if gain is None:
             return item
         if bound is not None and gain > bound:
@@ -207,12 +210,12 @@ class Gains:
     def worth_following(self, advice: Sequence[Advice]) -> tuple[list[Advice], list[Combination]]:
         """The ranked advice without what adds nothing to the rest, and the first pieces of it together.
 
-        Nothing add those that gain nothing, alone or together with others, nor could, and the second one of those
-        against launches where both together gain little more than the first, which then names it.
+        Nothing add those that gain nothing, alone or together with others, and the second one of those against launches
+        where both together gain little more than the first, or no replay tells; the first then names it.
         """
-        same = [item for item in advice if item.cost.joins_launches and item.estimated_gain is not None]
+        same = [item for item in advice if item.cost.joins_launches]
         instead = ""
-        if len(same) > 1 and self._together(same) < (same[0].estimated_gain or 0.0) * OTHER:
+        if len(same) > 1 and self._together(same) < (same[0].estimated_gain or 1.0) * OTHER:
             advice = [item for item in advice if item is not same[1]]
             instead = _instead(*same)
         combined = self._combined(advice)
@@ -282,14 +285,14 @@ def _alternative(one: Cost, other: Cost) -> bool:
 
 
 def _is_noticeable(advice: Advice) -> bool:
-    """Whether its gain is one, or is unknown, or could be one after other changes."""
+    """Whether its gain is one, or is unknown."""
     gain = advice.estimated_gain or advice.predicted_gain
-    return gain is None or gain >= NOTICEABLE or (advice.predicted_gain or 0.0) >= POSSIBLE
+    return gain is None or gain >= NOTICEABLE
 
 
 def _instead(first: Advice, second: Advice) -> str:
     """What the second one of two gains, where that is much of what the first one does; else ""."""
-    gain, other = first.estimated_gain or 1.0, second.estimated_gain or 1.0
+    gain, other = (item.estimated_gain or item.predicted_gain or 1.0 for item in (first, second))
     return f"; {second.title} instead: {gain_text(second)}" if other - 1 >= (gain - 1) / 2 > 0 else ""
 
 

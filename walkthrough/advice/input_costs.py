@@ -315,8 +315,8 @@ def uint8_images_on_cpu(a: Analysis) -> Evidence:
 
 
 def pinned_already(a: Analysis) -> str:
-    """That no batch is copied from pageable memory, in words; else ""."""
-    return "" if _copied_batches(a).pageable else "no batch is copied from pageable memory"
+    """That no kernel waits for a batch from pageable memory, in words; else ""."""
+    return no_kernels(a) or ("" if _copied_batches(a).pageable else "no batch is copied from pageable memory")
 
 
 def pinned_memory(a: Analysis) -> Evidence:
@@ -342,7 +342,7 @@ def copies_text(a: Analysis, copies: np.ndarray) -> str:
 
 def no_kernels(a: Analysis) -> str:
     """That no kernel runs which could wait for a copy, in words; else ""."""
-    return "" if len(a.trace.kernels) else "no kernel runs beside or after the copies"
+    return "" if len(a.trace.kernels) else "no kernel runs that could wait for a copy"
 
 
 def prefetch_stream(a: Analysis) -> Evidence:
@@ -379,6 +379,6 @@ def without_copies(a: Analysis, name: str) -> Change:
 
 
 def copied_early(a: Analysis) -> Change:
-    """Batches are copied beside the step before: no kernel waits, but no step is faster than its copies."""
+    """Batches are copied during the step before: no kernel waits, but no step is faster than its copies."""
     steps, copies = a.whole.steps, a.trace.copies.cover(direction(a.trace, "h2d"))
     return without_copies(a, "h2d") | Change(at_least=copies.within(steps.start, steps.end))

@@ -306,20 +306,19 @@ def fused_away(a: Analysis) -> np.ndarray:
 
 
 def channels_last(a: Analysis) -> Evidence:
-    """Kernels that only convert an image's layout, because the kernels before and after need different ones."""
+    """Kernels that only convert an image's layout, because the kernels before and after need different ones.
+
+    All that only moves or converts elements stands out: also MIOpen's fills and casts with its convolutions, copies
+    that make a tensor contiguous, and copies within the GPU, while no kernel runs.
+    """
     own = converts_layout(a)
     share = a.share_within(a.trace.kernels.cover(own))
+    found = _moving(a)
     if not share:
-        return Evidence("no kernel changes a layout; whether others would be faster in NHWC, no trace shows")
-    return bounded(
-        f"{step_time(a, share)} {of_step(a)} are layout conversions between NCHW and NHWC",
-        share,
-        do="model and images in torch.channels_last" if a.of_kind(CONVOLUTION).any() else "keep one layout",
-        what="layout conversions" if share >= WORTHWHILE else "",
-        detail=f"{counted(a.count_per_step(own), 'conversion', 'conversions')} between NCHW and NHWC {per_step(a)}, "
-        f"{a.share_of_kernels(own):.0%} of the kernels' time",
-        when=a.while_running(own),
-    )
+        why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
+        return msgspec.structs.replace(found, why=why)
+    why = f"{step_time(a, share)} {of_step(a)} are layout conversions between NCHW and NHWC"
+    return msgspec.structs.replace(found, why=why, share=share, gain=bounded(why, share).gain)
 
 
 def converts_layout(a: Analysis) -> np.ndarray:
@@ -327,15 +326,15 @@ def converts_layout(a: Analysis) -> np.ndarray:
     return a.named(LAYOUT)
 
 
-def needless_copies(a: Analysis) -> Evidence | None:
-    """Kernels and copies that only move or convert elements, but for conversions between NCHW and NHWC.
-
-    MIOpen's fills and casts beside its convolutions; copies that make a tensor contiguous; copies within the GPU, while
-    no kernel runs.
-    """
-    permuting, filling, within, copying_us = _moving(a)
+def _moving(a: Analysis) -> Evidence:
+    """What stands out of `channels_last`."""
+    own, filling = converts_layout(a), a.named(_FILLS_AND_CASTS)
+    permuting = _permuting(a) & ~(own | filling)
+    within, copying_us = _within_the_gpu(a)
+    keep = "model and images in torch.channels_last" if a.of_kind(CONVOLUTION).any() else "keep one layout"
     parts = []
     for kernels, one, several, do in (
+        (own, "conversion between NCHW and NHWC", "conversions between NCHW and NHWC", keep),
         (
             permuting,
             "copy by .contiguous() or .reshape()",
@@ -353,6 +352,7 @@ def needless_copies(a: Analysis) -> Evidence | None:
         if us > 0:
             share = f"{a.share_of_kernels(kernels):.0%} of the kernels' time"
             parts.append((us, f"{counted(a.count_per_step(kernels), one, several)} {per_step(a)}, {share}", do))
+    within &= worthwhile(a, copying_us)
     if within.any():
         text = _copies_text(a, within, copying_us)
         do = "write results where they are used, and give a CUDA graph inputs whose addresses stay the same"
@@ -360,29 +360,14 @@ def needless_copies(a: Analysis) -> Evidence | None:
             do = "gradient_as_bucket_view=True spares DDP the copies between gradients and buckets"
         parts.append((copying_us, text, do))
     us = sum(part[0] for part in parts)
-    if not worthwhile(a, us):
-        return None
-    return bounded(
-        "; ".join(why for part, why, _ in parts if part >= us / 20),
-        a.share_of_steps(us),
+    return Evidence(
+        "",
         do="; ".join(do for part, _, do in sorted(parts, reverse=True) if part >= us / 5),
-        what="copies that only move or convert elements",
-        when=a.while_running(permuting | filling) | a.trace.copies.cover(within),
+        what="what only moves or converts elements" if worthwhile(a, us) else "",
+        detail="; ".join(why for part, why, _ in parts if part >= us / 20),
+        us_per_step=us,
+        when=a.while_running(own | permuting | filling) | a.trace.copies.cover(within),
     )
-
-
-def without_needless_copies(a: Analysis) -> Change:
-    """They are gone."""
-    permuting, filling, within, _ = _moving(a)
-    return without(permuting | filling) | Change(copies=np.where(within, 0.0, 1.0))
-
-
-@once
-def _moving(a: Analysis) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Masks of `needless_copies`: over kernels two, over copies one; and the µs per step of those copies alone."""
-    filling = a.named(_FILLS_AND_CASTS)
-    within, copying_us = _within_the_gpu(a)
-    return _permuting(a) & ~(converts_layout(a) | filling), filling, within & worthwhile(a, copying_us), copying_us
 
 
 def _permuting(a: Analysis) -> np.ndarray:
@@ -413,7 +398,7 @@ def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
     count, size = within.sum() / a.step_count, np.nan_to_num(copies.bytes)[within].sum() / a.step_count
     size_text = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
     text = f"{counted(count, 'copy', 'copies')} within the GPU {per_step(a)}, {size_text}, {rounded_time(us)}"
-    text += " with no kernel beside them"
+    text += " with no kernel running"
     callers = Counter[str]()
     operators = launching_operators(trace, copies.call[within])
     operators = trace.nesting.around(operators, trace.named(trace.operators, lambda name: name.startswith(_AROUND)))

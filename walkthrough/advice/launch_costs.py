@@ -3,7 +3,7 @@
 import numpy as np
 
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
-from walkthrough.advice.input_costs import calls_of_copies, from_pageable
+from walkthrough.advice.input_costs import calls_of_copies, from_pageable, no_kernels
 from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
 from walkthrough.advice.wait_costs import cpu_work
@@ -44,12 +44,12 @@ def bigger_batch(a: Analysis) -> Evidence:
     inside = Cover(a.steps.start, a.steps.end).holds(kernels.start)
     mean_us = kernels.duration[inside].mean() if inside.any() else 0.0
     empty = max(0.0, mean_of_known(_without_blocks(a, gpu.id) for gpu in a.gpus) or 0.0)
-    why = f"{counted(inside.sum() / a.step_count, 'kernel', 'kernels')} {per_step(a)}, {mean_us:.0f} us on average"
-    lost = [f"the GPU waits {step_time(a, share)} for launches"] if share >= WORTHWHILE else []
+    kernels_text = f"{counted(inside.sum() / a.step_count, 'kernel', 'kernels')} {per_step(a)}, {mean_us:.0f} us each"
+    lost = [f"the GPU waits {step_time(a, share)} for launches"]
     if empty >= WORTHWHILE:
-        lost.append(f"{step_time(a, empty)} are lost on SMs without blocks")
+        lost.append(f"its SMs are partly empty, which costs {step_time(a, empty)}")
     return bounded(
-        f"{why}{'; ' * bool(lost)}{' and '.join(lost)}",
+        f"{' and '.join(lost)}; {kernels_text}",
         share + empty if share >= WORTHWHILE else 0.0,  # without waits, few blocks may be what the kernels need
         do="a bigger batch gives each launch more work; it changes the training, so check the learning rate",
     )
@@ -128,7 +128,8 @@ def fused_optimizer(a: Analysis) -> Evidence:
     of_all = count / max(a.count_per_step(np.ones(len(kernels), bool)), 1e-9)
     costly = of_all >= MANY and cpu_share >= COSTLY
     waits = f", and the GPU waits {step_time(a, waiting)} meanwhile" if waiting >= LITTLE else ""
-    why = f"Optimizer.step launches {counted(count, 'kernel', 'kernels')} {per_step(a)}, {step_time(a, working)}{waits}"
+    why = f"Optimizer.step launches {counted(count, 'kernel', 'kernels')} {per_step(a)}"
+    why += f", {step_time(a, working)}{waits}" if working >= LITTLE else waits
     do = "fused=True, or foreach=True where the optimizer has no fused form"
     if count < FEW_KERNELS:
         do = "its kernels are few: see what else it does on the CPU, such as hooks, or state that lies there"
@@ -178,10 +179,9 @@ def _loss_kernels(a: Analysis) -> np.ndarray:
 def compile_loss_on_cpu(a: Analysis) -> Evidence:
     """The time of the same operators."""
     preparing, loss = a.share_within(a.phases.preparing), a.share_within(a.phases.loss)
-    why = (
-        f"{step_time(a, preparing)} {of_step(a)} convert and normalise the batch, and {step_time(a, loss)} are the "
-        "loss, a pass over memory for each operation"
-    )
+    parts = [(preparing, "convert and normalise the batch"), (loss, "are the loss")]
+    listed = " and ".join(f"{step_time(a, share)} {text}" for share, text in parts if share >= LITTLE)
+    why = f"{listed or 'hardly any time'} {per_step(a)}, a pass over memory for each operation"
     return bounded(why, preparing + loss, do="compile them with the model, in one function")
 
 
@@ -258,6 +258,8 @@ def _operators_of(a: Analysis, kernels: np.ndarray) -> str:
 
 def nothing_to_compile(a: Analysis) -> str:
     """Why there is nothing to compile on a GPU, in words; "" where there is."""
+    if reason := no_kernels(a):
+        return reason
     if worthwhile(a, a.us_per_step(fused_away(a))):
         return ""
     if a.workload.compiled:
@@ -285,6 +287,8 @@ def compile_model_on_cpu(a: Analysis) -> Evidence:
 
 def nothing_to_capture(a: Analysis) -> str:
     """Why CUDA graphs would change nothing, or could not be captured, in words; else ""."""
+    if reason := no_kernels(a):
+        return reason
     if vendor(a.trace) == "intel":
         return "CUDA graphs are for GPUs of NVIDIA and AMD"
     if a.workload.graphed > 0.5:
@@ -304,9 +308,9 @@ def cuda_graphs(a: Analysis) -> Evidence:
     many = share >= WORTHWHILE and count >= MANY_KERNELS and short >= 0.5
     kernels = f"{counted(count, 'kernel', 'kernels')} {per_step(a)}, {short:.0%} of them shorter than {SHORT:.0f} us"
     return bounded(
-        f"{kernels}; the GPU waits {step_time(a, share)} for launches",
+        f"the GPU waits {step_time(a, share)} for launches; {kernels}",
         share,
-        do='a graph launches all kernels with one call: torch.compile with mode="reduce-overhead" records it',
+        do='torch.compile(mode="reduce-overhead") records the kernels, and launches all with one call',
         what="many small launches" if many else "",
         when=a.while_idle("launch") if many else Cover(),
     )

@@ -94,17 +94,24 @@ class Replay:
         """
         if self.error > MAX_ERROR:
             return None
-        new = max(float(self.step_us(change)[self.typical].sum()), self._working_us(change))
+        new = max(float(self.step_us(change)[self.typical].sum()), self._working_us(self._factors(change)))
         gain = change.samples * float(self.same_us[self.typical].sum()) / new if new > 0 else 0.0
         return max(gain, 1.0) if gain * (1 + MAX_ERROR) >= 1 else None
 
-    def _working_us(self, change: Change) -> float:
-        """For how long the device works in the typical steps with `change`: no step can be shorter.
+    def most(self, change: Change) -> float:
+        """How many times faster the typical steps can be at most: as long as the device work that stays as it is."""
+        factors = self._factors(change)
+        working_us = self._working_us(np.where(factors < 1, 0.0, factors))
+        measured = float(self.steps.duration[self.typical].sum())
+        return change.samples * measured / working_us if working_us > 0 else np.inf
+
+    def _working_us(self, factors: np.ndarray) -> float:
+        """For how long the device works in the typical steps, with factors of its work: no step can be shorter.
 
         The time of what stays, where it was recorded: what runs beside other work then may not do so more than before.
         """
         inside = np.isin(self._launched_in, np.flatnonzero(self.typical))
-        begin, us = self._start[inside], ((self._end - self._start) * self._factors(change))[inside]
+        begin, us = self._start[inside], ((self._end - self._start) * factors)[inside]
         return Cover(begin, begin + us).total
 
     def step_us(self, change: Change) -> np.ndarray:

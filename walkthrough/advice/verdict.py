@@ -68,8 +68,10 @@ def gain_text(advice: Advice) -> str:
     bound, estimate = advice.predicted_gain, advice.estimated_gain
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"
-    if estimate is None or estimate < LEAST:  # alone it gains nothing
-        return f"at most {bound:.2f}x" if bound else "" if estimate is None else "with others"
+    if estimate is None:
+        return f"at most {bound:.2f}x" if bound else ""
+    if estimate < LEAST:
+        return "with others"  # alone it gains nothing
     return range_text(estimate, advice.low_gain or estimate, advice.error)
 
 
@@ -99,7 +101,7 @@ def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
 
 def why_idle(a: Analysis) -> str:
     """One sentence on why the GPUs run no kernel, on average; "" without a GPU, or where they nearly always run one."""
-    if not a.idle or a.trace.partial or not a.workload.has_steps:
+    if not len(a.trace.kernels) or a.trace.partial or not a.workload.has_steps or stalled(a):
         return ""
     count, steps = len(a.idle), a.step_count
     total_us = sum(gpu.total_us for gpu in a.idle) / count
@@ -127,7 +129,7 @@ def why_no_steps(a: Analysis) -> str:
     if workload.accelerator:
         return (
             f"the work runs on an accelerator ({workload.accelerator}) whose events are not read here: all times are "
-            "those of the CPU beside it"
+            "those of the CPU"
         )
     if workload.is_blind:
         return (
@@ -173,7 +175,7 @@ def _first(advice: Sequence[Advice]) -> str:
         return f"try first: {first.title}. The gain cannot be estimated here; measure it"
     if first.estimated_gain is None:
         return f"biggest possible gain: {first.title}, {gain}"
-    return f"do first: {first.title}, {gain}"
+    return f"try first: {first.title}, {gain}"
 
 
 def _of_cpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:

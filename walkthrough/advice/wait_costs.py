@@ -13,7 +13,7 @@ from walkthrough.advice.replay import Change
 from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import distinct
+from walkthrough.trace.columns import Spans, distinct, places
 from walkthrough.trace.communication import Communication, exposed_on_cpu
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from walkthrough.trace.intervals import Cover
@@ -95,7 +95,7 @@ def host_python(a: Analysis) -> Evidence:
         free = between_operators(trace, gpu.start, gpu.end, gpu.pending)
     launching = trace.runtime.thread[trace.kernels.call[trace.kernels.call >= 0]]
     named = _functions(a, free, int(np.bincount(launching).argmax()) if len(launching) else stepping_thread(trace))
-    do = "move it out of the loop, or to a DataLoader's worker processes; what is the model's own, compile"
+    do = "move it out of the loop; what is the model's own, compile"
     if _PREPARES_INPUT.search(named):
         do = "preparing input is for a DataLoader's worker processes, while the GPU computes"
     return bounded(
@@ -142,20 +142,35 @@ def cpu_work(a: Analysis) -> Cover:
     """When a GPU idles while the threads that launch run operators, and call nothing for `LONG_WORK` or longer.
 
     To call operators and to launch kernels takes less from one call to the next: so this is work on the CPU, which no
-    compiler and no graph makes shorter. Not before the first kernel of a trace without steps.
+    compiler and no graph makes shorter. Not in an operator that launches kernels itself, and not before the first
+    kernel of a trace without steps.
     """
     trace, runtime = a.trace, a.trace.runtime
     launching = distinct(runtime.thread[trace.device_work.call[trace.device_work.call >= 0]])
     operators = trace.operators
     running = ~trace.named(operators, lambda name: is_mark(name) or is_loading(name))
-    running = operators.cover(running & np.isin(operators.thread, launching))
+    own = operators.where(running & np.isin(operators.thread, launching))
+    running = own.cover()
     idle = Cover()
     for gpu in a.idle[:1]:
         idle = (runtime.cover() | gpu.pending | trace.copies.cover() | a.phases.loading).gaps(gpu.start, gpu.end)
     if not a.steps.marked:
         idle = idle & Cover(trace.device_work.start[:1], a.steps.end[-1:])
     long = idle.end - idle.start >= LONG_WORK
-    return Cover(idle.start[long], idle.end[long]) & running
+    work = Cover(idle.start[long], idle.end[long]) & running
+    launches = _launching(a, own)  # what such an operator does before its kernel is a part of launching it
+    return launches.gaps(work.start, work.end)
+
+
+def _launching(a: Analysis, operators: Spans) -> Cover:
+    """When torch's own operators run that call the runtime themselves, of those that take so long."""
+    long = operators.duration >= LONG_WORK
+    own = operators.where(long & a.trace.named(operators, lambda name: name.startswith("aten::")))
+    calling, calls = np.zeros(len(own), bool), places(a.trace.runtime.thread)
+    for thread, here in places(own.thread).items():
+        start = a.trace.runtime.start[calls.get(thread, np.empty(0, np.int64))]
+        calling[here] = np.searchsorted(start, own.end[here]) > np.searchsorted(start, own.start[here])
+    return own.cover(calling)
 
 
 def cpu_operators(a: Analysis) -> Evidence | None:
@@ -177,7 +192,7 @@ def cpu_operators(a: Analysis) -> Evidence | None:
         for n in order
         if times[n] >= LONG * work.total
     ]
-    do = "run it on the GPU (device=), before the loop, or in a DataLoader's worker processes"
+    do = "run it on the GPU (device=), or before the loop"
     if named and re.match(f"{COMPILED.pattern}|autograd::", named[0]):
         do = (
             "record with stacks to see its Python functions: `walkthrough trace --stacks`; a CUDA graph leaves them out"
@@ -193,7 +208,7 @@ def cpu_operators(a: Analysis) -> Evidence | None:
         f"{'; '.join(named) or 'what no operator names'}",
         share,
         do=do,
-        what="operators on the CPU while the GPU is idle" if share >= LONG else "",
+        what="operators on the CPU while the GPU is idle" if share >= LONG and not len(trace.python) else "",
         when=work,
     )
 
@@ -201,7 +216,7 @@ def cpu_operators(a: Analysis) -> Evidence | None:
 def ways_to_communicate_less(communication: Communication | None, training: bool | None) -> str:
     """What to do about collectives that nothing hides, after a look at the ranks."""
     if communication and communication.exchanges:
-        return "exchange fewer bytes (16 bits), or exchange beside layers that do not need the result"
+        return "exchange fewer bytes (16 bits), or exchange during layers that do not need the result"
     if training is False:
         return "fuse products with their collectives, or use fewer GPUs for each answer"
     return (
@@ -223,8 +238,8 @@ def exposed_communication(a: Analysis) -> Evidence | None:
     ways = ways_to_communicate_less(collectives, a.workload.training)
     if a.workload.training and count >= MANY_COLLECTIVES and mean_us < SHORT_COLLECTIVE:
         ways = (
-            f"join them in buckets, as DDP does with gradients: one takes {rounded_time(mean_us)}, of which a launch "
-            "and a wait for the other ranks are the same for any size"
+            f"join them in buckets, as DDP does with gradients: one takes {rounded_time(mean_us)}, and its launch and "
+            "its wait for the other ranks take as long for any size"
         )
     return bounded(
         f"{step_time(a, share)} {of_step(a)} only collectives run: {number}",
@@ -232,7 +247,7 @@ def exposed_communication(a: Analysis) -> Evidence | None:
         do=ways,
         what="collectives that nothing hides" if len(a.trace.kernels) and share >= WORTHWHILE else "",
         detail=f"{number}, {rounded_time(collectives.us / a.step_count)} in all, {step_time(a, share)} of it with "
-        "nothing beside them",
+        "nothing else running",
         when=while_only_communicating(a),
     )
 

@@ -61,7 +61,7 @@ def _gpus(report: Report) -> list[Table]:
         rows.append([f"GPU {gpu['id']}", *shares, tensor, printable(gpu["name"] or "", 40)])
     could = "" if eligible is None else f" {eligible:.1%} of it is in operators that could use them."
     notes = [
-        f"busy: a kernel runs. SMs and occupancy are estimates. {units}: of the time of operators' and CUDA graphs' "
+        f"busy: a kernel runs. SMs and occupancy are estimates. {units}: of the time of operators' and graphs' "
         f"kernels.{could}"
     ]
     if collectives:

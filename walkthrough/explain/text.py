@@ -64,7 +64,7 @@ def _verdict(report: Report, page: Page, everything: bool) -> None:
     shares = report["typical"]["breakdown_shares"]
     parts = _bar(shares, page.width)
     page.lines.append("".join(painted(part, ROLES[role][2]) if page.colour else part for role, part in parts.items()))
-    legend = [f"{ROLES[role][1]} {ROLES[role][0]} {shares[role]:.0%}" for role in parts]
+    legend = [f"{ROLES[role][1]} {ROLES[role][0]} {max(shares[role], 0.01):.0%}" for role in parts]
     page.wrapped("   ".join(entry.replace(" ", HARD_BLANK) for entry in legend), 0)
     page.wrapped(verdict(report), 0)
     shown = report["advice"] if everything else report["advice"][:BEST]
@@ -98,7 +98,9 @@ def together(report: Report, advice: Sequence[Mapping[str, Any]]) -> list[str]:
     numbers: dict[str, str] = {item["id"]: str(number) for number, item in enumerate(advice, start=1)}
     lines = []
     for combination in report["combined"]:
-        named: list[str] = [numbers.get(id) or title for id, title in zip(combination["ids"], combination["titles"], strict=True)]
+        named: list[str] = [
+            numbers.get(id) or title for id, title in zip(combination["ids"], combination["titles"], strict=True)
+        ]
         lines.append(f"{' + '.join(named)} together: {combination['gain']}.")
     return lines
 
@@ -150,7 +152,7 @@ def how_sure(advice: Sequence[Mapping[str, Any]], stacks: bool) -> str:
     if not advice[0]["gain"]:
         sentences.append(f"Try first: {advice[0]['title']}. The gain cannot be estimated here; measure it.")
     if "about" in gains or " to " in gains:
-        sentences.append("Estimates replay this trace without that cost; the first number is nearly sure.")
+        sentences.append("Estimates replay this trace without that cost; the lower number allows for their error.")
     if "at most" in gains:
         sentences.append("At most: with that cost gone and all else as it is.")
     if stacks:
@@ -285,7 +287,7 @@ def ranks_text(
     page.line()
     page.wrapped(f"Rank {ranks['first']}: {printable(ranks['verdict'])}. `explain` its trace to see more.", 0)
     for row in ranks["first_advice"]:
-        alone = len(ranks["first_advice"]) == 1
+        alone = len(row["ranks"]) == len(reports)
         of = "every rank" if alone else f"rank{'s' * (len(row['ranks']) > 1)} {', '.join(map(str, row['ranks']))}"
         why = "" if alone else f", since {row['why']}"
         page.wrapped(f"First on {of}: {row['title']}{why}.", 0)

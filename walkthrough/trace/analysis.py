@@ -284,10 +284,6 @@ class Analysis:
         """The share of the steps' time in which a GPU, on average, runs no kernel for this cause."""
         return float(np.mean([gpu.causes_us[cause] for gpu in self.idle]) / self.total_us) if self.idle else 0.0
 
-    def idle_us_per_step(self, cause: str) -> float:
-        """µs per step that a GPU, on average, runs no kernel for this cause."""
-        return float(np.mean([gpu.causes_us[cause] for gpu in self.idle])) / self.step_count if self.idle else 0.0
-
     def while_running(self, kernels: np.ndarray) -> Cover:
         """When the kernels of a mask run inside the steps."""
         return self.trace.kernels.cover(kernels & (self.us_in_steps > 0))
@@ -316,7 +312,7 @@ def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload
     if len(trace.device_work):
         work, name = (kernels, "kernel") if len(kernels) else (trace.device_work, "memory operation")
     working = float(work.cover().within(steps.start, steps.end).sum()) / total
-    if len(kernels):
+    if len(kernels) and idle:
         working = 1 - float(np.mean([gpu.total_us for gpu in idle])) / total
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, kernels).mean()) if len(kernels) else 0.0

@@ -37,7 +37,7 @@ function verdict({ranks: all, difference, advice, stragglers, first, verdict: te
   return h("div", {class: "verdict"}, h("b", {}, `${all.length} ranks; ${difference}`),
     advice ? h("p", {}, h("b", {}, "Overlap communication"), `: ${advice}`) : null,
     h("p", {}, `rank ${first}: ${text}`),
-    ...firstAdvice.map((row) => h("p", {}, `First on ${firstAdvice.length > 1 ? `rank ${row.ranks.join(", ")}` : "every rank"}: `, h("b", {}, row.title),
+    ...firstAdvice.map((row) => h("p", {}, `First on ${row.ranks.length < all.length ? `rank ${row.ranks.join(", ")}` : "every rank"}: `, h("b", {}, row.title),
       firstAdvice.length > 1 ? `, since ${row.why}` : "")),
     noWaits ? null : note(!stragglers.length ? "No rank holds the others up by 5 % of a step or more."
       : "A rank that others wait for shows little time in collectives; those that wait show much."));

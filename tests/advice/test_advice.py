@@ -269,7 +269,7 @@ def test_what_is_compiled_or_fused_already_is_not_advised_again(analysis):
 def test_a_cpu_that_only_computes_is_called_compute_bound(analysis):
     result = analysis(cpu_step(("aten::conv2d", 0, 950)))
     assert advise(result).verdict.startswith(
-        "compute-bound: 95% of the step is operators on the CPU, 100% of their time aten::conv2d; try first: Use a big"
+        "compute-bound: 95% of the step is operators on the CPU, 100% of their time aten::conv2d; biggest possible"
     )
     assert advise(analysis(cpu_step(*STEP))).verdict.endswith(
         "biggest possible gain: Compile normalisation and loss, at most 1.47x"

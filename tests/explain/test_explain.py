@@ -252,7 +252,7 @@ def test_ranks_on_cpus_have_one_advice_on_the_rank_that_others_wait_for(run, tmp
     assert ["0", "-", "1.0", "ms", "0.0", "us", "-", "600.0", "us", "600.0", "us"] in [row[:11] for row in rows]
     text = " ".join(out.split())
     assert 'The others wait 400.0 us of a step (40%) for rank 1, which has 400.0 us more of "other"' in text
-    assert "on every rank collectives run at least 200.0 us of a step (20%) with nothing beside them: fewer" in text
+    assert "on every rank collectives run at least 200.0 us of a step (20%) with nothing else running: fewer" in text
     assert "no_sync()" in text and "Rank 1: 40% of the step is operators" in text
 
 

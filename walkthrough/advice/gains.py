@@ -154,8 +154,10 @@ def ranked(costs: Iterable[Advice]) -> list[Advice]:
 
 def _remaining(item: Advice) -> float:
     """The share of the step that is left; see `ranked` on a bigger batch."""
+    if not item.cost.changes_training:
+        return item.remaining
     by_share = 1 - item.share_of_step * (1 - item.error)
-    return max(item.remaining, by_share) if item.cost.changes_training else item.remaining
+    return max(item.remaining, by_share) if item.estimated_gain else 1.0
 
 
 def despite_a_stall(advice: Iterable[Advice]) -> list[Advice]:
@@ -196,7 +198,9 @@ class Gains:
         if item.share_of_step < WORTHWHILE:
             return item
         change = self.change(item.cost) if item.cost.change else Change()
-        bound = item.predicted_gain and min(item.predicted_gain, max(self.replay.most(change), 1.0))
+        bound = item.predicted_gain
+        if bound and not item.cost.shortens_gpu_work:
+            bound = min(bound, max(self.replay.most(change), 1.0))
         item = replace(item, predicted_gain=bound)
         gain = self.replay.gain(change) if item.cost.change else None
         if gain is None:

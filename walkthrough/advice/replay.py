@@ -99,9 +99,8 @@ class Replay:
         return max(gain, 1.0) if gain * (1 + MAX_ERROR) >= 1 else None
 
     def most(self, change: Change) -> float:
-        """How many times faster the typical steps can be at most: as long as the device work that stays as it is."""
-        factors = self._factors(change)
-        working_us = self._working_us(np.where(factors < 1, 0.0, factors))
+        """How many times faster the typical steps can be at most: as long as the device work with `change`."""
+        working_us = self._working_us(self._factors(change))
         measured = float(self.steps.duration[self.typical].sum())
         return change.samples * measured / working_us if working_us > 0 else np.inf
 

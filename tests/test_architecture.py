@@ -118,8 +118,10 @@ def test_traces_are_read_with_msgspec_and_numpy_only():
 
 
 def test_the_text_of_explain_formats_a_dictionary():
-    names = imported(ROOT / "walkthrough" / "explain" / "text.py")
-    assert rooms(names, "walkthrough") == {"results", "terminal"}
+    names = set().union(
+        *(imported(ROOT / "walkthrough" / "explain" / f"{name}.py") for name in ("tables", "text", "html"))
+    )
+    assert rooms(names, "walkthrough") == {"explain", "results", "terminal"}
     assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) == {"walkthrough"}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
-    from rich.console import Console, JustifyMethod
+    from rich.console import Console
     from rich.table import Table
 
 SCREEN_WIDTH = 100  # columns of what `explain` prints
@@ -126,26 +126,6 @@ def plain_table(first: str, headers: Iterable[str]) -> "Table":
     table.add_column(first, overflow="fold")
     for header in headers:
         table.add_column(header, justify="right", overflow="fold")
-    return table
-
-
-def bare_table(*justified: "JustifyMethod") -> "Table":
-    """A table without headers, its columns justified "left" or "right"."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in justified:
-        table.add_column(justify=justify)
-    return table
-
-
-def headed_table(*headers: str) -> "Table":
-    """A table with these headers; the first and the last column (names) left-justified, numbers right-justified."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for number, header in enumerate(headers):
-        table.add_column(header, justify="left" if number in (0, len(headers) - 1) and header != "time" else "right")
     return table
 
 

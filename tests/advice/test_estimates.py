@@ -267,7 +267,7 @@ def test_an_estimate_far_from_its_cost_has_its_reason(analysis):
     graphs = analysis(steps_of(*[("ampere_fp16_s16816gemm", 30, "aten::mm")] * 8, every=200.0, sync=True))
     first = next(item for item in advise(graphs).advice if item.step in ("13_compile", "15_cuda_graphs"))
     other = {"13_compile": "Use CUDA graphs", "15_cuda_graphs": "torch.compile the model"}[first.step or ""]
-    assert f"; {other} instead: about " in first.do
+    assert f"; {other} instead: " in first.do
 
     loading = analysis(steps_of(*[SGEMM] * 4, ADD, load=500.0))
     [mixed] = [item for item in advise(loading).advice if item.step == "01_amp"]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from walkthrough.advice.catalogue import COSTS, Advice, Cost, Finding
 from walkthrough.advice.evidence import WORTHWHILE, Evidence
 from walkthrough.advice.replay import MAX_ERROR, Change, Replay
-from walkthrough.advice.verdict import bound, stalled, verdict, why_idle
+from walkthrough.advice.verdict import bound, gain_text, stalled, verdict, why_idle
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover
@@ -127,9 +127,8 @@ def findings(a: Analysis, shown: Mapping[str, Evidence], gains: "Gains", costs: 
         if found and found.what:
             us = found.share * a.steps.mean_us if found.us_per_step is None else found.us_per_step
             gain = gains.replay.gain(gains.change(cost)) if cost.change and not cost.title else estimates.get(cost.id)
-            finding = Finding(
-                cost.finding, cost.id, found.what, found.detail or found.why, us, found.do, gain, found.when
-            )
+            why = found.detail or found.why
+            finding = Finding(cost.finding, cost.id, found.what, why, us, found.do, gain, found.when)
             rows.append((not cost.of_trace, -us, finding))
     return [finding for *_, finding in sorted(rows, key=lambda row: row[:2])]
 
@@ -257,6 +256,9 @@ class Gains:
         left = [item for item in left if item.estimated_gain is not None]
         combinations = []
         while left and len(taken) < MOST_COMBINED:
+            left = [item for item in left if not any(_alternative(item.cost, other.cost) for other in taken)]
+            if not left:
+                break
             gains = [self._together([*taken, item]) for item in left[:CANDIDATES]]
             best = int(np.argmax(gains))
             if gains[best] < gain * ADDED:
@@ -274,6 +276,11 @@ class Gains:
         return self.replay.gain(reduce(or_, (self.change(item.cost) for item in advice))) or 0.0
 
 
+def _alternative(one: Cost, other: Cost) -> bool:
+    """Whether two costs are ways to treat the same wait for batches, of which nobody needs both."""
+    return "dataloader" in one.idle and "dataloader" in other.idle
+
+
 def _is_noticeable(advice: Advice) -> bool:
     """Whether its gain is one, or is unknown, or could be one after other changes."""
     gain = advice.estimated_gain or advice.predicted_gain
@@ -283,7 +290,7 @@ def _is_noticeable(advice: Advice) -> bool:
 def _instead(first: Advice, second: Advice) -> str:
     """What the second one of two gains, where that is much of what the first one does; else ""."""
     gain, other = first.estimated_gain or 1.0, second.estimated_gain or 1.0
-    return f"; {second.title} instead: about {other:.2f}x" if other - 1 >= (gain - 1) / 2 > 0 else ""
+    return f"; {second.title} instead: {gain_text(second)}" if other - 1 >= (gain - 1) / 2 > 0 else ""
 
 
 def longest_gap(analysis: Analysis, advice: Advice) -> Gap | None:

@@ -41,7 +41,11 @@ def no_work_for_workers(a: Analysis) -> str:
 def dataloader_workers(a: Analysis) -> Evidence:
     """Batches are loaded in the main process."""
     share = a.idle_share("dataloader")
-    return _loading(a, f"each step waits {step_time(a, share)} for the main process to load its batch", share)
+    return _loading(a, f"{_each(a)} waits {step_time(a, share)} for the main process to load its batch", share)
+
+
+def _each(a: Analysis) -> str:
+    return "each step" if a.steps.marked else "the program"
 
 
 def _loading(a: Analysis, why: str, share: float) -> Evidence:
@@ -69,7 +73,7 @@ def _functions_while_loading(a: Analysis) -> str:
 def dataloader_workers_on_cpu(a: Analysis) -> Evidence:
     """The same without a GPU: workers would take cores from the training."""
     waiting, named = a.share_within(a.phases.loading), _functions_while_loading(a)
-    why = f"each step waits {step_time(a, waiting)} for the training process to load its batch"
+    why = f"{_each(a)} waits {step_time(a, waiting)} for the training process to load its batch"
     return Evidence(
         why,
         waiting,
@@ -84,7 +88,7 @@ def more_workers(a: Analysis) -> Evidence | None:
     if not a.phases.workers or _lacks_cores(a):
         return None
     share = a.idle_share("dataloader")
-    return _loading(a, f"each step waits {step_time(a, share)} for its batch, although worker processes load", share)
+    return _loading(a, f"{_each(a)} waits {step_time(a, share)} for its batch, although worker processes load", share)
 
 
 def more_workers_on_cpu(a: Analysis) -> Evidence | None:
@@ -97,7 +101,7 @@ def more_workers_on_cpu(a: Analysis) -> Evidence | None:
     waiting = a.share_within(a.phases.loading)
     load = counted(recording.workers, "worker process loads", "worker processes load")
     return Evidence(
-        f"each step waits {step_time(a, waiting)} for its batch, although {load}",
+        f"{_each(a)} waits {step_time(a, waiting)} for its batch, although {load}",
         waiting,
         do=f"{_CORES}{_of_cores(a)}, so a step may even take longer with more: measure with `walkthrough time` this "
         "command versus the same with more of them",
@@ -111,7 +115,7 @@ def less_per_batch(a: Analysis) -> Evidence | None:
         return None
     share = a.idle_share("dataloader")
     return Evidence(
-        f"each step waits {step_time(a, share)} for its batch; {recording.workers} worker processes load on "
+        f"{_each(a)} waits {step_time(a, share)} for its batch; {recording.workers} worker processes load on "
         f"{recording.cores} cores",
         share,
         do="more workers would share those cores: prepare the data once, before training, or on the GPU",

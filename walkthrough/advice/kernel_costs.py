@@ -24,7 +24,7 @@ from walkthrough.trace.kernel_names import (
     is_float64,
     short_name,
 )
-from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, is_amd, unit_name
+from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, is_amd, unit_name, vendor
 from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import is_backward, of_steps
 
@@ -35,6 +35,7 @@ MATRIX_RATIO = {"7.0": 8, "7.5": 8, "8.0": 16, "8.6": 4, "8.9": 4, "9.0": 15, "1
 # shapes in the public traces that tests/data/public_traces.md names. 16 bits: 7749 in 16 traces (T; H100, B200 and
 # MI300X), half of them from 0.05 to 0.53. fp32: 1932 in two traces (K; V100), half of them from 0.55 to 0.81.
 REACHED_16_BITS, REACHED_FP32 = 0.25, 0.61
+_FIRST_WITH_BF16 = 8  # compute capability, major
 HALF_THE_BYTES = 2.0  # times faster, for a kernel that memory bounds, and for TF32: the data sheets' ratio to 16 bits
 _BATCHED = ("aten::bmm", "aten::baddbmm")
 _SOFTMAX = ("aten::_softmax", "aten::_safe_softmax", "aten::_softmax_backward_data", "aten::softmax")
@@ -89,13 +90,20 @@ def mixed_precision(a: Analysis) -> Evidence:
         f"{slow} {per_step(a)}" if slow else "hardly a kernel computes in float32",
         min(full + tf32 / 2, 1.0),
         bounded("", full + (tf32 + others) / 2).gain,
-        do="run the model under torch.autocast"
+        do=f"run the model under torch.autocast{_of_old_gpus(a)}"
         + (", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)" if has_tf32(a.trace) and full else ""),
         what="matrix products in several precisions" if mix else "",
         detail=mix,
         us_per_step=full * a.total_us / a.step_count,
         when=a.while_running(cores.fp32_matrix),
     )
+
+
+def _of_old_gpus(a: Analysis) -> str:
+    """What GPUs need that have Tensor Cores for float16 alone, in words; else ""."""
+    majors = [gpu.get("computeMajor") for gpu in a.trace.gpu_properties]
+    old = vendor(a.trace) == "nvidia" and all(isinstance(major, int) and major < _FIRST_WITH_BF16 for major in majors)
+    return " (float16 with a GradScaler: this GPU has no bf16 units)" if majors and old else ""
 
 
 def _precisions(a: Analysis) -> str:
@@ -193,7 +201,7 @@ def fused_attention(a: Analysis) -> Evidence:
         what="attention in separate kernels" if worthwhile(a, us) else "",
         detail=f"{count / a.step_count:.0f}x {per_step(a)} a batched product, softmax and another batched product, "
         f"{rounded_time(between_us)} of it softmax and elementwise kernels between them"
-        f"{_shapes(a, products)}{aligned}; {a.share_of_kernels(part):.0%} of the kernels' time",
+        f"{_shapes(a, products)}{aligned}; with the products it is {a.share_of_kernels(part):.0%} of the kernels' time",
         us_per_step=us,
         when=a.while_running(part),
     )

@@ -7,6 +7,7 @@ from walkthrough.advice.input_costs import calls_of_copies, from_pageable
 from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
 from walkthrough.advice.wait_costs import cpu_work
+from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct, median
@@ -200,7 +201,8 @@ def _caused_by(a: Analysis, code: Cover, launched: np.ndarray) -> tuple[float, f
         working_us.append(float(cover.within(a.steps.start, a.steps.end).sum()))
         avoidable = sum(gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
         waiting_us.append(float(np.minimum(alone.within(gpu.start, gpu.end), avoidable).sum()))
-    return tuple(max(mean_of_known(us) or 0.0, 0.0) / a.total_us for us in (working_us, waiting_us))
+    working, waiting = (max(mean_of_known(us) or 0.0, 0.0) / a.total_us for us in (working_us, waiting_us))
+    return working, waiting
 
 
 def _one_launch(a: Analysis, code: Cover, kernels: np.ndarray) -> Change:
@@ -234,10 +236,24 @@ def compile_model(a: Analysis) -> Evidence:
         title=title,
         what="chains of elementwise kernels",
         detail=f"of {members:.0f} elementwise kernels and reductions {per_step(a)} that follow one another, all but "
-        "the longest of each chain",
+        f"the longest of each chain{_operators_of(a, gone)}",
         us_per_step=fused_us,
         when=a.while_running(gone),
     )
+
+
+def _operators_of(a: Analysis, kernels: np.ndarray) -> str:
+    """The operators that launched most of the time of the kernels of a mask, in words; "" where none is recorded."""
+    operator, us = a.launching_operator[kernels], a.us_in_steps[kernels]
+    known = operator >= 0
+    times = np.bincount(a.trace.operators.name[operator[known]], us[known], 1)
+    order = np.argsort(-times, kind="stable")[:3]
+    named = [
+        f"{printable(a.trace.names[number], 60)} {rounded_time(float(times[number]) / a.step_count)}"
+        for number in order.tolist()
+        if times[number] >= us.sum() / 10 > 0
+    ]
+    return f"; most of it {', '.join(named)}" if named else ""
 
 
 def nothing_to_compile(a: Analysis) -> str:

@@ -59,6 +59,8 @@ def report(analysis: Analysis) -> dict[str, Any]:
                 "names": steps.names,
                 "count": len(steps.names),
                 "marked": steps.marked,
+                "marked_by": steps.marked_by,
+                "stacks": a.typical.workload.stacks,
                 "whole": steps.whole,
                 "mean_us": steps.mean_us,
                 "typical_us": a.typical.steps.mean_us,
@@ -80,7 +82,7 @@ def report(analysis: Analysis) -> dict[str, Any]:
             "verdict": advised.verdict,
             "advice": [_advice(a, item) for item in advised.advice],
             "combined": [_combination(combination) for combination in advised.together],
-            "findings": [_finding(finding) for finding in advised.findings],
+            "findings": [_finding(finding, advised.costs) for finding in advised.findings],
             "predictions": {item.step: _gains(item) for item in advised.costs if item.step},
             "meanings": {
                 "roles": verdict.ROLES | ({} if a.gpus else verdict.ROLES_WITHOUT_GPU),
@@ -239,10 +241,11 @@ def _gains(item: Advice) -> dict[str, Any]:
     return {"gain": verdict.gain_text(item)} | {key: getattr(item, key) for key in keys}
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    """A finding. marked: whether the timeline marks the times that it is about."""
+def _finding(finding: Finding, costs: Sequence[Advice]) -> dict[str, Any]:
+    """A finding. gain: of the cost, in words. marked: whether the timeline marks the times that it is about."""
     keys = ("id", "cost", "what", "why", "us_per_step", "do", "estimated_gain")
-    return {key: getattr(finding, key) for key in keys} | {"marked": len(finding.when.start) > 0}
+    gain = next((verdict.gain_text(item) for item in costs if item.id == finding.cost), "")
+    return {key: getattr(finding, key) for key in keys} | {"gain": gain, "marked": len(finding.when.start) > 0}
 
 
 def _divided(values: Mapping[str, float], divisor: float) -> dict[str, float]:

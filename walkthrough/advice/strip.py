@@ -22,13 +22,13 @@ def page(analysis: Analysis) -> dict[str, Any]:
 
 
 def strip(a: Analysis) -> dict[str, Any]:
-    """The step of median length: {"step": its name, "us": its length, "lanes": {lane: {group: share of each bin}}}.
+    """The step most like the mean: {"step": its name, "us": its length, "lanes": {lane: {group: share of each bin}}}.
 
     Lanes are "CPU", then "GPU n" by kind of kernel and "copies n" by direction. A moment of a lane counts for the first
     group that covers it.
     """
     steps, kernels, copies = a.steps, a.trace.kernels, a.trace.copies
-    at = int(np.argsort(steps.duration, kind="stable")[(a.step_count - 1) // 2])
+    at = int(np.abs(steps.breakdown - steps.breakdown.mean(axis=1)[:, None]).sum(axis=0).argmin())
     edges = np.linspace(float(steps.start[at]), float(steps.end[at]), BINS + 1)
     lanes = {"CPU": _cpu(a)}
     for gpu in a.gpus:

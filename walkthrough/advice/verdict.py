@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.wait_costs import REMEDIES, doing
+from walkthrough.advice.wait_costs import REMEDIES, cpu_work, doing
 from walkthrough.results.errors import printable
 from walkthrough.terminal import rounded_time, time_text
 from walkthrough.trace.analysis import Analysis
@@ -22,7 +22,7 @@ COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, 
 BUSY = 0.05  # of the step: a GPU that is idle for less is busy
 MOST_CAUSES, MENTIONED_CAUSE = 3, 0.1  # of why a GPU is idle: so many, of so much of that time
 SURE = 0.1  # the error of an estimate that is said as one number,
-NARROW = 1.05  # times: if it is so near to its lower end; a lower end below that is not said
+NARROW = 1.05  # times: if it is so near to its lower end
 LEAST = 1.02  # times faster: a smaller gain is not said
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 MOST_LOADERS = 3  # that are named
@@ -58,13 +58,13 @@ WHILE_IDLE = {  # the same, after a share of the time
     "synchronisation": "while the CPU waits for it",
     "setup": "allocating memory, loading code or starting up",
     "launch": "launch-bound",
+    "work": "while the CPU does other work",
     "other": "in Python, or nothing recorded",
 }
 
 
 def gain_text(advice: Advice) -> str:
-    """The gain in words: "about 1.29x", "1.2x to 1.6x", "up to 1.14x" (little of it is sure), "at most 1.50x" (the
-    bound); "" where it is unknown."""
+    """The gain in words: "about 1.29x", "1.2x to 1.6x", "at most 1.50x" (the bound); "" where it is unknown."""
     bound, estimate = advice.predicted_gain, advice.estimated_gain
     if (estimate or bound or 0) >= MOST:
         return "the step is nothing else"
@@ -77,9 +77,7 @@ def range_text(estimate: float, low: float, error: float) -> str:
     """An estimate and its lower end in words; see `gain_text`. error: see `Cost`."""
     if estimate / low < NARROW and error <= SURE:
         return f"about {estimate:.2f}x"
-    if low < NARROW:
-        return f"up to {estimate:.2f}x"
-    decimals = 2 if f"{low:.1f}" == f"{estimate:.1f}" else 1
+    decimals = 2 if low < NARROW or f"{low:.1f}" == f"{estimate:.1f}" else 1
     return f"{low:.{decimals}f}x to {estimate:.{decimals}f}x"
 
 
@@ -108,7 +106,9 @@ def why_idle(a: Analysis) -> str:
     if total_us < BUSY * a.total_us:
         return ""
     shares = {name: sum(gpu.causes_us[name] for gpu in a.idle) / count / total_us for name in CAUSES}
-    largest = [name for name in sorted(CAUSES, key=lambda name: -shares[name]) if shares[name] >= MENTIONED_CAUSE]
+    shares["work"] = min(cpu_work(a).total / total_us, shares["launch"])
+    shares["launch"] -= shares["work"]
+    largest = [name for name in sorted(shares, key=lambda name: -shares[name]) if shares[name] >= MENTIONED_CAUSE]
     named = [f"{shares[name]:.0%} {WHILE_IDLE[name]}" for name in largest[:MOST_CAUSES]]
     named[0] = named[0].replace("% ", "% of it ", 1)
     idle = "The GPU is idle" if count == 1 else f"Each of {count} GPUs is idle"

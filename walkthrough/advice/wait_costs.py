@@ -340,6 +340,8 @@ def outlier_steps(a: Analysis) -> Evidence | None:
     do = "see in the Trace view what happens there: a garbage collection, a larger batch, another program"
     if besides:
         do = REMEDIES[worst.workers] or "see how often it does; to trace training alone, trace other steps"
+    elif worst.name == a.whole.steps.names[0]:
+        do = "it is the first traced step, for which nothing was launched before: trace after more steps of warm-up"
     steps = a.whole.steps
     far = np.isin(steps.names, [step.name for step in longer])
     return Evidence(

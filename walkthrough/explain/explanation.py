@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from walkthrough.advice import analysis_of
+from walkthrough.advice import analysis_of, ranks_in
 from walkthrough.explain.command import traces_at
 from walkthrough.explain.text import steps_text, text
 from walkthrough.results.errors import InputError
@@ -24,7 +24,12 @@ class Explanation:
     """
 
     def __init__(self, path: str | Path, max_size: int | None = None) -> None:
-        self._analysis = analysis_of(traces_at(Path(path))[0], max_size)
+        traces = traces_at(Path(path))
+        if len(traces) > 1 and len(ranks := ranks_in(path)) > 1:
+            raise InputError(
+                f"{path} holds traces of {len(ranks)} ranks: name one, or run `walkthrough explain` on them"
+            )
+        self._analysis = analysis_of(traces[0], max_size)
         for line in self._analysis.trace.warnings:
             warnings.warn(line, stacklevel=3)
 

@@ -8,16 +8,13 @@ from html import escape
 from pathlib import Path, PurePath
 from typing import Any
 
+from walkthrough.explain.tables import Table, tables
 from walkthrough.explain.text import (
     BEST,
-    CPU,
-    DIRECTIONS,
-    LEAST_SHARE,
     ROLES,
     further_findings,
     gain_without,
     how_sure,
-    is_some,
     sentence,
     steps_lines,
     steps_text,
@@ -25,12 +22,13 @@ from walkthrough.explain.text import (
     verdict,
 )
 from walkthrough.results.errors import printable
-from walkthrough.terminal import count_text, micro_sign, share_text, size_text, time_text
+from walkthrough.terminal import micro_sign, time_text
 
 Report = Mapping[str, Any]
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c3e", "#7a68c4", "#a35d3d", "#8a8a8a")
 ROLE_COLOURS = dict(zip(ROLES, (COLOURS[at] for at in (2, 1, 6, 3, 4, 5, 0, 9)), strict=True))
+LEAST_SHARE = 0.005  # of a step: roles that take less are not in the legend of its bar
 WIDTH, LANE = 1000, 46  # of a lane of the strip, in its own units
 STYLE = """
 .walkthrough { font: 15px/1.5 system-ui, sans-serif; max-width: 1040px; }
@@ -43,7 +41,6 @@ STYLE = """
 .walkthrough td, .walkthrough th { padding: 2px 14px 2px 0; text-align: left; font-weight: normal; background: none; }
 .walkthrough th { opacity: .72; }
 .walkthrough .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.walkthrough td:last-child { overflow-wrap: anywhere; }
 """
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -70,9 +67,8 @@ def write_page(report: Report, path: Path) -> None:
 def page(report: Report) -> str:
     """A whole page: the verdict, a typical step, the advice and the tables."""
     name = escape(printable(PurePath(report["file"]).name, 200))
-    tables = (_roles, _gpus, _idle, _kinds, _kernels, _operators, _copies, _memory, _steps)
     parts = [f"<h1>{name}</h1>", _verdict(report), _strip(report), _advice(report), _findings(report)]
-    parts += [part(report) for part in tables]
+    parts += [*map(_table, tables(report)), _steps(report)]
     return PAGE.format(title=f"{name}: explained", style=STYLE, body="\n".join(filter(None, parts)))
 
 
@@ -118,7 +114,7 @@ def _advice(report: Report, most: int | None = None) -> str:
         step = f" (step {item['step'][:2]})" if item["step"] else ""
         words = f"{sentence(item['why'])} {sentence(item['do'])}" if most is None else sentence(item["why"])
         items.append(f"<li><b>{_words(item['title'])}</b>{_words(item['gain'] + step)}<br>{_words(words)}</li>")
-    closing = " ".join([*together(report, advice), how_sure(advice)])
+    closing = " ".join([*together(report, advice), how_sure(advice, report["steps"]["stacks"])])
     return (
         f"{_title('What to do') if most is None else ''}<ol>{''.join(items)}</ol><p class=quiet>{_words(closing)}</p>"
     )
@@ -167,83 +163,17 @@ def _title(text: str) -> str:
     return f"<h2>{_words(text)}</h2>"
 
 
-def _table(title: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Headers that begin with ">" are of numbers."""
-    numeric = [' class="n"' if header.startswith(">") else "" for header in headers]
-    head = "".join(f"<th{of}>{_words(text.removeprefix('>'))}</th>" for of, text in zip(numeric, headers, strict=True))
-    body = [
-        "".join(f"<td{of}>{_words(cell)}</td>" for of, cell in zip(numeric, row, strict=True)) for row in rows
-    ]  # fmt: skip
-    lines = "".join(f"<tr>{row}</tr>" for row in [head, *body])
-    return f"{_title(title)}<table>{lines}</table>" if body else ""
+def _table(table: Table) -> str:
+    numeric = [' class="n"' if header.startswith(">") else "" for header in table.headers]
 
+    def row(cells: Iterable[str], tag: str) -> str:
+        shown = (f"<{tag}{of}>{_words(cell)}</{tag}>" for of, cell in zip(numeric, cells, strict=True))
+        return f"<tr>{''.join(shown)}</tr>"
 
-def _roles(report: Report) -> str:
-    typical, meanings = report["typical"], report["meanings"]["roles"]
-    rows = [[ROLES[role][0], time_text(us), share_text(typical["breakdown_shares"][role]), meanings[role]]
-            for role, us in typical["breakdown_us"].items() if is_some(us)]  # fmt: skip
-    return _table("One step by role" if report["steps"]["marked"] else "By role", ["", ">time", ">share", ""], rows)
-
-
-def _gpus(report: Report) -> str:
-    rows = [
-        [f"GPU {gpu['id']}", *(share_text(gpu[key]) for key in ("utilization", "sm_efficiency", "tensor_core_share")),
-         gpu["name"] or ""]
-        for gpu in report["gpus"]
-    ]  # fmt: skip
-    return _table("GPUs", ["", ">busy", ">SMs at work", f">{report['matrix_units']}", ""], rows)
-
-
-def _idle(report: Report) -> str:
-    meanings = report["meanings"]["causes"]
-    return "".join(
-        _table(
-            f"GPU {idle['gpu']} runs no kernel for {time_text(idle['us'])} {report['per']}",
-            ["meanwhile", ">time", ">share", ""],
-            [[cause, time_text(us), share_text(idle["cause_shares"][cause]), meanings[cause]]
-             for cause, us in idle["causes_us"].items() if is_some(us)],
-        )
-        for idle in report["idle"]
-    )  # fmt: skip
-
-
-def _kinds(report: Report) -> str:
-    typical = report["typical"]
-    rows = [[kind, time_text(us), share_text(typical["kind_shares"][kind])] for kind, us in typical["kinds"].items()]
-    return _table(f"Kernels by kind, {report['per']}", ["", ">time", ">share"], rows)
-
-
-def _kernels(report: Report) -> str:
-    typical, uses = report["typical"], {True: "yes", False: "no", None: "?"}
-    title = f"Kernels: {count_text(typical['kernel_count'])} {report['per']}, {time_text(typical['kernel_us'])}"
-    rows = [[*_times(row), uses[row["tensor_cores"]], row["short"]] for row in typical["kernels"][:20]]
-    return _table(title, [">time", ">share", ">count", ">mean", report["matrix_units"], "name"], rows)
-
-
-def _operators(report: Report) -> str:
-    rows = [[*_times(row), row["name"]] for row in report["typical"]["operators"][:20]]
-    return _table("Operators, self time on the CPU", [">time", ">share", ">count", ">mean", "name"], rows)
-
-
-def _times(row: Mapping[str, Any]) -> list[str]:
-    return [time_text(row["us"]), share_text(row["share"]), count_text(row["count"]), time_text(row["mean_us"])]
-
-
-def _copies(report: Report) -> str:
-    rows = [[DIRECTIONS[name], count_text(row["count"]), size_text(row["bytes"]), time_text(row["us"]),
-             share_text(row["pageable_share"])]
-            for name, row in report["typical"]["copies"].items() if row["count"]]  # fmt: skip
-    return _table(f"Copies {report['per']}", ["", ">count", ">size", ">time", ">pageable"], rows)
-
-
-def _memory(report: Report) -> str:
-    def size(value: float | None) -> str:
-        return "-" if value is None else size_text(value)
-
-    rows = [["CPU" if row["device"] == CPU else f"GPU {row['device']}",
-             *(size(row[key]) for key in ("peak_allocated", "peak_reserved", "growth"))]
-            for row in report["memory"]["devices"]]  # fmt: skip
-    return _table("Memory", ["", ">peak", ">reserved", ">grew"], rows)
+    head = row((header.removeprefix(">") for header in table.headers), "th")
+    body = "".join(row(cells, "td") for cells in table.rows)
+    notes = "".join(f"<p class=quiet>{_words(note)}</p>" for note in table.notes)
+    return f"{_title(table.title)}<table>{head}{body}</table>{notes}"
 
 
 def _steps(report: Report) -> str:

@@ -98,7 +98,9 @@ def together(report: Report, advice: Sequence[Mapping[str, Any]]) -> list[str]:
     numbers: dict[str, str] = {item["id"]: str(number) for number, item in enumerate(advice, start=1)}
     lines = []
     for combination in report["combined"]:
-        named: list[str] = [numbers.get(id) or title for id, title in zip(combination["ids"], combination["titles"], strict=True)]
+        named: list[str] = [
+            numbers.get(id) or title for id, title in zip(combination["ids"], combination["titles"], strict=True)
+        ]
         lines.append(f"{' + '.join(named)} together: {combination['gain']}.")
     return lines
 

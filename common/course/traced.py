@@ -112,7 +112,7 @@ WANTED = {
     "resnet50_a100_ddp twice": Wanted("resnet50_a100_ddp", "02_bigger_batch"),
 }
 EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
-LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "What else stands out")  # of these
+LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these
 
 
 def read() -> Sampled | None:

@@ -98,7 +98,7 @@ def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(cour
     assert [line.removeprefix("- ").partition(" (")[0] for line in lines] == [piece.title for piece in advice[:3]]
     assert advice[0].why in lines[0]
     assert not any(piece.why in text for piece in advice[1:])
-    assert f"`explain` prints every reason, and {len(advice) - 3} more." in text
+    assert f"`explain` prints the evidence of each, `--all` {len(advice) - 3} more." in text
 
 
 def test_transfers_have_columns_of_copies_where_a_trace_shows_one(course, gpu_course):

@@ -75,7 +75,7 @@ def prediction(ladder: Ladder, fit: Fit) -> str:
 
 
 def _top(ladder: Ladder) -> str:
-    """The first step as fast as that with the largest ratio, as far as can be measured; and that one, if another."""
+    """The first step that is as fast, as far as can be measured, as the one with the largest ratio; and that one."""
     largest = max(ladder.acting, key=lambda row: row.relative.ratio)
     if largest is ladder.rows[0]:
         return "No step is faster than the baseline"

@@ -89,9 +89,10 @@ export function per(digest) {
   return digest.per;
 }
 
-// With a full stop at its end.
+// With a capital letter, unless that is code, and a full stop.
 export function sentence(text) {
-  return text.endsWith(".") ? text : `${text}.`;
+  const begin = /^\S*[._=(]\S/.test(text) ? text[0] : text[0].toUpperCase(); // code keeps its letters
+  return `${begin}${text.slice(1)}${/[.!?…]$/.test(text) ? "" : "."}`;
 }
 
 // Whether a digest's typical step has parts of communication.

@@ -60,7 +60,7 @@ function advice(site, digest, place) {
   const lines = items.length ? [digest.bound, digest.why_idle] : [digest.verdict, digest.why_idle];
   return h("div", {class: "verdict"}, h("b", {}, lines.filter(Boolean).map(sentence).join(" ")), items.length ? h("ol", {}, ...items) : null,
     together.length ? h("div", {}, `Together: ${together.join("; ")}`) : null,
-    ...digest.steps.outliers.map((outlier) => h("div", {class: "odd"}, `${outlier.why}. The advice leaves it out.`)),
+    ...digest.steps.outliers.map((outlier) => h("div", {class: "odd"}, `${sentence(outlier.why)} The advice leaves it out.`)),
     digest.of_which_steps ? note(digest.of_which_steps) : null);
 }
 

@@ -38,6 +38,8 @@ def waiting_for_launches(a: Analysis) -> float:
 
 def bigger_batch(a: Analysis) -> Evidence:
     """Waits for launches, and SMs that are idle because kernels have too few blocks."""
+    if reason := no_kernels(a):
+        return Evidence(reason, gain=1.0)
     if a.workload.training is False:
         return _SLOWER_ANSWERS
     kernels, share = a.trace.kernels, waiting_for_launches(a)

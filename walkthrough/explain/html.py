@@ -28,6 +28,12 @@ Report = Mapping[str, Any]
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c3e", "#7a68c4", "#a35d3d", "#8a8a8a")
 ROLE_COLOURS = dict(zip(ROLES, (COLOURS[at] for at in (2, 1, 6, 3, 4, 5, 0, 9)), strict=True))
+GROUP_COLOURS = {  # of the strip: those of the bar where they are the same
+    "DataLoader": ROLE_COLOURS["dataloader"],
+    "operators": ROLE_COLOURS["cpu_exec"],
+    "to the GPU": ROLE_COLOURS["memcpy"],
+    "waits for the GPU": COLOURS[9],
+}
 LEAST_SHARE = 0.005  # of a step: roles that take less are not in the legend of its bar
 WIDTH, LANE = 1000, 46  # of a lane of the strip, in its own units
 STYLE = """
@@ -133,7 +139,8 @@ def _strip(report: Report) -> str:
     """A typical step: a lane for the CPU and for each GPU's kernels and copies, stacked by what they do."""
     strip, lanes = report["strip"], []
     for lane, groups in strip["lanes"].items():
-        legend, paths = dict(zip(groups, COLOURS, strict=False)), []
+        free = iter([colour for colour in COLOURS if colour not in {GROUP_COLOURS.get(name) for name in groups}])
+        legend, paths = {name: GROUP_COLOURS.get(name) or next(free) for name in groups}, []
         below = [0.0] * len(next(iter(groups.values())))
         for name, shares in groups.items():
             above = [min(low + share, 1.0) for low, share in zip(below, shares, strict=True)]

@@ -37,6 +37,7 @@ ROLES = {  # its name, the mark that keeps a bar readable without colour, and it
     "cpu_exec": ("CPU operators", "=", 34),
     "other": ("other", ".", 90),
 }
+LEAST_NAME = 20  # letters of a file's name
 BEST = 3  # pieces of advice in the verdict
 SMALLEST_GAIN = 1.02  # times faster: less is not printed
 LARGEST_GAIN = 100  # times faster: more means that nothing else is in the step
@@ -106,9 +107,11 @@ def together(report: Report, advice: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _header(report: Report, width: int) -> str:
-    """The file, its device, its steps and how long they take; a long file name is shortened in its middle."""
+    """The file, its device, its steps and how long they take; a long file's name is shortened in its middle."""
     facts = f" · {printable(report['device'], 60)} · {steps_text(report)}"
-    name, room = printable(PurePath(report["file"]).name, 200), max(width - len(facts), 20)
+    if len(facts) > width - LEAST_NAME:
+        facts = re.sub(r" \([^()]*\)(?=$|;)", "", facts)  # without the range
+    name, room = printable(PurePath(report["file"]).name, 200), max(width - len(facts), LEAST_NAME)
     if len(name) > room:
         name = FILE_SUFFIX.sub("", name)
     if len(name) > room:

@@ -108,10 +108,11 @@ def together(report: Report, advice: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _header(report: Report, width: int) -> str:
     """The file, its device, its steps and how long they take; a long file's name is shortened in its middle."""
+    name = printable(PurePath(report["file"]).name, 200)
     facts = f" · {printable(report['device'], 60)} · {steps_text(report)}"
-    if len(facts) > width - LEAST_NAME:
+    if len(facts) > width - min(LEAST_NAME, len(name)):
         facts = re.sub(r" \([^()]*\)(?=$|;)", "", facts)  # without the range
-    name, room = printable(PurePath(report["file"]).name, 200), max(width - len(facts), LEAST_NAME)
+    room = max(width - len(facts), LEAST_NAME)
     if len(name) > room:
         name = FILE_SUFFIX.sub("", name)
     if len(name) > room:

@@ -1,15 +1,9 @@
 // What every page is built of: elements, texts of figures, tables, charts, forms.
 
-// Colours that people who see colours differently can tell apart (Okabe and Ito).
+// Colours that people who see colours differently can tell apart (Okabe and Ito); a report's `meanings` say what they are.
 export const ROLES = {
-  kernel: ["#009E73", "a GPU kernel runs"],
-  memcpy: ["#E69F00", "the GPU only copies"],
-  memset: ["#C8B400", "the GPU only sets memory"],
-  communication: ["#CC79A7", "only a collective that the trace marks; NCCL's kernels count as kernel"],
-  runtime: ["#56B4E9", "the GPU is idle, the CPU in a CUDA call"],
-  dataloader: ["#D55E00", "the loop waits for its next batch"],
-  cpu_exec: ["#0072B2", "the CPU runs operators"],
-  other: ["#999999", "nothing recorded: Python, most likely"],
+  kernel: ["#009E73"], memcpy: ["#E69F00"], memset: ["#C8B400"], communication: ["#CC79A7"], runtime: ["#56B4E9"],
+  dataloader: ["#D55E00"], cpu_exec: ["#0072B2"], other: ["#999999"],
 };
 // A step with what communicates apart: see walkthrough/trace/communication.py.
 export const PARTS = {

@@ -89,7 +89,7 @@ function breakdown(site, digest) {
   const {steps, typical} = digest, {kernel_count: kernelCount} = typical;
   const {title, names, apart, times} = division([digest]), us = times(digest);
   const rows = (heading, meanings, of, total) => table([heading, ">time", ">share", ""], Object.keys(meanings).filter((name) => of[name] > 0)
-    .map((name) => [named(meanings, name), time(of[name]), share(of[name] / total), meanings[name][1]]));
+    .map((name) => [named(meanings, name), time(of[name]), share(of[name] / total), meanings[name][1] ?? digest.meanings.roles[name]]));
   const plugin = apart || steps.outliers.length ? [note("As the profiler plugin defines it: "
     + `the mean of all ${steps.count} steps${apart && kernelCount ? ", collectives' kernels counted as kernel" : ""}`),
   rows("role", ROLES, steps.breakdown_us, steps.mean_us)] : [];
@@ -102,8 +102,8 @@ function breakdown(site, digest) {
 function idleCauses(digest, idle) {
   const rows = Object.entries(CAUSES).filter(([cause]) => idle.causes_us[cause] > 0.0005 * idle.us);
   return section(`GPU ${idle.gpu} runs no kernel for ${time(idle.us)} ${per(digest)}. Meanwhile:`,
-    table(["cause", ">time", ">share", ""], rows.map(([cause, [, meaning]]) => [named(CAUSES, cause),
-      time(idle.causes_us[cause]), share(idle.cause_shares[cause]), meaning])),
+    table(["cause", ">time", ">share", ""], rows.map(([cause]) => [named(CAUSES, cause),
+      time(idle.causes_us[cause]), share(idle.cause_shares[cause]), digest.meanings.causes[cause]])),
     note(`${idle.gaps} gap${idle.gaps === 1 ? "" : "s"} in ${digest.of_steps}; the longest is ${time(idle.longest_us)}`));
 }
 

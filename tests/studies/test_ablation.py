@@ -128,7 +128,7 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
                 "copies, non_blocking": asked,
                 "precision": set(dtypes),
                 "optimizer": cells["optimizer"].defaults,
-                "Use channels_last": training.model.layers[0].weight.is_contiguous(memory_format=torch.channels_last),
+                "channels last": training.model.layers[0].weight.is_contiguous(memory_format=torch.channels_last),
                 "compiled": training.compiled,
                 "cudnn.benchmark": training.cudnn_benchmark,
                 "curve": [type(value) for value in cells["losses"]],

@@ -518,7 +518,7 @@ def up_to_16(program):
 def test_on_a_gpu_the_batch_size_comes_first_then_the_compiler_then_cuda_graphs(monkeypatch):
     gpu = FakeDevice("cuda", speed=up_to_16)
     timings, why_not = gpu.search(monkeypatch)
-    last, compiled_last = "Use channels_last", "compiled, channels last"
+    last, compiled_last = "channels last", "compiled, channels last"
     assert gpu.order() == [
         *((size, f"uncompiled, {last}") for size in (4, 8, 16, 32)),
         (16, f"uncompiled, {last}, cudnn.benchmark"),

@@ -58,7 +58,7 @@ def make_limit(**changes):
         speeds=[
             TrainingSpeed(4, "contiguous", False, False, record.Throughput(200.0, [190.0, 200.0, 210.0]),
                           record.StepTime(20.0, 19.0, 21.0), 6e8, 0.6, 5e7),
-            TrainingSpeed(4, "Use channels_last", True, True, record.Throughput(400.0, [400.0]),
+            TrainingSpeed(4, "channels last", True, True, record.Throughput(400.0, [400.0]),
                           record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2, None),
         ],
         not_compiled=None,

@@ -199,7 +199,7 @@ def test_one_program_is_traced_explained_and_ended(tmp_path):
     assert finished.returncode == 0, finished.stderr
     folder = tmp_path / "logs" / "find_spec_first"
     assert len(traces_in(folder)) == 1
-    assert "3 steps of" in finished.stdout and "More: --all" in finished.stdout
+    assert "3 steps" in finished.stdout and "More: --all" in finished.stdout
     last = finished.stderr.splitlines()[-1]
     assert last.startswith("walkthrough trace: traced 3 steps into logs/find_spec_first; the program ended after them")
 

@@ -90,7 +90,7 @@ def test_tensor_cores_and_the_planted_fault(analysis):
         "volta_sgemm_128x64_nt": False,  # the backward product, in float32: the fault
         "void at::native::(anonymous namespace)::multi_tensor_apply_kernel": False,
     }
-    [amp] = [advice for advice in advise(analysis).advice if advice.step == "01_amp"]
+    [amp] = [advice for advice in advise(analysis).costs if advice.step == "01_amp"]
     assert amp.share_of_step == pytest.approx(0.1)
     assert amp.predicted_gain == pytest.approx(1 / (1 - 0.1))  # the optimizer's kernel stays in float32
 

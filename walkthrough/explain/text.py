@@ -75,7 +75,7 @@ def _verdict(report: Report, page: Page, everything: bool) -> None:
         page.line()
     closing = together(report, shown) if everything else together(report, shown)[-1:]
     closing += [how_sure(shown, report["steps"]["stacks"])] if shown else []
-    closing += [] if everything else ["More: --all"]
+    closing += [] if everything else [f"More:{HARD_BLANK}--all"]
     page.wrapped(" ".join(closing), 0)
 
 

@@ -149,14 +149,14 @@ def count_text(count: float) -> str:
 
 def time_text(us: float) -> str:
     """µs in a suitable unit, with a tenth of a microsecond."""
-    us = round(us, 1) + 0.0  # never "-0.0"
-    return f"{us:.1f} us" if abs(us) < 1e3 else f"{us / 1e3:.1f} ms" if abs(us) < 1e6 else f"{us / 1e6:.2f} s"
+    if abs(us) < 999.95:  # by what it is rounded to: no "1000.0 us"
+        return f"{round(us, 1) + 0.0:.1f} us"  # never "-0.0"
+    return f"{us / 1e3:.1f} ms" if abs(us) < 999_950 else f"{us / 1e6:.2f} s"
 
 
 def rounded_time(us: float) -> str:
     """The same in whole microseconds."""
-    us = round(us) + 0.0
-    return f"{us:.0f} us" if abs(us) < 1e3 else time_text(us)
+    return f"{round(us) + 0.0:.0f} us" if abs(us) < 999.5 else time_text(us)
 
 
 def counted(count: float, one: str, several: str) -> str:

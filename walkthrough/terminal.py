@@ -156,7 +156,7 @@ def time_text(us: float) -> str:
 
 def rounded_time(us: float) -> str:
     """The same in whole microseconds."""
-    return f"{round(us) + 0.0:.0f} us" if abs(us) < 999.5 else time_text(us)
+    return f"{round(us) + 0.0:.0f} us" if abs(us) < 999.5 else time_text(max(us, 1e3))
 
 
 def counted(count: float, one: str, several: str) -> str:

@@ -26,6 +26,7 @@ def rank(number, exposed_us, step_us=1000.0):
     [
         ((300, 100, 300), [1], "for rank 1"),
         ((100, 300, 300, 103), [0, 3], "for ranks 0 and 3"),  # as with tensor parallelism: two are alike
+        ((241, 481, 413, 472, 495, 491, 264, 482), [0, 6], "for ranks 0 and 6"),
         ((100, 130, 120), [], ""),
         ((100, 101, 102), [], ""),
     ],

@@ -11,6 +11,8 @@ from walkthrough.trace.kernels import mean_of_known
 
 WAITING = 0.05  # of the step: ranks that wait for another so long are worth a line
 ALIKE = 0.005  # of the step: step times that differ by less are the same
+NEAR = 0.25  # of the way from the least time in collectives to the median: ranks so near are waited for alike
+COLLECTIVE_TIMES = ("collectives_us", "exposed_us")
 
 Report = Mapping[str, Any]  # see `report.report`
 Rank = Mapping[str, Any]  # see `rank_of`
@@ -167,9 +169,14 @@ def stragglers(ranks: Sequence[Rank]) -> list[Rank]:
     last = [
         rank
         for rank in communicating
-        if all(abs(rank[us] - least[us]) <= ALIKE * least["step_us"] for us in ("collectives_us", "exposed_us"))
+        if all(rank[us] <= _near(least[us], [other[us] for other in communicating]) for us in COLLECTIVE_TIMES)
     ]
     return last if waiting_us(ranks, last) >= WAITING * least["step_us"] else []
+
+
+def _near(least: float, times: Sequence[float]) -> float:
+    """How long is as good as the least of some times: a quarter of the way to the median."""
+    return least + NEAR * (float(np.median(times)) - least)
 
 
 def waiting_us(ranks: Iterable[Rank], stragglers: Sequence[Rank]) -> float:
@@ -186,7 +193,8 @@ def advice(ranks: Sequence[Rank]) -> str:
         share = waiting / max(last[0]["step_us"], 1e-9)
         longer = _longer_role(last[0], [rank for rank in ranks if rank not in last])
         whom = named([rank["rank"] for rank in last])
-        sentences.append(f"the others wait {time_text(waiting)} of a step ({share:.0%}) for {whom}{longer}")
+        which = f", which {'has' if len(last) == 1 else 'have'} {longer}" if longer else ""
+        sentences.append(f"the others wait {time_text(waiting)} of a step ({share:.0%}) for {whom}{which}")
     plain = min(ranks, key=lambda rank: rank["exposed_us"])
     share = plain["exposed_us"] / max(plain["step_us"], 1e-9)
     if share >= WAITING:
@@ -200,7 +208,7 @@ def _longer_role(rank: Rank, others: Sequence[Rank]) -> str:
     work, other_work = _work_us(rank), [_work_us(other) for other in others]
     excess = {role: us - sum(other[role] for other in other_work) / len(others) for role, us in work.items()}
     role = max(excess, key=lambda name: excess[name])
-    return f', which has {time_text(excess[role])} more of "{role}"' if excess[role] > 0 else ""
+    return f'{time_text(excess[role])} more of "{role}"' if excess[role] > 0 else ""
 
 
 def _work_us(rank: Rank) -> dict[str, float]:

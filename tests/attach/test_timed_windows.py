@@ -51,14 +51,14 @@ def timed(monkeypatch):
         monkeypatch.setattr(tasks, "time", clock)
         monkeypatch.setattr("walkthrough_hook.watch.time", clock)
         task = tasks.Timing({"steps": steps, "go_on": True}, report)
-        watch, loader = Watch(warmup, task, report), Loader()
+        watch, loader, optimizer = Watch(warmup, task, report), Loader(), Dataset()
         watch.began(loader)
         for number in range(1, 1000):
             if task.done:
                 return report.values
             clock.now += before(watch, number) + 0.01
             watch.batch(watch.entry(loader), Shaped())
-            watch.stepped("a", "Adam")
+            watch.stepped(optimizer)
         raise AssertionError("it does not end")
 
     return run

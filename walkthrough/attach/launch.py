@@ -57,8 +57,11 @@ class Outcome:
 
     def in_state(self, *states: str) -> list[Report]:
         """The reports in one of these states, by rank, then in order of process."""
-        chosen = [report for report in self.reports if report["state"] in states]
-        return sorted(chosen, key=lambda report: (report.get("rank") or 0, report["pid"]))
+        return [report for report in self.by_rank() if report["state"] in states]
+
+    def by_rank(self) -> list[Report]:
+        """All reports, by rank, then in order of process."""
+        return sorted(self.reports, key=lambda report: (report.get("rank") or 0, report["pid"]))
 
 
 def command_words(words: Sequence[str]) -> list[str]:

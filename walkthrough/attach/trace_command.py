@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -29,7 +29,7 @@ _FOLDER = re.compile(r"(?:^|(?<=;))/[^;]*/(?=[^/;]+(?:\(\d+\): |:\d+$))")  # of 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `trace`."""
     parser.add_argument(
-        "--warmup", type=whole_number(1, 10**6), default=10, metavar="N", help="steps before that (default: 10)"
+        "--warmup", type=whole_number(1, 10**6), default=5, metavar="N", help="steps before that (default: 5)"
     )
     parser.add_argument(
         "--steps", type=whole_number(1, 1000), default=3, metavar="N", help="steps to trace (default: 3)"
@@ -62,9 +62,9 @@ def run(args: argparse.Namespace) -> int:
         names = ("warmup", "steps", "stacks", "memory", "redact", "go_on")
         settings = {"mode": "trace", "out": str(out.resolve()), **{name: getattr(args, name) for name in names}}
         outcome = run_attached(words, settings, reports)
-        traced = outcome.in_state("done")
-        for report in traced if args.redact else []:
-            _redact(reports / report["trace"], out / report["trace"])
+        traced = [report for report in outcome.by_rank() if "trace" in report]
+        for report in traced:
+            _pack(reports / report["trace"], out / report["name"], report["recording"], args.redact)
     if not traced:
         _last_line(f"not traced: {why_nothing(outcome, args.warmup)}; {outcome.ended}")
         return outcome.exit_code or 2
@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.redact:
         _last_line("a trace names this machine and folders on it: --redact leaves them out")
     _last_line(_result(out, outcome, traced, earlier, args.warmup))
-    return outcome.exit_code if args.go_on else 0
+    own = args.go_on or not (outcome.stopped or outcome.signalled or any("ended_by_us" in report for report in traced))
+    return outcome.exit_code if own else 0
 
 
 @contextmanager
@@ -90,9 +91,32 @@ def _made(folder: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def _redact(source: Path, target: Path) -> None:
-    """Copy a trace without the names of this machine, its user and folders. Raises InputError."""
-    names = {*privacy.own_names(), str(Path.cwd()), str(target.parent.resolve())} - {"/"}
+def _pack(source: Path, target: Path, recording: dict[str, Any], redact: bool) -> None:
+    """Compress a trace, with what the program knew of it; without names of this machine, its user and folders if asked.
+
+    Raises InputError.
+    """
+    own = {*privacy.own_names(), str(Path.cwd()), str(target.parent.resolve())} - {"/"} if redact else set()
+    redacted = _redaction(own)
+    hidden = source.with_suffix(".gz")
+    with result.writing(target.parent):
+        with open_plain(source) as file, open_new(hidden) as new, gzip.GzipFile("", "wb", 3, new) as packed:
+            space, brace, _ = file.read(64).partition(b"{")
+            if space.strip() or not brace:
+                raise InputError(f"{target.name} is not a JSON object: trace again")
+            file.seek(len(space) + 1)
+            packed.write(f'{{"walkthrough": {json.dumps(recording)},'.encode())
+            while block := b"".join(file.readlines(2**20)):
+                try:
+                    packed.write(redacted(block) if redact else block)
+                except ValueError as error:
+                    reason = f"{target.name} is not JSON, so it cannot be redacted: trace without --redact"
+                    raise InputError(reason) from error
+        os.replace(hidden, target)
+
+
+def _redaction(names: set[str]) -> Callable[[bytes], bytes]:
+    """A function that leaves these names, and folders, out of lines of JSON; it raises ValueError for what is none."""
     words = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     own = re.compile(rf"(?<![\w-])(?:{words})(?![\w-])(?:/[^\s'\"]*)?")
 
@@ -102,25 +126,14 @@ def _redact(source: Path, target: Path) -> None:
         kept = privacy.redacted(own.sub("…", _FOLDER.sub("", text)))
         return written if kept == text else json.dumps(kept)
 
-    hidden = source.with_suffix(".redacted")
-    with result.writing(target.parent):
-        with (
-            open_plain(source) as file,
-            gzip.GzipFile(fileobj=file) as lines,
-            open_new(hidden) as new,
-            gzip.GzipFile("", "wb", 6, new) as packed,
-        ):
-            while block := b"".join(lines.readlines(2**20)):
-                parts = _TEXT.split(_HOST_NAME.sub("", block.decode(errors="surrogateescape")))
-                try:
-                    if set().union(*parts[::2]) - _NO_TEXT:
-                        raise ValueError("a text outside of quotes")
-                    parts[1::2] = map(redacted, parts[1::2])
-                except ValueError as error:
-                    reason = f"{target.name} is not JSON, so it cannot be redacted: trace without --redact"
-                    raise InputError(reason) from error
-                packed.write("".join(parts).encode(errors="surrogateescape"))
-        os.replace(hidden, target)
+    def lines(block: bytes) -> bytes:
+        parts = _TEXT.split(_HOST_NAME.sub("", block.decode(errors="surrogateescape")))
+        if set().union(*parts[::2]) - _NO_TEXT:
+            raise ValueError("a text outside of quotes")
+        parts[1::2] = map(redacted, parts[1::2])
+        return "".join(parts).encode(errors="surrogateescape")
+
+    return lines
 
 
 def _new_folder(words: list[str]) -> Path:
@@ -140,7 +153,7 @@ def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
     print(flush=True)
     try:
         shown = traced if is_one_training(traced) else traced[:1]
-        print_traces({report.get("rank"): out / report["trace"] for report in shown})
+        print_traces({report.get("rank"): out / report["name"] for report in shown})
         sys.stdout.flush()
     except InputError as error:
         print(printable(error), file=sys.stderr)
@@ -150,19 +163,21 @@ def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
 
 def _result(out: Path, outcome: Outcome, traced: list[dict[str, Any]], earlier: int, warmup: int) -> str:
     counts = sorted({report["traced"] for report in traced})
+    total = max(report["recording"]["total_steps"] for report in traced)
     steps = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
     processes = f" of {len(traced)} processes" if len(traced) > 1 else ""
     how = "ended after them" if any(report.get("ended_by_us") for report in traced) else "went on to its end"
-    text = f"traced {steps} step{'s' * (steps != '1')}{processes} into {out}; the program {how}, {outcome.ended}"
+    text = f"traced {steps} of {total} steps{processes} into {out}; the program {how}, {outcome.ended}"
     if outcome.stopped:
         text += f" ({outcome.stopped})"
-    if others := outcome.in_state("failed", "measuring", "stepping"):
+    text += "".join(f"; {report['reason']}" for report in traced if "reason" in report)
+    if others := [report for report in outcome.in_state("failed", "measuring", "stepping") if report not in traced]:
         rest = replace(outcome, reports=others)
         text += f"; {len(others)} more not: {why_nothing(rest, warmup)}"
     if earlier:
         text += f"; that folder holds {earlier} earlier trace{'s' * (earlier != 1)} too"
     if not is_one_training(traced):
-        text += f"; explained is {traced[0]['trace']}, of the first of several trainings"
+        text += f"; explained is {traced[0]['name']}, of the first of several trainings"
     return text
 
 

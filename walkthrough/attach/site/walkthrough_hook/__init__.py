@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .tasks import Report, Timing, Tracing
-from .watch import CHECKPOINT, EVALUATION, Watch, marker_key
+from .watch import CHECKPOINT, EVALUATION, Watch
 
 
 class Attached:
@@ -43,13 +43,21 @@ class Attached:
         self.start()
 
     def stepped(self, optimizer: Any) -> None:
+        self.hook_exit()
+        if not self.in_backward():  # an optimizer may step in a hook of the backward pass: no profiler starts there
+            self.guarded(self.watch.stepped, optimizer)
+
+    def backward(self) -> None:
+        self.hook_exit()
+        in_step = any(thread == threading.get_ident() for thread, _ in self.inside)
+        self.guarded(self.watch.backward, in_step)
+
+    def hook_exit(self) -> None:
         if not self.has_exit_hook:
             self.has_exit_hook = True
             atexit.register(self.end)
             if "multiprocessing.util" in sys.modules:  # forked processes end without atexit
                 sys.modules["multiprocessing.util"].Finalize(None, self.end, exitpriority=100)
-        if not self.in_backward():  # an optimizer may step in a hook of the backward pass: no profiler starts there
-            self.guarded(self.watch.stepped, marker_key(optimizer), type(optimizer).__name__)
 
     def guarded(self, call: Callable[..., object], *args: Any) -> None:
         """Call something of ours. Its exceptions end our task, not the program; SystemExit is meant to."""
@@ -57,8 +65,8 @@ class Attached:
             call(*args)
         except Exception as error:
             self.watch.task.done = True
-            if self.watch.report.state != "done":
-                self.watch.report.update(state="failed", reason=f"{type(error).__name__}: {error}")
+            state = "done" if self.watch.report.state == "done" else "failed"
+            self.watch.report.update(state=state, reason=f"{type(error).__name__}: {error}")
 
     def end(self) -> None:
         """The program ends."""
@@ -123,7 +131,7 @@ def _attach_to_torch(torch: Any, attached: Attached) -> None:
     def backward(*args: Any, **kwargs: Any) -> Any:
         result = plain_backward(*args, **kwargs)
         if not compiling() and not attached.in_backward():  # one inside another: reentrant checkpointing
-            attached.guarded(attached.watch.backward)
+            attached.backward()
         return result
 
     plain_backward = torch.autograd.backward
@@ -133,7 +141,7 @@ def _attach_to_torch(torch: Any, attached: Attached) -> None:
         return lambda *_: None if compiling() else attached.guarded(attached.watch.happens, what)
 
     def begins(profiler: Any, *_: Any) -> None:
-        attached.guarded(attached.watch.task.foreign_profiler, profiler)
+        attached.guarded(attached.watch.task.foreign_profiler, attached.watch, profiler)
 
     def ends(profiler: Any, *_: Any) -> None:
         attached.guarded(attached.watch.task.foreign_profiler_ends, profiler)
@@ -158,7 +166,7 @@ def _attach_to_optimizers(torch: Any, attached: Attached, compiling: Callable[[]
 
     def patch_step_function(self: Any) -> None:
         plain(self)
-        attached.watch.constructed.add(self)
+        attached.watch.constructed(self)
         if not getattr(type(self).step, "walkthrough", False):
             type(self).step = _marking(type(self).step, attached, compiling)
 
@@ -167,11 +175,9 @@ def _attach_to_optimizers(torch: Any, attached: Attached, compiling: Callable[[]
     plain_step = scaler_class.step
 
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        marker = attached.watch.markers.get(marker_key(optimizer))
-        count = marker.count if marker else 0
+        count = attached.watch.steps_of(optimizer)
         result = plain_step(self, optimizer, *args, **kwargs)
-        marker = attached.watch.markers.get(marker_key(optimizer))
-        if marker is not None and marker.count == count and self.is_enabled():  # skipped: infinite gradients
+        if count == attached.watch.steps_of(optimizer) > 0 and self.is_enabled():  # skipped: infinite gradients
             attached.watch.skipped += 1
             attached.stepped(optimizer)
         return result

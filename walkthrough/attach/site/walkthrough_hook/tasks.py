@@ -6,25 +6,29 @@ import contextlib
 import errno
 import fcntl
 import glob
-import gzip
 import json
 import os
 import re
 import secrets
-import shutil
 import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import IO, Any
 
-from .watch import CHECKPOINT, EVALUATION, Watch
+from .cpu_times import CpuTimes
+from .watch import CHECKPOINT, EVALUATION, Step, Watch
 
 TRIES = 5  # a program that catches SystemExit so often goes on to its own end
 WINDOWS = 5
 REPEATS = 20  # windows measured again in one run; more would wait for an end that may not come
-MOVES = 3  # times that the traced window begins anew because something unusual is in it
+MOVES = 3  # times that tracing begins anew because something unusual happens
+EARLY = 3  # steps, after which some are traced in case that the program ends before a long warm-up is over
+AFTER, AFTER_TOGETHER = 10, 3  # untraced steps after the traced ones: of one process, of each of several
+AFTER_SECONDS = 20.0  # for the former
+OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")  # how its threads wait for work
 OWN_PROFILER = (
     "the program has a profiler of its own running: switch that off for this, or open what it records with explain"
 )
@@ -86,7 +90,7 @@ def open_new(path: str) -> IO[bytes]:
 
 
 class Task:
-    """Called by a `Watch` at the end of each training step after the warm-up.
+    """Called by a `Watch` at the end of each training step.
 
     running: whether steps are being measured. done: whether no further step matters.
     """
@@ -123,10 +127,13 @@ class Task:
         self.report.update(state="failed", reason=reason)
         self.end_program()
 
-    def restart(self) -> None:
+    def happens(self, watch: Watch, what: str) -> None:
+        """Something that not every step does begins."""
+
+    def restart(self, watch: Watch) -> None:
         """Another marker marks the steps from now on."""
 
-    def foreign_profiler(self, profiler: Any) -> None:
+    def foreign_profiler(self, watch: Watch, profiler: Any) -> None:
         """The program starts a profiler of its own."""
 
     def foreign_profiler_ends(self, profiler: Any) -> None:
@@ -181,25 +188,26 @@ class Timing(Task):
         edges = [steps * number // windows for number in range(windows + 1)]
         self.lengths = [b - a for a, b in zip(edges, edges[1:])]  # of the windows, in steps
         self.repeated = 0
-        self.restart()
+        self._forget()
 
-    def restart(self) -> None:
+    def restart(self, watch: Watch) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self.windows: list[tuple[int, float, int | None]] = []  # steps, seconds, samples (None where not known)
         self.happenings: dict[str, int] = {}
         self.begun: tuple[float, int | None] | None = None  # of the current window: s, samples
         self.count, self.in_window = 0, []  # steps of it, and what happened in them
 
-    def begin(self, watch: Watch) -> None:
-        self.running = True
-        self.report.update(state="measuring")
-        self._begin_window(watch)
-
     def step(self, watch: Watch) -> None:
         if self.finished:
             self.end_program()
             return
-        if self.begun is None:  # after a restart
-            self._begin_window(watch)
+        if self.begun is None:
+            if watch.warm:
+                self.running = True
+                self.report.update(state="measuring")
+                self._begin_window(watch)
             return
         self.count += 1
         unusual = watch.unusual()
@@ -233,7 +241,7 @@ class Timing(Task):
 
     def end(self, watch: Watch) -> None:
         if not self.finished:
-            self.report.update(steps=watch.lead.count if watch.lead else 0)
+            self.report.update(steps=watch.total)
 
     def _begin_window(self, watch: Watch) -> None:
         self.begun, self.count, self.in_window = _now(watch), 0, []
@@ -249,23 +257,84 @@ def _now(watch: Watch) -> tuple[float, int | None]:
 
 
 class Tracing(Task):
-    """Traces `steps` steps of the leading marker, after one in which the profiler itself warms up.
+    """Traces `steps` steps after the warm-up, and before them one in which the profiler itself warms up.
 
-    A step that also evaluates, saves or begins a new epoch is not like the others: the window begins anew, up to
-    `MOVES` times; not with several processes, which must all trace the same steps. Then such steps are named.
+    Then the program goes on for `AFTER` steps without the profiler. Tracing stops where the program evaluates, saves or
+    begins a new epoch, unless it does that all the time, and begins anew after that step, up to `MOVES` times; not with
+    several processes, which must all trace the same steps. Where the warm-up is long, some steps are traced early, in
+    case that the program ends before it is over. What has the most steps is reported: a file of JSON among the reports,
+    and what else is known of it (`trace.reader.Recording`), which the command adds to it.
     """
 
     def __init__(self, settings: dict[str, Any], report: Any) -> None:
         super().__init__(settings, report)
         self.profiler: Any = None
-        self.open_mark: Any = None
+        self.open_marks: list[Any] = []
         self.foreign: set[int] = set()
-        self.moved = self.left = self.traced = 0
+        self.moved = self.left = self.traced = self.begun = 0
+        self.is_early, self.thread, self.exported = False, 0, ""
+        self.best: tuple[int, bool] | None = None  # of what is reported: its steps, and whether after the warm-up
+        self.values: dict[str, Any] = {}  # of the report
+        self.known: dict[str, Any] = {}  # of the `Recording`
+        self.steps: list[Step] = []  # of `Watch`, around those that are reported,
+        self.first = self.last = 0  # which are [first, last)
         self.happenings: list[dict[str, str]] = []
         self.at_begin = self.at_end = (0, 0, 0)  # `_counts`, before the first traced step and after the last
+        self.cpu_times = CpuTimes()
+        self.deadline: float | None = None  # s; from when on the program goes on untraced
         self._handler: Any = None
 
-    def begin(self, watch: Watch) -> None:
+    def step(self, watch: Watch) -> None:
+        """A training step has ended."""
+        if self.finished:
+            self.end_program()
+        elif self.profiler is not None:
+            self._traced_step(watch)
+        elif self.deadline is not None:
+            self._untraced_step(watch)
+        elif (watch.warm and not watch.recovering) or (not self.best and self._may_be_short(watch)):
+            self._start(watch)
+        if self.profiler is None and not watch.recovering:
+            self.cpu_times.begin(watch.workers())
+
+    def happens(self, watch: Watch, what: str) -> None:
+        """Something happens in the step that is running: what is recorded ends before it, if that can be avoided."""
+        recording = self.profiler is not None and self.left <= self.settings["steps"]
+        quiet = watch.longest_quiet()
+        avoidable = quiet is None or quiet > self.settings["steps"]
+        if not recording or watch.is_usual(what) or self.moved >= MOVES or not avoidable or world_size() > 1:
+            return
+        if threading.get_ident() == self.thread:  # the profiler records its own thread
+            self.moved += 1
+            self._stop(watch)
+
+    def restart(self, watch: Watch) -> None:
+        if self.profiler is not None:
+            self._stop(watch)
+
+    def end(self, watch: Watch) -> None:
+        """The program ends, while it is traced perhaps: at least one whole step is a trace."""
+        if self.profiler is not None:
+            self._stop(watch)
+        self.cpu_times.end()
+        if self.best and self.report.state != "failed":
+            self._report(watch, "done")
+        elif self.report.state in ("stepping", "measuring"):
+            self.report.update(state="stepping", steps=watch.total)
+
+    def foreign_profiler(self, watch: Watch, profiler: Any) -> None:
+        """The program starts a profiler: both cannot record."""
+        if profiler is self.profiler:
+            return
+        self.foreign.add(id(profiler))
+        if self.profiler is not None:
+            self._stop(watch)
+            self.fail(OWN_PROFILER)
+
+    def foreign_profiler_ends(self, profiler: Any) -> None:
+        self.foreign.discard(id(profiler))
+
+    def _start(self, watch: Watch) -> None:
         """Start the profiler, at the end of a step."""
         import torch
         from torch.profiler import ProfilerActivity, profile, schedule
@@ -273,22 +342,19 @@ class Tracing(Task):
         if self.foreign or torch.autograd._profiler_enabled():  # pyright: ignore[reportPrivateImportUsage]
             self.fail(OWN_PROFILER)
             return
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
-        else:
-            os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
+        self.cpu_times.end()
         more = {}
         if self.settings["stacks"]:
             from torch._C._profiler import _ExperimentalConfig
 
             more["experimental_config"] = _ExperimentalConfig(verbose=True)  # operators' stacks need it
         active = self.settings["steps"]
-        self.left, self.traced, self.happenings = 1 + active, 0, []
+        self.left, self.traced, self.happenings, self.exported = 1 + active, 0, [], ""
+        self.begun, self.is_early, self.thread = len(watch.steps), not watch.warm, threading.get_ident()
         self.profiler = profile(
-            activities=activities,
+            activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available(),
             schedule=schedule(wait=0, warmup=1, active=active, repeat=1),
-            on_trace_ready=self._write,
+            on_trace_ready=self._export,
             record_shapes=True,
             profile_memory=self.settings["memory"],
             with_stack=self.settings["stacks"],
@@ -297,127 +363,123 @@ class Tracing(Task):
         self.report.update(state="measuring")
         self.running = True
         self._catch_sigterm()
-        self.profiler.start()
+        with _without_an_error_for_a_missing_gpu():
+            self.profiler.start()
 
-    def step(self, watch: Watch) -> None:
-        """A training step has ended."""
-        if self.finished:
-            self.end_program()
-            return
-        if self.profiler is None:
-            self.begin(watch)
-            return
-        unusual = watch.unusual()
+    def _may_be_short(self, watch: Watch) -> bool:
+        """Whether it is time to trace some steps early, in case that the program ends before the warm-up is over."""
+        count, long = len(watch.steps), watch.left() > 1 + self.settings["steps"]
+        return count >= EARLY and long and (count >= watch.warmup or not watch.waits_for_others())
+
+    def _traced_step(self, watch: Watch) -> None:
         self.left -= 1
         if self.left == self.settings["steps"]:  # the profiler has warmed up: from here on it records
             self.at_begin = _counts(watch)
         else:
             self.traced += 1
             self.at_end = _counts(watch)
-            self.happenings += [{"step": str(self.profiler.step_num), "what": what} for what in unusual]
-        if unusual and self.left < self.settings["steps"] and self.moved < MOVES and world_size() == 1:
-            self.moved += 1
-            self._stop(discard=True)
-            return
+            self.happenings += [{"step": str(self.profiler.step_num), "what": what} for what in watch.unusual()]
+        self.profiler.step()  # exports, after the last step
         if self.left == 0:
-            self._add_metadata(watch)
-        self.profiler.step()  # writes the trace, after the last step
-        if self.left == 0:
-            self._stop()
+            self._stop(watch)
+
+    def _untraced_step(self, watch: Watch) -> None:
+        """A step after the traced ones has ended: the last of them ends the program."""
+        alone = world_size() == 1  # several processes must all end after the same step
+        count = sum(step.ms is not None for step in self.steps[self.last :])
+        late = alone and time.perf_counter() > (self.deadline or 0)
+        if late or count >= (AFTER if alone else AFTER_TOGETHER) or watch.steps is not self.steps:
+            self.cpu_times.end()
+            self._report(watch, "done")
             self.end_program()
 
-    def end(self, watch: Watch) -> None:
-        """The program ends, while it is traced perhaps: at least one whole step is a trace."""
-        if self.running and self.traced:
-            self._add_metadata(watch)
-            self.open_mark = self.profiler.step_rec_fn  # of the step that is cut off: kept open, so no whole step
-            self.profiler.step_rec_fn = None
-            self._stop()
-        elif self.report.state == "measuring":
-            self.report.update(state="failed", reason="the program ended before a whole step was traced")
-            if self.running:
-                self._stop(discard=True)
-        elif self.report.state == "stepping":
-            self.report.update(steps=watch.lead.count if watch.lead else 0)
-
-    def restart(self) -> None:
-        if self.running:
-            self._stop(discard=True)
-
-    def foreign_profiler(self, profiler: Any) -> None:
-        """The program starts a profiler: both cannot record."""
-        if profiler is self.profiler:
-            return
-        self.foreign.add(id(profiler))
-        if self.running:
-            self._stop(discard=True)
-            self.fail(OWN_PROFILER)
-
-    def foreign_profiler_ends(self, profiler: Any) -> None:
-        self.foreign.discard(id(profiler))
-
-    def _stop(self, discard: bool = False) -> None:
-        profiler, self.profiler, self.running = self.profiler, None, not discard
+    def _stop(self, watch: Watch) -> None:
+        """Stop the profiler; report what it has recorded, unless what was before has more steps."""
+        profiler, self.profiler, cut = self.profiler, None, self.left > 0
+        if cut:  # the step that is cut off is kept open, so that it is no whole one
+            self.open_marks.append(profiler.step_rec_fn)
+            profiler.step_rec_fn = None
         try:
-            profiler.stop()  # writes what there is, unless it is written
+            profiler.stop()  # exports what there is, unless that is done
         finally:
             self.running = False
             self._restore_sigterm()
+        watch.disturbed, watch.recovering = cut, watch.queued()
+        if self.exported:
+            self._keep(watch)
+            self._report(watch, "measuring")
+        if not cut and not self.is_early:
+            self.deadline = time.perf_counter() + AFTER_SECONDS
+        if self.report.state == "failed":
+            self.finished = True
 
-    def _write(self, profiler: Any) -> None:
-        """Write the trace, whole or not at all; one to be redacted stays among the reports."""
-        if not self.running or self.report.state != "measuring" or self.report.is_orphan():
+    def _export(self, profiler: Any) -> None:
+        """Write the trace as JSON, whole or not at all."""
+        if (self.traced, not self.is_early) <= (self.best or (0, True)) or self.report.is_orphan():
             return
-        worker, redact = rank(), self.settings["redact"]
-        host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()) or "host"
-        who = ("process" if worker is None else "rank") if redact else host
-        name = f"{who}_{os.getpid() if worker is None else worker}.{time.time_ns()}.pt.trace.json.gz"
-        reports, out = self.settings["reports"], self.settings["out"]
-        plain = os.path.join(reports, f"{secrets.token_hex(8)}.trace")  # a name that nobody can plant a link under
-        packed = f"{plain}.gz"
+        plain = os.path.join(self.settings["reports"], f"{secrets.token_hex(8)}.trace")  # nobody can plant a link there
         try:
             profiler.export_chrome_trace(plain)
             if not _is_whole(plain):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            with open(plain, "rb") as file, open_new(packed) as new, gzip.GzipFile("", "wb", 3, new) as target:
-                shutil.copyfileobj(file, target, 2**20)
-            if self.report.is_orphan():
-                return
-            os.replace(packed, os.path.join(reports if redact else out, name))
-            values = {"state": "done", "trace": name, "traced": max(self.traced, 1), "rank": worker}
+            self.exported = plain
         except (OSError, RuntimeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            values = {"state": "failed", "reason": f"cannot write the trace to {out}: {reason}"}
+            self.report.update(state="failed", reason=f"cannot write the trace to {self.settings['out']}: {reason}")
         finally:
             for path in glob.glob(f"{glob.escape(plain)}*"):  # Kineto's own, too
-                with contextlib.suppress(FileNotFoundError):  # the command has removed the folder
-                    os.unlink(path)
-        self.report.update(**values)
+                if path != self.exported:
+                    _remove(path)
 
-    def _add_metadata(self, watch: Watch) -> None:
-        """Add to the trace what its file does not hold otherwise; the profiler takes it only while it records."""
-        steps = max(self.traced, 1)
+    def _keep(self, watch: Watch) -> None:
+        """What is exported is the best so far."""
+        if self.values:
+            _remove(os.path.join(self.settings["reports"], self.values["trace"]))
+        worker = rank()
+        host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()) or "host"
+        who = ("process" if worker is None else "rank") if self.settings["redact"] else host
+        name = f"{who}_{os.getpid() if worker is None else worker}.{time.time_ns()}.pt.trace.json.gz"
+        self.values = {"trace": os.path.basename(self.exported), "name": name, "traced": self.traced, "rank": worker}
+        self.best = self.traced, not self.is_early
+        self.steps, self.first, self.last = watch.steps, self.begun, len(watch.steps)
         backwards, skipped, samples = (after - before for before, after in zip(self.at_begin, self.at_end))
-        metadata = {
-            "untraced_step_ms": [round(ms, 3) for ms in watch.untraced_ms()],
+        self.known = {
+            "warmup": self.begun,
+            "backwards_per_step": backwards / self.traced,
+            "skipped": skipped,
+            "samples_per_step": samples / self.traced if samples > 0 else None,
+            "happenings": self.happenings,
+            "mark": "backward" if watch.lead and not watch.lead.kind else "optimizer",
+            "optimizers": [
+                {"name": marker.name, "steps": marker.count, "lead": marker is watch.lead}
+                for marker in watch.markers
+                if marker.kind
+            ],
+            "loaders": watch.loader_settings(),
+        }
+
+    def _report(self, watch: Watch, state: str) -> None:
+        """Report the best trace, with what is known of it by now."""
+        import torch
+
+        around = self.steps[: self.first], self.steps[self.last :]
+        before, after = ([step for step in steps if step.ms is not None] for steps in around)
+        happened = [(str(at), what) for at, step in enumerate(before + after) for what in step.happened]
+        recording = self.known | self.cpu_times.shares() | {
+            "asked": {"warmup": watch.warmup, "steps": self.settings["steps"]},
+            "total_steps": watch.total,
+            "untraced_step_ms": [round(step.ms or 0.0, 3) for step in before],
+            "untraced_after_ms": [round(step.ms or 0.0, 3) for step in after],
+            "untraced_happenings": [{"step": at, "what": what} for at, what in happened if not watch.is_usual(what)],
             "steps_per_epoch": watch.steps_per_epoch(),
             "epoch_step_ms": [round(ms, 3) for ms in watch.epoch_step_ms],
             "cores": usable_cores(),
             "processes": int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-            "mark": "backward" if "backward" in watch.markers else "optimizer",
-            "backwards_per_step": backwards / steps,
-            "skipped": skipped,
-            "samples_per_step": samples / steps if samples > 0 else None,
+            "threads": torch.get_num_threads(),
+            "openmp": {name: os.environ[name] for name in OPENMP if name in os.environ},
             "moved": self.moved,
-            "optimizers": [
-                {"name": marker.name, "steps": marker.count, "lead": marker is watch.lead}
-                for key, marker in watch.markers.items()
-                if key != "backward"
-            ],
-            "loaders": watch.loader_settings(),
-            "happenings": self.happenings,
-        }
-        self.profiler.add_metadata_json("walkthrough", json.dumps(metadata))
+        }  # fmt: skip
+        self.report.update(state=state, recording=recording, **self.values)
 
     def _catch_sigterm(self) -> None:
         """Let SIGTERM end the program by SystemExit while it is traced, so that what there is is written."""
@@ -436,6 +498,25 @@ class Tracing(Task):
 def _counts(watch: Watch) -> tuple[int, int, int]:
     """Backward passes, skipped steps and samples so far; 0 samples where they are not known."""
     return watch.backwards, watch.skipped, watch.samples() or 0
+
+
+@contextlib.contextmanager
+def _without_an_error_for_a_missing_gpu() -> Iterator[None]:
+    """Kineto reports it where there is none; the program's environment is as it was afterwards."""
+    name = "KINETO_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "99"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # the command has removed the folder
+        os.unlink(path)
 
 
 def _is_whole(path: str) -> bool:

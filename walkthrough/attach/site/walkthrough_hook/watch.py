@@ -1,8 +1,10 @@
-"""Finds the training steps of a program: who steps, how often, and what else happens in between."""
+"""Finds the training steps of a program: whose step ends one, and what else happens in between."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import threading
 import time
 import weakref
@@ -10,44 +12,53 @@ from typing import Any
 
 NEW_EPOCH, EVALUATION, CHECKPOINT = "new epoch", "evaluation", "checkpoint"
 PATIENCE = 3  # times the warm-up, for an optimizer that has not stepped yet
-BACKWARDS_WITHOUT_OPTIMIZER = 4  # times the warm-up: then backward passes mark the steps
+BACKWARDS = 3  # passes without a step of the optimizers that there are: then they mark the steps
+SURE = 40  # such passes: gradients may be accumulated over so many
+QUEUED = 50  # batches that are waited for, at most
+LOADERS = 16  # that are remembered; a program may make one anew all the time
+IN_TURN = 3  # steps one after the other, of an optimizer that another of its kind follows in turn
+FEW = 3  # steps of an optimizer: from then on its longest pause tells when it has fallen silent
+SILENT = 4  # steps of others, at least
 
 
 class Marker:
-    """What may mark steps: an optimizer, or the backward passes. times: s, of the end of each of its steps."""
+    """What may mark steps: the optimizers of one kind that follow one another, or the backward passes.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.times: list[float] = []
-        self.position = self.longest_pause = 0  # in steps of all markers
+    position, longest_pause: of its steps, in steps of all markers. run: its last steps without another in between.
+    """
 
-    @property
-    def count(self) -> int:
-        return len(self.times)
+    def __init__(self, name: str, kind: Any = None) -> None:
+        self.name, self.kind = name, kind
+        self.count = self.position = self.longest_pause = self.run = 0
+        self.ended = False  # another was made after its last step
 
     def step(self, position: int) -> None:
-        self.times.append(time.perf_counter())
+        self.count += 1
         if self.count <= 2:
             self.longest_pause = 0  # the time before its first step is a pause only as long as there is no other
-        self.longest_pause = max(self.longest_pause, position - self.position)
-        self.position = position
+        pause = position - self.position
+        self.run = self.run + 1 if pause == 1 else 1
+        self.longest_pause = max(self.longest_pause, pause)
+        self.position, self.ended = position, False
 
     def is_alive(self, position: int, warmup: int) -> bool:
-        """Whether it goes on: it has not been silent for the warm-up, or for twice its longest pause so far."""
-        return position - self.position <= max(2 * self.longest_pause, warmup)
+        """Whether it goes on: it has not been silent for twice its longest pause, or for the warm-up if that is new."""
+        least = SILENT if self.count >= FEW else warmup
+        return not self.ended and position - self.position <= max(2 * self.longest_pause, least)
 
 
-def marker_key(optimizer: Any) -> Any:
-    """The same for an optimizer that is made anew, of the same class for the same parameters."""
-    groups = getattr(optimizer, "param_groups", None)
-    first = groups[0]["params"][0] if groups and groups[0].get("params") else optimizer
-    return type(optimizer).__name__, id(first)
+def kind_of(optimizer: Any) -> Any:
+    """The same for optimizers of one class whose parameters have the same shapes."""
+    groups = getattr(optimizer, "param_groups", None) or [{}]
+    shapes = [tuple(getattr(parameter, "shape", ())) for parameter in groups[0].get("params") or []]
+    return type(optimizer).__name__, len(groups), tuple(shapes)
 
 
 class Loader:
     """A DataLoader that was iterated. steps: in how many steps it yielded batches; samples: since the last.
 
     dataset: its own, or the object's id where there is no weak reference to it. sized: whether each batch had a size.
+    workers: the ids of its worker processes.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -60,73 +71,102 @@ class Loader:
             self.dataset = id(dataset)
         self.steps = self.samples = 0
         self.sized, self.yielded = True, False
+        self.workers: list[int] = []
+
+    @property
+    def queued(self) -> int:
+        """How many batches it may have loaded ahead."""
+        return self.settings["num_workers"] * (self.settings["prefetch_factor"] or 2)
+
+
+class Step:
+    """A training step that has ended, and what happened in it. ms: None for the first, or where we ran in it too."""
+
+    def __init__(self, ms: float | None, happened: list[str]) -> None:
+        self.ms, self.happened = ms, happened
 
 
 class Watch:
-    """Counts what a training does in this process, and calls its task at the end of each step after the warm-up.
+    """Counts what a training does in this process, and calls its task at the end of each step.
 
-    The leading marker marks the steps: of several optimizers the one that steps least, of those the last in a step. One
-    that falls silent is given up: another leads, and the task begins anew.
+    A step is one round of all markers that go on. The leading one ends it: that which steps least, of several the last.
+    One that falls silent is given up; then another leads.
 
-    task: `begin(watch)` once the warm-up is over, `step(watch)` at the end of each step from then on, `restart()` where
-    another marker leads, `end(watch)` when the program ends before the task is done; `done`: it needs no more steps.
+    task: `step(watch)` at the end of each step, `happens(watch, what)`, `restart()` where what a step is has changed,
+    `end(watch)` when the program ends before the task is done; `done`: it needs no more steps.
     """
 
     def __init__(self, warmup: int, task: Any, report: Any) -> None:
         self.warmup, self.task, self.report = warmup, task, report
-        self.markers: dict[Any, Marker] = {}
-        self.constructed: Any = weakref.WeakSet()  # optimizers
+        self.markers: list[Marker] = []
+        self.made: Any = weakref.WeakKeyDictionary()  # optimizers, and the position at which they were constructed
         self.loaders: list[Loader] = []
         self.position = self.backwards = self.skipped = self.trained_samples = 0
         self.sized = True  # whether each batch of those had a size
         self.counted = 0  # steps since the leading marker was chosen
+        self.total = 0  # steps
+        self.steps: list[Step] = []  # those of the same kind so far
+        self.warm = False  # whether the warm-up is over
+        self.recovering = 0  # steps whose batches were loaded during a pause: they do not wait for a slow DataLoader
         self.epoch_began: float | None = None  # s, in the step that is running
         self.epoch_steps: list[int] = []  # before which an epoch began, counted from the first one
         self.epoch_step_ms: list[float] = []  # from the last step of an epoch to the end of the first of the next one
-        self.lead_steps = 0
         self.lead: Marker | None = None
-        self.begun = False
-        self.warmed = 0  # steps of the leading marker when its warm-up was over
         self.happened: list[str] = []  # since the last step
-        self.usual: dict[str, int] = {}  # in how many steps of the warm-up something happened
+        self.disturbed = False  # whether something of ours ran in this step
+        self._usual: dict[str, int] = {}  # in how many of the `_noted` steps of the warm-up something happened
+        self._noted = 0
+        self._owners: dict[int, tuple[Any, Marker]] = {}  # id of an optimizer: a weak reference to it, and its marker
+        self._round = -1  # the position at which the last step ended
+        self._begin: float | None = None  # s, of the step that is running
         self._busy = threading.local()
         self._pid = os.getpid()
 
     # ------------------------------------------------------------------ what the program does
 
-    def stepped(self, key: Any, name: str) -> None:
-        """A marker's step has ended."""
-        if self.task.done or getattr(self._busy, "now", False) or os.getpid() != self._pid:
-            return
-        self._busy.now = True
-        try:
-            self._stepped(key, name)
-        finally:
-            self._busy.now = False
+    def constructed(self, optimizer: Any) -> None:
+        """An optimizer is made."""
+        with contextlib.suppress(TypeError):  # a class of the program's own that has no hash
+            self.made[optimizer] = self.position
 
-    def backward(self) -> None:
-        """A backward pass has ended."""
+    def stepped(self, optimizer: Any) -> None:
+        """An optimizer's step has ended."""
+        self._mark(lambda: self._marker_of(optimizer))
+
+    def backward(self, in_step: bool = False) -> None:
+        """A backward pass has ended. in_step: inside an optimizer's step, in a closure."""
         self.backwards += 1
-        optimizers = any(key != "backward" for key in self.markers)
-        if not optimizers and self.backwards > BACKWARDS_WITHOUT_OPTIMIZER * self.warmup:
-            self.stepped("backward", "backward")
+        waits = in_step or (len(self.made) and self.backwards <= BACKWARDS)
+        if waits or any(marker.kind for marker in self.markers):
+            return
+        self._mark(lambda: self.markers[0] if self.markers else self._new(Marker("backward")))
+
+    def steps_of(self, optimizer: Any) -> int:
+        """How often an optimizer has stepped, with those that it replaces."""
+        known = self._owners.get(id(optimizer))
+        return known[1].count if known and known[0]() is optimizer else 0
 
     def began(self, loader: Any) -> None:
         """A DataLoader is iterated anew."""
         entry = self.entry(loader)
-        if entry is not None and self.lead is not None:
-            trains = self._trains(entry)
-            self.happens(NEW_EPOCH if trains else EVALUATION)
-            if trains:
-                self.epoch_began = time.perf_counter()
+        if entry is None or self.lead is None:
+            return
+        if EVALUATION in self.happened or not _gradients():
+            self.happens(EVALUATION)
+        elif self._trains(entry) or not self._training_loaders():
+            self.happens(NEW_EPOCH)
+            self.epoch_began = time.perf_counter()
 
-    def batch(self, entry: Loader | None, batch: Any) -> None:
+    def batch(self, entry: Loader | None, batch: Any, iterator: Any = None) -> None:
         """A DataLoader has yielded a batch."""
-        if entry is not None:
-            entry.yielded = True
-            size = batch_size(batch) or entry.settings["batch_size"]
-            entry.samples += size or 0
-            entry.sized = entry.sized and bool(size)
+        if entry is None or not _gradients():
+            return
+        entry.yielded = True
+        size = batch_size(batch) or entry.settings["batch_size"]
+        entry.samples += size or 0
+        entry.sized = entry.sized and bool(size)
+        if entry.settings["num_workers"]:
+            entry.workers = [worker.pid for worker in getattr(iterator, "_workers", [])]
 
     def entry(self, loader: Any) -> Loader | None:
         """What is known of a DataLoader; None for one of which nothing can be."""
@@ -136,24 +176,54 @@ class Watch:
                 entry = Loader(loader)
             except Exception:  # of the program's own code, in a property
                 return None
-            self.loaders.append(entry)
+            for other in [other for other in self.loaders if other.loader() is None]:
+                if other.dataset == entry.dataset:  # made anew, for the next epoch
+                    entry.steps += other.steps
+                    self.loaders.remove(other)
+            self.loaders = [*self.loaders[1 - LOADERS :], entry]
         return entry
 
     def happens(self, what: str) -> None:
         """Something that not every step does: an evaluation, a checkpoint, a new epoch."""
         if what not in self.happened:
             self.happened.append(what)
+            self.task.happens(self, what)
 
     # ------------------------------------------------------------------ what follows from it
 
-    def unusual(self) -> list[str]:
-        """What has happened since the last step, but for what half of the warm-up's steps did as well."""
-        return [what for what in self.happened if 2 * self.usual.get(what, 0) < self.warmed]
+    def left(self) -> int:
+        """How many steps there may be until the warm-up is over."""
+        left = max(self.warmup - len(self.steps), self.recovering)
+        if self.lead is not None and self.lead.kind is None and len(self.made):
+            left = max(left, SURE - self.backwards)
+        waits = PATIENCE * self.warmup - len(self.steps)
+        return waits if waits > left and self.waits_for_others() else left
 
-    def untraced_ms(self) -> list[float]:
-        """The times of the leading marker's steps in the warm-up but for the first, ms."""
-        times = self.lead.times[: self.warmed] if self.lead else []
-        return [(b - a) * 1e3 for a, b in zip(times, times[1:])]
+    def waits_for_others(self) -> bool:
+        """Whether an optimizer of another kind was made and has not stepped yet."""
+        kinds = {marker.kind for marker in self.markers}
+        return any(kind_of(optimizer) not in kinds for optimizer in self.made if not self.steps_of(optimizer))
+
+    def is_usual(self, what: str) -> bool:
+        """Whether it happened in half of the warm-up's steps as well."""
+        return 2 * self._usual.get(what, 0) >= self._noted > 0
+
+    def unusual(self) -> list[str]:
+        """What has happened since the last step, and is not usual."""
+        return [what for what in self.happened if not self.is_usual(what)]
+
+    def longest_quiet(self) -> int | None:
+        """The most steps between two in which something unusual happened; None where there were no two."""
+        loud = [at for at, step in enumerate(self.steps) if any(not self.is_usual(what) for what in step.happened)]
+        return max((b - a - 1 for a, b in zip(loud, loud[1:])), default=None)
+
+    def queued(self) -> int:
+        """How many batches may be loaded ahead while something takes long."""
+        return min(QUEUED, max((loader.queued for loader in self._training_loaders()), default=0))
+
+    def workers(self) -> list[int]:
+        """The ids of the processes that load what is trained on."""
+        return [worker for loader in self._training_loaders() for worker in loader.workers]
 
     def steps_per_epoch(self) -> int | None:
         """The steps from the last begin of an epoch to the one before, the first of which is with the first step."""
@@ -166,59 +236,107 @@ class Watch:
 
     def loader_settings(self) -> list[dict[str, Any]]:
         """How each DataLoader that the program trains on was constructed."""
-        unique = {tuple(loader.settings.items()): loader.settings for loader in self._training_loaders()}
+        training = [loader for loader in self._training_loaders() if loader.steps]
+        unique = {tuple(loader.settings.items()): loader.settings for loader in training}
         return list(unique.values())
 
-    def _stepped(self, key: Any, name: str) -> None:
-        if not self.markers:
+    # ------------------------------------------------------------------ how steps are found
+
+    def _new(self, marker: Marker) -> Marker:
+        self.markers.append(marker)
+        return marker
+
+    def _marker_of(self, optimizer: Any) -> Marker:
+        """Its marker: that of an optimizer that it replaces, or which it follows in turn; else a new one."""
+        known = self._owners.get(id(optimizer))
+        if known and known[0]() is optimizer:
+            return known[1]
+        kind, made = kind_of(optimizer), self.made.get(optimizer, -1)
+        before = [marker for marker in self.markers if marker.position <= made]  # not stepped since it was made
+        alike = [marker for marker in self.markers if marker.kind == kind]
+        replaced = [marker for marker in alike if marker in before]
+        in_turn = [marker for marker in alike if marker.position == self.position and marker.run >= IN_TURN]
+        found = min(replaced or in_turn, key=lambda marker: marker.position, default=None)
+        if found is None:
+            found = self._new(Marker(type(optimizer).__name__, kind))
+        for marker in before if found not in before else ():
+            marker.ended = True
+        self._owners[id(optimizer)] = weakref.ref(optimizer), found
+        return found
+
+    def _mark(self, marker_of: Any) -> None:
+        """A marker's step has ended."""
+        if self.task.done or getattr(self._busy, "now", False) or os.getpid() != self._pid:
+            return
+        self._busy.now = True
+        try:
+            self._marked(marker_of())
+        finally:
+            self._busy.now = False
+
+    def _marked(self, marker: Marker) -> None:
+        if len(self.markers) == 1 and not marker.count:
             self.report.update(state="stepping")
-        marker = self.markers.setdefault(key, Marker(name))
         self.position += 1
         marker.step(self.position)
-        if not self.begun:
-            self.lead = self._leading()
-            if marker is not self.lead:
-                return
-            self._count_loaders()
-            most = max(other.count for other in self.markers.values())
-            others = any(marker_key(optimizer) not in self.markers for optimizer in self.constructed)
-            if (others and most < PATIENCE * self.warmup) or marker.count < self.warmup:
-                self._note()
-                return
-            self.begun, self.warmed = True, marker.count
-            self._note()
-            self.task.done = self.report.is_orphan()
-            if not self.task.done:
-                self.task.begin(self)
-        elif marker is self.lead:
-            self._count_loaders()
-            self.task.step(self)
-            self.happened = []
-        elif self.lead is not None and not self.lead.is_alive(self.position, self.warmup):
-            self.lead = self._leading()
-            self.warmed, self.counted = self.lead.count, 0
+        if marker.kind and not all(other.kind for other in self.markers):  # backward passes mark no more
+            self.markers, self.warm = [other for other in self.markers if other.kind], False
+            self._forget_steps()
+        alive = [other for other in self.markers if other.is_alive(self.position, self.warmup)]
+        if not self.warm or self.lead not in alive:
+            self._choose(min(alive, key=lambda other: (other.count, -other.position)), alive)
+        if marker is self.lead and all(other.position > self._round for other in alive):
+            self._round = self.position
+            self._step_ends()
+
+    def _choose(self, lead: Marker, alive: list[Marker]) -> None:
+        """Another marker leads perhaps; where the old one goes on, a step is something else than before."""
+        if lead is self.lead:
+            return
+        if self.lead in alive:
+            self._forget_steps()
+        elif self.lead is not None:
+            self._round = -1
             for loader in self.loaders:
                 loader.steps = 0
-            self.task.restart()
+            self.task.restart(self)
+        self.lead, self.counted = lead, 0
 
-    def _count_loaders(self) -> None:
-        """A step of the leading marker has ended."""
+    def _forget_steps(self) -> None:
+        self.steps, self._usual, self._noted, self._round, self._begin = [], {}, 0, -1, None
+
+    def _step_ends(self) -> None:
+        now = time.perf_counter()
+        self._count_loaders(now)
+        if not self.warm:
+            self._noted += 1
+            self._usual.update({what: self._usual.get(what, 0) + 1 for what in self.happened})
+        unlike = self._begin is None or self.disturbed or self.recovering or self.task.running
+        self.steps.append(Step(None if unlike else (now - self._begin) * 1e3, self.happened))
+        self.total += 1
+        self.recovering = self.queued() if self.total == 1 else max(0, self.recovering - 1)
+        self.warm = self.warm or self.left() <= 0
+        self.task.step(self)
+        self.happened, self.disturbed = [], False
+        self._begin = time.perf_counter()
+
+    def _count_loaders(self, now: float) -> None:
+        """A step has ended."""
         self.counted += 1
-        self.lead_steps += 1
         if self.epoch_began is not None:
-            self.epoch_steps.append(self.lead_steps)
+            self.epoch_steps.append(self.total + 1)
             beside = {EVALUATION, CHECKPOINT} & set(self.happened)  # then what ends the epoch before is not timed
-            before = self.epoch_began if beside or not self.lead or self.lead.count < 2 else self.lead.times[-2]
-            self.epoch_step_ms.append((time.perf_counter() - before) * 1e3)
+            before = self.epoch_began if beside or self._begin is None else self._begin
+            self.epoch_step_ms.append((now - before) * 1e3)
             self.epoch_began = None
+        yielded = [loader for loader in self.loaders if loader.yielded]
+        for loader in yielded:
+            loader.steps += 1
+        for loader in [loader for loader in yielded if self._trains(loader)] or yielded:
+            self.trained_samples += loader.samples
+            self.sized = self.sized and loader.sized
         for loader in self.loaders:
-            loader.steps += loader.yielded
-            loader.yielded = False
-        for loader in self.loaders:
-            if self._trains(loader):
-                self.trained_samples += loader.samples
-                self.sized = self.sized and loader.sized
-            loader.samples = 0
+            loader.samples, loader.yielded = 0, False
 
     def _training_loaders(self) -> list[Loader]:
         return [loader for loader in self.loaders if self._trains(loader)]
@@ -231,14 +349,11 @@ class Watch:
         steps = sum(other.steps for other in self.loaders if other.dataset == loader.dataset)
         return steps > 0 and 2 * steps >= self.counted
 
-    def _note(self) -> None:
-        for what in self.happened:
-            self.usual[what] = self.usual.get(what, 0) + 1
-        self.happened = []
 
-    def _leading(self) -> Marker:
-        alive = [marker for marker in self.markers.values() if marker.is_alive(self.position, self.warmup)]
-        return min(alive or self.markers.values(), key=lambda marker: (marker.count, -marker.position))
+def _gradients() -> bool:
+    """Whether what is computed now can be differentiated: an evaluation switches that off."""
+    torch = sys.modules.get("torch")
+    return torch is None or torch.is_grad_enabled()
 
 
 def _settings(loader: Any) -> dict[str, Any]:

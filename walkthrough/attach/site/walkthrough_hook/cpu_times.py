@@ -1,0 +1,66 @@
+"""How busy the CPU is in some of the steps: by this process, by its training thread, and by what loads its data."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+TICK = os.sysconf("SC_CLK_TCK")  # per second, of the times in /proc/<process>/stat
+
+
+class CpuTimes:
+    """Sums over stretches of steps, each between `begin` and `end`, which the training thread calls.
+
+    workers: the ids of the processes that load data; those that are there at both ends count.
+    """
+
+    def __init__(self) -> None:
+        self.wall = self.process = self.waiting = self.workers = self.workers_wall = 0.0  # s
+        self.waits_known = True
+        self._begun: tuple[float, float, float | None, dict[int, float]] | None = None
+
+    def begin(self, workers: list[int]) -> None:
+        """Unless it has begun already."""
+        self._begun = self._begun or _now(workers)
+
+    def end(self) -> None:
+        if self._begun is None:
+            return
+        before, self._begun = self._begun, None
+        now = _now(list(before[3]))
+        wall = now[0] - before[0]
+        self.wall += wall
+        self.process += now[1] - before[1]
+        self.waits_known = self.waits_known and now[2] is not None and before[2] is not None
+        self.waiting += (now[2] or 0.0) - (before[2] or 0.0)
+        self.workers += sum(seconds - before[3][worker] for worker, seconds in now[3].items())
+        self.workers_wall += wall * len(now[3])
+
+    def shares(self) -> dict[str, float | None]:
+        """Per s of these steps: CPUs that this process used; how long the thread waited for one; a worker's CPU time.
+
+        None where that is not known.
+        """
+        return {
+            "cpus_used": _share(self.process, self.wall),
+            "cpu_waiting": _share(self.waiting, self.wall) if self.waits_known else None,
+            "workers_cpu": _share(self.workers, self.workers_wall),
+        }
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 4) if whole > 0 else None
+
+
+def _now(workers: list[int]) -> tuple[float, float, float | None, dict[int, float]]:
+    """Seconds: the clock, this process's CPU time, this thread's waits for a CPU, the CPU time of each worker."""
+    waited = None
+    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
+        waited = int(file.read().split()[1]) / 1e9
+    times = {}
+    for worker in workers:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{worker}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()  # a name may hold spaces
+            times[worker] = (int(fields[11]) + int(fields[12])) / TICK
+    return time.perf_counter(), time.process_time(), waited, times

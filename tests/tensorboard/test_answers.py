@@ -104,6 +104,25 @@ def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monk
     assert log.read_text() == ".."
 
 
+def test_a_trace_is_unreadable_for_memory_only_where_a_fresh_child_says_so(tmp_path, answers_of):
+    log = tmp_path / "log"
+    program = f"""
+import json, sys
+for number, line in enumerate(sys.stdin):
+    path = json.loads(line)["path"]
+    open({str(log)!r}, "a").write(f"{{path}}{{number}} ")
+    starved = number > 0 or path == "bomb"
+    print(json.dumps({{"reason": "too large", "starved": True, "last": True}} if starved else {{}}), flush=True)
+"""
+    store = answers_of("-c", program)
+    questions = [Question("digest", name, 1, 1) for name in ("good", "next", "bomb", "last")]
+    for question in questions:
+        store.ask(question)
+        until(lambda question=question: store.is_settled(question))
+    assert [store.failure(question) for question in questions] == [None, None, "too large", None]
+    assert log.read_text().split() == ["good0", "next1", "next0", "bomb1", "bomb0", "last0"]
+
+
 def test_an_answer_comes_back_packed(kept):
     packed = gzip.compress(b"{}")
     write_private(kept.path("key"), packed)

@@ -128,7 +128,17 @@ def test_a_trace_that_takes_more_memory_than_the_limit_fails_for_good(tmp_path, 
     [outcome] = run_child(job, WALKTHROUGH_READER_MEMORY="250MB")
     assert "memory: WALKTHROUGH_READER_MEMORY sets the limit" in outcome["reason"]
     assert not outcome["temporary"]
+    assert outcome["starved"]
+    assert outcome["last"]
     assert not (tmp_path / "answer").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process has reserved")
+def test_what_libraries_could_reserve_is_left_to_the_next_trace(tmp_path):
+    path = two_steps().write(tmp_path / "w.pt.trace.json.gz")
+    jobs = [job_of("profile", path, tmp_path / f"answer{number}.profile", "w", None) for number in range(2)]
+    outcomes = run_child(*jobs, WALKTHROUGH_READER_MEMORY="320MB")
+    assert [outcome["reason"] for outcome in outcomes] == [None, None]
 
 
 def test_a_limit_that_is_no_limit_is_not_used(monkeypatch, caplog):

@@ -260,7 +260,11 @@ class Answers:
         path = self._local(question.path)
         job = Job(question.kind, path, question.size, question.mtime_ns, question.options, str(into))
         try:
+            is_used = child.is_running
             outcome = Outcome(**json.loads(child.ask(job)))
+            if outcome.starved and is_used:  # it may have been for what others left: no reason to call this unreadable
+                child.end()
+                outcome = Outcome(**json.loads(child.ask(job)))
         except TooLong as error:
             return Outcome(str(error))
         except Died as error:  # it may have been killed for the memory that its neighbours take: one more try
@@ -291,6 +295,11 @@ class Child:
         self.program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._closed = threading.Lock(), False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the next job is not the first of its process."""
+        return self._process is not None
 
     def ask(self, job: Job) -> bytes:
         """Wait for the line that it answers with. Raises Died, or TooLong."""

@@ -2,8 +2,8 @@
 
 Each line of its input is a `Job`; it writes the answer to the job's file `into` and says an `Outcome`, a line too. So
 a server stays responsive and small while a large trace is read. A trace may take so much memory and time of the CPU and
-no more, see `limits`. The child ends with its input, with its parent, or after a trace that took much memory, which
-Python would keep.
+no more, see `limits`. The child ends with its input, with its parent, or after a trace that took much memory, or for
+which there was not enough: Python would keep it.
 """
 
 import argparse
@@ -42,6 +42,8 @@ MUCH_MEMORY, MOST_MEMORY = 2**30, 4 * 2**30  # bytes
 TABLES, COUNTERS = ".tables.gz", ".counters.gz"  # the ends of the names of files next to a kept "profile"
 BEGIN, END, FAR_US = b'"Iteration Start:', b'"Record Window End"', 24 * 3600 * 1000  # torch-tb-profiler's, in a trace
 RESERVE = 2**26  # bytes of the limit of memory that a run of events may need while it is decoded
+# Else pyarrow, where pandas finds it, takes up to 1 GiB at once, and numpy 40 MB for each further core of the machine.
+RESERVE_NOTHING = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
 MOST_SHOWN = 2**28  # bytes of an answer before it is packed
 PROFILE_SHARE = 32  # a profile may be this part of the memory's limit: TensorBoard's process unpickles it
 MEMORY_VARIABLE, SECONDS_VARIABLE = "WALKTHROUGH_READER_MEMORY", "WALKTHROUGH_READER_SECONDS"
@@ -100,6 +102,7 @@ class Outcome:
     temporary: bool = False  # another try may succeed, though the file stays the same
     unwritable: bool = False  # the trace is fine, but its answer cannot be written
     written: int = 0  # bytes
+    starved: bool = False  # there was not enough memory, some of which earlier traces may have left in use
     last: bool = False  # the child ends, since it would keep the memory that it has taken
 
 
@@ -277,9 +280,8 @@ def _failure(job: Job, error: Exception) -> Outcome:
                 reason = reason.removeprefix(begin)
         return Outcome(printable(reason, 300))
     if is_out_of_memory(error):
-        return Outcome(
-            f"reading it takes more than {limits().memory / 2**30:.3g} GiB of memory: {MEMORY_VARIABLE} sets the limit"
-        )
+        taken = f"{limits().memory / 2**30:.3g} GiB of memory"
+        return Outcome(f"reading it takes more than {taken}: {MEMORY_VARIABLE} sets the limit", starved=True)
     if job.kind == "profile":
         log.warning("torch-tb-profiler", exc_info=error)
         reason = f"torch-tb-profiler cannot read it: {type(error).__name__}: {error}"
@@ -305,7 +307,11 @@ def _of_process(field: str) -> int:
 
 
 def _limit_memory() -> None:
-    """Let what goes beyond the limit be a MemoryError. Of data, on Linux: a library's code and a file are none."""
+    """Let what goes beyond the limit be a MemoryError. Of data, on Linux: a library's code and a file are none.
+
+    What libraries reserve and do not use would count, too.
+    """
+    os.environ |= RESERVE_NOTHING
     if resource is not None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))  # no file of it
         kind = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
@@ -340,7 +346,7 @@ def serve(lines: Iterable[str], outcomes: TextIO) -> None:
     for line in lines:
         job = json.loads(line)
         outcome = answer(Job(**job | {"options": tuple(job["options"])}))
-        outcome = replace(outcome, last=taken_memory() > MUCH_MEMORY)
+        outcome = replace(outcome, last=outcome.starved or taken_memory() > MUCH_MEMORY)
         outcomes.write(json.dumps(asdict(outcome)) + "\n")
         outcomes.flush()
         if outcome.last:

@@ -2,8 +2,8 @@
 
     python benchmarks/attach_overhead.py [--rounds 9] [--steps 400]
 
-Attached is with a warm-up that does not end, so only three early steps are traced. Prints for each kind of step the ratio of its time
-attached to not attached, with its 95 % interval, and the median step.
+Attached is with a warm-up that does not end, so only three early steps are traced. Prints for each kind of step the
+ratio of its time attached to not attached, with its 95 % interval, and the median step.
 """
 
 import argparse

@@ -163,11 +163,16 @@ def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
 
 def _result(out: Path, outcome: Outcome, traced: list[dict[str, Any]], earlier: int, warmup: int) -> str:
     counts = sorted({report["traced"] for report in traced})
-    total = max(report["recording"]["total_steps"] for report in traced)
+    totals = [report["recording"]["total_steps"] for report in traced]
+    of = f" of {max(filter(None, totals))}" if all(totals) else ""
     steps = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
     processes = f" of {len(traced)} processes" if len(traced) > 1 else ""
-    how = "ended after them" if any(report.get("ended_by_us") for report in traced) else "went on to its end"
-    text = f"traced {steps} of {total} steps{processes} into {out}; the program {how}, {outcome.ended}"
+    if any(report.get("ended_by_us") for report in traced):
+        how = "the program was ended after them"
+    else:
+        how = "the program was interrupted" if outcome.signalled else "the program ran to its end"
+    word = "step" if (steps, of) == ("1", "") else "steps"
+    text = f"traced {steps}{of} {word}{processes} into {out}; {how}, {outcome.ended}"
     if outcome.stopped:
         text += f" ({outcome.stopped})"
     text += "".join(f"; {report['reason']}" for report in traced if "reason" in report)

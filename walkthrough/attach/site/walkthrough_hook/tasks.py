@@ -318,7 +318,7 @@ class Tracing(Task):
             self._stop(watch)
         self.cpu_times.end()
         if self.best and self.report.state != "failed":
-            self._report(watch, "done")
+            self._report(watch, "done", ended=True)
         elif self.report.state in ("stepping", "measuring"):
             self.report.update(state="stepping", steps=watch.total)
 
@@ -458,8 +458,8 @@ class Tracing(Task):
             "loaders": watch.loader_settings(),
         }
 
-    def _report(self, watch: Watch, state: str) -> None:
-        """Report the best trace, with what is known of it by now."""
+    def _report(self, watch: Watch, state: str, ended: bool = False) -> None:
+        """Report the best trace, with what is known of it by now. ended: whether the program ends."""
         import torch
 
         around = self.steps[: self.first], self.steps[self.last :]
@@ -467,7 +467,7 @@ class Tracing(Task):
         happened = [(str(at), what) for at, step in enumerate(before + after) for what in step.happened]
         recording = self.known | self.cpu_times.shares() | {
             "asked": {"warmup": watch.warmup, "steps": self.settings["steps"]},
-            "total_steps": watch.total,
+            "total_steps": None if self.settings["go_on"] and state == "done" and not ended else watch.total,
             "untraced_step_ms": [round(step.ms or 0.0, 3) for step in before],
             "untraced_after_ms": [round(step.ms or 0.0, 3) for step in after],
             "untraced_happenings": [{"step": at, "what": what} for at, what in happened if not watch.is_usual(what)],

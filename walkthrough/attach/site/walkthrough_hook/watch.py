@@ -14,6 +14,7 @@ NEW_EPOCH, EVALUATION, CHECKPOINT = "new epoch", "evaluation", "checkpoint"
 PATIENCE = 3  # times the warm-up, for an optimizer that has not stepped yet
 BACKWARDS = 3  # passes without a step of the optimizers that there are: then they mark the steps
 SURE = 40  # such passes: gradients may be accumulated over so many
+TIMED = 3  # steps of the warm-up, in which nothing is used up that was loaded before
 QUEUED = 50  # batches that are waited for, at most
 LOADERS = 16  # that are remembered; a program may make one anew all the time
 IN_TURN = 3  # steps one after the other, of an optimizer that another of its kind follows in turn
@@ -193,7 +194,8 @@ class Watch:
 
     def left(self) -> int:
         """How many steps there may be until the warm-up is over."""
-        left = max(self.warmup - len(self.steps), self.recovering)
+        timed = sum(step.ms is not None for step in self.steps)
+        left = max(self.warmup - len(self.steps), self.recovering + min(TIMED, self.warmup - 1) - timed)
         if self.lead is not None and self.lead.kind is None and len(self.made):
             left = max(left, SURE - self.backwards)
         waits = PATIENCE * self.warmup - len(self.steps)

@@ -1,8 +1,10 @@
 """`time`: two real trainings in rounds, and what follows from given windows."""
 
+import argparse
 import errno
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -31,26 +33,113 @@ def test_two_trainings_are_timed_in_interleaved_rounds(tmp_path):
     assert finished.returncode == 0, finished.stderr
     result = json.loads(finished.stdout)
     assert result["rounds"] == 2
-    assert result["steps"] == 10
+    assert (result["rounds_asked"], result["ended"], result["rounds_needed"]) == (2, "all rounds", None)
+    assert result["steps"] == {"A": 10, "B": 10}
     assert result["per"] == "sample"
     assert result["batch_size"] == {"A": 4.0, "B": 16.0}  # of the generator's steps: four batches each
     assert all(len(speeds) == 2 and min(speeds) > 0 for speeds in result["steps_per_second"].values())
     assert result["ratio"]["low"] <= result["ratio"]["ratio"] <= result["ratio"]["high"]
     assert result["commands"]["A"] == str(PROGRAMS / "plain.py")
-    assert finished.stderr.count("round") == 2
+    assert [line.split(":")[0] for line in finished.stderr.splitlines()] == [
+        "2 rounds at most, each a run of A and of B",
+        "round 1 of 2",
+        f"about {finished.stderr.partition('about ')[2].partition(' more')[0]} more at most",
+        "round 2 of 2",
+    ]
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
-def test_an_evaluation_is_not_timed_and_a_program_that_ends_too_soon_is_said(tmp_path):
-    evaluates = PROGRAMS / "without_loader.py"
-    words = ("--warmup", 3, "--steps", 20, "--rounds", 1)
-    finished = time_(*words, "--", evaluates, "--versus", PROGRAMS / "few.py", cwd=tmp_path)
+def test_an_evaluation_is_not_timed_and_a_program_that_ends_too_soon_is_said_with_numbers_that_work(tmp_path):
+    programs = ("--rounds", 1, "--", PROGRAMS / "without_loader.py", "--versus", PROGRAMS / "few.py")
+    finished = time_("--warmup", 3, "--steps", 20, *programs, cwd=tmp_path)
     assert finished.returncode == 2
     last = finished.stderr.splitlines()[-1]
     assert last.startswith("walkthrough time: B was not timed in round 1: it ended after 3 training steps")
-    assert "3 + 20 are needed" in last
+    assert "3 + 20 are needed: give --warmup 1 --steps 2, or train longer" in last
     assert "A was not timed" not in finished.stderr
+    finished = time_("--warmup", 1, "--steps", 2, *programs, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.long
+def test_a_program_that_ends_before_all_steps_is_timed_in_those_that_it_makes(tmp_path):
+    programs = ("--", PROGRAMS / "accumulate.py", "--versus", PROGRAMS / "accumulate.py")
+    finished = time_("--warmup", 5, "--steps", 50, "--rounds", 1, "--json", *programs, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(finished.stdout)["steps"] == {"A": 20, "B": 20}
+    assert "B ended after 30 training steps: 20 of 50 are timed" in finished.stderr.splitlines()
+
+
+class Runs:
+    """In place of the runs of two commands: A's speeds are 100 steps/s, B's given; a number less than 0 is a signal."""
+
+    def __init__(self, *speeds):
+        self.speeds, self.labels = list(speeds), []
+
+    def __call__(self, words, settings):
+        label = words[-1]
+        self.labels.append(label)
+        speed = 100.0 if label == "A" else self.speeds.pop(0)
+        report = {"state": "done", "pid": 1, "steps": [10] * 5, "seconds": [10 / abs(speed)] * 5, "samples": None}
+        signalled = -speed if speed < 0 else 0
+        return launch.Outcome(signalled, [report | {"happenings": {}}], signalled=signalled), ""
+
+
+def run_of(monkeypatch, runs, rounds, *options):
+    """(exit code of `time`) of commands A and B."""
+    monkeypatch.setattr(time_command, "_run", runs)
+    monkeypatch.setattr(time_command, "command_words", list)
+    parser = argparse.ArgumentParser()
+    time_command.add_options(parser)
+    return time_command.run(parser.parse_args([*options, "--rounds", str(rounds), "--", "A", "--versus", "B"]))
+
+
+def test_it_ends_early_once_the_difference_is_clear(monkeypatch, capsys):
+    runs = Runs(120, 121, 120)
+    assert run_of(monkeypatch, runs, 5) == 0
+    assert runs.labels == ["A", "B", "B", "A", "A", "B"]
+    output, errors = capsys.readouterr()
+    assert "ended after 3 of 5 rounds: the difference is clear" in output
+    assert errors.startswith("5 rounds at most, each a run of A and of B: 50 steps after 10 of warm-up\n")
+    assert "more at most: 4 rounds of 2 runs, 0 s each" in errors
+    assert "round 1 of 5: A 100 steps/s, B 120 steps/s; B is 1.20x as fast" in errors
+    assert "round 3 of 5: A 100 steps/s, B 120 steps/s; B is 1.20x (1.19-1.22) as fast" in errors
+
+
+def test_it_ends_early_where_the_interval_would_still_include_1_and_says_how_many_rounds_it_takes(monkeypatch, capsys):
+    assert run_of(monkeypatch, Runs(110, 90, 105, 97), 5, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["rounds"], result["rounds_asked"], result["ended"]) == (4, 5, "unresolvable")
+    assert result["rounds_needed"] is None  # the ratio is 1.002: more than 1000
+    assert run_of(monkeypatch, Runs(110, 92, 108, 97), 5) == 0
+    output = capsys.readouterr().out
+    assert "the interval includes 1.00; such a ratio takes about 266 rounds" in output
+    assert "ended after 4 of 5 rounds: the others would most likely show none either" in output
+
+
+def test_ctrl_c_shows_the_rounds_that_are_complete(monkeypatch, capsys):
+    assert run_of(monkeypatch, Runs(120, 110, -signal.SIGINT), 5) == 130
+    output, errors = capsys.readouterr()
+    assert "(95 % interval; 2 rounds)" in output
+    assert errors.splitlines()[-1] == "walkthrough time: interrupted after 2 of 5 rounds"
+
+
+def test_ctrl_c_in_the_second_round_says_that_the_interval_is_of_one(monkeypatch, capsys):
+    assert run_of(monkeypatch, Runs(120, -signal.SIGTERM), 5) == 143
+    assert (
+        "B is 1.20x (1.20-1.20) as fast as A, in steps/s (95 % interval; one round: how runs" in capsys.readouterr().out
+    )
+
+
+def test_ctrl_c_in_the_first_round_and_between_runs_is_one_line(monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    assert run_of(monkeypatch, Runs(-signal.SIGINT), 5) == run_of(monkeypatch, interrupt, 5) == 130
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.count("walkthrough time: interrupted after 0 of 5 rounds\n") == 2
 
 
 @pytest.mark.parametrize(
@@ -69,7 +158,7 @@ def test_a_command_that_fails_is_shown_with_its_output_and_exit_code(tmp_path):
     failing = [sys.executable, "-c", "print('my words'); raise SystemExit(9)"]
     finished = time_("--rounds", 1, "--", *failing, "--versus", *failing, cwd=tmp_path)
     assert finished.returncode == 9
-    assert finished.stderr.splitlines()[0] == "my words"
+    assert finished.stderr.splitlines()[1] == "my words"
     assert "A was not timed in round 1" in finished.stderr.splitlines()[-1]
     assert "exit code is 9" in finished.stderr.splitlines()[-1]
 

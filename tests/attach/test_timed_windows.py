@@ -44,22 +44,27 @@ class Shaped:
 
 @pytest.fixture
 def timed(monkeypatch):
-    """timed(steps, before): the report of that many timed steps of 10 ms; before(watch, number) acts before a step."""
+    """timed(steps, before): the report of that many timed steps of 10 ms; before(watch, number) acts before a step.
 
-    def run(steps, before=lambda watch, number: 0.0, warmup=3):
+    until: the steps after which the program ends by itself.
+    """
+
+    def run(steps, before=lambda watch, number: 0.0, warmup=3, until=1000):
         clock, report = Clock(), Report()
         monkeypatch.setattr(tasks, "time", clock)
         monkeypatch.setattr("walkthrough_hook.watch.time", clock)
         task = tasks.Timing({"steps": steps, "go_on": True}, report)
         watch, loader, optimizer = Watch(warmup, task, report), Loader(), Dataset()
         watch.began(loader)
-        for number in range(1, 1000):
+        for number in range(1, until + 1):
             if task.done:
                 return report.values
             clock.now += before(watch, number) + 0.01
             watch.batch(watch.entry(loader), Shaped())
             watch.stepped(optimizer)
-        raise AssertionError("it does not end")
+        assert until < 1000, "it does not end"
+        task.end(watch)
+        return report.values
 
     return run
 
@@ -106,3 +111,22 @@ def test_the_begin_of_an_epoch_is_part_of_the_time(timed):
     values = timed(10, begin)
     assert sum(values["seconds"]) == pytest.approx(1.1)
     assert values["happenings"] == {NEW_EPOCH: 1}
+
+
+def test_a_program_that_ends_before_is_timed_in_the_windows_that_are_whole(timed):
+    values = timed(50, until=3 + 27)  # of 10 steps each
+    assert (values["state"], values["steps"], values["total"]) == ("done", [10, 10], 30)
+    assert values["seconds"] == pytest.approx([0.1, 0.1])
+    assert values["samples"] == [320, 320]
+
+
+def test_one_window_is_too_few(timed):
+    values = timed(50, until=3 + 19)
+    assert (values["state"], values["steps"], values["left"]) == ("measuring", 22, 19)
+    values = timed(19, until=3 + 19)
+    assert sum(values["steps"]) == 19
+
+
+def test_steps_before_the_end_of_the_warm_up_are_counted(timed):
+    values = timed(50, until=2)
+    assert (values["state"], values["steps"], values["left"]) == ("stepping", 2, 0)

@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from walkthrough.compare.statistics import SAME, UNLIMITED, Mean, Ratio, mean, of_pairs, of_windows, ratio, t_quantile
+from walkthrough.compare.statistics import (
+    SAME,
+    UNLIMITED,
+    Mean,
+    Ratio,
+    decided,
+    mean,
+    of_pairs,
+    of_windows,
+    ratio,
+    rounds_needed,
+    t_quantile,
+)
 
 speeds = st.floats(1, 1e6)
 runs = st.lists(speeds, min_size=2, max_size=12)
@@ -51,6 +63,7 @@ def test_the_quantile_of_student_s_t_is_scipy_s():
     special = pytest.importorskip("scipy.special")
     for freedom in (*range(1, 201), 1.5, 2.4, 7 / 3, 31.7):
         assert t_quantile(freedom) == pytest.approx(float(special.stdtrit(freedom, 0.975)), rel=1e-14)
+        assert t_quantile(freedom, 0.995) == pytest.approx(float(special.stdtrit(freedom, 0.9975)), rel=1e-13)
 
 
 def test_the_quantile_has_closed_forms_and_a_limit():
@@ -247,6 +260,43 @@ def test_windows_that_are_like_their_neighbours_widen_the_interval():
     shuffled = [wave[at * 7 % 20] for at in range(20)]
     assert sorted(wave) == sorted(shuffled)
     assert math.log(of_windows(wave, wave).high) > 1.2 * math.log(of_windows(shuffled, shuffled).high)
+
+
+def test_rounds_end_early_once_the_answer_is_settled():
+    assert decided([1.2, 1.21], 5) is None  # of two rounds, never
+    assert decided([1.2, 1.21, 1.2], 5) is True
+    assert decided([1.2, 1.21, 1.2], 3) is None  # those were all
+    assert decided([1.2, 1.15, 1.25], 5) is None  # the 95 % interval leaves 1 out, that of an early look does not
+    assert of_pairs([1.2, 1.15, 1.25]).resolved
+    assert decided([1.1, 0.9, 1.05, 0.97], 5) is False
+    assert decided([1.1, 0.9, 1.05, 0.97], 50) is None  # so many may show it
+    assert decided([1.0, 1.0, 1.0], 5) is False
+
+
+def test_an_early_look_needs_a_wider_interval_the_more_of_them_there_are():
+    ratios = [1.2, 1.22, 1.17, 1.21]  # 1.2 times; 9.3 standard errors above 1
+    assert [decided(ratios, rounds) for rounds in (5, 10, 1000)] == [True, True, None]
+
+
+def test_the_rounds_needed_are_those_whose_interval_ends_at_1():
+    ratios = [math.exp(0.01 + deviation) for deviation in (0.02, -0.02, 0.02, -0.02)]  # spread: 0.02 * sqrt(4 / 3)
+    needed = rounds_needed(ratios, 20)
+    assert needed == math.ceil((t_quantile(19) * 0.02 / 0.01) ** 2 * 4 / 3)
+    assert rounds_needed(ratios, 1000) == 1000
+    assert rounds_needed([1.1, 1 / 1.1], 5) > 1e9  # 1, but for rounding
+    assert rounds_needed([1.0, 1.0], 5) == math.inf
+
+
+@pytest.mark.parametrize("rounds", [5, 10])
+def test_early_ends_find_no_difference_where_there_is_none_more_often_than_five_percent_and_one(rounds):
+    noise = 0.05 * np.random.default_rng(3).standard_normal((1000, rounds, 2))
+
+    def found(ratios):
+        answers = (decided(ratios[:count], rounds) for count in range(3, rounds))
+        early = next((answer for answer in answers if answer is not None), None)
+        return of_pairs(ratios).resolved if early is None else early
+
+    assert np.mean([found(ratios) for ratios in np.exp(noise[..., 1] - noise[..., 0]).tolist()]) < 0.07
 
 
 def test_the_mean_of_values_has_students_interval():

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import sys
 import threading
 
 import pytest
@@ -79,19 +80,30 @@ def files(folder):
 WHOLE = ["LICENCES.txt", "README.md", "one/one.pt.trace.json.gz", "two/two.pt.trace.json.gz"]
 
 
-def test_each_is_fetched_into_a_run_folder_and_kept(server, tmp_path, capsys):
+def test_each_is_fetched_into_a_run_folder_and_kept(server, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
     assert run(tmp_path / "s") == 0
     assert files(tmp_path / "s") == WHOLE
     assert (tmp_path / "s" / "two" / "two.pt.trace.json.gz").read_bytes() == CONTENT["two"]
     out = capsys.readouterr().out
     assert "BSD-3-Clause" in out
-    assert f"python -m walkthrough explain {tmp_path / 's' / 'one'}" in out
-    assert f"tensorboard --logdir {tmp_path / 's'}" in out
+    assert f"  {sys.executable} -m walkthrough explain {tmp_path / 's' / 'one'}\n" in out
+    assert f"  {sys.executable} -m tensorboard.main --logdir {tmp_path / 's'}\n" in out
     assert "Redistribution and use" in (tmp_path / "s" / "LICENCES.txt").read_text(encoding="utf-8")
     asked = len(server.asked)
     assert run(tmp_path / "s") == 0
     assert len(server.asked) == asked
     assert capsys.readouterr().out.count("there already") == 2
+
+
+def test_what_to_run_next_is_named_as_it_can_be_typed(server, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("walkthrough.records.samples_command.find_spec", lambda name: None)  # no TensorBoard
+    assert run(tmp_path / "two words", "--from", tmp_path) == 2
+    assert f"; walkthrough samples '{tmp_path / 'two words'}' fetches the others" in capsys.readouterr().err
+    assert run(tmp_path / "two words") == 0
+    out = capsys.readouterr().out
+    assert out.endswith(f"To look at them:\n  walkthrough explain '{tmp_path / 'two words' / 'one'}'\n")
 
 
 def test_a_file_that_was_changed_is_fetched_anew(server, tmp_path):

@@ -21,7 +21,6 @@ from walkthrough.results.files import open_new
 from walkthrough.results.result import writing
 
 SITE = Path(__file__).resolve().parent / "site"
-VARIABLE = "WALKTHROUGH_HOOK"
 PARTING = 5.0  # s
 WAIT = 1800.0  # s for the first training step to end
 GRACE = 60.0  # s from the last process's report to the end of the command
@@ -34,13 +33,14 @@ Report = dict[str, Any]
 class Outcome:
     """How a command ended. code: its exit code, negative for a signal. reports: of its Python processes.
 
-    stopped: why it was ended from here, "" where it was not. signalled: whether Ctrl-C or SIGTERM came meanwhile.
+    stopped: why it was ended from here, "" where it was not. signalled: the number of the signal, of Ctrl-C or SIGTERM,
+    that came meanwhile; 0: none.
     """
 
     code: int
     reports: list[Report]
     stopped: str = ""
-    signalled: bool = False
+    signalled: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -84,12 +84,17 @@ def command_words(words: Sequence[str]) -> list[str]:
 def reports_folder(parent: Path | None = None) -> Iterator[Path]:
     """A folder for the reports of processes, removed at the end. parent: where; else the system's temporary folder.
 
-    Its file "lock" is held until then: by that a process knows whether this one is still there. Raises InputError.
+    Its file "lock" is held until then: by that a process knows whether this one is still there. Processes find it by
+    PYTHONPATH. Raises InputError.
     """
     with writing(parent or "a temporary folder (TMPDIR)"):
         temporary = tempfile.TemporaryDirectory(prefix=".walkthrough-", dir=parent, ignore_cleanup_errors=True)
     with temporary as name:
         folder = Path(name).resolve()  # the program may change its folder
+        for path, fix in ((SITE, "install walkthrough"), (folder, "name" if parent else "let TMPDIR name")):
+            if os.pathsep in str(path):
+                reason = f"a path with {os.pathsep!r} in it cannot be on PYTHONPATH"
+                raise InputError(f"{path.parent}: {reason}; {fix} another folder")
         check_room(folder)
         with open_new(folder / "lock") as lock:
             with suppress(OSError, ImportError):  # a file system without locks, or Windows
@@ -115,18 +120,19 @@ def run_attached(
     settings: for the processes, see `site/walkthrough_hook`. reports: their folder. output: where stdout and stderr go,
     else through. Ctrl-C and SIGTERM are passed to the command. Raises InputError where it cannot be started.
     """
-    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(SITE), str(reports), os.environ.get("PYTHONPATH")]))
     settings = {**settings, "reports": str(reports), "host": socket.gethostname()}
-    variables = {**os.environ, "PYTHONPATH": path, VARIABLE: json.dumps(settings)}
+    with writing(reports.parent), open_new(reports / "settings") as file:
+        file.write(json.dumps(settings).encode())
     try:
-        child = subprocess.Popen(words, env=variables, stdout=output, stderr=output)
+        child = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=output)
     except OSError as error:
         raise InputError(f"{words[0]} cannot be run: {error.strerror}") from error
     with _signals_passed_to(child) as signals:
         stopped = _wait(child, reports, settings["go_on"])
         if stopped or signals:
             _end_processes(reports)
-    return Outcome(child.returncode, read_reports(reports), stopped, bool(signals))
+    return Outcome(child.returncode, read_reports(reports), stopped, signals[0] if signals else 0)
 
 
 def read_reports(folder: Path) -> list[Report]:
@@ -158,9 +164,11 @@ def why_nothing(outcome: Outcome, warmup: int) -> str:
     if outcome.in_state("measuring"):
         return "it ended while its steps were measured, by a signal or os._exit"
     if stepping := outcome.in_state("stepping"):
-        steps = max(report.get("steps") or 0 for report in stepping)
-        count = f"after {steps} training step{'s' * (steps != 1)}" if steps else "soon"
-        return f"it ended {count}, before measuring began: give --warmup less than {warmup}, or train longer"
+        steps = max(report.get("steps") or 0 for report in stepping)  # unknown after a signal or os._exit
+        count = f"after {counted(steps, 'training step')}" if steps else "soon"
+        fits = warmup_for(steps) if steps else warmup - 1
+        less = f"give --warmup {fits}, or " if 0 < fits < warmup else ""
+        return f"it ended {count}, before measuring began: {less}train longer"
     if outcome.in_state("torch"):
         return "no training step has ended: no optimizer stepped, and no backward pass was counted"
     if outcome.reports:
@@ -169,6 +177,16 @@ def why_nothing(outcome: Outcome, warmup: int) -> str:
         "no Python process of it could be attached to: is it Python, and does it run here, without the options "
         "-I, -E or -S and with this PYTHONPATH?"
     )
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 round", "2 rounds"."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def warmup_for(steps: int) -> int:
+    """A warm-up that leaves steps to measure of so many in all, with several optimizers too; 0: none does."""
+    return max(1, steps // 5) if steps > 2 else 0
 
 
 def _wait(child: subprocess.Popen, reports: Path, goes_on: bool) -> str:
@@ -206,13 +224,12 @@ def _end_processes(reports: Path) -> None:
 
 
 def _is_of(report: Report, reports: Path) -> bool:
-    """Whether the process that wrote a report runs on this machine: its environment names the folder. Linux."""
+    """Whether the process that wrote a report runs on this machine: its PYTHONPATH names the folder. Linux."""
     try:
         variables = Path(f"/proc/{report['pid']}/environ").read_bytes()
     except OSError:
         return False
-    named = json.dumps(str(reports))[1:-1].encode()  # as the settings hold it
-    return report.get("host") == socket.gethostname() and named in variables
+    return report.get("host") == socket.gethostname() and os.fsencode(reports) in variables
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 
 CONFIDENCE = 0.95
+EARLY = 0.01  # probability that any of the looks before the last round finds a difference where there is none
 RESAMPLES = 1000
 UNLIMITED = sys.float_info.max  # an upper end that nothing limits; JSON has no infinity
 ROUNDING = 1e-9  # speeds that differ by less are equal but for floating point
@@ -96,14 +97,54 @@ def ratio(faster: Rounds, slower: Rounds) -> Ratio:
     return of_windows(*([speed for windows in rounds.values() for speed in windows] for rounds in (faster, slower)))
 
 
-def of_pairs(ratios: Sequence[float]) -> Ratio:
+def of_pairs(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
     """The `Ratio` of two ratios or more, one for each round: geometric mean, and t interval on the logarithms.
 
     Of two it is very wide, since one difference says little about how much pairs differ.
     """
     logarithms = [math.log(value) for value in ratios]
     error = statistics.stdev(logarithms) / math.sqrt(len(logarithms))
-    return _interval(statistics.fmean(logarithms), error, len(logarithms) - 1, len(logarithms))
+    return _interval(statistics.fmean(logarithms), error, len(logarithms) - 1, len(logarithms), confidence)
+
+
+def decided(ratios: Sequence[float], rounds: int) -> bool | None:
+    """Whether the ratios of the rounds so far settle what all `rounds` of them would show; None: go on.
+
+    True: that the programs differ. An interval that is looked at after each round leaves 1 out more often by chance, so
+    that of a look before the last one is wider: together they are wrong with a probability of `EARLY` at most. False:
+    that there is no measurable difference. The mean of all rounds, as predicted at 95 %, would be too near to 1 for
+    their interval, as wide as the spread so far makes it. Never of fewer than 3 rounds.
+
+    In 100,000 simulated trials, where the speeds of runs have a standard deviation of 5 %, equally fast programs are
+    found to differ in 5.5 % with 5 rounds asked for, in 5.4 % with 10 and in 4.9 % with 50 (without early ends in 4.9 %
+    to 5.0 %; with a 95 % interval at each look in 10 %, 17 % and 31 %). That takes 4.4, 8.0 and 37 rounds on average.
+    A ratio of 1.2 is found in 98.6 % with 5 rounds asked for, as without early ends, after 4.6; in all with 50, after
+    8.0. The 95 % interval that is shown holds the ratio in 92 % to 95 %.
+    """
+    count = len(ratios)
+    if not 3 <= count < rounds:
+        return None
+    if of_pairs(ratios, 1 - EARLY / (rounds - 3)).resolved:
+        return True
+    middle, spread, reach = _at_the_end(ratios, rounds)
+    further = spread * math.sqrt(1 / count - 1 / rounds) * t_quantile(count - 1)
+    return False if middle + further <= reach else None
+
+
+def rounds_needed(ratios: Sequence[float], rounds: int) -> float:
+    """About how many rounds, of `rounds` at least, it takes until the interval leaves 1 out.
+
+    If the ratio and its spread stay those of `ratios`, which are two or more. Infinite for a ratio of 1.
+    """
+    middle, _, reach = _at_the_end(ratios, rounds)
+    return max(rounds, math.ceil(rounds * (reach / middle) ** 2)) if middle else math.inf
+
+
+def _at_the_end(ratios: Sequence[float], rounds: int) -> tuple[float, float, float]:
+    """Distance of the mean logarithm from 0, its spread, and how far the interval of `rounds` will reach from it."""
+    logarithms = [math.log(value) for value in ratios]
+    spread = statistics.stdev(logarithms)
+    return abs(statistics.fmean(logarithms)), spread, spread / math.sqrt(rounds) * t_quantile(rounds - 1)
 
 
 def of_windows(faster: Sequence[float], slower: Sequence[float]) -> Ratio:
@@ -147,8 +188,8 @@ def _bootstrap_error(windows: Sequence[float]) -> float:
     return float(error) * math.sqrt(count / (count - 1))
 
 
-def _interval(middle: float, error: float, freedom: float, rounds: int) -> Ratio:
-    reach = error * t_quantile(freedom)
+def _interval(middle: float, error: float, freedom: float, rounds: int, confidence: float = CONFIDENCE) -> Ratio:
+    reach = error * t_quantile(freedom, confidence)
     return Ratio(_exp(middle), _exp(middle - reach), _exp(middle + reach), rounds)
 
 
@@ -160,8 +201,8 @@ def _exp(logarithm: float) -> float:
 
 
 @cache
-def t_quantile(freedom: float) -> float:
-    """How many standard errors a t interval reaches to either side: P(|T| > t) = 1 - `CONFIDENCE`.
+def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """How many standard errors a t interval reaches to either side: P(|T| > t) = 1 - `confidence`.
 
     freedom: degrees of freedom, 1 at least, whole or not. P is a regularised incomplete beta function, computed by its
     continued fraction (DLMF 8.17.22). P is convex, so Newton's method only grows from the normal distribution's
@@ -170,7 +211,7 @@ def t_quantile(freedom: float) -> float:
     half = freedom / 2
     logarithm = math.lgamma(half + 0.5) - math.lgamma(half)  # less exact than gamma, which overflows
     gammas = math.gamma(half + 0.5) / math.gamma(half) if half < 170 else math.exp(logarithm)
-    t, further = 0.0, statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    t, further = 0.0, statistics.NormalDist().inv_cdf((1 + confidence) / 2)
     while further > t:
         t = further
         x, fraction = freedom / (freedom + t * t), 1.0
@@ -180,5 +221,5 @@ def t_quantile(freedom: float) -> float:
             fraction = 1 + even / (1 + odd / fraction)
         density = gammas / math.sqrt(math.pi * freedom) * math.exp(-(half + 0.5) * math.log1p(t * t / freedom))
         outside = density * t / half / (1 - (half + 0.5) * x / (half + 1) / fraction)
-        further = t + (outside - (1 - CONFIDENCE)) / (2 * density)
+        further = t + (outside - (1 - confidence)) / (2 * density)
     return t

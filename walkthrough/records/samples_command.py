@@ -1,7 +1,11 @@
 """`samples`: fetch traces of real GPUs that others published, to look at them with `explain` and TensorBoard."""
 
 import argparse
+import shlex
+import shutil
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from walkthrough.records import samples
@@ -41,11 +45,17 @@ def run(args: argparse.Namespace) -> int:
     failures = fetch_all(every, args.dir, _taking_from(args.source) if args.source else samples.fetch)
     if failures:
         more = f"; and {len(failures) - 1} more" if len(failures) > 1 else ""
-        raise InputError(f"{failures[0]}{more}; {_state(every, args.dir)}")
+        raise InputError(f"{failures[0]}{more}; {_state(every, args.dir, bool(args.source))}")
     print(f"\nThey belong to those who published them: see {args.dir / samples.LICENCES}. To look at them:")
-    print(f"  python -m walkthrough explain {args.dir / every.samples[0].name}")
-    print(f"  tensorboard --logdir {args.dir}")
+    print(f"  {shlex.join([*_program('walkthrough'), 'explain', str(args.dir / every.samples[0].name)])}")
+    if find_spec("tensorboard"):
+        print(f"  {shlex.join([*_program('tensorboard', 'tensorboard.main'), '--logdir', str(args.dir)])}")
     return 0
+
+
+def _program(name: str, module: str | None = None) -> list[str]:
+    """How a program of this environment is called here: by its name, or where that is not on the PATH as a module."""
+    return [name] if shutil.which(name) else [sys.executable, "-m", module or name]
 
 
 def fetch_all(every: Samples, into: Path, take: Callable[[Sample, Path], None]) -> list[str]:
@@ -87,9 +97,9 @@ def _taking_from(source: Path) -> Callable[[Sample, Path], None]:
     return take
 
 
-def _state(every: Samples, into: Path) -> str:
+def _state(every: Samples, into: Path, copied: bool = False) -> str:
     count = sum(samples.is_there(sample, into) for sample in every.samples)
-    return (
-        f"{count} of {len(every.samples)} are in {into}, and the same command goes on; without a network, --from "
-        "FOLDER takes them from files that you have"
-    )
+    command = shlex.join([*_program("walkthrough"), "samples", str(into)])
+    again = f"the same command goes on; without a network, {command} --from FOLDER takes files that you have"
+    more = f"{command} fetches the others" if copied else again
+    return f"{count} of {len(every.samples)} are in {into}; {more}"

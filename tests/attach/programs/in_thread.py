@@ -11,9 +11,10 @@ stop = threading.Event()
 
 
 def train():
-    while not stop.is_set():
-        parts.loss(network, *next(batches)).backward()
-        optimizer.step()
+    for _ in range(60):
+        if not stop.is_set():
+            parts.loss(network, *next(batches)).backward()
+            optimizer.step()
 
 
 thread = threading.Thread(target=train)

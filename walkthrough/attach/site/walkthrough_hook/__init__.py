@@ -11,7 +11,6 @@ import functools
 import importlib.abc
 import importlib.util
 import inspect
-import json
 import os
 import sys
 import threading
@@ -75,16 +74,16 @@ class Attached:
             self.guarded(task.end, self.watch)
 
 
-def install() -> None:
-    """Attach to torch once it is imported, unless the command has ended; settings come from the environment."""
-    attached = Attached(json.loads(os.environ["WALKTHROUGH_HOOK"]))
+def install(settings: dict[str, Any]) -> None:
+    """Attach to torch once it is imported, unless the command has ended."""
+    attached = Attached(settings)
     if attached.watch.report.is_orphan():
         return
     attached.watch.report.update()
     os.register_at_fork(after_in_child=attached.in_child)
     after = {
-        "torch": lambda module: _attach_to_torch(module, attached),
-        "torch.utils.data.dataloader": lambda module: _attach_to_loaders(module, attached),
+        "torch": lambda module: attached.guarded(_attach_to_torch, module, attached),
+        "torch.utils.data.dataloader": lambda module: attached.guarded(_attach_to_loaders, module, attached),
     }
     sys.meta_path.insert(0, _AfterImport(after))
 
@@ -112,10 +111,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         def exec_module(module: Any) -> None:  # not before: others only ask whether torch is there
             self.then.pop(fullname, None)
             plain(module)
-            try:
-                then(module)
-            except Exception as error:
-                print(f"walkthrough: cannot attach to {fullname}: {error!r}", file=sys.stderr)
+            then(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -218,21 +214,25 @@ def _marking(step: Callable[..., Any], attached: Attached, compiling: Callable[[
 
 
 def _attach_to_loaders(module: Any, attached: Attached) -> None:
-    _before(module.DataLoader, "__iter__", lambda loader, *_: attached.guarded(attached.watch.began, loader))
-    iterator_class = module._BaseDataLoaderIter
-    plain_init, plain_next = iterator_class.__init__, iterator_class.__next__
+    """See what DataLoaders yield, by the attribute in which their iterators count batches.
 
-    def init(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        self._walkthrough_loader = attached.watch.entry(loader)  # the DataLoader itself may be gone by the first batch
-        plain_init(self, loader, *args, **kwargs)
+    It is set when an iteration begins and after each batch. So no function of ours is around one of DataLoader's, and
+    none is in a traceback through it, or where a warning's `stacklevel` points.
+    """
+    name = "_num_yielded"
 
-    def next_batch(self: Any) -> Any:
-        batch = plain_next(self)
-        attached.guarded(attached.watch.batch, self._walkthrough_loader, batch)
-        return batch
+    def counted(iterator: Any, count: int) -> None:
+        vars(iterator)[name] = count
+        attached.guarded(seen, iterator, count, sys._getframe(1).f_locals)
 
-    iterator_class.__init__ = functools.wraps(plain_init)(init)
-    iterator_class.__next__ = functools.wraps(plain_next)(next_batch)
+    def seen(iterator: Any, count: int, names: Mapping[str, Any]) -> None:
+        if count:  # in `__next__`
+            attached.watch.batch(getattr(iterator, "_walkthrough_loader", None), names.get("data"), iterator)
+        elif not names.get("first_iter"):  # in `__init__`, or `_reset`, which the former may call as well
+            attached.watch.began(names["loader"])
+            iterator._walkthrough_loader = attached.watch.entry(names["loader"])  # which may be gone by the first batch
+
+    module._BaseDataLoaderIter._num_yielded = property(lambda iterator: vars(iterator)[name], counted)
 
 
 def _before(owner: Any, name: str, call: Callable[..., object]) -> None:

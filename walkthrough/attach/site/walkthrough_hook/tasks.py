@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 from .cpu_times import CpuTimes
@@ -118,6 +118,7 @@ class Task:
             raise SystemExit(0)
         self.done = True
         heeds = callable(signal.getsignal(signal.SIGINT))
+        sys.excepthook = _ending_quietly(sys.excepthook)
         os.kill(os.getpid(), signal.SIGINT if heeds else signal.SIGTERM)
         raise SystemExit(0)  # ends this thread
 
@@ -138,6 +139,17 @@ class Task:
 
     def foreign_profiler_ends(self, profiler: Any) -> None:
         """That profiler ends."""
+
+
+def _ending_quietly(plain: Callable[..., object]) -> Callable[..., object]:
+    """An excepthook by which KeyboardInterrupt, which is ours, ends the program as `sys.exit()` does, silently."""
+
+    def excepthook(kind: type[BaseException], *more: Any) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            raise SystemExit(0)
+        plain(kind, *more)
+
+    return excepthook
 
 
 def rank() -> int | None:
@@ -179,7 +191,9 @@ class Timing(Task):
     must all end after the same step. An epoch that begins is part of the time, unless the program evaluates before it.
 
     Reports `seconds` and `samples` of each window (samples None where batches have no known size), the `steps` of each,
-    and how often something else happened in them: a new epoch, an evaluation, a checkpoint.
+    and how often something else happened in them: a new epoch, an evaluation, a checkpoint. Of a program that ends
+    before: the windows until then, from two on, and `total`, the steps that it made; of fewer windows `steps`, which it
+    made, and `left`, those after the warm-up.
     """
 
     def __init__(self, settings: dict[str, Any], report: Any) -> None:
@@ -205,7 +219,7 @@ class Timing(Task):
             return
         if self.begun is None:
             if watch.warm:
-                self.running = True
+                self.running, self.warmup, self.rank = True, watch.total, rank()  # while there is a process group
                 self.report.update(state="measuring")
                 self._begin_window(watch)
             return
@@ -227,21 +241,22 @@ class Timing(Task):
         if len(self.windows) < len(self.lengths):
             self._begin_window(watch)
             return
-        self.running = False
-        steps, seconds, counts = map(list, zip(*self.windows))
-        self.report.update(
-            state="done",
-            rank=rank(),
-            steps=steps,
-            seconds=seconds,
-            samples=counts if all(counts) else None,
-            happenings=self.happenings,
-        )
+        self._write()
         self.end_program()
 
     def end(self, watch: Watch) -> None:
-        if not self.finished:
-            self.report.update(steps=watch.total)
+        """The program ends."""
+        if not self.finished and len(self.windows) > 1:
+            self._write(total=watch.total)
+        elif not self.finished:
+            self.report.update(steps=watch.total, left=watch.total - self.warmup if self.running else 0)
+
+    def _write(self, **more: object) -> None:
+        self.running = False
+        steps, seconds, samples = map(list, zip(*self.windows))
+        samples = samples if all(samples) else None
+        more = {"rank": self.rank, "happenings": self.happenings, **more}
+        self.report.update(state="done", steps=steps, seconds=seconds, samples=samples, **more)
 
     def _begin_window(self, watch: Watch) -> None:
         self.begun, self.count, self.in_window = _now(watch), 0, []

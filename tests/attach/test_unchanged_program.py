@@ -1,0 +1,127 @@
+"""Inside `trace` and `time` a program is what it is outside: environment, output, exit code, losses."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, assert_refused, run_program
+
+PROGRAMS = Path(__file__).parent / "programs"
+KINDS = [
+    "plain",
+    "accumulate",
+    "gan",
+    "scaler",
+    "closure",
+    "functional",
+    "compiled",
+    "in_thread",
+    "raises",
+    "recreated",
+]
+KINDS += ["in_backward", "warns", "vanishes", "swallows"]
+
+
+def walkthrough(*words, cwd=None, **environment):
+    return run_program("-m", "walkthrough", *words, cwd=cwd, PYTHONPATH=ROOT, **environment)
+
+
+def environments(path):
+    """Those that `environment.py` has written, and the PYTHONPATHs that were in them."""
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return found, {variables.pop("PYTHONPATH") for variables in found}
+
+
+@pytest.mark.long
+def test_the_environment_is_the_same_but_for_pythonpath(tmp_path):
+    program = PROGRAMS / "environment.py"
+    files = [tmp_path / name for name in ("outside", "traced", "a", "b")]
+    outside, traced, *timed = ([sys.executable, program, file] for file in files)
+    assert run_program(*outside[1:], PYTHONPATH=ROOT).returncode == 0
+    options = ("--warmup", 1, "--steps")
+    assert walkthrough("trace", *options, 1, "--go-on", "--out", tmp_path / "out", "--", *traced).returncode == 0
+    assert walkthrough("time", *options, 3, "--rounds", 1, "--", *timed[0], "--versus", *timed[1]).returncode == 0
+    expected, paths = environments(files[0])
+    assert paths == {str(ROOT)}
+    assert len(expected) == 12
+    for file in files[1:]:
+        found, paths = environments(file)
+        assert len(found) >= 3 and all(variables == expected[0] for variables in found)
+        assert len(paths) == 1 and paths.pop().endswith(f"{os.pathsep}{ROOT}")
+
+
+def test_nothing_of_the_command_can_be_imported_by_the_program(tmp_path):
+    code = "import sys; print([path for path in sys.path if 'attach' in path or '.walkthrough-' in path])"
+    finished = walkthrough("trace", "--", sys.executable, "-c", code, cwd=tmp_path)
+    assert finished.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("command", ["trace", "time"])
+def test_a_folder_that_pythonpath_cannot_name_is_refused(tmp_path, command):
+    (folder := tmp_path / "a:b").mkdir()
+    words = {"trace": ["--", "true"], "time": ["--", "true", "--versus", "true"]}[command]
+    assert_refused(walkthrough(command, *words, cwd=folder, TMPDIR=folder), str(folder), "PYTHONPATH", "another folder")
+    assert list(folder.iterdir()) == []
+
+
+def both(tmp_path, *words, **environment):
+    """(output, errors, exit code) of a command outside of `trace` and inside."""
+    results = []
+    for name, before in {
+        "outside": [],
+        "inside": ["trace", "--warmup", 4, "--go-on", "--out", tmp_path / "out", "--"],
+    }.items():
+        (folder := tmp_path / name).mkdir()
+        script = 'out=$0; "$@" >$out/output 2>$out/errors; code=$?; echo $code >$out/code; exit $code'
+        command = ["sh", "-c", script, folder, sys.executable, *words]
+        if before:
+            finished = walkthrough(*before, *command, **environment)
+            assert "traced" in finished.stderr.splitlines()[-1], finished.stderr
+        else:
+            variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+            subprocess.run(list(map(str, command)), env=variables, check=False)
+        results.append([(folder / file).read_text(encoding="utf-8") for file in ("output", "errors", "code")])
+    return results
+
+
+@pytest.mark.long
+def test_programs_of_every_kind_print_and_end_as_without_trace(tmp_path):
+    outside, inside = both(tmp_path, PROGRAMS / "printed.py", *KINDS)
+    inside[1] = re.sub(r"ERROR: External init callback must run in same thread.*\n", "", inside[1])  # Kineto, in_thread
+    assert inside == outside
+    ended = dict(line.split() for line in outside[0].splitlines() if " " in line)
+    assert list(ended) == KINDS
+    assert outside[1].count("Length of IterableDataset a stream was reported to be 6") == 2
+    assert "2 worker processes in total" in outside[1]
+
+
+@pytest.mark.long
+def test_ranks_of_torchrun_print_and_end_as_without_trace(tmp_path):
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    outside, inside = both(tmp_path, *torchrun, PROGRAMS / "ddp.py", OMP_NUM_THREADS="1")
+    assert [sorted(text.splitlines()) for text in inside] == [sorted(text.splitlines()) for text in outside]
+
+
+@pytest.mark.thorough
+def test_workers_of_every_start_method_print_and_end_as_without_trace(tmp_path):
+    outside, inside = both(tmp_path, PROGRAMS / "printed.py", "workers")
+    assert inside == outside
+
+
+@pytest.mark.long
+def test_a_program_that_trains_in_another_thread_ends_without_a_traceback(tmp_path):
+    finished = walkthrough("trace", "--warmup", 3, "--", PROGRAMS / "in_thread.py", cwd=tmp_path)
+    assert finished.returncode == 0
+    assert "Traceback" not in finished.stderr and "KeyboardInterrupt" not in finished.stderr
+    assert "the program ended after them, the command's exit code is 0" in finished.stderr.splitlines()[-1]
+
+
+@pytest.mark.long
+def test_a_program_that_fails_after_a_traced_step_keeps_its_exit_code(tmp_path):
+    finished = walkthrough("trace", "--warmup", 4, "--", PROGRAMS / "raises.py", cwd=tmp_path)
+    assert finished.returncode == 1
+    assert "traced 2 steps" in finished.stderr.splitlines()[-1]

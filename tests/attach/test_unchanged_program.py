@@ -117,7 +117,7 @@ def test_a_program_that_trains_in_another_thread_ends_without_a_traceback(tmp_pa
     finished = walkthrough("trace", "--warmup", 3, "--", PROGRAMS / "in_thread.py", cwd=tmp_path)
     assert finished.returncode == 0
     assert "Traceback" not in finished.stderr and "KeyboardInterrupt" not in finished.stderr
-    assert "the program ended after them, the command's exit code is 0" in finished.stderr.splitlines()[-1]
+    assert "the program was ended after them, the command's exit code is 0" in finished.stderr.splitlines()[-1]
 
 
 @pytest.mark.long

@@ -312,7 +312,7 @@ CLOSURE = (  # the optimizer's call wraps all: Python until 400, the model until
 def test_an_optimizer_that_wraps_a_closure_is_what_follows_its_backward_pass(analysis):
     result = analysis(cpu_step(*CLOSURE, length=1000))
     assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.3)
-    assert result.steps.mean_breakdown_us["cpu_exec"] == 1000  # as the plugin counts it
+    assert result.steps.mean_breakdown_us["cpu_exec"] == 600  # the plugin counts all of the mark: 1000
     assert [(operator.name, operator.us) for operator in result.operators[:2]] == [
         ("aten::mm", 280), ("aten::addcdiv_", 200)
     ]  # fmt: skip

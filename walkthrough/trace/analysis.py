@@ -164,9 +164,9 @@ class Analysis:
     def between_operators(self) -> Cover:
         """When, in the steps, neither a device works nor the CPU, but for Python; see `operators.between_operators`.
 
-        As the role "other" of the breakdown, and also what closures do inside `Optimizer.step` between operators.
+        As the role "other" of the breakdown.
         """
-        busy = self.trace.device_work.cover() | operators.optimizer_calls(self.trace).per_step
+        busy = self.trace.device_work.cover() | steps.passes(self.trace).per_step
         return operators.between_operators(self.trace, self.steps.start, self.steps.end, busy)
 
     @cached_property

@@ -153,6 +153,7 @@ class _Columns:
                 columns["external"] = external
                 columns["correlation"] = _ids([arg.correlation for arg in args])
             if kind == OPERATOR:
+                columns["sequence"] = _ids([arg.sequence for arg in args])
                 shaped = {number for name in SHAPED if (number := names.get(name)) is not None}
                 columns["inputs"] = [
                     self.inputs[bytes(arg.shapes), bytes(arg.types)] if number in shaped else -1

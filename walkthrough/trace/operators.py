@@ -9,10 +9,18 @@ from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operat
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import is_compiled, is_matrix_work
-from walkthrough.trace.steps import Passes, Steps, is_loading, is_mark, is_optimizer_step, is_step, of_steps, passes
+from walkthrough.trace.steps import (
+    COMPILED,
+    Passes,
+    Steps,
+    is_loading,
+    is_mark,
+    is_optimizer_step,
+    is_step,
+    of_steps,
+    passes,
+)
 
-
-COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _CONVERTING = re.compile(r"aten::(to|_to_copy|copy|div|true_divide|sub|rsub|mul|add)_?")  # and normalising
 _SCALING, _SHIFTING = re.compile("aten::(div|true_divide|mul)_?"), re.compile("aten::(sub|rsub)_?")
 _RESIZING = re.compile("aten::_?upsample")
@@ -28,10 +36,9 @@ class Phases(Struct, frozen=True):
     them, but not the pauses longer than twice the mean, in which images are decoded and resized.
 
     preparing: the operators that convert and normalise a batch before the model begins. normalises, resizes: whether
-    that is done there. model: from the first convolution, matrix product or compiled code of a step to the end of the
-    step. products: convolutions, where it `convolves`, and matrix products. loss: the loss and its derivative.
-    optimizer: calls of `Optimizer.step`, without the closures that they wrap (`OptimizerCalls`). per_step: those, and
-    `zero_grad`. fused: whether the optimizer is.
+    that is done there. model: from the first operator with a gradient, convolution, matrix product or compiled code of
+    a step to the end of the step. products: convolutions, where it `convolves`, and matrix products. loss: the loss and
+    its derivative. optimizer, per_step: see `Passes`. fused: whether the optimizer is.
     """
 
     loading: Cover
@@ -76,6 +83,8 @@ def phases(trace: Trace, steps: Steps) -> Phases:
 
     scaling, shifting = (trace.named(operators, pattern.fullmatch) for pattern in (_SCALING, _SHIFTING))
     preparing = before & trace.named(operators, _CONVERTING.fullmatch)
+    if len(training.training.start):  # what is changed in place without gradients is a copy of the weights, say
+        preparing &= (operators.sequence >= 0) | ~trace.named(operators, lambda name: name.endswith("_"))
     return Phases(
         loading=loading,
         workers=trace.has_name(lambda name: "MultiProcessing" in name, operators.where(waits)),
@@ -95,8 +104,9 @@ def phases(trace: Trace, steps: Steps) -> Phases:
 
 
 def _until_the_model(training: Passes, loading: Cover, starts: np.ndarray, begins: np.ndarray) -> Cover:
-    """When batches are prepared: from the begin of a step, or the end of a wait for a batch, a pass or an update, the last
-    of them, to the begin of the model."""
+    """When a batch may be prepared: from the last begin of a step, or end of a wait for a batch, a pass or an update,
+    until the model begins. begins: of what it computes.
+    """
     edges = np.sort(np.concatenate([starts, loading.end, training.training.end, training.per_step.end]))
     edges = edges[~training.training.holds(edges)]
     at = np.searchsorted(begins, edges)

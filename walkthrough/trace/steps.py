@@ -61,6 +61,7 @@ def is_loading(name: str) -> bool:
     return loader or name.startswith("enumerate(DataPipe)#")
 
 
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _BACKWARD = re.compile(
     r"autograd::engine|torch::autograd::AccumulateGrad|Backward\d*$|_backward(?![a-z])|## backward ##"
 )
@@ -70,6 +71,7 @@ def is_backward(name: str) -> bool:
     """True for an operator, or a mark, of a backward pass."""
     return _BACKWARD.search(name) is not None
 
+
 class Passes(Struct, frozen=True):
     """When the model runs with gradients and when its optimizers update parameters, on the CPU.
 
@@ -77,7 +79,8 @@ class Passes(Struct, frozen=True):
     has no sequence numbers. own: when parameters are updated: in `Optimizer.step`, without what runs in the closures
     that it is given (LBFGS needs one, and PyTorch Lightning gives one to every optimizer): its passes, and all before
     the first of them. In a program without `Optimizer.step`, as with an optimizer that is compiled or not torch's: from
-    the first operator after a backward pass to the last before the next wait for a batch, pass or matrix product.
+    the first operator after a backward pass to the last one that changes a tensor in place, or is compiled, before the
+    next wait for a batch, pass or matrix product.
     per_step: `own`, and `Optimizer.zero_grad`. marked: whether `Optimizer.step` marks them. wrapping: a mask over
     `Trace.operators`, the marks that wrap a closure: an operator of a backward pass begins inside.
     """
@@ -126,7 +129,7 @@ def _training(trace: Trace, nodes: np.ndarray) -> tuple[Cover, int]:
     A node has the sequence number of the operator that made it, the last with that number before the node runs; the
     operators around that, and those before since the last node was made, have the number too.
     """
-    operators, sequence = trace.operators, trace.operators.sequence
+    operators, sequence, backward = trace.operators, trace.operators.sequence, trace.operators.where(nodes)
     making, nodes = np.flatnonzero((sequence >= 0) & ~nodes), np.flatnonzero((sequence >= 0) & nodes)
     if not len(making) or not len(nodes):
         return Cover(), -1
@@ -136,23 +139,33 @@ def _training(trace: Trace, nodes: np.ndarray) -> tuple[Cover, int]:
     keys = np.sort(np.searchsorted(numbers, sequence[making]) * count + making)
     maker = keys[np.searchsorted(keys, np.searchsorted(numbers, sequence[nodes]) * count + nodes) - 1] % count
     known = (sequence[maker] == sequence[nodes]) & (maker < nodes)
-    before = np.maximum.accumulate(np.append(-np.inf, operators.end[making]))[:-1]
-    outermost = operators.start[making[operators.start[making] >= before]]
-    begin = outermost[np.searchsorted(outermost, operators.start[maker[known]], "right") - 1]
-    return Cover(begin, operators.end[nodes[known]]), thread
+    begins = _outermost(operators.where(making)).start
+    begin = begins[np.searchsorted(begins, operators.start[maker[known]], "right") - 1]
+    made = Cover(begin, operators.end[nodes[known]])
+    last = np.searchsorted(backward.start, np.append(made.start[1:], np.inf)) - 1  # nodes without a number follow
+    return Cover(made.start, np.maximum.accumulate(backward.end)[last]), thread
 
 
 def _updates(trace: Trace, training: Cover, thread: int) -> Cover:
     """When parameters are updated after each pass of a program without `Optimizer.step`, see `Passes`."""
-    operators = trace.operators
+    operators, passed = trace.operators, training.end
     computing = trace.named(operators, lambda name: not is_mark(name) and not is_loading(name))
-    computing = operators.where(computing & (operators.thread == thread))
-    stops = computing.start[trace.named(computing, is_matrix_work)]
-    stops = np.sort(np.concatenate([stops, training.start, operators.start[trace.named(operators, is_loading)]]))
-    stop = np.append(stops, np.inf)[np.searchsorted(stops, training.end)]
-    first, last = np.searchsorted(computing.start, training.end), np.searchsorted(computing.start, stop)
-    some = first < last
-    return Cover(computing.start[first[some]], np.maximum.accumulate(computing.end)[last[some] - 1])
+    computing = _outermost(operators.where(computing & (operators.thread == thread)))
+    stops = operators.start[trace.named(operators, lambda name: is_loading(name) or is_matrix_work(name))]
+    if trace.recording and trace.recording.mark == "backward":  # what the first step begins with follows a pass, too
+        passed = np.append(trace.annotations.start[trace.named(trace.annotations, is_step)][:1], passed)
+    stop = np.append(np.sort(np.append(stops, training.start)), np.inf)
+    stop = stop[np.searchsorted(stop, passed)]
+    changing = computing.where(trace.named(computing, lambda name: name.endswith("_") or COMPILED.search(name)))
+    first, last = np.searchsorted(computing.start, passed), np.searchsorted(changing.start, stop) - 1
+    end = np.append(changing.end, -np.inf)[last]
+    return Cover(np.append(computing.start, np.inf)[first], end)
+
+
+def _outermost(operators: Spans) -> Spans:
+    """Of the operators of one thread those that lie in no other."""
+    before = np.maximum.accumulate(np.append(-np.inf, operators.end))[:-1]
+    return operators.where(operators.start >= before)
 
 
 def one_process(trace: Trace) -> Trace:

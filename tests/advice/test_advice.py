@@ -327,10 +327,10 @@ def test_an_optimizer_that_wraps_a_closure_is_what_follows_its_backward_pass(ana
 
 
 def test_an_optimizer_that_multiplies_matrices_itself_wraps_no_closure(analysis):
-    rows = (("aten::mm", 0, 500), ("Optimizer.step#Muon.step", 500, 400), ("aten::mm", 500, 300))
+    rows = (("aten::mm", 0, 500), ("Optimizer.step#Shampoo.step", 500, 400), ("aten::mm", 500, 300))
     result = analysis(cpu_step(*rows))
     assert advised(result, "11_fused_optimizer").share_of_step == pytest.approx(0.4)
-    assert "Optimizer.step#Muon.step" in [operator.name for operator in result.operators]
+    assert "Optimizer.step#Shampoo.step" in [operator.name for operator in result.operators]
 
 
 def test_a_closure_that_runs_twice_ends_with_its_last_backward_pass(analysis):

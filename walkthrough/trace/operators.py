@@ -107,7 +107,7 @@ def _until_the_model(training: Passes, loading: Cover, starts: np.ndarray, begin
     """When a batch may be prepared: from the last begin of a step, or end of a wait for a batch, a pass or an update,
     until the model begins. begins: of what it computes.
     """
-    edges = np.sort(np.concatenate([starts, loading.end, training.training.end, training.per_step.end]))
+    edges = np.sort(np.concatenate([starts, loading.end, training.training.end, training.own.end]))
     edges = edges[~training.training.holds(edges)]
     at = np.searchsorted(begins, edges)
     begin, following = np.append(begins, -np.inf)[at], np.append(edges[1:], np.inf)

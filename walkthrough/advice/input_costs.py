@@ -27,6 +27,9 @@ _CORES = "Workers need cores, which the training uses too"
 # Of its time: a worker that computes for less waits, for a disk or the network, and needs no core of its own; unless it
 # waits for one, as the training thread then does, too.
 WAITS, CONTENDED = 0.5, 0.1
+STARVED = (
+    0.4  # of the steps' time: a training thread without a core for so long; see `spinning_threads` in the catalogue
+)
 
 
 def loaded_by_workers(a: Analysis) -> str:
@@ -158,6 +161,27 @@ def less_per_batch_on_cpu(a: Analysis) -> Evidence | None:
     why, _ = _slowed_by_workers(a)
     do = "do once before training what can be done then, and after loading what can be done for a batch at once"
     return Evidence(why, a.share_within(a.phases.loading), do=do)
+
+
+def spinning_threads(a: Analysis) -> Evidence | None:
+    """Threads of OpenMP that wait at full speed for the next operator, on cores that worker processes need."""
+    recording = a.trace.recording
+    if recording is None or not recording.workers or not recording.cores or (recording.threads or 1) < 2:
+        return None
+    threads, waiting = (recording.threads or 1) * recording.processes, recording.cpu_waiting or 0.0
+    sleeps = recording.openmp.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+    if sleeps or recording.openmp.keys() & {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"} or waiting < STARVED:
+        return None
+    if threads + recording.workers * recording.processes <= recording.cores:
+        return None
+    processes = counted(recording.workers, "worker process", "worker processes")
+    return Evidence(
+        f"for {waiting:.0%} of the steps' time before tracing, the training thread could run and had no core: torch's "
+        f"{recording.threads} threads and {processes} share {recording.cores}",
+        waiting,
+        do="threads of OpenMP wait for one another at full speed, for milliseconds: measure with `walkthrough time` this "
+        "command versus the same with torch.set_num_threads(1), and after `env OMP_WAIT_POLICY=PASSIVE`",
+    )
 
 
 def persistent_workers(a: Analysis) -> Evidence | None:

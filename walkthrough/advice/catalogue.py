@@ -217,10 +217,10 @@ COSTS = (
         on_cpu=input_costs.less_per_batch_on_cpu,
         idle=("dataloader",),
     ),
-    # Median steps of small operators on two cores beside one or two workers: by default, with PASSIVE, and with one thread.
-    # Alone, the training thread without a core for 0.05 to 0.27 of the time: 10, 9 to 19 and 6 ms. Beside two busy
-    # programs, 0.5 of the time: 34 to 1030, 14 to 34 and 13 to 16 ms. So threads may sleep for nothing while there is a
-    # core for each, and what they gain where there is none is no part of that time: it has no bound.
+    # Median steps of small operators on two cores beside one or two workers: by default, with PASSIVE, with one thread.
+    # Alone, the training thread without a core for 0.05 to 0.27 of the time: 10, 9 to 19 and 6 ms. Beside one busy
+    # program, 0.29: 18 to 20, 9 to 44 and 12 ms; beside two, 0.5: 34 to 1030, 14 to 34 and 13 to 16 ms. So a small share
+    # tells nothing, and what is gained where it is large is no part of that time: it has no bound.
     Cost(
         id="spinning_threads",
         title="Use fewer threads, or let them sleep",

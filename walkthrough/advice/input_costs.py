@@ -179,8 +179,8 @@ def spinning_threads(a: Analysis) -> Evidence | None:
         f"for {waiting:.0%} of the steps' time before tracing, the training thread could run and had no core: torch's "
         f"{recording.threads} threads and {processes} share {recording.cores}",
         waiting,
-        do="threads of OpenMP wait for one another at full speed, for milliseconds: measure with `walkthrough time` this "
-        "command versus the same with torch.set_num_threads(1), and after `env OMP_WAIT_POLICY=PASSIVE`",
+        do="threads of OpenMP wait for one another at full speed, for milliseconds: measure with `walkthrough time` "
+        "this command versus the same with torch.set_num_threads(1), and after `env OMP_WAIT_POLICY=PASSIVE`",
     )
 
 

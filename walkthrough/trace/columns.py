@@ -53,11 +53,11 @@ class Spans(Struct):
 
     start, end: µs since `Trace.origin`, float64. name: index into `Trace.names`. thread: index into `Trace.threads`.
     external, correlation: int64 ids, -1 for none. device, bytes, blocks_per_sm, occupancy: float64, NaN where not
-    recorded; empty for anything but device work. inputs: index into `Trace.inputs`, -1 where not kept; sequence: of an
-    operator that may make a node of a backward pass the number of the next one, of such a node its own, -1 for none;
-    both empty for anything but operators. finished: False where the profiler stopped before it ended; empty for
-    anything but annotations. call: index into `Trace.runtime` of the call that launched it, -1 for none; empty for
-    anything but device work.
+    recorded; empty for anything but device work. inputs: index into `Trace.inputs`, -1 where not kept; empty for
+    anything but operators. sequence: of an operator that may have a gradient the number of the next node of the
+    backward pass, of such a node its own; -1 for none; empty for anything but operators. finished: False where the
+    profiler stopped before it ended; empty for anything but annotations. call: index into `Trace.runtime` of the call
+    that launched it, -1 for none; empty for anything but device work.
     """
 
     start: np.ndarray

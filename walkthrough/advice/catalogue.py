@@ -219,8 +219,8 @@ COSTS = (
     ),
     # Median steps of small operators on two cores beside one or two workers: by default, with PASSIVE, with one thread.
     # Alone, the training thread without a core for 0.05 to 0.27 of the time: 10, 9 to 19 and 6 ms. Beside one busy
-    # program, 0.29: 18 to 20, 9 to 44 and 12 ms; beside two, 0.5: 34 to 1030, 14 to 34 and 13 to 16 ms. So a small share
-    # tells nothing, and what is gained where it is large is no part of that time: it has no bound.
+    # program, 0.29: 18 to 20, 9 to 44 and 12 ms; beside two, 0.5: 34 to 1030, 14 to 34 and 13 to 16 ms. So a small
+    # share tells nothing, and what is gained where it is large is no part of that time: it has no bound.
     Cost(
         id="spinning_threads",
         title="Use fewer threads, or let them sleep",

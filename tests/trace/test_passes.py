@@ -111,9 +111,10 @@ def test_what_a_step_begins_with_is_an_update_where_backward_passes_mark_steps(a
 
 
 def test_an_average_of_the_weights_prepares_no_batch(analysis):
-    averaging = rows(("aten::mul_", 10, 40, None), ("aten::add_", 50, 30, None), ("aten::to", 85, 10, 7))
-    result = analysis(steps_of(averaging, a_pass(100), rows(("Optimizer.step#SGD.step", 500, 100, None))))
-    assert covered(result, result.phases.preparing) == [(85, 95)]
+    averaging = rows(("aten::mul_", 10, 40, None), ("aten::add_", 50, 20, None))
+    batch = rows(("aten::contiguous", 72, 10, 7), ("aten::copy_", 75, 5, None), ("aten::to", 85, 10, 7))
+    result = analysis(steps_of(averaging, batch, a_pass(100), rows(("Optimizer.step#SGD.step", 500, 100, None))))
+    assert covered(result, result.phases.preparing) == [(75, 80), (85, 95)]
     assert covered(result, passes(result.trace).own) == [(500, 600)]
 
 

@@ -83,8 +83,9 @@ def phases(trace: Trace, steps: Steps) -> Phases:
 
     scaling, shifting = (trace.named(operators, pattern.fullmatch) for pattern in (_SCALING, _SHIFTING))
     preparing = before & trace.named(operators, _CONVERTING.fullmatch)
-    if len(training.training.start):  # what is changed in place without gradients is a copy of the weights, say
-        preparing &= (operators.sequence >= 0) | ~trace.named(operators, lambda name: name.endswith("_"))
+    if len(training.training.start):  # what is changed in place where no gradient may be made are weights or buffers
+        in_place = trace.named(operators, lambda name: name.endswith("_"))
+        preparing &= ~in_place | operators.cover(operators.sequence >= 0).holds(operators.start)
     return Phases(
         loading=loading,
         workers=trace.has_name(lambda name: "MultiProcessing" in name, operators.where(waits)),

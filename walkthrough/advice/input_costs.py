@@ -170,7 +170,7 @@ def spinning_threads(a: Analysis) -> Evidence | None:
         return None
     threads, waiting = (recording.threads or 1) * recording.processes, recording.cpu_waiting or 0.0
     sleeps = recording.openmp.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
-    if sleeps or recording.openmp.keys() & {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"} or waiting < STARVED:
+    if sleeps or recording.openmp.keys() & {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"} or not STARVED <= waiting <= 1:
         return None
     if threads + recording.workers * recording.processes <= recording.cores:
         return None

@@ -117,7 +117,7 @@ def test_an_optimizers_products_and_collectives_are_not_its_fusible_kernels(anal
     rows += [(ADD, "aten::add_", 40 + n, 730 + n, 1) for n in range(60)]
 
     def stepping(builder, begin):
-        builder.op("Optimizer.step#Muon.step", begin + 10, 120)
+        builder.op("Optimizer.step#Shampoo.step", begin + 10, 120)
 
     advised = advise(analysis(loop(*rows, more=stepping)))
     [cost] = [item for item in advised.costs if item.id == "fused_optimizer"]

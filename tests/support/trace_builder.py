@@ -33,10 +33,12 @@ class TraceBuilder:
     def step(self, number, ts, dur):
         return self.add("annotation", f"ProfilerStep#{number}", ts, dur)
 
-    def op(self, name, ts, dur, tid=1, kind="op"):
-        """An operator; returns the event, whose External id `launch` takes."""
+    def op(self, name, ts, dur, tid=1, kind="op", sequence=None):
+        """An operator; returns the event, whose External id `launch` takes. sequence: its number, see `Spans`."""
         self.ids += 1
         event = self.add(kind, name, ts, dur, tid)
+        if sequence is not None:
+            event["args"]["Sequence number"] = sequence
         event["args"]["External id"] = self.ids
         return event
 

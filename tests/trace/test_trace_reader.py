@@ -370,7 +370,7 @@ def test_long_texts_are_not_kept_whole(tmp_path):
 
 def test_a_trace_that_changes_while_it_is_read_is_partial(tmp_path, monkeypatch):
     path = two_steps().write(tmp_path / "made.json")
-    monkeypatch.setattr(chrome_trace, "CHUNK_SIZE", 400)  # so the file is open, and not at its end, after the first
+    monkeypatch.setattr(chrome_trace, "CHUNK_SIZE", 100)  # so the file is open, and not at its end, after the first
     chunks = Chunks(path)
     next(iter(chunks))
     with open(path, "ab") as file:

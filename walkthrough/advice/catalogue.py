@@ -26,6 +26,9 @@ ON_CPU, WITH_STACKS = 0.4, 0.6
 # measured (see `kernel_costs.in_16_bits`): of the time saved 10 % less to 11 % more; those of other shapes differ more.
 TENSOR_CORES = 0.25
 UNKNOWN = 0.5  # of a cost that neither a replay nor a bound tells
+# Batches that worker processes load on the cores that train: 0.82 times as fast on two cores (logs/reference), near the
+# bound on many. So it comes after what surely gains as much, unless the wait is most of the step.
+SHARED_CORES = 0.65
 OTHER_DATA = 0.5  # whether the data is small enough, no trace tells
 OTHER_RANKS = 0.5  # how much of a collective is a wait for another rank, no trace of one rank tells
 OTHER_KERNELS = 0.5  # compiled, fused, of twice the batch: nothing is published that this could be compared with
@@ -41,9 +44,9 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     change: what treating it would change, for a `Replay`; None where no trace tells: the cost followed as far as the
     trace can show, so that what is to go, goes, and what is to be fused, runs once. error: how much less than estimated
-    it may save, as a share of that time. finding: the id of what stands out because of it, where the rule says that
-    something does. of_trace: whether that is about the trace as a whole, so that it comes first, and is
-    looked for where the trace shows no steps.
+    it may save, as a share of that time; error_on_cpu: where that is another. finding: the id of what stands out
+    because of it, where the rule says that something does. of_trace: whether that is about the trace as a whole, so
+    that it comes first, and is looked for where the trace shows no steps.
 
     idle: why the GPU waits because of it, of `idle.CAUSES`. where: when it runs, if that is no time without a kernel.
     shortens_gpu_work: whether the GPU itself has less to do. joins_launches: whether waits for launches go; the second
@@ -60,6 +63,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     unless_on_cpu: Callable[[Analysis], str] | None = None
     change: Callable[[Analysis], Change] | None = None
     error: float = WAITING
+    error_on_cpu: float | None = None
     finding: str = ""
     of_trace: bool = False
     idle: tuple[str, ...] = ()
@@ -77,7 +81,8 @@ class Cost(Struct, frozen=True, kw_only=True):
 
     def error_for(self, a: Analysis) -> float:
         """The error of its estimate for that trace, see `error`."""
-        return WITH_STACKS if self.error == ON_CPU and a.workload.stacks else self.error
+        error = self.error if a.on_gpu or self.error_on_cpu is None else self.error_on_cpu
+        return WITH_STACKS if error == ON_CPU and a.workload.stacks else error
 
     def title_for(self, a: Analysis, evidence: Evidence) -> str:
         """What to do about it, for people."""
@@ -192,6 +197,7 @@ COSTS = (
         unless=input_costs.loaded_by_workers,
         unless_on_cpu=input_costs.no_work_for_workers,
         change=input_costs.without_loading,
+        error_on_cpu=SHARED_CORES,
         finding="host_python",
         idle=("dataloader",),
     ),
@@ -210,6 +216,15 @@ COSTS = (
         on_gpu=input_costs.less_per_batch,
         on_cpu=input_costs.less_per_batch_on_cpu,
         idle=("dataloader",),
+    ),
+    # Median steps of small operators on two cores beside one or two workers: by default, with PASSIVE, with one thread.
+    # Alone, the training thread without a core for 0.05 to 0.27 of the time: 10, 9 to 19 and 6 ms. Beside one busy
+    # program, 0.29: 18 to 20, 9 to 44 and 12 ms; beside two, 0.5: 34 to 1030, 14 to 34 and 13 to 16 ms. So a small
+    # share tells nothing, and what is gained where it is large is no part of that time: it has no bound.
+    Cost(
+        id="spinning_threads",
+        title="Use fewer threads, or let them sleep",
+        on_cpu=input_costs.spinning_threads,
     ),
     Cost(
         id="persistent_workers",

@@ -16,6 +16,7 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import innermost_functions, stepping_thread
+from walkthrough.trace.reader import Recording
 from walkthrough.trace.steps import of_steps
 
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
@@ -23,6 +24,12 @@ SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in f
 _NO_IMAGES = "no operator of this trace works on images"
 _NO_LOADER = "no DataLoader in this trace"
 _CORES = "Workers need cores, which the training uses too"
+# Of its time: a worker that computes for less waits, for a disk or the network, and needs no core of its own; unless it
+# waits for one, as the training thread then does, too.
+WAITS, CONTENDED = 0.5, 0.1
+STARVED = (
+    0.4  # of the steps' time: a training thread without a core for so long; see `spinning_threads` in the catalogue
+)
 
 
 def loaded_by_workers(a: Analysis) -> str:
@@ -34,7 +41,7 @@ def no_work_for_workers(a: Analysis) -> str:
     """The same on a CPU, where a trace without a DataLoader shows nothing to load."""
     if not len(a.phases.loading.start):
         return _NO_LOADER
-    more = "; more of them would take cores from the training"
+    more = "" if _workers_wait(a) else "; more of them would take cores from the training"
     return loaded_by_workers(a) + more if a.phases.workers else ""
 
 
@@ -88,7 +95,30 @@ def more_workers(a: Analysis) -> Evidence | None:
     if not a.phases.workers or _lacks_cores(a):
         return None
     share = a.idle_share("dataloader")
+    if _workers_wait(a):
+        return _more_than_cores(a, share)
     return _loading(a, f"{_each(a)} waits {step_time(a, share)} for its batch, although worker processes load", share)
+
+
+def _workers_wait(a: Analysis) -> bool:
+    """Whether worker processes are known to wait most of their time, for other than a core."""
+    recording = a.trace.recording
+    if recording is None or recording.workers_cpu is None:
+        return False
+    return recording.workers_cpu < WAITS and (recording.cpu_waiting or 0.0) < CONTENDED
+
+
+def _more_than_cores(a: Analysis, share: float) -> Evidence:
+    """Evidence for more workers than cores, where those that there are wait."""
+    recording = a.trace.recording or Recording()
+    load = counted(recording.workers, "worker process loads, and computes", "worker processes load, and compute")
+    return bounded(
+        f"{_each(a)} waits {step_time(a, share)} for its batch, although {load} for {recording.workers_cpu or 0.0:.0%} "
+        "of the time",
+        share,
+        do="they wait for a disk, the network or another process, not for a core: use more of them than there are "
+        "cores, twice as many first",
+    )
 
 
 def more_workers_on_cpu(a: Analysis) -> Evidence | None:
@@ -96,9 +126,11 @@ def more_workers_on_cpu(a: Analysis) -> Evidence | None:
     recording = a.trace.recording
     if not len(a.phases.loading.start) or not a.phases.workers or not recording:
         return None
+    waiting = a.share_within(a.phases.loading)
+    if recording.workers and _workers_wait(a):
+        return _more_than_cores(a, waiting)
     if not recording.workers or not recording.cores or not recording.has_cores_left:
         return None
-    waiting = a.share_within(a.phases.loading)
     load = counted(recording.workers, "worker process loads", "worker processes load")
     return Evidence(
         f"{_each(a)} waits {step_time(a, waiting)} for its batch, although {load}",
@@ -124,11 +156,32 @@ def less_per_batch(a: Analysis) -> Evidence | None:
 
 def less_per_batch_on_cpu(a: Analysis) -> Evidence | None:
     """Worker processes of any program; what they do is not known."""
-    if not a.phases.workers or not a.trace.recording:
+    if not a.phases.workers or not a.trace.recording or _workers_wait(a):
         return None
     why, _ = _slowed_by_workers(a)
     do = "do once before training what can be done then, and after loading what can be done for a batch at once"
     return Evidence(why, a.share_within(a.phases.loading), do=do)
+
+
+def spinning_threads(a: Analysis) -> Evidence | None:
+    """Threads of OpenMP that wait at full speed for the next operator, on cores that worker processes need."""
+    recording = a.trace.recording
+    if recording is None or not recording.workers or not recording.cores or (recording.threads or 1) < 2:
+        return None
+    threads, waiting = (recording.threads or 1) * recording.processes, recording.cpu_waiting or 0.0
+    sleeps = recording.openmp.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE"
+    if sleeps or recording.openmp.keys() & {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"} or not STARVED <= waiting <= 1:
+        return None
+    if threads + recording.workers * recording.processes <= recording.cores:
+        return None
+    processes = counted(recording.workers, "worker process", "worker processes")
+    return Evidence(
+        f"for {waiting:.0%} of the steps' time before tracing, the training thread could run and had no core: torch's "
+        f"{recording.threads} threads and {processes} share {recording.cores}",
+        waiting,
+        do="threads of OpenMP wait for one another at full speed, for milliseconds: measure with `walkthrough time` "
+        "this command versus the same with torch.set_num_threads(1), and after `env OMP_WAIT_POLICY=PASSIVE`",
+    )
 
 
 def persistent_workers(a: Analysis) -> Evidence | None:
@@ -154,7 +207,7 @@ def without_loading(a: Analysis) -> Change:
 
 
 def _lacks_cores(a: Analysis) -> bool:
-    return a.trace.recording is not None and not a.trace.recording.has_cores_left
+    return a.trace.recording is not None and not a.trace.recording.has_cores_left and not _workers_wait(a)
 
 
 def _of_cores(a: Analysis) -> str:

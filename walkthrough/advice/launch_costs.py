@@ -1,5 +1,7 @@
 """What launching costs: many small kernels, the optimizer's, and operators that compiled code or a CUDA graph joins."""
 
+import re
+
 import numpy as np
 
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
@@ -18,6 +20,7 @@ from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, is_collective, is
 from walkthrough.trace.kernels import mean_of_known, vendor
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import pauses
+from walkthrough.trace.steps import COMPILED, passes
 
 FEW_KERNELS = 10  # of an optimizer: fused, it has hardly fewer
 MANY_KERNELS = 50  # of a step, or of an optimizer's: a fused one has a few
@@ -27,6 +30,11 @@ LITTLE = 0.002  # of the step: not worth a word
 SYNCHRONISES = 2  # times in a step's forward and backward pass: no graph holds a call that waits for the GPU
 SHORT = 10.0  # µs: a kernel that takes about as long as its launch
 CALLS_PER_LAUNCH = 3  # a compiled launch takes as long on the CPU as that many bare calls of the driver
+# Optimizers of torch.optim: those with a fused form, and those without; the last three have no foreach=True either.
+FUSED = frozenset(("Adam", "AdamW", "SGD", "Adagrad"))
+UNFUSED = frozenset("ASGD Adadelta Adafactor Adamax NAdam RAdam RMSprop Rprop LBFGS Muon SparseAdam".split())
+NO_FOREACH = frozenset(("LBFGS", "Muon", "SparseAdam"))
+_CLASS = re.compile(r"Optimizer\.step#(\w+)\.step")
 INFERENCE = "no backward pass and no optimizer ran: inference"
 _SLOWER_ANSWERS = Evidence(f"{INFERENCE}, in which each answer of a bigger batch takes longer")
 
@@ -108,8 +116,41 @@ def twice_the_batch(a: Analysis) -> Change:
 
 
 def fused_already(a: Analysis) -> str:
-    """Whether the optimizer is fused, in words; else ""."""
-    return "the optimizer is fused already" if a.phases.fused else ""
+    """Why the optimizer cannot be fused, or is, in words; "" where it can."""
+    trace, operators, names = a.trace, a.trace.operators, _classes(a)
+    if a.phases.fused:
+        return "the optimizer is fused already"
+    compiled = operators.cover(trace.named(operators, COMPILED.search)) & a.phases.optimizer
+    if compiled.total > a.phases.optimizer.total / 2:
+        return "the optimizer is compiled already"
+    if not names or names - UNFUSED or (a.on_gpu and _lacks_foreach(a)):
+        return ""
+    return f"torch has no fused {' and no fused '.join(sorted(names))}"
+
+
+def _classes(a: Analysis) -> set[str]:
+    """The names of the optimizers' classes, as `Optimizer.step` is marked with them."""
+    names = (_CLASS.match(a.trace.names[number]) for number in distinct(a.trace.operators.name).tolist())
+    return {match[1] for match in names if match}
+
+
+def _lacks_foreach(a: Analysis) -> bool:
+    """Whether one of torch's optimizers that has foreach=True, the default on a GPU, does without."""
+    used = a.trace.has_name(lambda name: name.startswith("aten::_foreach_"), a.trace.operators)
+    return not used and bool(_classes(a) & UNFUSED - NO_FOREACH)
+
+
+def _how_to_fuse(a: Analysis) -> str:
+    """What to do about an optimizer that is not fused: of a class that is not torch's nobody knows what it computes."""
+    names = _classes(a)
+    if names & FUSED:
+        return "fused=True"
+    if names & UNFUSED:
+        return "foreach=True"
+    which = "torch's Adam, AdamW, SGD or Adagrad"
+    return (
+        f"fused=True, if it is or wraps {which}" if names else f"{which} with fused=True, if one of them does the same"
+    )
 
 
 @once
@@ -130,9 +171,9 @@ def fused_optimizer(a: Analysis) -> Evidence:
     of_all = count / max(a.count_per_step(np.ones(len(kernels), bool)), 1e-9)
     costly = of_all >= MANY and cpu_share >= COSTLY
     waits = f", and the GPU waits {step_time(a, waiting)} meanwhile" if waiting >= LITTLE else ""
-    why = f"Optimizer.step launches {counted(count, 'kernel', 'kernels')} {per_step(a)}"
+    why = f"{_update(a)} launches {counted(count, 'kernel', 'kernels')} {per_step(a)}"
     why += f", {step_time(a, working)}{waits}" if working >= LITTLE else waits
-    do = "fused=True, or foreach=True where the optimizer has no fused form"
+    do = _how_to_fuse(a)
     if count < FEW_KERNELS:
         do = "its kernels are few: see what else it does on the CPU, such as hooks, or state that lies there"
     return bounded(
@@ -150,7 +191,11 @@ def fused_optimizer(a: Analysis) -> Evidence:
 def fused_optimizer_on_cpu(a: Analysis) -> Evidence:
     """The time in `Optimizer.step`."""
     share = a.share_within(a.phases.optimizer)
-    return bounded(f"Optimizer.step takes {step_time(a, share)} {of_step(a)}", share, do="fused=True, or foreach=True")
+    return bounded(f"{_update(a)} takes {step_time(a, share)} {of_step(a)}", share, do=_how_to_fuse(a))
+
+
+def _update(a: Analysis) -> str:
+    return "Optimizer.step" if passes(a.trace).marked else "what follows the backward pass, an optimizer most likely,"
 
 
 def one_launch_for_the_optimizer(a: Analysis) -> Change:

@@ -181,8 +181,7 @@ def _first(advice: Sequence[Advice]) -> str:
 def _of_cpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
     parts, total = a.steps.mean_breakdown_us, max(a.steps.mean_us, 1e-9)
     waiting, exchanging = parts["dataloader"] / total, parts["communication"] / total
-    python = float(a.between_operators.total) / a.total_us
-    share = max(0.0, 1 - waiting - exchanging - python)  # also what a closure in Optimizer.step does
+    share = max(0.0, 1 - waiting - exchanging - parts["other"] / total)
     bound = f"{share:.0%} of {one_step} is operators on the CPU"
     unseen = "there is a GPU, and nothing of it is recorded; " if a.trace.properties else ""
     if exchanging > max(share, waiting):

@@ -20,10 +20,10 @@ from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
-from walkthrough.trace.operators import COMPILED, between_operators, innermost_functions, pauses, stepping_thread
+from walkthrough.trace.operators import between_operators, innermost_functions, pauses, stepping_thread
 from walkthrough.trace.outliers import CUT, Outlier
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
-from walkthrough.trace.steps import is_loading, is_mark
+from walkthrough.trace.steps import COMPILED, is_loading, is_mark
 
 MUCH_PYTHON = 0.1  # of the step: calling operators takes less in most programs
 TOP_FUNCTIONS = 3

@@ -278,14 +278,9 @@ def ranks_text(
     page = Page(width, colour)
     page.line(f"{len(reports)} ranks; {ranks['difference']}", BOLD)
     page.wrapped(sentence(ranks["advice"]), 0, BOLD)
-    page.table(
-        [
-            ["rank", "GPU", "step", "kernel", "busy", "collectives", "exposed", "DataLoader", "no kernel"],
-            *(_rank(row, reports[row["rank"]]) for row in ranks["ranks"]),
-        ],
-        "lrrrrrrrr",
-        headed=True,
-    )
+    has_gpu = any(report["gpus"] for report in reports.values())
+    rows = [_rank(row, reports[row["rank"]], has_gpu) for row in ranks["ranks"]]
+    page.table([list(rows[0]), *(list(row.values()) for row in rows)], "l" + "r" * (len(rows[0]) - 1), headed=True)
     for line in _left_out(reports):
         page.wrapped(line, 2, YELLOW)
     page.line()
@@ -314,16 +309,20 @@ def _left_out(reports: Mapping[int, Report]) -> list[str]:
     return lines
 
 
-def _rank(row: Mapping[str, Any], report: Report) -> list[str]:
-    gpus, waits = report["gpus"], [idle["us"] for idle in report["idle"]]
-    return [
-        str(row["rank"]),
-        ", ".join(str(gpu["id"]) for gpu in gpus) or "-",
-        time_text(row["step_us"]),
-        time_text(row["parts"]["kernel"]),
-        share_text(sum(gpu["utilization"] for gpu in gpus) / len(gpus) if gpus else None),
-        time_text(row["collectives_us"]) if row["communicates"] else "-",
-        time_text(row["exposed_us"]) if row["communicates"] else "-",
-        time_text(row["parts"]["dataloader"]),
-        time_text(sum(waits) / len(waits)) if waits else "-",
-    ]
+def _rank(row: Mapping[str, Any], report: Report, has_gpu: bool) -> dict[str, str]:
+    """A rank's cells by their columns' names. has_gpu: whether a rank has one."""
+    gpus, waits, communicates = report["gpus"], [idle["us"] for idle in report["idle"]], row["communicates"]
+    busy = sum(gpu["utilization"] for gpu in gpus) / len(gpus) if gpus else None
+    cells = {
+        "rank": str(row["rank"]),
+        "GPU": ", ".join(str(gpu["id"]) for gpu in gpus) or "-",
+        "step": time_text(row["step_us"]),
+        "kernel": time_text(row["parts"]["kernel"]),
+        "busy": share_text(busy),
+        "collectives": time_text(row["collectives_us"]) if communicates else "-",
+        "exposed": time_text(row["exposed_us"]) if communicates else "-",
+        "DataLoader": time_text(row["parts"]["dataloader"]),
+        "no kernel": time_text(sum(waits) / len(waits)) if waits else "-",
+    }
+    of_gpu = () if has_gpu else ("GPU", "kernel", "busy", "no kernel")
+    return {name: cell for name, cell in cells.items() if name not in of_gpu}

@@ -17,9 +17,18 @@ from walkthrough.trace.chrome_trace import Chunks
 from walkthrough.trace.columns import Trace, distinct, graph_launched, launched_in, launching_operators, places
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import KINDS, is_compiled
-from walkthrough.trace.operators import COMPILED, pauses
+from walkthrough.trace.operators import pauses
 from walkthrough.trace.outliers import is_undecided
-from walkthrough.trace.steps import Steps, is_backward, is_loading, is_mark, is_optimizer_step, is_step
+from walkthrough.trace.steps import (
+    COMPILED,
+    Steps,
+    is_backward,
+    is_loading,
+    is_mark,
+    is_optimizer_step,
+    is_step,
+    passes,
+)
 
 FEWEST = 10  # kernels, or operators: one training step of a single linear layer has more
 WORKING = 0.05  # of the time: those that fill so much are evidence, however few they are
@@ -41,8 +50,9 @@ class Workload(Struct, frozen=True):
     """What a trace is of.
 
     training: True where a backward pass or an optimizer ran, False where only other operators did, None where the trace
-    cannot tell. compiled: whether code of torch.compile runs. fused: whether Inductor's Triton kernels run, which other
-    backends of torch.compile do not have. graphed: the share of the kernels, by their count, that CUDA graphs launched.
+    cannot tell. compiled: whether code of torch.compile runs, the optimizer's aside. fused: whether Inductor's Triton
+    kernels run, which other backends of torch.compile do not have. graphed: the share of the kernels, by their count,
+    that CUDA graphs launched.
     capturing, setting_up: shares of the steps' time in which CUDA graphs were captured (from the first capture to the
     last where none is launched), and in which a GPU waited for memory, code or its own start. images: whether operators
     work on images. stacks: whether Python's functions are recorded. is_blind: whether the program works on a GPU (it
@@ -164,9 +174,9 @@ class Analysis:
     def between_operators(self) -> Cover:
         """When, in the steps, neither a device works nor the CPU, but for Python; see `operators.between_operators`.
 
-        As the role "other" of the breakdown, and also what closures do inside `Optimizer.step` between operators.
+        As the role "other" of the breakdown.
         """
-        busy = self.trace.device_work.cover() | operators.optimizer_calls(self.trace).per_step
+        busy = self.trace.device_work.cover() | passes(self.trace).per_step
         return operators.between_operators(self.trace, self.steps.start, self.steps.end, busy)
 
     @cached_property
@@ -317,12 +327,14 @@ def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, kernels).mean()) if len(kernels) else 0.0
     captured = _captures(trace)
-    fused = trace.has_name(is_compiled, kernels)
+    update = passes(trace).own
+    fused = trace.has_name(is_compiled, kernels.where(~launched_in(trace, kernels, update)))
+    running = [spans.where(~update.holds(spans.start)) for spans in (operators, trace.annotations)]
     if len(captured.start) and not graphed:  # what runs between captures prepares the next one
         captured = Cover(captured.start[:1], captured.end[-1:])
     return Workload(
         training=_training(trace),
-        compiled=fused or trace.has_name(COMPILED.search, operators, trace.annotations),
+        compiled=fused or trace.has_name(COMPILED.search, *running),
         fused=fused,
         graphed=graphed,
         capturing=float(captured.within(steps.start, steps.end).sum()) / total,

@@ -273,8 +273,20 @@ ELIGIBLE_SINCE = frozenset(
     aten::_scaled_dot_product_cudnn_attention_backward aten::_flash_attention_forward
     aten::_flash_attention_backward aten::_efficient_attention_forward aten::_efficient_attention_backward
     aten::_cudnn_attention_forward aten::_cudnn_attention_backward
+    aten::_scaled_dot_product_flash_attention_for_cpu aten::_scaled_dot_product_flash_attention_for_cpu_backward
+    aten::_scaled_dot_product_fused_attention_overrideable
+    aten::_scaled_dot_product_fused_attention_overrideable_backward aten::miopen_rnn aten::miopen_rnn_backward
+    aten::mkldnn_rnn_layer aten::mkldnn_rnn_layer_backward aten::mkldnn_convolution aten::mkldnn_linear
+    aten::mkldnn_linear_backward_input aten::mkldnn_linear_backward_weights
+    mkldnn::_convolution_pointwise mkldnn::_convolution_pointwise_ mkldnn::_convolution_transpose_pointwise
+    mkldnn::_linear_pointwise
     """.split()
 )
+
+
+def is_matrix_work(name: str) -> bool:
+    """Whether an operator is a convolution, a matrix product, attention or a recurrent layer, all of it in one call."""
+    return name in ELIGIBLE or name in ELIGIBLE_SINCE
 
 
 @cache

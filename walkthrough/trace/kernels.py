@@ -44,8 +44,7 @@ from walkthrough.trace.kernel_names import (
     uses_tensor_cores,
 )
 from walkthrough.trace.memory import Copies, copies
-from walkthrough.trace.operators import optimizer_calls
-from walkthrough.trace.steps import Steps, of_steps
+from walkthrough.trace.steps import Steps, of_steps, passes
 
 # Of these kinds, a kernel that Optimizer.step launches is the optimizer's; its matrix products and collectives stay.
 _OPTIMIZERS = frozenset((ELEMENTWISE, REDUCTION, COPY, OTHER))
@@ -75,7 +74,7 @@ def kinds_us(trace: Trace, steps: Steps) -> dict[str, float]:
     """
     kernels, number = trace.kernels, kind_numbers(trace)
     time = Cover(steps.start, steps.end).within(kernels.start, kernels.end)
-    stepping = optimizer_calls(trace).own
+    stepping = passes(trace).own
     if len(stepping.start):
         launched = launched_in(trace, kernels, stepping)
         number[launched & np.isin(number, [KINDS.index(name) for name in _OPTIMIZERS])] = KINDS.index(OPTIMIZER)
@@ -161,7 +160,7 @@ def tensor_cores(
     fp32_matrix = in_innermost & full & (trace.named(kernels, is_amd_fp32) if amd else ordinary)
     tf32_matrix = in_innermost & full & sure & trace.named(kernels, is_tf32)
     fp32_other = full & ~sure & ~fp32_matrix & trace.named(kernels, halves_under_autocast)
-    fp32_other &= ~launched_in(trace, kernels, optimizer_calls(trace).per_step)
+    fp32_other &= ~launched_in(trace, kernels, passes(trace).per_step)
     return TensorCores(share, unknown, able_share, unknown_share, fp32_matrix, tf32_matrix, fp32_other)
 
 

@@ -8,45 +8,19 @@ from msgspec import Struct
 from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operators
 from walkthrough.trace.communication import marked_collectives
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import ELIGIBLE, ELIGIBLE_SINCE, is_compiled
-from walkthrough.trace.steps import Steps, is_backward, is_loading, is_mark, is_optimizer_step, is_step, of_steps
+from walkthrough.trace.kernel_names import is_compiled, is_matrix_work
+from walkthrough.trace.steps import (
+    COMPILED,
+    Passes,
+    Steps,
+    is_loading,
+    is_mark,
+    is_optimizer_step,
+    is_step,
+    of_steps,
+    passes,
+)
 
-
-class OptimizerCalls(Struct, frozen=True):
-    """Which time of `Optimizer.step` is the optimizer's own: its mark also wraps a closure, in which the model runs.
-
-    LBFGS needs a closure, and PyTorch Lightning passes one to every optimizer.
-
-    own: when `Optimizer.step` updates parameters: after the end of its last backward pass. Where a closure runs several
-    times, as for LBFGS, what the optimizer does between its runs is not its own.
-    per_step: `own`, and `Optimizer.zero_grad`. wrapping: a mask over `Trace.operators`, the marks that wrap a closure.
-    """
-
-    own: Cover
-    per_step: Cover
-    wrapping: np.ndarray
-
-
-def optimizer_calls(trace: Trace) -> OptimizerCalls:
-    """The `OptimizerCalls` of a trace: a mark wraps a closure if an operator of a backward pass begins inside it."""
-    operators = trace.operators
-    steps = trace.named(operators, is_optimizer_step)
-    zeroing = operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.")) & ~steps)
-    start, end, wrapping = operators.start[steps], operators.end[steps], np.zeros(len(operators), bool)
-    backward = operators.where(trace.named(operators, is_backward))  # sorted by start, as all spans are
-    if not len(backward) or not len(start):
-        own = Cover(start, end)
-        return OptimizerCalls(own, own | zeroing, wrapping)
-    last = np.searchsorted(backward.start, end) - 1
-    wraps = (last >= 0) & (backward.start[last] >= start)
-    begin = np.where(wraps, np.clip(np.maximum.accumulate(backward.end)[last], start, end), start)
-    wrapping[steps] = wraps
-    closures = Cover(start[wraps], begin[wraps])
-    own = closures.gaps(begin, end)
-    return OptimizerCalls(own, own | zeroing, wrapping)
-
-
-COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _CONVERTING = re.compile(r"aten::(to|_to_copy|copy|div|true_divide|sub|rsub|mul|add)_?")  # and normalising
 _SCALING, _SHIFTING = re.compile("aten::(div|true_divide|mul)_?"), re.compile("aten::(sub|rsub)_?")
 _RESIZING = re.compile("aten::_?upsample")
@@ -62,10 +36,9 @@ class Phases(Struct, frozen=True):
     them, but not the pauses longer than twice the mean, in which images are decoded and resized.
 
     preparing: the operators that convert and normalise a batch before the model begins. normalises, resizes: whether
-    that is done there. model: from the first convolution, matrix product or compiled code of a step to the end of the
-    step. products: convolutions, where it `convolves`, and matrix products. loss: the loss and its derivative.
-    optimizer: calls of `Optimizer.step`, without the closures that they wrap (`OptimizerCalls`). per_step: those, and
-    `zero_grad`. fused: whether the optimizer is.
+    that is done there. model: from the first operator with a gradient, convolution, matrix product or compiled code of
+    a step to the end of the step. products: convolutions, where it `convolves`, and matrix products. loss: the loss and
+    its derivative. optimizer, per_step: see `Passes`. fused: whether the optimizer is.
     """
 
     loading: Cover
@@ -97,20 +70,22 @@ def phases(trace: Trace, steps: Steps) -> Phases:
     inside = loading.holds(operators.start) & ~waits
     outside = ~inside & ~waits
 
-    products = trace.named(operators, lambda name: name in ELIGIBLE or name in ELIGIBLE_SINCE) & outside
+    products = trace.named(operators, is_matrix_work) & outside
     compiled = trace.named(operators, COMPILED.search) & outside
+    training = passes(trace)
+    computing = np.flatnonzero((products | compiled) & ~training.own.holds(operators.start))
+    begins = np.sort(np.concatenate([operators.start[computing], training.training.start]))
     starts = _starts(trace, steps)
-    step = np.searchsorted(starts, operators.start, "right") - 1
-    begin = np.full(len(starts), np.inf)
-    first = (products | compiled) & (step >= 0)
-    np.minimum.at(begin, step[first], operators.start[first])
-    has_model = np.isfinite(begin)
-    before = outside & (step >= 0) & has_model[step] & (operators.start < begin[step])
+    begin = np.append(begins, np.inf)[np.searchsorted(begins, starts)]
     end = np.append(starts[1:], max(float(steps.end[-1]), float(starts[-1])))
+    has_model = begin < np.append(starts[1:], np.inf)
+    before = outside & _until_the_model(training, loading, starts, begins).holds(operators.start)
 
     scaling, shifting = (trace.named(operators, pattern.fullmatch) for pattern in (_SCALING, _SHIFTING))
     preparing = before & trace.named(operators, _CONVERTING.fullmatch)
-    calls = optimizer_calls(trace)
+    if len(training.training.start):  # what is changed in place where no gradient may be made are weights or buffers
+        in_place = trace.named(operators, lambda name: name.endswith("_"))
+        preparing &= ~in_place | operators.cover(operators.sequence >= 0).holds(operators.start)
     return Phases(
         loading=loading,
         workers=trace.has_name(lambda name: "MultiProcessing" in name, operators.where(waits)),
@@ -123,10 +98,21 @@ def phases(trace: Trace, steps: Steps) -> Phases:
         products=operators.cover(products),
         convolves=bool((products & trace.named(operators, lambda name: "conv" in name.lower())).any()),
         loss=operators.cover(trace.named(operators, _is_loss) & outside),
-        optimizer=calls.own,
-        per_step=calls.per_step,
+        optimizer=training.own,
+        per_step=training.per_step,
         fused=trace.has_name(_FUSED.fullmatch, operators),
     )
+
+
+def _until_the_model(training: Passes, loading: Cover, starts: np.ndarray, begins: np.ndarray) -> Cover:
+    """When a batch may be prepared: from the last begin of a step, or end of a wait for a batch, a pass or an update,
+    until the model begins. begins: of what it computes.
+    """
+    edges = np.sort(np.concatenate([starts, loading.end, training.training.end, training.own.end]))
+    edges = edges[~training.training.holds(edges)]
+    at = np.searchsorted(begins, edges)
+    begin, following = np.append(begins, -np.inf)[at], np.append(edges[1:], np.inf)
+    return training.per_step.gaps(edges, np.where(begin <= following, begin, edges))
 
 
 def _starts(trace: Trace, steps: Steps) -> np.ndarray:
@@ -251,7 +237,7 @@ def own_times(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
     Without marks of steps, of waits for a DataLoader, and of an optimizer's calls that wrap a closure.
     """
     kept = ~trace.named(trace.operators, lambda name: is_step(name) or is_loading(name))
-    kept &= ~optimizer_calls(trace).wrapping  # their time is the model's, and Python's
+    kept &= ~passes(trace).wrapping  # their time is the model's, and Python's
     operators = trace.operators.where(kept)
     own_us = Nesting(operators).own_time()
     if not steps.marked:

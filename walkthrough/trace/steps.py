@@ -1,7 +1,8 @@
 """The training steps of a trace: their marks, their ends, and the time of each by role.
 
 Definitions: torch-tb-profiler 0.4.3, event_parser.py (steps and their ends) and overall_parser.py (the breakdown), but
-for the begin of the first step, see `end_of_earlier_work`.
+for the begin of the first step, see `end_of_earlier_work`, and marks of optimizers that wrap a closure, see `Passes`:
+the plugin counts all of such a mark as operators.
 """
 
 import re
@@ -13,6 +14,7 @@ from msgspec.structs import asdict, replace
 from walkthrough.results.errors import printable
 from walkthrough.trace.columns import MAX_GPUS, MemoryEvents, Spans, Trace, calls_of, distinct, joined, median
 from walkthrough.trace.intervals import Cover, shares
+from walkthrough.trace.kernel_names import is_matrix_work
 
 MAX_SERIES = 16  # of marks that overlap: no program is profiled by so many profilers at once
 MAX_DIGITS = 20  # of a step's number; Python refuses to read some thousands of them
@@ -59,6 +61,7 @@ def is_loading(name: str) -> bool:
     return loader or name.startswith("enumerate(DataPipe)#")
 
 
+COMPILED = re.compile(r"Torch-Compiled Region|CompiledFunction|CompiledFxGraph|TorchDynamo")
 _BACKWARD = re.compile(
     r"autograd::engine|torch::autograd::AccumulateGrad|Backward\d*$|_backward(?![a-z])|## backward ##"
 )
@@ -67,6 +70,102 @@ _BACKWARD = re.compile(
 def is_backward(name: str) -> bool:
     """True for an operator, or a mark, of a backward pass."""
     return _BACKWARD.search(name) is not None
+
+
+class Passes(Struct, frozen=True):
+    """When the model runs with gradients and when its optimizers update parameters, on the CPU.
+
+    training: each pass, from its first operator with a gradient to the end of its backward pass. Empty where the trace
+    has no sequence numbers. own: when parameters are updated: in `Optimizer.step`, without what runs in the closures
+    that it is given (LBFGS needs one, and PyTorch Lightning gives one to every optimizer): its passes, and all before
+    the first of them. In a program without `Optimizer.step`, as with an optimizer that is compiled or not torch's: from
+    the first operator after a backward pass to the last one that changes a tensor in place, or is compiled, before the
+    next wait for a batch, pass or matrix product.
+    per_step: `own`, and `Optimizer.zero_grad`. marked: whether `Optimizer.step` marks them. wrapping: a mask over
+    `Trace.operators`, the marks that wrap a closure: an operator of a backward pass begins inside.
+    """
+
+    training: Cover
+    own: Cover
+    per_step: Cover
+    marked: bool
+    wrapping: np.ndarray
+
+
+def passes(trace: Trace) -> Passes:
+    """The `Passes` of a trace; computed once."""
+    kept = vars(trace)
+    if "passes" not in kept:
+        kept["passes"] = _passes(trace)
+    return kept["passes"]
+
+
+def _passes(trace: Trace) -> Passes:
+    operators = trace.operators
+    steps = trace.named(operators, is_optimizer_step)
+    zeroing = operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.")) & ~steps)
+    nodes = trace.named(operators, is_backward)
+    training, thread = _training(trace, nodes)
+    start, end, wrapping = operators.start[steps], operators.end[steps], np.zeros(len(operators), bool)
+    backward = operators.where(nodes)  # sorted by start, as all spans are
+    own = Cover(start, end)
+    if not len(start):
+        own = _updates(trace, training, thread)
+    elif len(backward):
+        last = np.searchsorted(backward.start, end) - 1
+        wraps = (last >= 0) & (backward.start[last] >= start)
+        wrapping[steps] = wraps
+        first = np.append(training.end, np.inf)[np.searchsorted(training.end, start, "right")]
+        begin = np.minimum(first, np.maximum.accumulate(backward.end)[last])
+        begin = np.where(wraps, np.clip(begin, start, end), start)
+        runs = training & Cover(start[wraps], end[wraps])
+        own = (runs | zeroing | Cover(start[wraps], begin[wraps])).gaps(begin, end)
+    return Passes(training, own, own | zeroing, len(start) > 0, wrapping)
+
+
+def _training(trace: Trace, nodes: np.ndarray) -> tuple[Cover, int]:
+    """See `Passes`; and the thread of the forward passes. nodes: a mask, operators of backward passes.
+
+    A node has the sequence number of the operator that made it, the last with that number before the node runs; the
+    operators around that, and those before since the last node was made, have the number too.
+    """
+    operators, sequence, backward = trace.operators, trace.operators.sequence, trace.operators.where(nodes)
+    making, nodes = np.flatnonzero((sequence >= 0) & ~nodes), np.flatnonzero((sequence >= 0) & nodes)
+    if not len(making) or not len(nodes):
+        return Cover(), -1
+    thread = int(np.bincount(operators.thread[making]).argmax())  # each thread counts for itself
+    making = making[operators.thread[making] == thread]
+    numbers, count = distinct(sequence[making]), len(operators)
+    keys = np.sort(np.searchsorted(numbers, sequence[making]) * count + making)
+    maker = keys[np.searchsorted(keys, np.searchsorted(numbers, sequence[nodes]) * count + nodes) - 1] % count
+    known = (sequence[maker] == sequence[nodes]) & (maker < nodes)
+    begins = _outermost(operators.where(making)).start
+    begin = begins[np.searchsorted(begins, operators.start[maker[known]], "right") - 1]
+    made = Cover(begin, operators.end[nodes[known]])
+    last = np.searchsorted(backward.start, np.append(made.start[1:], np.inf)) - 1  # nodes without a number follow
+    return Cover(made.start, np.maximum.accumulate(backward.end)[last]), thread
+
+
+def _updates(trace: Trace, training: Cover, thread: int) -> Cover:
+    """When parameters are updated after each pass of a program without `Optimizer.step`, see `Passes`."""
+    operators, passed = trace.operators, training.end
+    computing = trace.named(operators, lambda name: not is_mark(name) and not is_loading(name))
+    computing = _outermost(operators.where(computing & (operators.thread == thread)))
+    stops = operators.start[trace.named(operators, lambda name: is_loading(name) or is_matrix_work(name))]
+    if trace.recording and trace.recording.mark == "backward":  # what the first step begins with follows a pass, too
+        passed = np.append(trace.annotations.start[trace.named(trace.annotations, is_step)][:1], passed)
+    stop = np.append(np.sort(np.append(stops, training.start)), np.inf)
+    stop = stop[np.searchsorted(stop, passed)]
+    changing = computing.where(trace.named(computing, lambda name: name.endswith("_") or COMPILED.search(name)))
+    first, last = np.searchsorted(computing.start, passed), np.searchsorted(changing.start, stop) - 1
+    end = np.append(changing.end, -np.inf)[last]
+    return Cover(np.append(computing.start, np.inf)[first], end)
+
+
+def _outermost(operators: Spans) -> Spans:
+    """Of the operators of one thread those that lie in no other."""
+    before = np.maximum.accumulate(np.append(-np.inf, operators.end))[:-1]
+    return operators.where(operators.start >= before)
 
 
 def one_process(trace: Trace) -> Trace:
@@ -380,7 +479,8 @@ def roles(trace: Trace) -> list[Cover]:
     marks = trace.named(annotations, COLLECTIVES.__contains__)
     ids = np.concatenate([operators.external[collective], annotations.external[marks]])
     communicating = np.isin(trace.kernels.external, ids[ids >= 0])
-    working = ~loading & ~collective & ~trace.named(operators, is_step)
+    training = passes(trace)
+    working = ~loading & ~collective & ~trace.named(operators, is_step) & ~training.wrapping
 
     return [
         trace.kernels.cover(~communicating),
@@ -389,7 +489,7 @@ def roles(trace: Trace) -> list[Cover]:
         trace.kernels.cover(communicating) | operators.cover(collective) | annotations.cover(marks),
         trace.runtime.cover(),
         operators.cover(loading),
-        operators.cover(working),
+        operators.cover(working) | training.own,
     ]
 
 

@@ -1,0 +1,240 @@
+"""Where a forward pass begins and what updates parameters: by sequence numbers, and in programs that torch records."""
+
+import pytest
+import torch
+from support.trace_builder import TraceBuilder
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, schedule
+from torch.utils.data import DataLoader, TensorDataset
+
+from walkthrough.advice.gains import advise
+from walkthrough.trace.analysis import analyze
+from walkthrough.trace.steps import is_optimizer_step, passes
+
+NODE = "autograd::engine::evaluate_function: "
+STEPS = 3
+
+
+@pytest.fixture
+def analysis(tmp_path):
+    """analysis(builder): the `Analysis` of the trace that a builder holds."""
+    return lambda builder: analyze(builder.write(tmp_path / "made.pt.trace.json.gz"))
+
+
+def a_pass(at, thread=1, number=7):
+    """A part of a step, of 300 µs: `aten::t` makes node `number` and `aten::mm` the next one."""
+
+    def add(builder, begin):
+        begin += at
+        builder.op("aten::linear", begin, 100, sequence=number)
+        builder.op("aten::t", begin + 10, 10, sequence=number)
+        builder.op("aten::mm", begin + 40, 50, sequence=number + 1)
+        builder.op(f"{NODE}MmBackward0", begin + 200, 30, thread, sequence=number + 1)
+        builder.op(f"{NODE}TBackward0", begin + 240, 20, thread, sequence=number)
+        builder.op(f"{NODE}torch::autograd::AccumulateGrad", begin + 270, 30, thread)
+
+    return add
+
+
+def rows(*named):
+    """A part of a step: operators (name, start, duration, sequence number or None)."""
+    return lambda builder, begin: [builder.op(name, begin + at, us, sequence=own) for name, at, us, own in named]
+
+
+def steps_of(*parts):
+    """Steps of 1000 µs on a CPU. parts: functions of a builder and of when a step begins."""
+    builder = TraceBuilder(devices=())
+    for begin in range(0, STEPS * 1000, 1000):
+        builder.step(begin // 1000, begin, 1000)
+        for part in parts:
+            part(builder, begin)
+    return builder
+
+
+def covered(result, cover):
+    """The intervals of a cover in the first step, in the builder's times."""
+    origin = result.trace.origin
+    pairs = zip((cover.start + origin).tolist(), (cover.end + origin).tolist(), strict=True)
+    return [(start, end) for start, end in pairs if start < 1000]
+
+
+BATCH = rows(("aten::to", 20, 30, 7), ("aten::div", 60, 20, 7), ("Optimizer.zero_grad#SGD.zero_grad", 85, 10, None))
+UPDATE = rows(("aten::mul_", 600, 100, 9), ("aten::add_", 710, 90, 9), ("aten::item", 850, 20, 9))
+
+
+@pytest.mark.parametrize("thread", [1, 3])
+def test_a_pass_begins_with_the_first_operator_that_has_a_gradient(analysis, thread):
+    result = analysis(steps_of(BATCH, a_pass(100, thread), UPDATE))
+    found = passes(result.trace)
+    assert (covered(result, found.training), len(found.training.start)) == ([(100, 400)], STEPS)
+    assert covered(result, result.phases.preparing) == [(20, 50), (60, 80)]
+    assert covered(result, result.phases.model) == [(100, 1000)]
+    assert (covered(result, found.own), found.marked) == ([(600, 800)], False)  # without the item
+    fused = next(item for item in advise(result).advice if item.id == "fused_optimizer")
+    assert (fused.share_of_step, fused.predicted_gain) == (pytest.approx(0.2), pytest.approx(1.25))
+    assert "what follows the backward pass" in fused.why and "if one of them does the same" in fused.do
+
+
+def test_a_thread_counts_its_nodes_for_itself(analysis):
+    loading = rows(("aten::select", 150, 10, 7))
+    builder = steps_of(a_pass(100))
+    for begin in range(0, STEPS * 1000, 1000):
+        builder.op("aten::select", begin + 150, 10, tid=5, sequence=7)
+    result = analysis(builder)
+    assert covered(result, passes(result.trace).training) == [(100, 400)]
+    later = analysis(steps_of(a_pass(100), loading))  # on the same thread it would be what made the node
+    assert covered(later, passes(later.trace).training) == [(100, 400)]
+
+
+def test_without_sequence_numbers_the_model_begins_with_its_first_product(analysis):
+    model = rows(("aten::to", 20, 30, None), ("aten::mm", 100, 50, None), (f"{NODE}MmBackward0", 200, 50, None))
+    result = analysis(steps_of(model, rows(("aten::mul_", 600, 100, None))))
+    assert len(passes(result.trace).training.start) == len(passes(result.trace).own.start) == 0
+    assert covered(result, result.phases.model) == [(100, 1000)]
+    assert covered(result, result.phases.preparing) == [(20, 50)]
+
+
+@pytest.mark.parametrize("name", ["aten::mm", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"])
+def test_an_update_ends_where_the_next_batch_is_waited_for_or_multiplied(analysis, name):
+    after = rows(("aten::mul_", 500, 50, None), (name, 600, 100, None), ("aten::add_", 750, 50, None))
+    result = analysis(steps_of(a_pass(100), after))
+    assert covered(result, passes(result.trace).own) == [(500, 550)]
+
+
+def test_what_a_step_begins_with_is_an_update_where_backward_passes_mark_steps(analysis):
+    parts = rows(("aten::mul_", 10, 90, None), ("aten::to", 150, 20, 7)), a_pass(200)
+    builder = steps_of(*parts)
+    builder.header["walkthrough"] = {"mark": "backward"}
+    result = analysis(builder)
+    assert covered(result, passes(result.trace).own) == [(10, 100)]
+    assert covered(result, result.phases.preparing) == [(150, 170)]
+
+
+def test_an_average_of_the_weights_prepares_no_batch(analysis):
+    averaging = rows(("aten::mul_", 10, 40, None), ("aten::add_", 50, 20, None))
+    batch = rows(("aten::contiguous", 72, 10, 7), ("aten::copy_", 75, 5, None), ("aten::to", 85, 10, 7))
+    result = analysis(steps_of(averaging, batch, a_pass(100), rows(("Optimizer.step#SGD.step", 500, 100, None))))
+    assert covered(result, result.phases.preparing) == [(75, 80), (85, 95)]
+    assert covered(result, passes(result.trace).own) == [(500, 600)]
+
+
+def test_each_run_of_a_closure_is_the_models_and_what_is_between_them_the_optimizers(analysis):
+    closure = rows(("Optimizer.step#LBFGS.step", 50, 900, None), ("Optimizer.zero_grad#LBFGS.zero_grad", 60, 20, None))
+    between = rows(("aten::dot", 420, 60, None), ("Optimizer.zero_grad#LBFGS.zero_grad", 500, 20, None))
+    result = analysis(steps_of(closure, a_pass(100), between, a_pass(550), rows(("aten::add_", 880, 20, None))))
+    found = passes(result.trace)
+    assert covered(result, found.own) == [(400, 500), (520, 550), (850, 950)]
+    assert covered(result, found.per_step) == [(60, 80), (400, 550), (850, 950)]
+    assert result.phases.preparing.total == 0
+    parts = result.steps.mean_breakdown_us
+    assert parts["cpu_exec"] == 20 + 2 * (100 + 30 + 20 + 30) + 150 + 100
+    assert parts["other"] == pytest.approx(result.between_operators.total / STEPS)
+    text = advise(result).verdict
+    assert f"{parts['cpu_exec'] / 1000:.0%} of the step is operators" in text
+
+
+class Momentum:
+    """An optimizer of a program's own, as fastai's is."""
+
+    def __init__(self, parameters):
+        self.parameters, self.velocity = list(parameters), {}
+
+    def step(self):
+        for parameter in self.parameters:
+            velocity = self.velocity.setdefault(parameter, torch.zeros_like(parameter))
+            velocity.mul_(0.9).add_(parameter.grad)
+            parameter.data.add_(velocity, alpha=-0.01)
+
+    def zero_grad(self):
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def recorded(path, make, closure=False, compiled=False):
+    """The analysis of three steps of a training by the optimizer that `make` makes of the parameters."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = make(list(model.parameters()))
+    update = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+    images = torch.randint(0, 255, (64, 16), dtype=torch.uint8)
+    loader = DataLoader(TensorDataset(images, torch.randint(0, 4, (64,))), batch_size=8)
+    when = schedule(wait=0, warmup=4, active=STEPS, repeat=1)
+    with profile(activities=[ProfilerActivity.CPU], schedule=when) as profiler:
+        for index, (batch, labels) in enumerate(loader):
+            inputs = batch.float().div(255).sub(0.5)
+
+            def forward_backward(inputs=inputs, labels=labels):
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(inputs), labels)
+                loss.backward()
+                return loss
+
+            if closure:
+                update(forward_backward)
+            else:
+                forward_backward()
+                update()
+            profiler.step()
+            if index == 3 + STEPS:
+                break
+    profiler.export_chrome_trace(str(path))
+    return analyze(path)
+
+
+def begun_in(result, cover):
+    operators = result.trace.operators
+    return {result.trace.names[number] for number in operators.name[cover.holds(operators.start)]}
+
+
+OPTIMIZERS = {
+    "own": {"make": Momentum},
+    "compiled": {"make": lambda parameters: torch.optim.SGD(parameters, lr=0.01), "compiled": True},
+    "lbfgs": {"make": lambda parameters: torch.optim.LBFGS(parameters, max_iter=3), "closure": True},
+    "closure": {"make": torch.optim.Adam, "closure": True},
+    "sgd": {"make": lambda parameters: torch.optim.SGD(parameters, lr=0.01)},
+}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("optimizers")
+    return {name: recorded(folder / f"{name}.json", **how) for name, how in OPTIMIZERS.items()}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_of_each_optimizer_only_the_batch_is_prepared_and_only_the_optimizer_updates(programs, name):
+    result = programs[name]
+    found = passes(result.trace)
+    batch = {"aten::to", "aten::_to_copy", "aten::copy_", "aten::div", "aten::sub"}
+    prepared = begun_in(result, result.phases.preparing)
+    assert {"aten::to", "aten::div", "aten::sub"} <= prepared <= batch | {"aten::empty_strided"}
+    assert not begun_in(result, found.own) & {"aten::addmm", "aten::mm", "aten::cross_entropy_loss"}
+    assert begun_in(result, found.own) & {"aten::add_", "Torch-Compiled Region: 0/0", "aten::dot", "aten::addcdiv_"}
+    assert len(result.phases.preparing.start) >= STEPS
+    assert "aten::addmm" in begun_in(result, found.training)
+    assert not found.own.holds(found.training.start).any()
+
+
+def test_the_optimizer_of_torch_is_its_mark(programs):
+    trace = programs["sgd"].trace
+    marks = trace.operators.cover(trace.named(trace.operators, is_optimizer_step))
+    assert (passes(trace).own.start.tolist(), passes(trace).own.end.tolist()) == (
+        marks.start.tolist(),
+        marks.end.tolist(),
+    )
+
+
+def test_a_compiled_optimizer_is_not_to_be_fused_and_leaves_the_model_to_compile(programs):
+    result = programs["compiled"]
+    why = {item.id: item.why for item in advise(result).costs}
+    assert why["fused_optimizer"] == "the optimizer is compiled already"
+    assert "compiled code runs already" not in why["compile"]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_bar_and_the_verdict_tell_the_same_share_of_operators(programs, name):
+    result = programs[name].typical
+    parts, total = result.steps.mean_breakdown_us, result.steps.mean_us
+    assert parts["other"] == pytest.approx(result.between_operators.total / result.step_count)
+    share = 1 - (parts["dataloader"] + parts["other"]) / total
+    text = advise(programs[name]).verdict
+    assert f"{share:.0%} of" in text or "waits for the DataLoader" in text

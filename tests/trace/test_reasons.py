@@ -71,6 +71,13 @@ def happening(step, what):
     return recording(happenings=[{"step": str(step), "what": what}])
 
 
+def test_of_a_recording_what_is_of_another_type_keeps_its_default(analysis):
+    loop = Loop(recording={"untraced_after_ms": [1, 2.5], "warmup": "3", "asked": {"steps": 4}, "openmp": {"a": 1}})
+    read = analysis(loop.train(2)).trace.recording
+    assert (read.untraced_after_ms, read.asked) == ([1.0, 2.5], {"steps": 4})
+    assert (read.warmup, read.openmp, read.workers_cpu, read.untraced_happenings) == (None, {}, None, [])
+
+
 def test_a_step_that_begins_an_epoch_waits_from_the_last_ones_end_to_its_first_batch(analysis):
     loop = Loop().train(2)
     loop.train(before=loop.end_epoch, load=5000).train(3, load=110)

@@ -366,19 +366,36 @@ class Happening(Struct, frozen=True):
 class Recording(Struct, frozen=True):
     """What the program itself knew when the trace was recorded.
 
-    untraced_step_ms: of steps before tracing began, in order. steps_per_epoch: None where no second epoch began.
-    epoch_step_ms: of steps that began an epoch, traced or not, without an evaluation before it. cores: that the process
-    may use. processes: of the training, on the same machine. backwards_per_step: backward passes per traced step, more
-    than 1 where gradients are accumulated. skipped: traced steps whose optimizer GradScaler did not run.
-    samples_per_step: of the DataLoader's batches; None without one. moved: how often tracing began anew because of an
-    evaluation or a new epoch. happenings: of the traced steps.
+    untraced_step_ms, untraced_after_ms: of steps before and after the traced ones, in order, without the first steps of
+    the program. untraced_happenings: of those steps, by their index in both lists, as text. steps_per_epoch: None where
+    no second epoch began. epoch_step_ms: of steps that began an epoch, traced or not, without an evaluation before it.
+    warmup: steps before the traced ones. asked: "warmup" and "steps" as the user asked for. total_steps: that the
+    program made. cores: that the process may use. processes: of the training, on the same machine. threads: of torch.
+    openmp: the variables of its environment that say how OpenMP's threads wait. backwards_per_step: backward passes per
+    traced step, more than 1 where gradients are accumulated. skipped: traced steps whose optimizer GradScaler did not
+    run. samples_per_step: of the DataLoader's batches; None without one. moved: how often tracing began anew because of
+    an evaluation or a new epoch. happenings: of the traced steps.
+
+    Of the untraced steps' wall time, 0..1: workers_cpu: in which the mean worker process computed. cpu_waiting: in
+    which the training thread could run and had no core. cpus_used: cores that the training process used, on average.
+    None where unknown.
     """
 
     untraced_step_ms: list[float] = []
+    untraced_after_ms: list[float] = []
+    untraced_happenings: list[Happening] = []
     steps_per_epoch: int | None = None
     epoch_step_ms: list[float] = []
+    warmup: int | None = None
+    asked: dict[str, int] = {}
+    total_steps: int | None = None
     cores: int | None = None
     processes: int = 1
+    threads: int | None = None
+    openmp: dict[str, str] = {}
+    workers_cpu: float | None = None
+    cpu_waiting: float | None = None
+    cpus_used: float | None = None
     mark: str = "optimizer"
     backwards_per_step: float | None = None
     skipped: int = 0

@@ -137,6 +137,7 @@ Number = float | int | str | None
 KEYS = {
     "external": "External id",
     "external_2021": "external id",
+    "sequence": "Sequence number",
     "blocks_per_sm": "blocks per SM",
     "occupancy": "est. achieved occupancy %",
     "address": "Addr",
@@ -156,6 +157,7 @@ class Args(msgspec.Struct, gc=False, rename=KEYS):
     external: Number = -1
     external_2021: Number = -1
     correlation: Number = -1
+    sequence: Number = -1
     device: Number = None
     bytes: Number = None
     blocks_per_sm: Number = None

@@ -54,9 +54,10 @@ class Spans(Struct):
     start, end: µs since `Trace.origin`, float64. name: index into `Trace.names`. thread: index into `Trace.threads`.
     external, correlation: int64 ids, -1 for none. device, bytes, blocks_per_sm, occupancy: float64, NaN where not
     recorded; empty for anything but device work. inputs: index into `Trace.inputs`, -1 where not kept; empty for
-    anything but operators. finished: False where the profiler stopped before it ended; empty for anything but
-    annotations. call: index into `Trace.runtime` of the call that launched it, -1 for none; empty for anything but
-    device work.
+    anything but operators. sequence: of an operator that may have a gradient the number of the next node of the
+    backward pass, of such a node its own; -1 for none; empty for anything but operators. finished: False where the
+    profiler stopped before it ended; empty for anything but annotations. call: index into `Trace.runtime` of the call
+    that launched it, -1 for none; empty for anything but device work.
     """
 
     start: np.ndarray
@@ -70,6 +71,7 @@ class Spans(Struct):
     blocks_per_sm: np.ndarray = field(default_factory=lambda: np.empty(0))
     occupancy: np.ndarray = field(default_factory=lambda: np.empty(0))
     inputs: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    sequence: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     finished: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     call: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 

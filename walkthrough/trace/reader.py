@@ -153,6 +153,7 @@ class _Columns:
                 columns["external"] = external
                 columns["correlation"] = _ids([arg.correlation for arg in args])
             if kind == OPERATOR:
+                columns["sequence"] = _ids([arg.sequence for arg in args])
                 shaped = {number for name in SHAPED if (number := names.get(name)) is not None}
                 columns["inputs"] = [
                     self.inputs[bytes(arg.shapes), bytes(arg.types)] if number in shaped else -1
@@ -416,6 +417,16 @@ class Recording(Struct, frozen=True):
         if not self.epoch_step_ms or self.untraced_us is None:
             return 0.0
         return max(0.0, float(median(np.array(self.epoch_step_ms))) * 1e3 - self.untraced_us)
+
+    @property
+    def epoch_share(self) -> float:
+        """Of the time of all steps, what those that begin an epoch take longer, 0..1; 0.0 where that is unknown.
+
+        An epoch has at least as many steps as there were for each begin of one.
+        """
+        steps = max(self.steps_per_epoch or 0, (self.total_steps or 0) / max(len(self.epoch_step_ms), 1))
+        longer = self.epoch_begin_us if self.steps_per_epoch else 0.0
+        return longer / (longer + steps * (self.untraced_us or 0.0)) if longer else 0.0
 
     @property
     def workers(self) -> int:

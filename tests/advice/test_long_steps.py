@@ -95,12 +95,12 @@ def test_long_steps_that_are_most_of_the_time_come_first(analysis):
         "untraced_happenings": [{"step": str(step), "what": "evaluation"} for step in (4, 9, 14, 20, 25)]
     }
     shown = report(analysis(cpu(recording)))
-    assert shown["verdict"].startswith("every 5th step takes 9.0 ms longer, with an evaluation, 60% of the time: see")
+    assert shown["verdict"].startswith("one step in 5 takes 9.0 ms longer, with an evaluation, 60% of the time: see")
     assert shown["bound"].endswith("; gains are of all the time")
     assert shown["long_steps"]["reasons"] == ["evaluation"]
     assert shown["long_steps"]["weight"] == pytest.approx(30 / 75)
     less = report(analysis(cpu(untraced())))["bound"]
-    assert "typical steps are 60% of the time, as every 5th step takes 4.0 ms longer;" in less
+    assert "typical steps are 60% of the time, as one step in 5 takes 4.0 ms longer;" in less
 
 
 def test_a_single_long_step_is_mentioned_and_weighs_nothing(analysis):

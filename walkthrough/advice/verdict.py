@@ -117,18 +117,10 @@ def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
 
 def _recurring(long: LongSteps) -> str:
     """How often far longer steps come, and what they take longer for, in words."""
-    which = (
-        f"every {_ordinal(long.every)} step takes"
-        if long.every
-        else f"{long.count} of {long.of} steps take{'s' * (long.count == 1)}"
-    )
+    take = f"of {long.of} steps take"
+    which = f"one step in {long.every} takes" if long.every else counted(long.count, f"{take}s", take)
     besides = " and ".join(BESIDES[reason] for reason in long.reasons)
     return f"{which} {time_text(long.longer_us)} longer{', with ' * bool(besides)}{besides}"
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 def why_idle(a: Analysis) -> str:

@@ -322,10 +322,11 @@ def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarra
 
 
 def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """A mask: steps with more forward passes than usual, by their products or else by their batches.
+    """A mask: steps with more forward passes than usual, most of them without gradients; by their products, or else by
+    their batches.
 
-    As many backward passes belong to as many forward passes. So do operators that gradients are recorded for, which
-    have sequence numbers; a trace without any does not tell.
+    As many more backward passes belong to as many forward passes. An operator that gradients are recorded for has a
+    sequence number, and so has a compiled or custom function around others; in a trace without any, none has gradients.
     """
     operators = trace.operators
     backward = trace.named(operators, is_backward)
@@ -333,12 +334,11 @@ def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     usual_passes = _lower_median(passes)
     if not usual_passes:
         return np.zeros(len(start), bool)
-    forward = ~operators.cover(backward).holds(operators.start)
+    product = trace.named(operators, _PRODUCT.fullmatch) & ~operators.cover(backward).holds(operators.start)
+    with_gradients = operators.cover(~backward & (operators.sequence >= 0)).holds(operators.start)
+    forward, alone = (_counts(operators.start[mask], start, end) for mask in (product, product & ~with_gradients))
     more = np.maximum(passes / usual_passes, 1.0) * MORE
-    products = _counts(operators.start[forward & trace.named(operators, _PRODUCT.fullmatch)], start, end)
-    recorded = _counts(operators.start[forward & (operators.sequence >= 0)], start, end)
-    without = recorded < np.maximum(_lower_median(recorded), 1.0) * more
-    if usual := _lower_median(products):
-        return without & (products >= usual * more)
+    if usual := _lower_median(forward):
+        return (forward >= usual * more) & (alone - _lower_median(alone) >= (forward - usual) / 2)
     batches = _counts(_loads(trace).start, start, end)
-    return without & (batches >= max(_lower_median(batches), 1.0) * more + 1)
+    return batches >= max(_lower_median(batches), 1.0) * more + 1

@@ -123,6 +123,13 @@ def test_what_typical_traced_steps_hold_as_well_is_no_long_step(analysis):
     assert (a.outliers, seen(a).count) == ([], 0)
 
 
+@pytest.mark.parametrize(("longest", "weight"), [(4.2, 1.0), (14.2, 31 / 91)])
+def test_where_the_cpu_runs_ahead_a_step_that_waits_for_the_gpu_is_not_long(analysis, longest, weight):
+    """Each fifth step prints a loss: it waits for the GPU, which takes 1 ms for each of the five."""
+    a = analysis(gpu(untraced(longer=0) | {"untraced_step_ms": ([0.2] * 4 + [longest]) * 6, "untraced_after_ms": []}))
+    assert seen(a).weight == pytest.approx(weight, abs=0.02)
+
+
 def test_traced_steps_that_recur_are_weighed_too(analysis):
     lengths = [2000] * 12
     lengths[3] = lengths[7] = lengths[11] = 10_000

@@ -106,11 +106,13 @@ def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
     one_step = "a typical step" if a.outliers else "the step" if a.steps.marked else "the trace"
     text = _of_gpu(a, advice, one_step) if a.on_gpu else _of_cpu(a, advice, one_step)
     long = long_steps(a)
-    if long.weight == 1:
+    if long.weight == 1.0:
         return text
     gains = "; gains are of all the time" if advice else ""
     if long.share >= MOSTLY:
         unseen = "" if long.traced else ", and none of them is traced"
+        if unseen and long.every and not long.reasons:
+            unseen = f" (`walkthrough trace --steps {long.every}` records one)"
         return f"{_recurring(long)}, {long.share:.0%} of the time: see that first{unseen}; {text}{gains}"
     return f"{text}; typical steps are {long.weight:.0%} of the time, as {_recurring(long)}{gains}"
 
@@ -415,7 +417,7 @@ def traced(a: Analysis) -> Traced | None:
         slower=slower,
     )
     long = long_steps(a)
-    odd = _recurring(long) if long.count and long.weight == 1 and not long.traced else ""
+    odd = _recurring(long) if long.longer_us and long.weight == 1.0 and not long.traced else ""
     slow = f"a traced step takes {slower:.2f}x as long" if slower and slower >= 1 else ""
     parts = (_as_asked(summary), _untraced(summary, len(before), len(after)), odd, slow)
     return replace(summary, text="; ".join(filter(None, parts)))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
-from walkthrough.trace.reader import CHECKPOINT, EVALUATION, MAX_TIME, NEW_EPOCH, Recording
+from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH, Recording
 from walkthrough.trace.steps import ROLES, Steps, is_backward, is_loading
 
 FEWEST = 3  # steps: of two, neither is the odd one
@@ -114,24 +114,24 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     """The `LongSteps` of a program, by its trace and by the times of the steps before and after that.
 
     An untraced step is long if it also takes longer than any typical traced one: what is in some of those, such as each
-    fourth one's wait for its batch, is typical.
+    fourth one's wait for its batch, is typical. Where a CPU runs ahead of a GPU, the untraced steps take longer than
+    typical traced ones only in sum.
     """
     recording = trace.recording or Recording()
     before, after = len(recording.untraced_step_ms), len(recording.untraced_after_ms)
     untraced_us = np.array([*recording.untraced_step_ms, *recording.untraced_after_ms]) * 1e3
-    if not ((untraced_us >= 0) & (untraced_us < MAX_TIME)).all():
-        before, after, untraced_us = 0, 0, np.empty(0)
     happened: dict[str, list[str]] = {}
     for happening in recording.untraced_happenings:
         happened.setdefault(happening.step, []).append(happening.what)
     untraced_reasons = [tuple(happened.get(str(index), ())) for index in range(before + after)]
     outlying = is_outlier(steps)
-    traced_us, typical_us = steps.duration, steps.duration[~outlying]
+    traced_us, typical_us, runs_ahead = steps.duration, steps.duration[~outlying], len(trace.device_work) > 0
     long = np.empty(0, bool)
     if len(untraced_us):
         known = np.array([bool(reasons) for reasons in untraced_reasons])
         long = _far(untraced_us, known) & (untraced_us > typical_us.max())
-        traced_us = traced_us * (median(untraced_us[~long]) / max(median(typical_us), 1e-9))
+        if not runs_ahead:  # else the median untraced step only launches, and others wait for the GPU
+            traced_us = traced_us * (median(untraced_us[~long]) / max(median(typical_us), 1e-9))
     # The untraced ones begin with the second step of the program; of a trace from elsewhere nobody knows.
     begin = max(recording.warmup or 0, before + 1) if trace.recording else FIRST - 1
     position = np.concatenate([1 + np.arange(before), begin + np.arange(len(traced_us) + after)])
@@ -143,16 +143,18 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     found = np.flatnonzero(long).tolist()
     if not found or len(found) == seen.sum():
         return LongSteps(of=int(seen.sum()))
-    longer_us, apart = us[long] - median(us[seen & ~long]), np.diff(position[long])
-    every = int(apart.min()) if len(apart) > 1 and not (apart % apart.min()).any() else 0
+    total_us, apart = float(us[seen].sum()), np.diff(position[long])
+    longer_us = float((us[long] - median(us[seen & ~long])).sum())
+    if runs_ahead:
+        longer_us = max(0.0, min(longer_us, total_us - float(typical_us.mean()) * int(seen.sum())))
     return LongSteps(
-        len(found),
-        int(seen.sum()),
-        float(longer_us.sum() / max(us[seen].sum(), 1e-9)),
-        float(longer_us.mean()),
-        every,
-        bool(long[before : before + len(traced_us)].any()),
-        tuple(reason for reason in REASONS if 2 * sum(reason in reasons[step] for step in found) >= len(found)),
+        count=len(found),
+        of=int(seen.sum()),
+        share=longer_us / max(total_us, 1e-9),
+        longer_us=longer_us / len(found),
+        every=int(apart.min()) if len(apart) > 1 and not (apart % apart.min()).any() else 0,
+        traced=bool(long[before : before + len(traced_us)].any()),
+        reasons=tuple(reason for reason in REASONS if 2 * sum(reason in reasons[step] for step in found) >= len(found)),
     )
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from walkthrough.results.errors import InputError, printable
 from walkthrough.trace.chrome_trace import Args, Chunks, Event, Header, Number, clean, values_of
@@ -364,6 +364,9 @@ class Happening(Struct, frozen=True):
     what: str
 
 
+Milliseconds = Annotated[float, Meta(ge=0, lt=MAX_TIME / 1e3)]
+
+
 class Recording(Struct, frozen=True):
     """What the program itself knew when the trace was recorded.
 
@@ -382,11 +385,11 @@ class Recording(Struct, frozen=True):
     None where unknown.
     """
 
-    untraced_step_ms: list[float] = []
-    untraced_after_ms: list[float] = []
+    untraced_step_ms: list[Milliseconds] = []
+    untraced_after_ms: list[Milliseconds] = []
     untraced_happenings: list[Happening] = []
     steps_per_epoch: int | None = None
-    epoch_step_ms: list[float] = []
+    epoch_step_ms: list[Milliseconds] = []
     warmup: int | None = None
     asked: dict[str, int] = {}
     total_steps: int | None = None

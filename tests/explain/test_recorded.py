@@ -110,7 +110,7 @@ def test_less_than_was_asked_for_is_said_with_its_reason(run, tmp_path):
 def test_untraced_steps_that_are_not_alike_have_a_range(run, tmp_path):
     found = summary(run, tmp_path, untraced_step_ms=[1.0] * 5, untraced_after_ms=[2.0] * 5)
     assert found["alike"] is False and (found["least_us"], found["most_us"]) == (1000, 2000)
-    assert "not alike, most of them 1.0 ms to 2.0 ms" in found["text"]
+    assert "not alike, half of them 1.0 ms to 2.0 ms" in found["text"]
 
 
 def test_backward_passes_per_step_are_rounded(run, tmp_path):

@@ -103,9 +103,11 @@ def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
     if not a.workload.has_steps:
         return why_no_steps(a)
-    one_step = "a typical step" if a.outliers else "the step" if a.steps.marked else "the trace"
-    text = _of_gpu(a, advice, one_step) if a.on_gpu else _of_cpu(a, advice, one_step)
     long = long_steps(a)
+    one_step = "the step" if a.steps.marked else "the trace"
+    if a.outliers or long.weight < 1:
+        one_step = "a typical step"
+    text = _of_gpu(a, advice, one_step) if a.on_gpu else _of_cpu(a, advice, one_step)
     if long.weight == 1.0:
         return text
     gains = "; gains are of all the time" if advice else ""
@@ -375,7 +377,7 @@ class Traced(Struct, frozen=True):
 
     steps, warmup: traced, and before those; asked_steps, asked_warmup: as the user asked for. total: that the program
     made. before_us, after_us: the median untraced step before and after the traced ones; alike: whether they are;
-    least_us, most_us: of most of them (four fifths). slower: how many times as long a typical traced step takes.
+    least_us, most_us: between these is half of them. slower: how many times as long a typical traced step takes.
     text: all of that in one line.
     """
 
@@ -412,8 +414,8 @@ def traced(a: Analysis) -> Traced | None:
         before_us=before_us,
         after_us=after_us,
         alike=1 / ALIKE <= after_us / before_us <= ALIKE if before_us and after_us else None,
-        least_us=quantile(untraced, 0.1) if len(untraced) else None,
-        most_us=quantile(untraced, 0.9) if len(untraced) else None,
+        least_us=quantile(untraced, 0.25) if len(untraced) else None,
+        most_us=quantile(untraced, 0.75) if len(untraced) else None,
         slower=slower,
     )
     long = long_steps(a)
@@ -448,7 +450,7 @@ def _untraced(summary: Traced, before: int, after: int) -> str:
         texts[-1] += ", alike" if summary.alike else ", not alike"
     least, most = summary.least_us or 0.0, summary.most_us or 0.0
     if before + after >= MANY and most > ALIKE * least:
-        texts[-1] += f", most of them {time_text(least)} to {time_text(most)}"
+        texts[-1] += f", half of them {time_text(least)} to {time_text(most)}"
     return f"untraced: {' and '.join(texts)}" if texts else ""
 
 

@@ -365,6 +365,7 @@ class Happening(Struct, frozen=True):
 
 
 Milliseconds = Annotated[float, Meta(ge=0, lt=MAX_TIME / 1e3)]
+Count = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class Recording(Struct, frozen=True):
@@ -388,14 +389,14 @@ class Recording(Struct, frozen=True):
     untraced_step_ms: list[Milliseconds] = []
     untraced_after_ms: list[Milliseconds] = []
     untraced_happenings: list[Happening] = []
-    steps_per_epoch: int | None = None
+    steps_per_epoch: Count | None = None
     epoch_step_ms: list[Milliseconds] = []
-    warmup: int | None = None
-    asked: dict[str, int] = {}
-    total_steps: int | None = None
+    warmup: Count | None = None
+    asked: dict[str, Count] = {}
+    total_steps: Count | None = None
     cores: int | None = None
     processes: int = 1
-    threads: int | None = None
+    threads: Count | None = None
     openmp: dict[str, str] = {}
     workers_cpu: float | None = None
     cpu_waiting: float | None = None

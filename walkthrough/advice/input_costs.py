@@ -139,7 +139,7 @@ def persistent_workers(a: Analysis) -> Evidence | None:
     if not any(loader.num_workers and not loader.persistent_workers for loader in recording.loaders):
         return None
     return bounded(
-        f"the first of an epoch's {recording.steps_per_epoch} steps takes {rounded_time(recording.epoch_begin_us)} "
+        f"the first of an epoch's {recording.epoch_steps:.0f} steps takes {rounded_time(recording.epoch_begin_us)} "
         f"longer, {recording.epoch_share:.0%} of the time: workers start anew",
         recording.epoch_share,
         do="persistent_workers=True keeps them; where little is done for each batch, num_workers=0 needs none",

@@ -475,9 +475,9 @@ def _marked(a: Analysis, recording: Recording) -> str:
 def _batches(recording: Recording) -> str:
     samples = recording.samples_per_step
     parts = [f"{samples:g} samples per step"] if samples else []
-    if recording.steps_per_epoch and recording.epoch_begin_us > 0:
+    if recording.epoch_steps and recording.epoch_begin_us > 0:
         begin = time_text(recording.epoch_begin_us)
-        parts.append(f"{recording.steps_per_epoch} steps per epoch, the first of which takes {begin} longer")
+        parts.append(f"{recording.epoch_steps:.0f} steps per epoch, the first of which takes {begin} longer")
     parts += map(_loader, recording.loaders[:MOST_LOADERS])
     if len(recording.loaders) > MOST_LOADERS:
         parts.append(f"{len(recording.loaders) - MOST_LOADERS} more")

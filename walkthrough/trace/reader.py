@@ -423,14 +423,16 @@ class Recording(Struct, frozen=True):
         return max(0.0, float(median(np.array(self.epoch_step_ms))) * 1e3 - self.untraced_us)
 
     @property
-    def epoch_share(self) -> float:
-        """Of the time of all steps, what those that begin an epoch take longer, 0..1; 0.0 where that is unknown.
+    def epoch_steps(self) -> float:
+        """Steps of an epoch, at least as many as there were for each that began; 0.0 where no second one did."""
+        begun = len(self.epoch_step_ms) + 1  # the first one began with the program
+        return max(self.steps_per_epoch, (self.total_steps or 0) / begun) if self.steps_per_epoch else 0.0
 
-        An epoch has at least as many steps as there were for each begin of one.
-        """
-        steps = max(self.steps_per_epoch or 0, (self.total_steps or 0) / max(len(self.epoch_step_ms), 1))
-        longer = self.epoch_begin_us if self.steps_per_epoch else 0.0
-        return longer / (longer + steps * (self.untraced_us or 0.0)) if longer else 0.0
+    @property
+    def epoch_share(self) -> float:
+        """Of the time of all steps, what those that begin an epoch take longer, 0..1; 0.0 where that is unknown."""
+        longer = self.epoch_begin_us if self.epoch_steps else 0.0
+        return longer / (longer + self.epoch_steps * (self.untraced_us or 0.0)) if longer else 0.0
 
     @property
     def workers(self) -> int:

@@ -90,6 +90,14 @@ def test_every_gain_of_a_gpu_is_weighed_alike(analysis):
         assert 1 - 1 / now.estimated_gain == saved(before.estimated_gain)
 
 
+def test_what_other_programs_lengthen_is_not_mixed_with_what_recurs(analysis):
+    recording = untraced(longer=40.0)
+    for step in (5, 10, 16):
+        recording["untraced_step_ms"][step] += 3.0
+    found = seen(analysis(cpu(recording)))
+    assert (found.count, found.every, found.longer_us) == (5, 5, 40_000)
+
+
 def test_long_steps_that_are_most_of_the_time_come_first(analysis):
     recording = untraced(longer=9.0) | {
         "untraced_happenings": [{"step": str(step), "what": "evaluation"} for step in (4, 9, 14, 20, 25)]

@@ -23,6 +23,7 @@ LEAST = 0.1  # of the median: less does not matter
 UNKNOWN = (
     0.25  # of the median: less needs a reason to be more than usual; pairs of public traces agree by this the best
 )
+PART = 0.25  # of what most of the long steps' time is of: what takes less longer is noise, unless its reason is known
 FIRST = 3  # steps of a program, which compile and allocate
 NOTICEABLE = 0.1  # of the time: what long steps take less is within the error of any gain
 MANIFOLD = 3  # times as long: two steps that differ so much are not of one kind
@@ -140,11 +141,14 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     reasons = [*untraced_reasons[:before], *_reasons(steps), *untraced_reasons[before:]]
     seen = (position >= FIRST) & np.array([CUT not in step for step in reasons])
     long &= seen
-    found = np.flatnonzero(long).tolist()
-    if not found or len(found) == seen.sum():
+    if not long.any() or (long == seen).all():
         return LongSteps(of=int(seen.sum()))
-    total_us, apart = float(us[seen].sum()), np.diff(position[long])
-    longer_us = float((us[long] - median(us[seen & ~long])).sum())
+    more_us = us - median(us[seen & ~long])
+    ordered = np.sort(more_us[long])
+    much = ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)] * PART
+    long &= (more_us >= much) | np.array([bool(step) for step in reasons])
+    found, total_us, apart = np.flatnonzero(long).tolist(), float(us[seen].sum()), np.diff(position[long])
+    longer_us = float(more_us[long].sum())
     if runs_ahead:
         longer_us = max(0.0, min(longer_us, total_us - float(typical_us.mean()) * int(seen.sum())))
     return LongSteps(

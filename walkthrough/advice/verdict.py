@@ -15,7 +15,7 @@ from walkthrough.trace.columns import median, quantile
 from walkthrough.trace.communication import COMPUTE, EXPOSED, OVERLAPPED
 from walkthrough.trace.idle import CAUSES, Idle, longest_stall
 from walkthrough.trace.kernel_names import ATTENTION, CONVOLUTION, MATRIX, short_name
-from walkthrough.trace.outliers import CUT, LongSteps, Outlier, is_undecided
+from walkthrough.trace.outliers import CUT, NOTICEABLE, LongSteps, Outlier, is_undecided
 from walkthrough.trace.reader import NEW_EPOCH, Loader, Recording
 
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
@@ -97,7 +97,7 @@ def verdict(a: Analysis, advice: Sequence[Advice], text: str) -> str:
 def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
     """One sentence on what bounds the typical steps; where there is little to do, also on what is left to try.
 
-    Where far longer steps recur, also on those: first, if they are most of the time.
+    Also on far longer steps: first, if they recur and are most of the time.
     """
     if a.trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
@@ -108,9 +108,10 @@ def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
     if a.outliers or long.weight < 1:
         one_step = "a typical step"
     text = _of_gpu(a, advice, one_step) if a.on_gpu else _of_cpu(a, advice, one_step)
-    if long.weight == 1.0:
-        return text
     gains = "; gains are of all the time" if advice else ""
+    if long.weight == 1.0:
+        once = long.share >= NOTICEABLE and not long.traced
+        return f"{text}; {_recurring(long)}{', which no gain counts' * bool(advice)}" if once else text
     if long.share >= MOSTLY:
         unseen = "" if long.traced else ", and none of them is traced"
         if unseen and long.every and not long.reasons:
@@ -418,10 +419,8 @@ def traced(a: Analysis) -> Traced | None:
         most_us=quantile(untraced, 0.75) if len(untraced) else None,
         slower=slower,
     )
-    long = long_steps(a)
-    odd = _recurring(long) if long.longer_us and long.weight == 1.0 and not long.traced else ""
     slow = f"a traced step takes {slower:.2f}x as long" if slower and slower >= 1 else ""
-    parts = (_as_asked(summary), _untraced(summary, len(before), len(after)), odd, slow)
+    parts = (_as_asked(summary), _untraced(summary, len(before), len(after)), slow)
     return replace(summary, text="; ".join(filter(None, parts)))
 
 

@@ -92,8 +92,8 @@ def test_how_it_was_traced_is_told_with_the_steps_around(run, tmp_path):
     assert (found["before_us"], found["after_us"], found["alike"]) == (500, 520, True)
     assert found["slower"] == pytest.approx(1000 / 520)
     assert found["text"] == (
-        "traced: 2 of 22 steps; untraced: median 500.0 us per step over the 9 steps before tracing and median "
-        "520.0 us per step over the 10 steps after it, alike; a traced step takes 1.92x as long"
+        "traced: 2 of 22 steps; untraced: median 500.0 us per step over the 9 steps before tracing, 520.0 us over "
+        "the 10 steps after it, alike; a traced step takes 1.92x as long"
     )
 
 

@@ -376,23 +376,16 @@ def recorded(a: Analysis) -> list[str]:
 class Traced(Struct, frozen=True):
     """How a program was traced, and how fast it is without the profiler; None where that is unknown.
 
-    steps, warmup: traced, and before those; asked_steps, asked_warmup: as the user asked for. total: that the program
-    made. before_us, after_us: the median untraced step before and after the traced ones; alike: whether they are;
-    least_us, most_us: between these is half of them. slower: how many times as long a typical traced step takes.
-    text: all of that in one line.
+    before_us, after_us: the median untraced step before and after the traced ones; alike: whether they are. least_us,
+    most_us: half of both lie between these. slower: how many times as long a typical traced step takes. text: one line.
     """
 
-    steps: int
-    asked_steps: int | None
-    warmup: int | None
-    asked_warmup: int | None
-    total: int | None
-    before_us: float | None
-    after_us: float | None
-    alike: bool | None
-    least_us: float | None
-    most_us: float | None
-    slower: float | None
+    before_us: float | None = None
+    after_us: float | None = None
+    alike: bool | None = None
+    least_us: float | None = None
+    most_us: float | None = None
+    slower: float | None = None
     text: str = ""
 
 
@@ -403,54 +396,52 @@ def traced(a: Analysis) -> Traced | None:
         return None
     before, after = (np.array(ms) * 1e3 for ms in (recording.untraced_step_ms, recording.untraced_after_ms))
     before_us, after_us = (float(median(us)) if len(us) else None for us in (before, after))
-    untraced, slower = np.concatenate([before, after]), None
-    if len(untraced) and a.steps.whole and not is_undecided(a.typical.steps) and (usual := float(median(untraced))) > 0:
-        slower = a.typical.steps.median_us / usual
-    summary = Traced(
-        steps=len(a.steps.names),
-        asked_steps=recording.asked.get("steps"),
-        warmup=recording.warmup,
-        asked_warmup=recording.asked.get("warmup"),
-        total=recording.total_steps,
-        before_us=before_us,
-        after_us=after_us,
-        alike=1 / ALIKE <= after_us / before_us <= ALIKE if before_us and after_us else None,
-        least_us=quantile(untraced, 0.25) if len(untraced) else None,
-        most_us=quantile(untraced, 0.75) if len(untraced) else None,
-        slower=slower,
-    )
-    slow = f"a traced step takes {slower:.2f}x as long" if slower and slower >= 1 else ""
-    parts = (_as_asked(summary), _untraced(summary, len(before), len(after)), slow)
-    return replace(summary, text="; ".join(filter(None, parts)))
+    untraced = np.concatenate([before, after])
+    parts, found = [_as_asked(recording, len(a.steps.names))], Traced()
+    if len(untraced):
+        usual = float(median(untraced))
+        tells = usual > 0 and a.steps.whole and not is_undecided(a.typical.steps)
+        found = Traced(
+            before_us,
+            after_us,
+            1 / ALIKE <= after_us / before_us <= ALIKE if before_us and after_us else None,
+            quantile(untraced, 0.25),
+            quantile(untraced, 0.75),
+            a.typical.steps.median_us / usual if tells else None,
+        )
+        parts.append(_untraced(found, len(before), len(after)))
+        parts.append(f"a traced step takes {found.slower:.2f}x as long" if (found.slower or 0) >= 1 else "")
+    return replace(found, text="; ".join(filter(None, parts)))
 
 
-def _as_asked(summary: Traced) -> str:
+def _as_asked(recording: Recording, steps: int) -> str:
     """How many steps were traced of how many, and why less than asked for; "" for an older recording."""
-    if summary.total is None:
+    total, asked = recording.total_steps, recording.asked
+    if total is None:
         return ""
-    steps, warmup = summary.asked_steps or summary.steps, summary.asked_warmup or 0
-    text = f"traced: {summary.steps} of {counted(summary.total, 'step', 'steps')}"
-    if summary.steps < steps:
-        text += f" instead of {steps}"
-    if summary.warmup is not None and summary.warmup < warmup:
-        text += f", after {counted(summary.warmup, 'step', 'steps')} of warm-up instead of {warmup}"
-    cut = "instead" in text and summary.total <= steps + warmup + 1  # the profiler warms up for one step
-    return f"{text}, as the program ended after {summary.total}" if cut else text
+    text = f"traced: {steps} of {counted(total, 'step', 'steps')}"
+    if steps < asked.get("steps", 0):
+        text += f" instead of {asked['steps']}"
+    if recording.warmup is not None and recording.warmup < asked.get("warmup", 0):
+        text += f", after {counted(recording.warmup, 'step', 'steps')} of warm-up instead of {asked['warmup']}"
+    cut = "instead" in text and total <= sum(asked.values()) + 1  # the profiler warms up for one step
+    return f"{text}, as the program ended after {total}" if cut else text
 
 
-def _untraced(summary: Traced, before: int, after: int) -> str:
+def _untraced(found: Traced, before: int, after: int) -> str:
     """How long steps take without the profiler: so many before and after the traced ones."""
     texts = []
-    for us, count, when in ((summary.before_us, before, "before tracing"), (summary.after_us, after, "after it")):
-        if us is not None:
-            per_step = f"median {time_text(us)} per step over the {count} steps"
-            texts.append(f"{per_step if count > 1 else f'{time_text(us)} in the one step'} {when}")
-    if summary.alike is not None:
-        texts[-1] += ", alike" if summary.alike else ", not alike"
-    least, most = summary.least_us or 0.0, summary.most_us or 0.0
+    if found.before_us is not None:
+        several = f"median {time_text(found.before_us)} per step over the {before} steps"
+        texts.append(f"{several if before > 1 else f'{time_text(found.before_us)} in the one step'} before tracing")
+    if found.after_us is not None:
+        texts.append(f"{time_text(found.after_us)} over the {counted(after, 'step', 'steps')} after it")
+    if found.alike is not None:
+        texts.append("alike" if found.alike else "not alike")
+    least, most = found.least_us or 0.0, found.most_us or 0.0
     if before + after >= MANY and most > ALIKE * least:
-        texts[-1] += f", half of them {time_text(least)} to {time_text(most)}"
-    return f"untraced: {' and '.join(texts)}" if texts else ""
+        texts.append(f"half of them {time_text(least)} to {time_text(most)}")
+    return f"untraced: {', '.join(texts)}"
 
 
 def _marked(a: Analysis, recording: Recording) -> str:
